@@ -111,6 +111,7 @@ class Experiment:
       trackers: where the run is reported to beside its own folder, such as `tracking.MLflow`.
       tensorboard: what TensorBoard shows of a training beside its scalars; None for nothing more.
       hooks: parts of your own that watch a training, each of which makes a `SessionRunHook`.
+      observers: parts of your own that act beside a training (`types.RunObserver`).
     """
 
     data: pipeline.Pipeline
@@ -126,6 +127,7 @@ class Experiment:
     trackers: Sequence[types.Tracker] = ()
     tensorboard: tensorboard_lib.TensorBoard | None = None
     hooks: Sequence[types.Hook] = ()
+    observers: Sequence[types.OpenObserver] = ()
 
     def __post_init__(self):
         for name, (kind, example) in _KINDS.items():
@@ -156,6 +158,10 @@ class Experiment:
         checks.unique(where, names)
 
     def _check_hooks(self) -> None:
+        where = "Experiment.observers"
+        checks.is_a(where, self.observers, (list, tuple), "be a list of observers")
+        for observer in self.observers:
+            checks.require_part(where, observer, "your_package.YourObserver", arguments=1)
         where = "Experiment.hooks"
         checks.is_a(where, self.hooks, (list, tuple), "be a list of hooks")
         for hook in self.hooks:

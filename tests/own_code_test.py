@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -73,6 +74,19 @@ def test_the_extension_of_its_page_shows_shares(tmp_path, monkeypatch):
     assert len(own) > 3
     assert shown.keys() == {(step, tag) for step in (10, 20) for tag in own}
     assert all(0 <= share < 1 for share in shown.values())
+
+
+@pytest.mark.medium
+def test_the_observer_of_its_page_keeps_scores(tmp_path, monkeypatch):
+    (tmp_path / "scores.py").write_text(pages.read_blocks("extensions.md", "python")[1])
+    (tmp_path / "scores.gin").write_text(pages.read_blocks("extensions.md", "gin")[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    steps = ["Run.train_steps = 4", "Run.checkpoint_steps = 2"]
+    verbs.train(config.load([str(tmp_path / "scores.gin")], steps), str(tmp_path / "run"))
+    lines = (tmp_path / "run" / "scores.txt").read_text().splitlines()
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    told = [f"eval {row['step']} {row['digit/accuracy']:.4f}" for row in rows]
+    assert lines == told and len(lines) == 2
 
 
 @pytest.mark.medium

@@ -1,8 +1,8 @@
-"""The audit of a run while it is trained; nothing happens without settings.
+"""The audit of a run while it is trained.
 
 recording = recording.Recording(experiment.clip_audit, "runs/digits")
-recording.start(first_step)          # then `observer` in the graph, `save` with every checkpoint
-recording.write()                    # runs/digits/clip_audit/training
+recording.go_on_from(first_step)     # then extensions in the graph, `save` with every checkpoint
+recording.write_results()            # runs/digits/clip_audit/training
 """
 
 import os
@@ -11,51 +11,42 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from mtl import checks, types
+from mtl import checks, distribution, types
 from mtl import features as features_lib
 from mtl.clip_audit import audit, measures, observing, report, visits
 from mtl.data import pipeline
+from mtl.monitoring import progress
 
 if TYPE_CHECKING:
     from mtl import model as model_lib
 
 
-class Recording:
+class Recording(types.RunObserver):
     """Records every example of every step.
 
     Args:
-      settings: None records nothing.
+      settings: of the audit.
       model_dir: of the run.
     """
 
-    def __init__(self, settings: audit.ClipAudit | None, model_dir: str):
+    def __init__(self, settings: audit.ClipAudit, model_dir: str):
         self._settings = settings
         self._directory = os.path.join(model_dir, "clip_audit", "training")
         self._record: visits.Record | None = None
 
-    def number_rows(self, data: pipeline.Pipeline, is_alone: bool) -> pipeline.Pipeline:
-        """Return the data that is trained on.
-
-        Raises:
-          UserError: several devices or processes train.
-        """
-        if self._settings is None:
-            return data
-        rule = "be left out where several devices or processes train"
-        fix = "launch.clip_audit audits the run once it is trained."
-        checks.require(is_alone, "Experiment.clip_audit", rule, self._settings, fix)
+    def change_data(self, data: pipeline.Pipeline) -> pipeline.Pipeline:
+        """Return the data with the numbers of its rows, which tell samples apart."""
         return self._settings.number_rows(data)
 
-    def start(self, step: int) -> None:
+    def go_on_from(self, step: int) -> None:
         """Go on from a global step; remove what was recorded of later ones."""
-        if self._settings:
-            self._record = visits.Record(self._directory, self._settings, step)
+        self._record = visits.Record(self._directory, self._settings, step)
 
     def list_extensions(
         self, model: "model_lib.MultiTaskModel", statistics: features_lib.Statistics
     ) -> list[types.MakeExtension]:
-        """Return the extensions of `MultiTaskModel.model_fn` that record a step."""
-        if self._settings is None or self._record is None:
+        """Return what records a step; nothing before `go_on_from`."""
+        if self._record is None:
             return []
         return [observing.Observing(self._settings.make_observer(model, statistics, self._record))]
 
@@ -69,7 +60,24 @@ class Recording:
         if self._record:
             self._record.save(step)
 
-    def write(self) -> None:
+    def write_results(self) -> None:
         """Write the report, also of what an earlier process recorded."""
-        if self._settings and (self._record or visits.are_there(self._directory)):
-            report.write(self._directory, self._settings)
+        if self._record or visits.are_there(self._directory):
+            with progress.tell_while(lambda: "writing the report of the clip audit"):
+                report.write(self._directory, self._settings)
+
+
+def observe(run: types.ObservedRun) -> Recording | None:
+    """Return what records the steps of a run; None without `Experiment.clip_audit`.
+
+    Raises:
+      UserError: several devices or processes train.
+    """
+    settings = run.experiment.clip_audit
+    if settings is None:
+        return None
+    rule = "be left out where several devices or processes train"
+    fix = "launch.clip_audit audits the run once it is trained."
+    is_alone = run.place.strategy == distribution.ONE
+    checks.require(is_alone, "Experiment.clip_audit", rule, settings, fix)
+    return Recording(settings, run.model_dir)

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from mtl import types
 from mtl.debugging import origin
 from mtl.optimization import finite
 
@@ -31,6 +32,18 @@ def check_steps(model_fn: Callable[..., Any]) -> Callable[..., Any]:
             return model_fn(*args, **settings)
 
     return checked
+
+
+class Checking(types.RunObserver):
+    """Checks every op of every training step."""
+
+    def wrap_model_fn(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
+        return check_steps(model_fn)
+
+
+def observe(run: types.ObservedRun) -> Checking | None:
+    """Return what checks the steps of a run; None unless `Run.check_numerics` is set."""
+    return Checking() if run.experiment.run.check_numerics else None
 
 
 def assert_finite(

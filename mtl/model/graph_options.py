@@ -9,14 +9,11 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import features as features_lib
 from mtl import types
 from mtl.layers import precision as precision_lib
 from mtl.step import training_loop
 
-EvaluationHooks = Callable[[Any, Any, types.Tensors], Sequence[tf.compat.v1.train.SessionRunHook]]
 """(features, labels, {task: logits}) -> what watches an evaluation."""
 
 
@@ -47,4 +44,4 @@ class GraphOptions:
     extensions: Sequence[types.MakeExtension] | None = None
     training_hooks: Callable[[training_loop.StepResult], dict[str, Any]] = lambda _: {}
     attack: types.Attack | None = None
-    evaluation_hooks: EvaluationHooks = lambda *_: ()
+    evaluation_hooks: types.EvaluationHooks = lambda *_: ()

@@ -51,7 +51,7 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
         """
         count = replicas.count()
         checks.require(count == 1, "Audit", "be of a training on one replica", count)
-        self._recording.start(run_directory.step_of(self._dir))
+        self._recording.go_on_from(run_directory.step_of(self._dir))
 
         def observe(weights: types.Tensors) -> None:
             self._recording.record_step(
@@ -66,4 +66,4 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
 
     def end(self, session, global_step_value):
         """Write the report."""
-        self._recording.write()
+        self._recording.write_results()

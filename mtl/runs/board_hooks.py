@@ -1,7 +1,6 @@
 """What writes the items of `Experiment.tensorboard` in a training, and in its evaluations.
 
-board = board_hooks.open_board(experiment, place)                 # None where nothing is shown
-hooks = board_hooks.build_hooks(board, experiment, "runs/digits", result)
+showing = board_hooks.observe(run)                                # None if nothing is shown
 """
 
 import functools
@@ -15,9 +14,7 @@ from mtl import distribution, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.compat import shards
-from mtl.distribution import settings as places
-from mtl.model import graph_options
-from mtl.monitoring import curves, hooks
+from mtl.monitoring import curves, tensorboard
 from mtl.monitoring.tensorboard import (
     board as board_lib,
 )
@@ -26,108 +23,109 @@ from mtl.monitoring.tensorboard import (
     once,
     projector,
     step_graph,
+    watch,
     writing,
 )
 from mtl.runs import fitting
-from mtl.step import training_loop
 from mtl.variables import patterns, row_names
 
 tf1 = tf.compat.v1
 
 
-def open_board(
-    experiment: experiment_lib.Experiment, place: places.Place
-) -> board_lib.Board | None:
-    """Return what this process shows of the steps of a training; None where it shows nothing.
+class Showing(types.RunObserver):
+    """Shows the items of a training in TensorBoard.
+
+    Args:
+      settings: the items.
+      run: the training.
+    """
+
+    def __init__(self, settings: tensorboard.TensorBoard, run: types.ObservedRun):
+        self._experiment, self._model_dir = run.experiment, run.model_dir
+        self._is_chief = run.place.is_chief
+        self._board = board_lib.Board(settings, run.experiment.run.summary_steps)
+        if self._is_chief:
+            self.due_every, self.due_at = self._board.due_every, self._board.due_at
+            self.has_due_items = bool(self._board.due_items)
+            self.writes_graph = settings.graph
+
+    def list_last_extensions(self) -> Sequence[types.MakeExtension]:
+        """Return what watches a step for the items that are due in it."""
+        return [watch.Watching(self._board)] if self._is_chief else []
+
+    def build_hooks(
+        self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
+    ) -> types.RunHooks:
+        """Return what writes the items of a training, now that its graph is there."""
+        on, start = self._board.settings, {}
+        if on.graph and self._board.graph is not None:
+            start["graph"] = functools.partial(_make_graph, self._board.graph, self._experiment)
+        if on.configuration:
+            start["configuration"] = functools.partial(_make_configuration, self._model_dir)
+        if on.custom_scalars:
+            model = self._experiment.model
+            layout = once.lay_out(model.heads, model.loss_names, not model.adds_losses)
+            start["custom_scalars"] = functools.partial(_make_event, layout)
+        if on.hparams:
+            start["hparams"] = functools.partial(_make_session, self._experiment)
+        if on.embeddings:
+            _write_projector(self._model_dir)
+        last: list[tf.compat.v1.train.SessionRunHook] = []
+        if on.hparams:
+            named = list(_name_metrics(self._experiment))
+            last.append(writing.Session(self._model_dir, metrics, named))
+        writes = writing.Writing(result, self._model_dir, start)
+        return types.RunHooks(of_steps=[writes], last=last)
+
+    def watch_evaluation(self, checkpoint: str) -> types.EvaluationHooks | None:
+        """Return what makes the hooks of an evaluation, for the items that are due at its step."""
+        items = self._board.list_due(run_directory.step_in_name(checkpoint))
+        if not items:
+            return None
+        statistics = fitting.load_statistics(self._model_dir)
+        model = self._experiment.model.fitted(statistics)
+        num_images = self._board.settings.num_images
+
+        def watch(
+            features: Any, labels: Any, logits: types.Tensors
+        ) -> Sequence[tf.compat.v1.train.SessionRunHook]:
+            folder, heads = os.path.join(self._model_dir, "eval"), model.heads
+            has_curves, has_matrices = (
+                any(item in items for item in kind)
+                for kind in (evaluations.CURVES, evaluations.MATRICES)
+            )
+            write = evaluations.CurveWriter(heads, items, folder)
+            made: list[tf.compat.v1.train.SessionRunHook] = []
+            if has_curves or has_matrices:
+                counted = (heads, logits, labels, has_curves, has_matrices)
+                made.append(curves.Counting(*counted, write))
+            if "predictions" in items:
+                shown = (heads, model.columns, folder, num_images)
+                made.append(evaluations.Rows(features, labels, logits, *shown))
+            return made
+
+        return watch
+
+
+def observe(run: types.ObservedRun) -> Showing | None:
+    """Return what this process shows of a training; None without `Experiment.tensorboard`.
 
     Raises:
       UserError: an item cannot be shown in this run, or is never due in it.
     """
-    settings = experiment.tensorboard
+    settings = run.experiment.tensorboard
     if settings is None:
         return None
-    has_servers = place.strategy == distribution.SERVERS
-    model = experiment.model
+    has_servers = run.place.strategy == distribution.SERVERS
+    model = run.experiment.model
     settings.check_run(
-        experiment.run, model.adds_losses, len(model.loss_names), place.replicas, has_servers
+        run.experiment.run,
+        model.adds_losses,
+        len(model.loss_names),
+        run.place.replicas,
+        has_servers,
     )
-    return board_lib.Board(settings, experiment.run.summary_steps) if place.is_chief else None
-
-
-def build_hooks(
-    board: board_lib.Board | None,
-    experiment: experiment_lib.Experiment,
-    model_dir: str,
-    result: training_loop.StepResult,
-) -> list[hooks.StepHook]:
-    """Build what writes the items of a training, once its graph is there."""
-    if board is None:
-        return []
-    on, start = board.settings, {}
-    if on.graph and board.graph is not None:
-        start["graph"] = functools.partial(_make_graph, board.graph, experiment)
-    if on.configuration:
-        start["configuration"] = functools.partial(_make_configuration, model_dir)
-    if on.custom_scalars:
-        model = experiment.model
-        layout = once.lay_out(model.heads, model.loss_names, not model.adds_losses)
-        start["custom_scalars"] = functools.partial(_make_event, layout)
-    if on.hparams:
-        start["hparams"] = functools.partial(_make_session, experiment)
-    if on.embeddings:
-        _write_projector(model_dir)
-    return [writing.Writing(result, model_dir, start)]
-
-
-def build_last_hooks(
-    board: board_lib.Board | None,
-    experiment: experiment_lib.Experiment,
-    model_dir: str,
-    metrics: Callable[[], Mapping[str, Any] | None],
-) -> list[tf.compat.v1.train.SessionRunHook]:
-    """Build what comes after all that evaluates; `metrics` are the last, None before the first."""
-    if board is None or not board.settings.hparams:
-        return []
-    return [writing.Session(model_dir, metrics, list(_name_metrics(experiment)))]
-
-
-def watch_evaluation(
-    experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str
-) -> graph_options.EvaluationHooks:
-    """Return what makes the hooks of an evaluation, for the items that are due at its step."""
-    settings = experiment.tensorboard
-    if settings is None:
-        return watch_nothing
-    board = board_lib.Board(settings, experiment.run.summary_steps)
-    items = board.list_due(run_directory.step_in_name(checkpoint))
-    if not items:
-        return watch_nothing
-    model = experiment.model.fitted(fitting.load_statistics(model_dir))
-
-    def watch(
-        features: Any, labels: Any, logits: types.Tensors
-    ) -> Sequence[tf.compat.v1.train.SessionRunHook]:
-        folder, heads = os.path.join(model_dir, "eval"), model.heads
-        has_curves, has_matrices = (
-            any(item in items for item in kind)
-            for kind in (evaluations.CURVES, evaluations.MATRICES)
-        )
-        write = evaluations.CurveWriter(heads, items, folder)
-        made: list[tf.compat.v1.train.SessionRunHook] = []
-        if has_curves or has_matrices:
-            counted = (heads, logits, labels, has_curves, has_matrices)
-            made.append(curves.Counting(*counted, write))
-        if "predictions" in items:
-            shown = (heads, model.columns, folder, settings.num_images)
-            made.append(evaluations.Rows(features, labels, logits, *shown))
-        return made
-
-    return watch
-
-
-def watch_nothing(*_: Any) -> Sequence[tf.compat.v1.train.SessionRunHook]:
-    """Return no hooks."""
-    return ()
+    return Showing(settings, run)
 
 
 def _make_event(summary: tf.compat.v1.Summary, time: float) -> tf.compat.v1.Event:

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mtl import compat, scoring, serving
+from mtl import compat, scoring, serving, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
 from mtl.distribution import resources, tf_config
@@ -25,7 +25,7 @@ def build_estimator(
     events: str | None = None,
     is_attacked: bool = False,
     may_stack: bool = True,
-    evaluation_hooks: graph_options.EvaluationHooks = lambda *_: (),
+    evaluation_hooks: types.EvaluationHooks = lambda *_: (),
     tell_unknown: unknown_values.Tell | None = None,
 ) -> compat.estimator.Estimator:
     """Build what evaluates and predicts a checkpoint of the run in `model_dir`.

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import tensorflow as tf
@@ -20,10 +20,8 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.distribution import interruption as interruption_lib
 from mtl.heads import slice_metrics
-from mtl.model import graph_options
 from mtl.monitoring import curve_files, curves, doubts, hooks, metrics_file, progress, summary
 from mtl.runs import (
-    board_hooks,
     diagnosis,
     estimators,
     evaluation_graph,
@@ -38,6 +36,7 @@ _log = logging.getLogger(__name__)
 
 # How much a value may differ when it is measured again.
 _ROUNDING = 1e-5
+_NO_OBSERVERS = types.RunObserver()
 
 
 class Evaluator:
@@ -47,7 +46,7 @@ class Evaluator:
       experiment: the run's settings.
       model_dir: where it lies.
       interruption: whether this process was asked to stop; between two batches it does.
-      log: is given "eval", the step and the metrics of each evaluation, for the run's trackers.
+      observers: of the training, which hear of each evaluation and may watch it.
 
     Attributes:
       keeper: the record of the best.
@@ -59,9 +58,9 @@ class Evaluator:
         experiment: experiment_lib.Experiment,
         model_dir: str,
         interruption: interruption_lib.Interruption,
-        log: Callable[[str, int, Mapping[str, float]], None] = lambda *told: None,
+        observers: types.RunObserver = _NO_OBSERVERS,
     ):
-        self._experiment, self._model_dir, self._log = experiment, model_dir, log
+        self._experiment, self._model_dir, self._observers = experiment, model_dir, observers
         self._interruption = interruption
         doubts.record_doubts(model_dir, "best", _doubt_best(experiment))
         known = experiment.model.find_direction(experiment.best.metric)
@@ -81,7 +80,7 @@ class Evaluator:
         changed since the best checkpoint was evaluated, that one is evaluated again before.
         """
         experiment = self._experiment
-        watch = board_hooks.watch_evaluation(experiment, self._model_dir, checkpoint)
+        watch = self._observers.watch_evaluation(checkpoint)
         self.metrics, self._measured_on = self._measure(checkpoint, watch)
         self._renew_best()
         shown, best = experiment.model.find_main_metrics(self.metrics), experiment.best.metric
@@ -91,14 +90,14 @@ class Evaluator:
         _log.info("%s", line, extra={"fields": fields})
         metrics_file.add_row(self._model_dir, checkpoint, experiment.data.eval_split, self.metrics)
         self._tell_doubts()
-        self._log("eval", *split_step(self.metrics))
+        self._observers.log("eval", *split_step(self.metrics))
         self._export(checkpoint)
         return self.metrics
 
     def _measure(
         self,
         checkpoint: str,
-        watch: graph_options.EvaluationHooks = board_hooks.watch_nothing,
+        watch: types.EvaluationHooks | None = None,
         events: str | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the metrics of a checkpoint, and what describes their rows and settings."""
@@ -110,9 +109,9 @@ class Evaluator:
             diagnosis.explain_run_errors(data, model, checkpoint, split),
             progress.tell_while(functools.partial(passing.describe, checkpoint, split)),
         ):
-            if watch is board_hooks.watch_nothing:
+            if watch is None:
                 metrics = self.graph.evaluate(checkpoint, between, events)
-            else:  # What TensorBoard shows has ops of its own, by the step.
+            else:  # Observers add ops to the graph, other ones at other steps.
                 rows = measured.Rows()
                 estimator = estimators.build_estimator(
                     self._experiment,
@@ -293,21 +292,20 @@ def evaluate(
     ):
         experiment.distribution.resources.take()
         plausibility.look_at_labels(experiment.model, experiment.data, split)
-        watch = board_hooks.watch_nothing
+        watching: list[types.EvaluationHooks] = []
         if with_curves:
-            watch = watch_curves(experiment, model_dir, split, is_attacked)
+            watching.append(watch_curves(experiment, model_dir, split, is_attacked))
         statistics = fitting.load_statistics(model_dir)
         where = f"of split {split!r}"
-        count = unknown_values.watch_evaluation(
-            experiment.model.columns, statistics, where, unknown_values.warn
-        )
+        columns, warn = experiment.model.columns, unknown_values.warn
+        watching.append(unknown_values.watch_evaluation(columns, statistics, where, warn))
         estimator = estimators.build_estimator(
             experiment,
             model_dir,
             path,
             events=scratch if is_own else None,
             is_attacked=is_attacked,
-            evaluation_hooks=lambda *rows: [*watch(*rows), *count(*rows)],
+            evaluation_hooks=lambda *rows: [hook for watch in watching for hook in watch(*rows)],
         )
         name = None if is_own else _spell(split)
         passing = _Passing()
@@ -330,7 +328,7 @@ def evaluate(
 
 def watch_curves(
     experiment: experiment_lib.Experiment, model_dir: str, split: str, is_attacked: bool
-) -> graph_options.EvaluationHooks:
+) -> types.EvaluationHooks:
     """Return what makes the hook that writes curves.
 
     Raises:

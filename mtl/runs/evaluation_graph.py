@@ -15,8 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from mtl import experiment as experiment_lib
+from mtl import types
 from mtl.checkpoints import given_files, mismatch
-from mtl.model import graph_options
 from mtl.runs import estimators
 from mtl.variables import stacks
 
@@ -40,7 +40,7 @@ class EvaluationGraph:
         self,
         experiment: experiment_lib.Experiment,
         model_dir: str,
-        watch: graph_options.EvaluationHooks = lambda *_: (),
+        watch: types.EvaluationHooks = lambda *_: (),
     ):
         self._model, self._model_dir = experiment.model, model_dir
         self._estimator = estimators.build_estimator(experiment, model_dir, evaluation_hooks=watch)

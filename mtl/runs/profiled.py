@@ -1,39 +1,60 @@
-"""What of a run is profiled, and what is set already that a profile may advise.
+"""The profile of a run's steps, and which settings a profile need not advise."""
 
-profiling = profiled.plan_profile(experiment, place, "runs/a")     # None for nothing
-"""
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from mtl import checks, distribution
+from mtl import checks, distribution, types
 from mtl import experiment as experiment_lib
 from mtl.distribution import settings
 from mtl.profiling import advice, hook
 
 
-def plan_profile(
-    experiment: experiment_lib.Experiment, place: settings.Place, model_dir: str
-) -> hook.Profiling | None:
-    """Return what is profiled of a run; None for nothing.
+class Profiled(types.RunObserver):
+    """Profiles the steps between two global steps.
 
     Args:
-      experiment: the run's settings.
-      place: of this process.
-      model_dir: of the run.
+      profiling: the steps, and where the profile lies.
+    """
+
+    def __init__(self, profiling: hook.Profiling):
+        self._profiling = profiling
+        self.due_at = tuple(profiling.due_at)
+        self.seen_at = tuple(range(profiling.begin, profiling.end))
+
+    def build_hooks(
+        self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
+    ) -> types.RunHooks:
+        return types.RunHooks(first=[self._profiling.build_hook(result)])
+
+    def close(self) -> None:
+        self._profiling.close()
+
+
+def observe(run: types.ObservedRun) -> Profiled | None:
+    """Return what profiles a run; None unless `Run.profile` is set.
 
     Raises:
       UserError: steps of other processes come between its own.
     """
-    run, surgery = experiment.run, experiment.model.surgery
-    if run.profile is None:
+    steps = run.experiment.run.profile
+    if steps is None:
         return None
     rule = "be None beside parameter servers, where workers take steps by themselves"
-    checks.require(not place.has_servers, "Run.profile", rule, list(run.profile))
+    checks.require(not run.place.has_servers, "Run.profile", rule, list(steps))
+    known = _list_known(run.experiment, run.place)
+    traces_ops = run.place.cluster is None
+    return Profiled(hook.Profiling(steps, run.model_dir, known, traces_ops=traces_ops))
+
+
+def _list_known(experiment: experiment_lib.Experiment, place: settings.Place) -> advice.Settings:
+    """Return the settings of a run that a profile could advise."""
+    run, surgery = experiment.run, experiment.model.surgery
     decides_often = getattr(surgery, "every_steps", None) == 1
     is_one = place.strategy == distribution.ONE
-    known = advice.Settings(
+    return advice.Settings(
         steps_per_call=run.steps_per_call if is_one else 1,
         may_repeat=is_one,
         cache=experiment.data.cache,
         combines=decides_often and getattr(surgery, "on", "") == "parameters",
         xla=run.precision.xla,
     )
-    return hook.Profiling(run.profile, model_dir, known, traces_ops=place.cluster is None)

@@ -151,7 +151,8 @@ class _Rehearsal(training.Training):
         parts: dict[str, Any] = {"trackers": (), "clip_audit": None, "refit": None}
         alone = dataclasses.replace(experiment, run=run, tensorboard=None, **parts)
         super().__init__(alone, scratch, lambda: None)
-        board_hooks.open_board(experiment, self._place)
+        given = types.ObservedRun(experiment=experiment, model_dir=scratch, place=self._place)
+        board_hooks.observe(given)
         rule = "be left out where TF_CONFIG makes this process one of several"
         checks.require(self._place.cluster is None, "--dry_run", rule, True)
         # The schedules of the model go by the experiment, which keeps its number of steps.

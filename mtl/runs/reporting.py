@@ -1,8 +1,6 @@
 """What a run reports to its trackers: when it begins and ends, which settings, which files.
 
-with reporting.report_training(experiment, "runs/a", place) as report:
-    report.start(first=0)
-    report.reporters.log("train", 100, {"loss": 0.5})
+report = reporting.observe(run)          # None without trackers
 with reporting.go_on(experiment, "runs/a") as reporters:      # of a run that is trained
     reporters.log("eval_test", 500, metrics)
 """
@@ -10,16 +8,17 @@ with reporting.go_on(experiment, "runs/a") as reporters:      # of a run that is
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from mtl import checks, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import flat_settings, run_directory
-from mtl.distribution import settings, tf_config
+from mtl.distribution import tf_config
 from mtl.files import storage
-from mtl.monitoring import doubts
+from mtl.monitoring import doubts, tracked
 from mtl.serving import versions
 from mtl.tracking import reporter
 
@@ -30,42 +29,43 @@ _LONGEST = 500
 _PICTURES = (".svg", ".txt", ".html")
 
 
-class Report:
-    """What one process of a training reports.
+class Report(types.RunObserver):
+    """Reports what one process of a training does.
 
     Args:
-      experiment: the run's settings.
-      model_dir: of the run.
-      place: of this process. The chief begins and ends the run, an evaluator adds its metrics, and
-        others report nothing.
-      part: what the training is of a run of several, such as a stage; None for a whole run.
+      run: whose chief begins and ends what trackers see of it; an evaluator adds its metrics.
     """
 
-    def __init__(
-        self,
-        experiment: experiment_lib.Experiment,
-        model_dir: str,
-        place: settings.Place,
-        part: types.RunPart | None = None,
-    ):
-        is_evaluator = place.job == tf_config.EVALUATOR
-        trackers = experiment.trackers if place.is_chief or is_evaluator else ()
+    def __init__(self, run: types.ObservedRun):
+        is_evaluator = run.place.job == tf_config.EVALUATOR
+        trackers = run.experiment.trackers
         for tracker in trackers:
             types.read_member(tracker, types.Tracker, "require")()
-        self._experiment, self._model_dir, self._part = experiment, model_dir, part
-        self._is_owner = place.is_chief and not is_evaluator
-        self._is_beside = bool(place.cluster) and experiment.distribution.evaluator
+        self._experiment, self._model_dir, self._part = run.experiment, run.model_dir, run.part
+        self._is_owner = run.place.is_chief and not is_evaluator
+        self._is_beside = bool(run.place.cluster) and run.experiment.distribution.evaluator
         self._has_begun = False
-        self.reporters = reporter.Reporters(trackers, model_dir, self._is_owner, part)
+        self._reporters = reporter.Reporters(trackers, run.model_dir, self._is_owner, run.part)
+
+    @contextlib.contextmanager
+    def around_run(self) -> Iterator[None]:
+        """Report at the end how the training ended."""
+        try:
+            yield
+        except (SystemExit, KeyboardInterrupt):
+            self._end(types.KILLED)
+            raise
+        except BaseException:
+            self._end(types.FAILED)
+            raise
+        self._end(types.FINISHED)
 
     def prepare(self, is_new: bool) -> None:
         """Forget what an earlier run in the folder was, if this is a new one; the chief does."""
-        self.reporters.prepare(is_new)
+        self._reporters.prepare(is_new)
 
-    def start(self) -> None:
+    def begin(self) -> None:
         """Begin to report: the model is built and restored."""
-        if not self.reporters:
-            return
         folder, prefix = self._model_dir, ""
         if self._part:
             folder, prefix = self._part.folder, f"{self._part.name}/"
@@ -76,49 +76,44 @@ class Report:
             {f"{prefix}{name}": value for name, value in parameters.items()},
             is_beside=self._is_beside,
         )
-        self.reporters.start(run)
+        self._reporters.start(run)
         self._has_begun = True
         if self._is_owner:
-            self.reporters.add_file(os.path.join(self._model_dir, "config.gin"))
+            self._reporters.add_file(os.path.join(self._model_dir, "config.gin"))
 
-    def start_if_waiting(self) -> None:
-        """Begin to report where a run that trains nothing was evaluated, such as a `Refit`."""
-        if self.reporters.are_waiting:
-            self.start()
+    def end_early(self) -> None:
+        """Begin to report if a run that trains nothing was evaluated, such as a `Refit`."""
+        if self._reporters.are_waiting:
+            self.begin()
 
-    def end(self, state: str | None) -> None:
+    def build_hooks(
+        self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
+    ) -> types.RunHooks:
+        """Return the hook that reports the scalars of a training."""
+        every, batch_size = self._experiment.run.summary_steps, self._experiment.data.batch_size
+        return types.RunHooks(of_steps=[tracked.Tracked(result, every, batch_size, self.log)])
+
+    def log(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Report metrics at a step."""
+        self._reporters.log(kind, step, metrics)
+
+    def _end(self, state: str) -> None:
         """Report the files of the run and how it ended; what was lost is a doubt of the run."""
-        if not self.reporters:
-            return
         if self._is_owner:
-            _add_files(self.reporters, self._model_dir)
-        lines = self.reporters.close(state if self._is_owner else None)
+            _add_files(self._reporters, self._model_dir)
+        lines = self._reporters.close(state if self._is_owner else None)
         if self._is_owner and self._has_begun:  # Else what an earlier process lost is still so.
             doubts.record_doubts(self._model_dir, "tracking", lines)
 
 
-@contextlib.contextmanager
-def report_training(
-    experiment: experiment_lib.Experiment,
-    model_dir: str,
-    place: settings.Place,
-    part: types.RunPart | None = None,
-) -> Iterator[Report]:
-    """Yield what this process reports, and end it as the training ends.
+def observe(run: types.ObservedRun) -> Report | None:
+    """Return what reports a run from this process; None without trackers.
 
     Raises:
       UserError: a tracker needs a package that is not installed.
     """
-    report = Report(experiment, model_dir, place, part)
-    try:
-        yield report
-    except (SystemExit, KeyboardInterrupt):
-        report.end(types.KILLED)
-        raise
-    except BaseException:
-        report.end(types.FAILED)
-        raise
-    report.end(types.FINISHED)
+    reports = run.place.is_chief or run.place.job == tf_config.EVALUATOR
+    return Report(run) if reports and run.experiment.trackers else None
 
 
 @contextlib.contextmanager

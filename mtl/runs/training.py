@@ -6,7 +6,6 @@ metrics, steps = training.Training(experiment, "runs/digits", on_start=lambda: N
 import contextlib
 import dataclasses
 import functools
-import itertools
 import logging
 import math
 import os
@@ -18,34 +17,12 @@ import tensorflow as tf
 from mtl import checkpoints, checks, compat, distribution, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, input_state, mismatch, run_directory, saving
-from mtl.clip_audit import recording
-from mtl.debugging import numerics
 from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
 from mtl.model import graph_options
-from mtl.monitoring import (
-    affinity_picture,
-    balancing_picture,
-    event_files,
-    gates_picture,
-    hooks,
-    progress,
-    sparsity_picture,
-    tracked,
-)
-from mtl.monitoring.tensorboard import watch
-from mtl.runs import (
-    board_hooks,
-    diagnosis,
-    evaluation,
-    failures,
-    fitting,
-    members,
-    preparation,
-    profiled,
-    reporting,
-)
+from mtl.monitoring import hooks, progress
+from mtl.runs import diagnosis, evaluation, failures, fitting, members, observers, preparation
 from mtl.step import training_loop, whole_batch
 
 tf1 = tf.compat.v1
@@ -77,12 +54,13 @@ class Training:
         parts = self._place.replicas * experiment.run.micro_batches
         data = preparation.divide_batch(experiment.data, parts, experiment.distribution.uneven)
         preparation.check_added_rows(experiment.model, parts)
-        self._audit = recording.Recording(experiment.clip_audit, model_dir)
-        self._data = self._audit.number_rows(data, self._place.strategy == distribution.ONE)
+        run = types.ObservedRun(
+            experiment=experiment, model_dir=model_dir, place=self._place, part=part
+        )
+        self._observers = observers.open_all(run)
+        self._data = self._observers.change_data(data)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
-        self._run, self._part = experiment.run, part
-        self._board = board_hooks.open_board(experiment, self._place)
-        self._profiling = profiled.plan_profile(experiment, self._place, model_dir)
+        self._run = experiment.run
         rule = "be set where several processes save together"
         fits = self._run.checkpoint_steps or self._place.strategy != distribution.WORKERS
         checks.require(bool(fits), "Run.checkpoint_steps", rule, None)
@@ -93,14 +71,13 @@ class Training:
         Returns:
           The last evaluation's metrics, {} where another process evaluates; and the steps trained.
         """
-        settings = (self._experiment, self._model_dir, self._place, self._part)
         with (
             self._lock_folder(),
             tf_config.confine_server(self._place.cluster),
             hooks.closing_writers(self._model_dir),
-            reporting.report_training(*settings) as report,
+            self._observers.around_run(),
         ):
-            return self._take_part(report)
+            return self._take_part()
 
     def _lock_folder(self) -> contextlib.AbstractContextManager[None]:
         """Keep out a second chief, which would delete checkpoints, or a second evaluator.
@@ -113,7 +90,7 @@ class Training:
             return members.lock_evaluator(self._model_dir)
         return contextlib.nullcontext()
 
-    def _take_part(self, report: reporting.Report) -> tuple[dict[str, Any], int]:
+    def _take_part(self) -> tuple[dict[str, Any], int]:
         """Do what this process does of the run, as its place says."""
         strategy = self._experiment.distribution.build_strategy(self._place)
         interruption = interruption_lib.Interruption()
@@ -122,7 +99,7 @@ class Training:
             self._place.cluster, self._model_dir, timeout_secs, self._is_evaluated_beside
         ) as beat:
             evaluator = evaluation.Evaluator(
-                self._experiment, self._model_dir, interruption, report.reporters.log
+                self._experiment, self._model_dir, interruption, self._observers
             )
             if self._place.job == tf_config.SERVER:
                 members.serve_parameters(self._place.known_cluster, beat, interruption)
@@ -130,10 +107,10 @@ class Training:
             if self._place.job == tf_config.EVALUATOR:
                 # From then on the folder holds nothing of an earlier run.
                 beat.wait_for(members.CHIEF, members.TRAINING)
-                report.start()
+                self._observers.begin()
                 metrics = members.evaluate_all(evaluator, self._model_dir, beat, interruption)
                 return metrics, 0
-            return self._train_or_follow(_Context(strategy, evaluator, interruption, beat, report))
+            return self._train_or_follow(_Context(strategy, evaluator, interruption, beat))
 
     def _train_or_follow(self, context: "_Context") -> tuple[dict[str, Any], int]:
         """Do what the chief and the workers do."""
@@ -163,7 +140,7 @@ class Training:
             context.evaluator.catch_up(self._is_evaluated_beside)
             checkpoint = run_directory.find_latest(self._model_dir)
             step = run_directory.step_of(self._model_dir)
-            context.report.prepare(is_new=checkpoint is None)
+            self._observers.prepare(is_new=checkpoint is None)
             why = self._why_done(step, evaluator.keeper)
             if why:
                 metrics = self._measure_last(evaluator, step)
@@ -171,8 +148,8 @@ class Training:
                 why = self._why_done(step, evaluator.keeper)
             if why:
                 evaluator.forget_later()
-                context.report.start_if_waiting()
-                self._write_results()
+                self._observers.end_early()
+                self._observers.write_results()
                 _log.info("Nothing to train: step %d of %d, %s", step, self._run.train_steps, why)
                 return metrics, 0
             # Beside parameter servers the chief waits until variables have values: see `Leading`.
@@ -183,7 +160,7 @@ class Training:
                 steps = self._train_from(context, checkpoint, hooks.Callbacks(start, on_call=keep))
             if self._is_evaluated_beside:
                 members.tell_what_waits(evaluator.keeper.last_step, step + steps)
-            self._write_results()
+            self._observers.write_results()
             return context.evaluator.metrics or {}, steps
 
     def _measure_last(self, evaluator: evaluation.Evaluator, step: int) -> dict[str, Any]:
@@ -191,18 +168,6 @@ class Training:
         if self._is_evaluated_beside and evaluator.keeper.last_step < step:
             return {}
         return evaluator.metrics or evaluator.evaluate_again()
-
-    def _write_results(self) -> None:
-        """Write what follows from all steps, also if the start that took them was killed before."""
-        with progress.tell_while(lambda: f"drawing what the run wrote to {self._model_dir}"):
-            self._draw_pictures()
-        with progress.tell_while(lambda: "writing the report of the clip audit"):
-            self._audit.write()
-
-    def _draw_pictures(self) -> None:
-        scalars = event_files.read_record(self._model_dir).curves
-        for picture in (affinity_picture, balancing_picture, gates_picture, sparsity_picture):
-            picture.draw(self._model_dir, scalars)
 
     def _why_done(self, step: int, keeper: checkpoints.BestKeeper) -> str:
         """Say why there is nothing to train; "" where there is."""
@@ -220,14 +185,14 @@ class Training:
         tasks = ", ".join(self._experiment.model.loss_names)
         _log.info("%s to step %d: %s", what, self._run.train_steps, tasks)
         self._on_start()
-        context.report.start()
+        self._observers.begin()
 
     def _train_from(
         self, context: "_Context", checkpoint: str | None, callbacks: hooks.Callbacks
     ) -> int:
         """Go on from a checkpoint, and return the number of steps."""
         first = run_directory.step_in_name(checkpoint) if checkpoint else 0
-        self._audit.start(first)
+        self._observers.go_on_from(first)
         place, inputs = self._place, self._input_state()
         training_hooks = functools.partial(
             self._build_hooks, context, checkpoint, callbacks, inputs
@@ -245,8 +210,7 @@ class Training:
             try:
                 train(place.cluster, estimator, spec)
             finally:
-                if self._profiling:
-                    self._profiling.close()
+                self._observers.close()
         return run_directory.step_of(self._model_dir) - first
 
     @property
@@ -311,16 +275,15 @@ class Training:
                 precision=self._run.precision,
                 training_hooks=training_hooks,
                 extensions=[
-                    *self._audit.list_extensions(model, statistics),
+                    *self._observers.list_extensions(model, statistics),
                     *model.step_extensions,
-                    *([watch.Watching(self._board)] if self._board else []),
+                    *self._observers.list_last_extensions(),
                 ],
                 may_stack=self._place.strategy == distribution.ONE and not is_warm,
             ),
         )
         # From the inside out; docs/follow_a_batch.md draws this stack.
-        if self._run.check_numerics:
-            model_fn = numerics.check_steps(model_fn)
+        model_fn = self._observers.wrap_model_fn(model_fn)
         model_fn = experiment.distribution.distribute_model_fn(model_fn, self._place)
         # Beside parameter servers a worker restores nothing, and the chief is soon far ahead: the
         # checkpoint that it started from may be gone.
@@ -340,20 +303,17 @@ class Training:
     def _loop_settings(self) -> dict[str, Any] | None:
         if self._run.steps_per_call == 1 or self._place.strategy != distribution.ONE:
             return None
-        has_due = bool(self._board and self._board.due_items)
+        has_due = self._observers.has_due_items
         return {"steps_per_call": self._run.steps_per_call, **self._seen, "has_due": has_due}
 
     @property
     def _seen(self) -> dict[str, Any]:
         """The steps that hooks have to see."""
-        due = (self._run.checkpoint_steps, self._run.summary_steps)
-        shown, profiling = self._board, self._profiling
-        own = [types.read_member(h, types.Hook, "every_steps") for h in self._experiment.hooks]
-        chosen = (shown.due_at if shown else (), profiling.due_at if profiling else ())
+        due = filter(None, (self._run.checkpoint_steps, self._run.summary_steps))
         return {
             "last_step": self._run.train_steps,
-            "due_every": (*filter(None, due), *own, *(shown.due_every if shown else ())),
-            "due_at": tuple(itertools.chain(*chosen)),
+            "due_every": (*due, *self._observers.due_every),
+            "due_at": self._observers.due_at,
         }
 
     def _build_input(
@@ -421,22 +381,22 @@ class Training:
             return {"training_hooks": [saving_hook]}
         leading = members.Leading(context.beat, context.interruption, checkpoint)
         seen = self._seen
-        if self._profiling:  # It tells of the calls that it sees.
-            seen["due_at"] += tuple(range(self._profiling.begin, self._profiling.end))
+        seen["due_at"] += self._observers.seen_at
         # The hooks of several processes meet at each step.
         is_one_process = place.strategy in (distribution.ONE, distribution.MIRRORED)
         takes_unseen = is_one_process and not self._loop_settings
         unseen = hooks.UnseenSteps(**seen) if takes_unseen else None
-        shown = (self._board, self._experiment, self._model_dir)
+        observing = self._observers.build_hooks(result, lambda: context.evaluator.metrics)
+        step_hooks = [*observing.of_steps, *self._build_step_hooks(result)]
         return {
             "training_chief_hooks": [
-                *([self._profiling.build_hook(result)] if self._profiling else []),
+                *observing.first,
                 callbacks,
-                hooks.StepHooks(result, self._build_watching(context, result), unseen),
-                *(hook(result) for hook in self._experiment.hooks),
+                hooks.StepHooks(result, step_hooks, unseen),
+                *observing.before_saving,
                 *([leading] if place.has_servers else []),
                 saving_hook,
-                *board_hooks.build_last_hooks(*shown, lambda: context.evaluator.metrics),
+                *observing.last,
             ],
         }
 
@@ -457,35 +417,23 @@ class Training:
             inputs=inputs,
             votes=saving.Votes(context.interruption, place.strategy == distribution.WORKERS),
             evaluate=self._checkpoint_evaluator(context.evaluator),
-            before=self._audit.save,
+            before=self._observers.save,
             is_chief=place.is_chief,
             keep=run.keep_checkpoints,
             evaluated=self._last_evaluated_step(context.evaluator.keeper),
         )
 
-    def _build_watching(
-        self, context: "_Context", result: training_loop.StepResult
-    ) -> list[hooks.StepHook]:
-        """Build what watches the steps, in the chief alone."""
+    def _build_step_hooks(self, result: training_loop.StepResult) -> list[hooks.StepHook]:
+        """Build what every run watches of its steps, in the chief alone."""
         run, model_dir, model = self._run, self._model_dir, self._experiment.model
-        batch_size = self._data.batch_size
-        writes_graph = self._board is None or not self._board.settings.graph
+        batch_size, writes_graph = self._data.batch_size, not self._observers.writes_graph
         return [
-            *board_hooks.build_hooks(self._board, self._experiment, model_dir, result),
             hooks.Summaries(result, model_dir, run.summary_steps, batch_size, writes_graph),
             progress.Progress(result, run.train_steps, batch_size, model.loss_names),
             hooks.Dominance(result, model_dir, model, run),
             hooks.Skipped(result, model_dir),
             hooks.FullTables(result, model_dir, model),
-            *self._build_tracked(result, context.report),
         ]
-
-    def _build_tracked(
-        self, result: training_loop.StepResult, report: reporting.Report
-    ) -> list[tracked.Tracked]:
-        every, log = self._run.summary_steps, report.reporters.log
-        is_on = bool(report.reporters)
-        return [tracked.Tracked(result, every, self._data.batch_size, log)] if is_on else []
 
     def _last_evaluated_step(self, keeper: checkpoints.BestKeeper) -> Callable[[], float]:
         """Return up to which step checkpoints need not be kept for an evaluation."""
@@ -511,4 +459,3 @@ class _Context:
     evaluator: evaluation.Evaluator
     interruption: interruption_lib.Interruption
     beat: heartbeat.Heartbeat
-    report: reporting.Report

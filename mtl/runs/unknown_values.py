@@ -23,7 +23,6 @@ from mtl import experiment as experiment_lib
 from mtl import features as features_lib
 from mtl import spec as spec_lib
 from mtl.features import unknown
-from mtl.model import graph_options
 from mtl.runs import diagnosis, fitting
 
 tf1 = tf.compat.v1
@@ -43,7 +42,7 @@ def warn(lines: Sequence[str]) -> None:
 
 def watch_evaluation(
     columns: Sequence[types.Column], statistics: types.Statistics, where: str, tell: Tell
-) -> graph_options.EvaluationHooks:
+) -> types.EvaluationHooks:
     """Return what makes the hook of an evaluation that counts unknown values, and tells of them."""
 
     def watch(features: Any, labels: Any, logits: Any) -> Sequence[Any]:

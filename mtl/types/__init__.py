@@ -40,6 +40,13 @@ from mtl.types.heads import (
 )
 from mtl.types.hooks import Hook, Steps
 from mtl.types.networks import Mixing, Mixture, Network, Towers
+from mtl.types.observers import (
+    EvaluationHooks,
+    ObservedRun,
+    OpenObserver,
+    RunHooks,
+    RunObserver,
+)
 from mtl.types.parts import check_parts, count_rows, read_member, walk_parts
 from mtl.types.tracking import (
     FAILED,
@@ -87,6 +94,7 @@ __all__ = [
     "Connected",
     "Embedding",
     "Emitting",
+    "EvaluationHooks",
     "ExampleHead",
     "FAILED",
     "FINISHED",
@@ -107,11 +115,15 @@ __all__ = [
     "Nested",
     "Network",
     "Observe",
+    "ObservedRun",
+    "OpenObserver",
     "Optimizer",
     "PythonValue",
     "Reading",
     "RowNames",
     "RunDescription",
+    "RunHooks",
+    "RunObserver",
     "RunPart",
     "Samples",
     "Schedule",

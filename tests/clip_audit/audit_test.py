@@ -65,10 +65,10 @@ def test_the_report_is_written_by_the_start_after_one_that_was_killed(trained, t
     summary = pathlib.Path(model_dir) / "clip_audit" / "training" / "summary.md"
     before = summary.read_text()
     summary.unlink()
-    recording.Recording(made.clip_audit, model_dir).write()
+    recording.Recording(made.clip_audit, model_dir).write_results()
     assert summary.read_text() == before
     # A run that is done, and gets its settings later, has nothing to report.
-    recording.Recording(made.clip_audit, str(tmp_path)).write()
+    recording.Recording(made.clip_audit, str(tmp_path)).write_results()
     assert not list(tmp_path.iterdir())
 
 

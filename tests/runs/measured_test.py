@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checkpoints
+from mtl import checkpoints, types
 from mtl.files import checksums
 from mtl.monitoring import tensorboard
 from mtl.runs import board_hooks, evaluation, measured, verbs
@@ -214,7 +214,9 @@ def test_the_items_of_tensorboard_leave_the_record_alone(tmp_path):
     tiny.train(made, tmp_path)
     evaluator = evaluation.Evaluator(made, str(tmp_path), None)
     path = str(tmp_path / "model.ckpt-5")
-    watch = board_hooks.watch_evaluation(made, str(tmp_path), path)
+    place = made.distribution.find_place()
+    run = types.ObservedRun(experiment=made, model_dir=str(tmp_path), place=place)
+    watch = board_hooks.observe(run).watch_evaluation(path)
     found, on = evaluator._measure(path, watch)
     plain, plain_on = evaluator._measure(path)
     assert on == plain_on and on["rows"].startswith("48 rows, ")

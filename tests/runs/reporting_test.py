@@ -1,5 +1,6 @@
 """Runs that are reported to a tracker: what it is told, by which process, and in which run."""
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -75,6 +76,18 @@ def test_no_tracker_changes_the_weights(tmp_path):
     trackers.HANGING.clear()
 
 
+def _observe(made, folder, place=ALONE):
+    run = types.ObservedRun(experiment=made, model_dir=str(folder), place=place)
+    return reporting.observe(run)
+
+
+@contextlib.contextmanager
+def _reported(made, folder):
+    report = _observe(made, folder)
+    with report.around_run():
+        yield report
+
+
 @pytest.mark.parametrize(
     ("error", "state"),
     [
@@ -88,9 +101,9 @@ def test_the_end_has_its_state(tmp_path, error, state):
     told = trackers.Told(flush_secs=10)
 
     def train():
-        with reporting.report_training(_tracked(told), str(tmp_path), ALONE) as report:
+        with _reported(_tracked(told), tmp_path) as report:
             report.prepare(is_new=True)
-            report.start()
+            report.begin()
             if error:
                 raise error
 
@@ -106,7 +119,7 @@ def test_a_start_that_fails_is_not_reported(tmp_path):
     told = trackers.Told(flush_secs=10)
     with (
         pytest.raises(checks.UserError),
-        reporting.report_training(_tracked(told), str(tmp_path), ALONE) as report,
+        _reported(_tracked(told), tmp_path) as report,
     ):
         report.prepare(is_new=True)
         raise checks.UserError("no")
@@ -123,15 +136,16 @@ def _place(job):
 def test_the_chief_and_the_evaluator_report_to_one_run_and_others_do_not(tmp_path, monkeypatch):
     monkeypatch.setattr(reporter, "_AGAIN_SECS", 0.05)
     told = trackers.Told(flush_secs=20)
-    made, folder = _tracked(told), str(tmp_path)
-    reports = {job: reporting.Report(made, folder, _place(job)) for job in tf_config.JOBS}
-    assert [bool(one.reporters) for one in reports.values()] == [True, False, False, True]
-    reports["evaluator"].start()
-    reports["evaluator"].reporters.log("eval", 10, {"auc": 0.5})
-    reports["chief"].prepare(is_new=True)
-    reports["chief"].start()
-    reports["chief"].end(types.FINISHED)
-    reports["evaluator"].end(types.FINISHED)
+    made = _tracked(told)
+    reports = {job: _observe(made, tmp_path, _place(job)) for job in tf_config.JOBS}
+    assert [one is not None for one in reports.values()] == [True, False, False, True]
+    chief, evaluator = reports["chief"], reports["evaluator"]
+    with evaluator.around_run():
+        evaluator.begin()
+        evaluator.log("eval", 10, {"auc": 0.5})
+        with chief.around_run():
+            chief.prepare(is_new=True)
+            chief.begin()
     assert [one.run_id for one in _starts(told)] == [None, "run-1"]
     assert [one[1] for one in told.said if one[0] == "end"] == [types.FINISHED, None]
     assert told.steps("eval") == [10]
@@ -150,9 +164,9 @@ def test_files_of_the_run_are_added(tmp_path):
         (tmp_path / name).write_text("x")
     for kind, version in (("latest", 3), ("best", 1), ("best", 20)):
         (tmp_path / "export" / kind / str(version)).mkdir(parents=True)
-    with reporting.report_training(_tracked(told), str(tmp_path), ALONE) as report:
+    with _reported(_tracked(told), tmp_path) as report:
         report.prepare(is_new=True)
-        report.start()
+        report.begin()
     added = {
         (os.path.relpath(one[1], tmp_path), one[2]) for one in told.said if one[0] == "add_file"
     }
@@ -172,10 +186,10 @@ def test_long_settings_are_cut_and_told(tmp_path, caplog):
     made = dataclasses.replace(made, data=dataclasses.replace(made.data, spec=spec))
     with (
         caplog.at_level(logging.INFO, "mtl"),
-        reporting.report_training(made, str(tmp_path), ALONE) as report,
+        _reported(made, tmp_path) as report,
     ):
         report.prepare(is_new=True)
-        report.start()
+        report.begin()
     (start,) = _starts(told)
     assert max(map(len, start.parameters.values())) == 500
     assert not any(name.startswith("trackers") for name in start.parameters)
@@ -221,11 +235,11 @@ def test_a_tracker_of_ones_own(tmp_path):
     path = tmp_path / "all.csv"
     for folder, steps in (("a", [10]), ("b", [10]), ("a", [10, 20])):
         made = _tracked(csv_tracker.CsvTracker(path=str(path)))
-        with reporting.report_training(made, str(tmp_path / folder), ALONE) as report:
+        with _reported(made, tmp_path / folder) as report:
             report.prepare(is_new=len(steps) == 1)
-            report.start()
+            report.begin()
             for step in steps:
-                report.reporters.log("train", step, {"loss": 0.5})
+                report.log("train", step, {"loss": 0.5})
     lines = [line.split(",") for line in path.read_text().splitlines()]
     assert [line[1:] for line in lines] == [
         [step, "train/loss", "0.5"] for step in ("10", "10", "20")

@@ -1,0 +1,150 @@
+"""What goes on beside a training, all of it together: the one place that names these features.
+
+observed = observers.open_all(types.ObservedRun(experiment=made, model_dir="runs/a", place=place))
+with observed.around_run():
+    ...                                          # every member of `types.RunObserver`
+"""
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mtl import types
+from mtl.clip_audit import recording
+from mtl.debugging import numerics
+from mtl.monitoring import pictures
+from mtl.runs import board_hooks, profiled, reporting
+
+# In the order in which their members are called.
+_BUILT_IN: tuple[types.OpenObserver, ...] = (
+    reporting.observe,
+    profiled.observe,
+    recording.observe,
+    board_hooks.observe,
+    numerics.observe,
+    pictures.observe,
+)
+
+
+def open_all(run: types.ObservedRun) -> "Observers":
+    """Open the observers that the settings of a run ask for, in this process.
+
+    Raises:
+      UserError: one does not fit the run, or needs a package that is not installed.
+    """
+    experiment = run.experiment
+    opened = [make(run) for make in (*_BUILT_IN, *experiment.observers)]
+    own = [_OwnHook(hook) for hook in experiment.hooks]
+    return Observers([observer for observer in (*opened, *own) if observer is not None])
+
+
+class Observers(types.RunObserver):
+    """Several observers as one.
+
+    Args:
+      observers: in the order in which their members are called.
+    """
+
+    def __init__(self, observers: Sequence[types.RunObserver]):
+        self._all = observers
+        self.has_due_items = any(one.has_due_items for one in observers)
+        self.writes_graph = any(one.writes_graph for one in observers)
+
+    def _chain(self, name: str) -> tuple[Any, ...]:
+        return tuple(itertools.chain(*(getattr(one, name) for one in self._all)))
+
+    @property
+    def due_every(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self._chain("due_every")
+
+    @property
+    def due_at(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self._chain("due_at")
+
+    @property
+    def seen_at(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self._chain("seen_at")
+
+    def change_data(self, data: Any) -> Any:
+        return functools.reduce(lambda changed, one: one.change_data(changed), self._all, data)
+
+    @contextlib.contextmanager
+    def around_run(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for one in self._all:
+                stack.enter_context(one.around_run())
+            yield
+
+    def prepare(self, is_new: bool) -> None:
+        for one in self._all:
+            one.prepare(is_new)
+
+    def begin(self) -> None:
+        for one in self._all:
+            one.begin()
+
+    def end_early(self) -> None:
+        for one in self._all:
+            one.end_early()
+
+    def go_on_from(self, step: int) -> None:
+        for one in self._all:
+            one.go_on_from(step)
+
+    def list_extensions(self, model: Any, statistics: Any) -> list[types.MakeExtension]:
+        return [each for one in self._all for each in one.list_extensions(model, statistics)]
+
+    def list_last_extensions(self) -> list[types.MakeExtension]:
+        return [each for one in self._all for each in one.list_last_extensions()]
+
+    def wrap_model_fn(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.reduce(lambda made, one: one.wrap_model_fn(made), self._all, model_fn)
+
+    def build_hooks(
+        self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
+    ) -> types.RunHooks:
+        built = [one.build_hooks(result, metrics) for one in self._all]
+        return types.RunHooks(
+            first=[hook for hooks in built for hook in hooks.first],
+            of_steps=[hook for hooks in built for hook in hooks.of_steps],
+            before_saving=[hook for hooks in built for hook in hooks.before_saving],
+            last=[hook for hooks in built for hook in hooks.last],
+        )
+
+    def save(self, step: int) -> None:
+        for one in self._all:
+            one.save(step)
+
+    def watch_evaluation(self, checkpoint: str) -> types.EvaluationHooks | None:
+        asked = (one.watch_evaluation(checkpoint) for one in self._all)
+        watching = [watch for watch in asked if watch is not None]
+        if not watching:
+            return None
+        return lambda *seen: [hook for watch in watching for hook in watch(*seen)]
+
+    def log(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
+        for one in self._all:
+            one.log(kind, step, metrics)
+
+    def close(self) -> None:
+        for one in self._all:
+            one.close()
+
+    def write_results(self) -> None:
+        for one in self._all:
+            one.write_results()
+
+
+class _OwnHook(types.RunObserver):
+    """A hook of `Experiment.hooks`."""
+
+    def __init__(self, hook: types.Hook):
+        self._hook = hook
+        self.due_every = (types.read_member(hook, types.Hook, "every_steps"),)
+
+    def build_hooks(
+        self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
+    ) -> types.RunHooks:
+        return types.RunHooks(before_saving=[self._hook(result)])

@@ -29,8 +29,8 @@ _WORDS = """
     gaussian gradient granularity group groups head heads held_out ideal if_not_finite
     implementation include item item_columns item_counts item_delimiter kernels key keys kind l1 l2
     label label_type labels list_delimiter loss_type metric missing names negative negatives
-    new_rows norm normalization normalizer not_decayed now observers of on optimizers order outputs own
-    padding parts passthrough patterns personal pooling positive positive_weight preferences
+    new_rows norm normalization normalizer not_decayed now observers of on optimizers order outputs
+    own padding parts passthrough patterns personal pooling positive positive_weight preferences
     primary prior projection propensity query rates replacement salt scale scopes shortcut
     signature signatures skipped slices storage strategy target task tasks temperature tensor times
     together type_defaults uneven units until variables visible weight weights wide within

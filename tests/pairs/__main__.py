@@ -5,7 +5,7 @@ python -m tests.pairs --output pairs.jsonl --only mixup
 python -m tests.pairs --output triples.jsonl --triples 40
 
 One run has several features, and so it checks a claim for many pairs at once; if the claim does not
-hold, each of its pairs is checked alone. Processes that share an output share the work.
+hold, features are left out one by one until it does. Processes that share an output share the work.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from typing import Any
 
 
 def main() -> None:
@@ -78,7 +79,8 @@ def check_all(options: argparse.Namespace) -> None:
             break
         line = _check(pairs, names, skipped)
         with output.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            for each in _find_cause(pairs, line):
+                file.write(json.dumps(each) + "\n")
         told = "; ".join([*line.get("failed", ()), *line.get("refused", {}).values()])
         what = line.get("clash") or told[:150] or "ok"
         print(f"{left} pairs left: {' + '.join(names)}: {what}", file=sys.stderr)
@@ -96,6 +98,26 @@ def _check(pairs, names: tuple[str, ...], skipped: list[str]) -> dict[str, objec
     finally:
         shutil.rmtree(folder)
     return line | {"secs": round(time.monotonic() - before, 1)}
+
+
+def _find_cause(pairs, line: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a line with the features that it fails by, and the line of these if they were run.
+
+    They are as few as can be: without any of them the claim holds.
+    """
+    broken = {**line.get("refused", {}), **line.get("failed", {})}
+    if not broken or len(line["features"]) < 3:
+        return [line]
+    claim = "trains" if "trains" in broken else next(iter(broken))
+    others = [each for each in pairs.CLAIMS if each != claim]
+    cause, found = list(line["features"]), []
+    for name in line["features"]:
+        fewer = tuple(one for one in cause if one != name)
+        if len(fewer) > 1:
+            again = _check(pairs, fewer, others)
+            if claim in {**again.get("refused", {}), **again.get("failed", {})}:
+                cause, found = list(fewer), [again]
+    return [line | {"cause": cause}, *found]
 
 
 def _list_combinations(

@@ -144,7 +144,8 @@ def _count_suspicions(lines: Sequence[Mapping[str, Any]]) -> collections.Counter
     found: collections.Counter[Pair] = collections.Counter()
     for line in lines:
         if len(line["features"]) > 2 and not _has_passed(line):
-            found.update(map(frozenset, itertools.combinations(line["features"], 2)))
+            names = line.get("cause", line["features"])
+            found.update(map(frozenset, itertools.combinations(names, 2)))
     return found
 
 

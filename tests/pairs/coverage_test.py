@@ -53,6 +53,13 @@ def test_pairs_of_two_runs_that_failed_are_checked_alone():
     assert "off" not in skipped
 
 
+def test_a_run_whose_cause_is_known_casts_doubt_on_no_other_pair():
+    failed = [line(NAMES, failed={"off": "differs"}, cause=NAMES[:2])] * 2
+    failed.append(line(NAMES[:2], failed={"off": "differs"}))
+    names, _ = coverage.choose(find_open(*failed), failed, 4, random.Random(1))
+    assert len(names) == 3 and not set(NAMES[:2]) <= set(names)
+
+
 @pytest.mark.medium
 def test_runs_of_five_check_more_than_pairs_would():
     def count(lines):

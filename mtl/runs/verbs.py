@@ -173,7 +173,8 @@ def prune(
     with run_directory.hold_checkpoint(model_dir, checkpoint) as path:
         storage.require_plain("--output_dir", output_dir)
         is_new = run_directory.find_latest(output_dir) is None
-        checks.require(is_new, "--output_dir", "hold no run", output_dir)
+        fix = "launch.train goes on with a pruned run, and evaluates one that was not yet."
+        checks.require(is_new, "--output_dir", "hold no run", output_dir, fix)
         cut = finished_pruning.choose_cut(experiment, model_dir, path, rows)
         with run_directory.lock_run(output_dir), run_directory.claim_run(output_dir) as keep:
             on_start()

@@ -4,6 +4,7 @@ python -m tests.matrix                    # one Python for each TensorFlow
 python -m tests.matrix --every_python     # all pairs
 python -m tests.matrix --tensorflow 2.15 --tests tests/compat --slow
 python -m tests.matrix --tensorflow 2.15 --install
+python -m tests.matrix --shard 1 --shards 4       # every fourth environment, from the first on
 # Prints a table; an interpreter that is not here is skipped, and the table says so.
 """
 
@@ -51,6 +52,11 @@ def rows(tensorflows: list[str], every_python: bool) -> list[Row]:
             pythons = (min(pythons, key=used.count),)
         found += [Row(tensorflow=tensorflow, python=python) for python in pythons]
     return [row for row in found if row.tensorflow in tensorflows]
+
+
+def deal(found: list[Row], shard: int, shards: int) -> list[Row]:
+    """The rows of one machine of several, the first of which is 1."""
+    return found[shard - 1 :: shards]
 
 
 def interpreter(python: str) -> str | None:
@@ -142,6 +148,8 @@ def _options() -> argparse.Namespace:
         "--tensorflow", nargs="+", default=list(versions.PYTHONS), choices=versions.PYTHONS
     )
     parser.add_argument("--every_python", action="store_true", help="all Pythons, not one each")
+    parser.add_argument("--shard", type=int, default=1, help="which of the shards, from 1")
+    parser.add_argument("--shards", type=int, default=1, help="over how many machines all is dealt")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="what pytest is given")
     parser.add_argument("--match", help="of these the tests that fit pytest's expression -k")
     parser.add_argument("--install", action="store_true", help="run no tests")
@@ -159,7 +167,7 @@ def main() -> int:
     options.envs.mkdir(parents=True, exist_ok=True)
     print(f"{'TensorFlow':<12}{'Python':<8}{'seconds':>8}  result")
     results = []
-    for row in rows(options.tensorflow, options.every_python):
+    for row in deal(rows(options.tensorflow, options.every_python), options.shard, options.shards):
         start = time.monotonic()
         results.append(run(row, options))
         seconds = time.monotonic() - start

@@ -23,6 +23,13 @@ def test_all_pairs():
     assert len(rows) == sum(map(len, versions.PYTHONS.values()))
 
 
+def test_shards_hold_each_row_once():
+    rows = matrix.rows(list(versions.PYTHONS), every_python=False)
+    dealt = [matrix.deal(rows, shard, 4) for shard in range(1, 5)]
+    assert sorted(row.name for shard in dealt for row in shard) == sorted(row.name for row in rows)
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+
+
 def test_a_row_takes_the_newest_patch_release():
     row = matrix.Row(tensorflow="2.15", python="3.10")
     assert row.name == "tf2.15-py3.10"

@@ -34,6 +34,8 @@ with deferred.imports():
 _log = logging.getLogger("mtl.stages")
 
 
+# A stage is a whole run with a gin file and a folder, and not a class that trains twice. So every
+# other command can evaluate, export or continue a stage.
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """One run of several that build on each other.

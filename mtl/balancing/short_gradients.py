@@ -3,6 +3,9 @@
 blocks = short_gradients.shorten_gradients([gradient of task 0, gradient of task 2])
 if blocks is not None:
     leaves = [task_gradients.Leaf((0, 2), rows) for rows in blocks]
+
+A gradient that is a sum over slices or replicas is not a product of this kind. It is built in full.
+The type of its op shows that, so no code asks about slices or replicas.
 """
 
 import math

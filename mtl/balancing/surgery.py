@@ -3,6 +3,10 @@
 from mtl.balancing import methods, surgery
 model.MultiTaskModel.surgery = @surgery.Combine()      # surgery.Sum() by default
 surgery.Combine.method = @methods.PCGrad()
+
+A method of surgery sees inner products, losses and a little state, and returns one weight for each
+task. So only `Combine` handles sparse rows, absent tasks, scopes, the shared representation, rare
+decisions and averages of the weights. Only a method that chooses by coordinate sees gradients.
 """
 
 import dataclasses

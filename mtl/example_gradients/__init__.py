@@ -1,1 +1,5 @@
-"""The gradients of single examples, read off the graph: uses -> parts -> ghost."""
+"""The gradients of single examples, read off the graph: uses -> parts -> ghost.
+
+The modules read the ops, so a network needs no code for it. If the ops do not tell the examples of
+a variable apart, the variable takes one pass for each example.
+"""

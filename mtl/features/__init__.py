@@ -3,6 +3,10 @@
 features.fit(columns, batches, directory)                # one pass over the training split
 inputs = features.encode(columns, batch, features.load(directory))
 features.Numeric.names = ["age", "hours"]                # in a gin file, one object a kind
+
+A column object serves several fields that have the same settings, so that ten lines of gin describe
+a table. Columns are fitted once, before the first step, into `<model_dir>/statistics`; an export
+holds their vocabularies as assets.
 """
 
 from mtl.features.bucketized import Bucketized, Crossed

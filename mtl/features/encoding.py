@@ -2,6 +2,9 @@
 
 features.fit(columns, batches, directory)                # one pass over the training split
 inputs = features.encode(columns, batch, features.load(directory))
+
+Heads and samplers gather in the same pass what they need to know of the labels, such as the rows of
+each class. So a start reads the training split once.
 """
 
 import collections

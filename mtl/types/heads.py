@@ -115,7 +115,10 @@ class Head(Protocol):
     def add_rows(
         self, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: data.Reading
     ) -> tf.data.Dataset:
-        """Return the batches of training with the rows that its loss needs beside their own."""
+        """Return the batches of training with the rows that its loss needs beside their own.
+
+        These rows have no labels, so other heads ignore them.
+        """
         del spec, reading
         return batches
 
@@ -124,6 +127,7 @@ class Head(Protocol):
 
         Training calls it once a step, before the batch is cut into slices: {field: [B, ...]} of
         this replica -> the same, and maybe more. State for the next step is written by UPDATE_OPS.
+        Replicas can meet here, but not in the loop over slices.
         """
         return labels
 

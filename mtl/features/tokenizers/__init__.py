@@ -2,6 +2,9 @@
 
 features.Text.tokenizer = @tokenizers.WordPiece()
 tokenizers.WordPiece.size = 8000
+
+Plain ops cut the text. So a server needs neither a library nor further kernels, and it cuts
+text exactly as training did. Only learning word pieces needs a library.
 """
 
 from mtl.features.tokenizers.byte_values import Bytes

@@ -96,7 +96,9 @@ class InputState:
 
     They lie apart from the checkpoint, because they hold the buffers of one process and are of no
     use to an evaluation. Each is written before the checkpoint of its step, so that a checkpoint is
-    never without. What shrinks is compressed: records that wait in a buffer have long names.
+    never without. The graph holds one iterator for each process, and replicas take slices of its
+    batch: no state hides in a strategy. What shrinks is compressed: records that wait in a buffer
+    have long names.
 
     Args:
       model_dir: the run.

@@ -28,6 +28,8 @@ ALL_CHECKPOINTS = 2**31 - 1
 class Votes:
     """What processes that train in step agree on after every step: go on, be stopped, or end.
 
+    They vote within the step, so that all of them save the same step.
+
     Args:
       interruption: whether this process was asked to stop.
       shared: whether there are other processes; a vote costs a sum of two numbers over them.

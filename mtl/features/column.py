@@ -141,6 +141,7 @@ class Lookup(types.Column):
         return sharding.store_tables(tf.as_dtype(self.storage))
 
 
+# It is ambient because most columns have no use for it: only augmentations change anything.
 def train_columns(when: bool = True) -> contextlib.AbstractContextManager[bool]:
     """Have columns within it encode for a training step."""
     return _ARE_TRAINING.set(when)

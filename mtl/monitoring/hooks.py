@@ -1,6 +1,9 @@
 """Hooks that act on exact global steps, whatever the number of steps per session call.
 
 hooks.Summaries(result, model_dir, every_steps=100, batch_size=64)     # TensorBoard
+
+Estimator's counters do not fit: they assume one step for each call, and count from the step at
+which a process began.
 """
 
 import contextlib

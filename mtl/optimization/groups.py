@@ -164,6 +164,8 @@ def _tell_tables(
         inner.tables = set(map(patterns.shard_name, sparse))
 
 
+# TensorFlow's kernels end the process at a table of 16 bits whose gradient has 32. So an optimizer
+# has to declare that it writes such a table itself.
 def _require_half_tables(
     optimizer: tf.compat.v1.train.Optimizer, name: str, pairs: types.GradientsAndVariables
 ) -> None:

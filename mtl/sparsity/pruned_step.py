@@ -4,6 +4,9 @@ extension = pruned_step.PrunedStep(model, features, labels)        # brought by 
 
 A step goes by the masks that it finds: forward, gradients, update. UPDATE_OPS choose the next ones
 beside it, and what they cut is set to 0 once the step has moved it.
+
+Cut weights are zeros, and not products with masks: a gradient of 0 keeps them at 0 under any
+optimizer. So the graphs of evaluation and export hold no masks.
 """
 
 import contextlib

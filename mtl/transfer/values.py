@@ -6,7 +6,8 @@ values.initialize_variables(plan, model_dir)              # before the session i
 The initialiser of a variable becomes a read of the checkpoint, so that it takes no time when a run
 goes on from its own, and a variable is never seen without its value by a second worker. Where rows
 have moved, and where averages of rows have to be brought up to date, the variable as it starts is
-written to `<model_dir>/warm_start/` and read from there.
+written to `<model_dir>/warm_start/` and read from there. The chief writes it in a graph of one
+device, since no strategy tells the first value of a variable beforehand.
 """
 
 import collections

@@ -149,7 +149,10 @@ class Table(NamedTuple):
 
 
 class Embedding(Protocol):
-    """How ids become vectors; its variables lie in the scope that it is called in."""
+    """How ids become vectors; its variables lie in the scope that it is called in.
+
+    It creates all tables itself, so neither columns nor networks know how many rows there are.
+    """
 
     @abc.abstractmethod
     def __call__(self, ids: tf.Tensor, table: Table) -> tf.Tensor:

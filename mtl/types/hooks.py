@@ -1,4 +1,7 @@
-"""What watches a training: a hook of tf.estimator, made for each graph."""
+"""What watches a training: a hook of tf.estimator, made for each graph.
+
+A setting holds a part that makes hooks, and not a hook, because one part may train several times.
+"""
 
 import abc
 from collections.abc import Sequence

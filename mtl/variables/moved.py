@@ -4,6 +4,9 @@ with moved.move([kernel, table], [change, rows]):        # IndexedSlices change 
     losses = build_pass()                                # which enters `read_moved`
 
 The variables themselves stay as they are.
+
+Nothing is assigned, so a run that measures trains the same weights to the bit as a run that does
+not. Only the rows of a table that the batch looks up are moved.
 """
 
 import contextlib

@@ -4,6 +4,8 @@ checksums.write_json("runs/a/row_names.json", entries)      # with a checksum of
 entries = checksums.read_json("runs/a/row_names.json", fix="Copy it back.")
 checksums.require("runs/a/words.txt", "crc32:0a1b2c3d", fix="Copy it back.")
 
+A vocabulary that lost a line would move all rows behind it, and no error would tell.
+
 Files of earlier versions have no checksum and are taken as they are.
 """
 

@@ -2,6 +2,9 @@
 
 networks.SharedBottom.trunk = @networks.UNet()               # towers that are maps
 spec.Spec.labels = {"kind": ("int64", (32, 32)), "depth": ("float32", (32, 32))}
+
+The places of a map are put in a row, [B, H W], before any loss, weight or metric is computed. So
+all code for several labels of a row works for maps. Only towers, logits and predictions are maps.
 """
 
 import dataclasses

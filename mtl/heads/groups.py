@@ -2,6 +2,9 @@
 
 keys = groups.read_keys(head, labels, counts)                  # [B] int64
 groups.GroupedRows(keys, scores, targets, weights)      # a `metrics.Total`, which reads `Ranked`
+
+A metric ranks whole groups when an evaluation ends. So neither batches, replicas nor the order of
+rows change it. A loss cannot wait so long: it ranks the groups of a slice, see `data.whole_groups`.
 """
 
 from collections.abc import Mapping, Sequence

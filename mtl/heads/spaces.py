@@ -3,6 +3,8 @@
 space = spaces.Space("click")                       # the rows where label click is 1
 space = spaces.Space({"income": [">50K", ">50K."]})       # the rows where it is one of these
 inside, outside = space.locate(labels, "heads.Binary.within")      # bool [B] each
+
+A head leaves labels out as it reads them, so that nothing behind the head knows of spaces.
 """
 
 import dataclasses

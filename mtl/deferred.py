@@ -8,6 +8,9 @@ verbs.train(experiment, model_dir)            # here mtl.runs.verbs is imported,
 
 The launchers use it, and what they need before they know that they will train. It is for modules
 alone: no names out of them. A type checker sees the plain statements within the block.
+
+A module with annotations of deferred names needs `from __future__ import annotations`. Otherwise
+Python evaluates the annotations at once, and imports TensorFlow.
 """
 
 import builtins

@@ -7,8 +7,8 @@ with heartbeat.Heartbeat(model_dir, "worker-0", watched=["chief-0"], timeout_sec
 A process that ends in any other way than by leaving the `with` without an error is missed by those
 that watch it: they say so and end as well, with the code that says "start again".
 
-How soon TensorFlow notices a lost worker depends on the strategy; some never do. Files work with
-every strategy.
+TensorFlow notices a lost worker late or never, and each strategy differs. Files work with every
+strategy.
 """
 
 import contextlib

@@ -89,6 +89,7 @@ class Exporter:
         """
         with versions.create_version(folder) as version:
             last_checkpoint, last_path = self._last
+            # The latest checkpoint may also be the best: it is exported once, and copied.
             if last_checkpoint == checkpoint and tf.io.gfile.isdir(last_path):
                 written = os.path.join(version.partial, "copy")
                 _copy(last_path, written)

@@ -6,8 +6,8 @@ with summaries.drop_summaries(): ...           # what is built anew beside a ste
 with summaries.collect_due() as due: ...       # serialized summaries that are made at some steps
 summaries.add_due(summary)                     # by what makes them; "" where it is not due
 
-Of a batch in slices or on replicas, the summaries of the first slice are written. A call of several
-steps makes summaries in every step, due or not, so large images slow down each step.
+If a batch goes in slices or on replicas, a run writes the summaries of the first slice only. A call
+of several steps makes summaries in every step, due or not, so large images slow down each step.
 """
 
 import contextlib

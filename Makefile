@@ -57,7 +57,7 @@ lint: $(VENV)/installed-dev
 # The reference of all packages, from their docstrings: build/docs/index.html.
 docs: $(VENV)/installed-dev
 	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
-	$(RUN) -m pdoc --output-directory build/docs mtl launch.config launch.stages
+	$(RUN) -m pdoc --output-directory build/docs mtl mtl.configs.config launch.stages
 
 clean:
 	rm -rf $(VENV) .matrix build *.egg-info

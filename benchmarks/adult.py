@@ -14,7 +14,7 @@ import numpy as np
 from absl import app, flags
 from sklearn import compose, ensemble, linear_model, metrics, pipeline, preprocessing
 
-from launch import config
+from mtl.configs import config
 from mtl.runs import verbs
 
 _DIR = flags.DEFINE_string("adult_dir", "data/adult", "Holds adult.data.gz and adult.test.gz.")

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from benchmarks import rows
-from launch import config
 from mtl import checks
+from mtl.configs import config
 from mtl.runs import verbs
 
 _SEEDS = flags.DEFINE_integer(

@@ -27,8 +27,8 @@ import tensorflow as tf
 from absl import flags
 
 from benchmarks import balancing_speed, rows
-from launch import config
 from mtl import checks
+from mtl.configs import config
 from mtl.runs import verbs
 
 _PART = flags.DEFINE_enum(

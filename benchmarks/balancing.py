@@ -27,8 +27,8 @@ from absl import flags
 from matplotlib import pyplot
 
 from benchmarks import rows
-from launch import config
 from mtl import experiment as experiment_lib
+from mtl.configs import config
 from mtl.runs import verbs
 
 _DATA = flags.DEFINE_list("data", [], "adult, adult_scaled, multi_mnist; all by default.")

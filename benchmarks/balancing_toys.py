@@ -16,7 +16,7 @@ from absl import flags
 from matplotlib import pyplot
 
 from benchmarks import rows, toy
-from launch import config
+from mtl.configs import config
 
 _TOYS = flags.DEFINE_list("toys", [], "plain, scaled; both by default.")
 _STEPS = flags.DEFINE_integer("steps", 100_000, "The most steps from each start.", 1000)

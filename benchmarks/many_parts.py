@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
-from launch import config
+from mtl.configs import config
 from mtl.runs import verbs
 
 _ALL = (

@@ -34,8 +34,8 @@ from absl import logging
 from matplotlib import pyplot
 
 from benchmarks import balancing_speed, rows
-from launch import config
 from mtl import checks, features
+from mtl.configs import config
 from mtl.optimization import optimizers, update
 from mtl.runs import fitting, verbs
 

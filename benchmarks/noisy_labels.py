@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks import relabelled, rows
-from launch import config
 from mtl import checkpoints, experiment, features, heads, model, networks, spec
+from mtl.configs import config
 from mtl.data import idx, pipeline, source, subset
 from mtl.optimization import optimizers, schedules, update
 

@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import finished_pruning, rows
-from launch import config
 from mtl import checks, serving
 from mtl.checkpoints import run_directory
+from mtl.configs import config
 from mtl.runs import export_comparison, verbs
 from mtl.sparsity import criteria, densities, granularity, pruning, pruning_schedules
 

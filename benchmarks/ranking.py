@@ -33,8 +33,8 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import rows
-from launch import config
 from mtl import checks, heads
+from mtl.configs import config
 from mtl.runs import verbs
 
 tf1 = tf.compat.v1

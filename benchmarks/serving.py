@@ -17,9 +17,9 @@ import tensorflow as tf
 from absl import flags
 
 from benchmarks import rows
-from launch import config
 from mtl import experiment as experiment_lib
 from mtl import serving
+from mtl.configs import config
 from mtl.files import storage
 from mtl.runs import verbs
 from mtl.serving import loaded

@@ -22,8 +22,8 @@ import tensorflow as tf
 from absl import flags
 
 from benchmarks import rows
-from launch import config
 from mtl import types
+from mtl.configs import config
 from mtl.runs import training
 
 _REPEATS = flags.DEFINE_integer("repeats", 5, "How often each kind of run is timed.")

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from launch import app, config, gin_files
+from launch import app
 from mtl import checks, deferred
+from mtl.configs import config, gin_files
 
 with deferred.imports():
     from mtl import experiment, model

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from launch import app, config
+from launch import app
 from mtl import checks, deferred
+from mtl.configs import config
 from mtl.files import storage
 
 with deferred.imports():

@@ -10,8 +10,9 @@ import runpy
 import sys
 
 import mtl
-from launch import here, imports
+from launch import here
 from mtl import checks
+from mtl.configs import imports
 
 VERBS = (
     "new",

@@ -11,8 +11,9 @@ from typing import NoReturn
 
 import tqdm
 
-from launch import imports, streams, unknown_flags
+from launch import streams, unknown_flags
 from mtl import checks
+from mtl.configs import imports
 from mtl.files import storage
 
 

@@ -21,12 +21,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launch import endings, gin_names, here, run_settings, trust
+from launch import endings, here
 from mtl import checks
+from mtl.configs import gin_names, run_settings, trust
 
 _OWN = "mtl"
 # Made by code, and by no gin file.
 _NO_PARTS = (
+    "mtl.configs",
     "mtl.data.frames",
     "mtl.drafting",
     "mtl.explaining",
@@ -79,7 +81,7 @@ def find_parts(package: str = _OWN) -> Iterator[type]:
     inner = pkgutil.walk_packages(getattr(root, "__path__", []), f"{package}.")
     # One by one, as to walk on imports a package, whose errors it would not tell.
     for module_name in itertools.chain([package], (info.name for info in inner)):
-        if module_name.endswith(".__main__"):
+        if module_name.endswith(".__main__") or _has_no_parts(module_name):
             continue
         module = gin_names.import_module(module_name)
         for name, value in vars(module).items():
@@ -88,13 +90,15 @@ def find_parts(package: str = _OWN) -> Iterator[type]:
                 yield value
 
 
+def _has_no_parts(module_name: str) -> bool:
+    return f"{module_name}.".startswith(tuple(f"{name}." for name in _NO_PARTS))
+
+
 def _is_part(kind: type) -> bool:
     if not dataclasses.is_dataclass(kind) or inspect.isabstract(kind):
         return False
     if not f"{kind.__module__}.".startswith(f"{_OWN}."):
         return True
-    if f"{kind.__module__}.".startswith(tuple(f"{name}." for name in _NO_PARTS)):
-        return False
     is_frozen = vars(kind)["__dataclass_params__"].frozen
     return is_frozen and all(field.kw_only for field in dataclasses.fields(kind))
 

@@ -20,8 +20,9 @@ from typing import Any
 
 from absl import flags
 
-from launch import app, config
+from launch import app
 from mtl import checks, deferred
+from mtl.configs import config
 
 with deferred.imports():
     from mtl import experiment

@@ -20,8 +20,9 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from launch import app, config, gin_files, trust
+from launch import app
 from mtl import checks, deferred
+from mtl.configs import config, gin_files, trust
 from mtl.files import storage
 
 with deferred.imports():

@@ -10,8 +10,9 @@ training files are not as they were.
 
 from absl import flags
 
-from launch import app, changes, config, launcher_watch
+from launch import app, launcher_watch
 from mtl import deferred
+from mtl.configs import changes, config
 
 with deferred.imports():
     from mtl.monitoring import summary

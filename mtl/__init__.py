@@ -26,7 +26,8 @@ def __getattr__(name: str) -> Any:
     if name not in _VERBS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with warnings.catch_warnings():  # Launchers silence those of libraries for good.
-        module = importlib.import_module("launch.from_python")
+        importlib.import_module("mtl.configs.imports").prepare_tensorflow()
+        module = importlib.import_module("mtl.from_python")
     return getattr(module, name)
 
 

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
-from launch import config
 from mtl import checkpoints, checks, experiment, features, heads, networks
 from mtl.checkpoints import run_directory
+from mtl.configs import config
 from mtl.data import pipeline
 from mtl.distribution import interruption
 from mtl.files import checksums

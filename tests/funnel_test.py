@@ -8,8 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from launch import config
 from mtl import auxiliary, checks, heads
+from mtl.configs import config
 from mtl.runs import verbs
 from tests import tiny
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from launch import config
 from mtl import scoring
+from mtl.configs import config
 from mtl.runs import verbs
 from tests import pages
 from tests.launch import conftest as processes

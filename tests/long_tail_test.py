@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks import long_tail
-from launch import config, stages
+from launch import stages
+from mtl.configs import config
 from mtl.data import sampling
 from tests import tiny
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from launch import config
 from mtl import checks
+from mtl.configs import config
 from mtl.runs import verbs
 from tests import pages, tiny
 

@@ -7,9 +7,9 @@ import gin
 import numpy as np
 import pytest
 
-from launch import config
 from mtl import checkpoints, checks, types
 from mtl.checkpoints import given_files, run_directory
+from mtl.configs import config
 from mtl.distribution import heartbeat
 from mtl.features import accumulators, statistics
 from mtl.monitoring import doubts

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import mtl
-from launch import config
+from mtl.configs import config
 from mtl.runs import verbs
 
 ROOT = pathlib.Path(__file__).parent.parent

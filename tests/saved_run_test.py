@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from launch import config
 from mtl import scoring
+from mtl.configs import config
 from mtl.runs import verbs
 
 SAVED = pathlib.Path(__file__).parent / "saved_2026_11" / "runs.tar.gz"

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-from launch import app, config, gin_files, gin_writing, json_log
+from launch import app, json_log
 from mtl import checks, tracking
 from mtl.checkpoints import flat_settings
+from mtl.configs import config, gin_files, gin_writing
 from mtl.data import csv
 from mtl.reports import blocks, comparison, comparison_page, comparison_text, page, report
 from mtl.runs import reporting

@@ -24,8 +24,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from launch import config
 from mtl import checks
+from mtl.configs import config
 from mtl.runs import verbs
 from tests import pairs, tiny
 

@@ -3,8 +3,8 @@
 import pathlib
 import re
 
-from launch import config
 from mtl import auxiliary
+from mtl.configs import config
 from mtl.optimization import schedules
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks import augmentation as benchmark
-from launch import config
+from mtl.configs import config
 
 
 @pytest.mark.parametrize("name", benchmark.ROWS)

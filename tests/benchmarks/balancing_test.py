@@ -7,9 +7,9 @@ import tensorflow as tf
 from absl.testing import flagsaver
 
 from benchmarks import balancing, rows, scaled
-from launch import config
 from mtl import checks, heads
 from mtl.balancing import weighting
+from mtl.configs import config
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from benchmarks import dense as benchmark
-from launch import config
+from mtl.configs import config
 
 
 @pytest.mark.parametrize("row", benchmark.ROWS, ids=" ".join)

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks import rows, toy
-from launch import config
+from mtl.configs import config
 
 HOST = "gin_configs/experiments/digits_shared_bottom.gin"
 

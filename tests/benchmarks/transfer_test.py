@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from benchmarks import transfer
-from launch import config, stages
+from launch import stages
+from mtl.configs import config
 from tests import tiny
 
 

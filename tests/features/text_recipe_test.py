@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from launch import config
+from mtl.configs import config
 from mtl.runs import verbs
 from tests import pages
 

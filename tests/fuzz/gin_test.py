@@ -7,8 +7,8 @@ import re
 import gin
 import pytest
 
-from launch import config, gin_names, outlines
 from mtl import checks
+from mtl.configs import config, gin_names, outlines
 from tests.fuzz import cases
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

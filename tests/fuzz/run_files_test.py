@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from launch import config
 from mtl import checkpoints, checks, features
 from mtl.checkpoints import given_files, input_state, lock, run_directory
+from mtl.configs import config
 from mtl.files import atomic, checksums
 from mtl.monitoring import balancing_picture, doubts
 from mtl.runs import fitting

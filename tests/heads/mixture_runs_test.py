@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from launch import config
 from mtl import experiment, features, heads, model, networks, serving, spec
+from mtl.configs import config
 from mtl.data import pipeline
 from mtl.optimization import optimizers, update
 from mtl.runs import verbs

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from launch import config
+from mtl.configs import config
 from mtl.runs import verbs
 from tests import pages
 from tests.heads import by_hand

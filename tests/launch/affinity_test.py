@@ -4,8 +4,8 @@ import shlex
 
 import pytest
 
-from launch import config
 from mtl.balancing import surgery
+from mtl.configs import config
 from tests.launch import toy
 from tests.monitoring import balancing_picture_test
 

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from launch import config, gin_files, new
+from launch import new
 from mtl import checks
+from mtl.configs import config, gin_files
 from mtl.data import field_splits
 from mtl.drafting import columns
 from mtl.runs import verbs

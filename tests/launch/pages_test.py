@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from launch import config
+from mtl.configs import config
 from tests import pages, readme_test
 from tests.launch import conftest
 

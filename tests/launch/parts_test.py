@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
-from launch import parts, run_settings, trust
+from launch import parts
 from mtl import checks, networks
+from mtl.configs import run_settings, trust
 from mtl.networks import gates
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import mtl
-from launch import config
 from mtl import compat, features
+from mtl.configs import config
 from mtl.model import graph_options, multi_task_model
 
 _ROOT = pathlib.Path(mtl.__file__).parent

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from launch import config
 from mtl.compat import keras
+from mtl.configs import config
 from mtl.runs import verbs
 from tests import signatures
 

@@ -21,7 +21,8 @@ GROUPS = {
     "export": ("mtl/serving/", "mtl/compat/"),
     "runs": ("mtl/runs/", "mtl/monitoring/", "mtl/tracking/", "mtl/profiling/"),
     "tools": ("mtl/reports/", "mtl/explaining/", "mtl/debugging/", "mtl/clip_audit/"),
-    "drafting, scoring, launch": ("mtl/drafting/", "mtl/scoring/", "launch/"),
+    "drafting, scoring": ("mtl/drafting/", "mtl/scoring/"),
+    "gin files and commands": ("mtl/configs/", "mtl/from_python.py", "launch/"),
 }
 
 

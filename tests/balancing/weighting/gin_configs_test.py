@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from launch import config
 from mtl.balancing import weighting
+from mtl.configs import config
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).parents[3]

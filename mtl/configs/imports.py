@@ -17,8 +17,11 @@ import tempfile
 import threading
 import traceback
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
+
+from mtl import versions
 
 _OWN = ("__main__", "launch", "mtl")
 _INTERRUPTED = 130
@@ -53,6 +56,24 @@ def finished() -> Iterator[None]:
     finally:
         if guarded:  # While Python ends.
             signal.signal(signal.SIGINT, _end)
+
+
+def silence_warnings() -> None:
+    """Ignore Python's warnings of what libraries do, which no user of `mtl` can change."""
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="To make it possible to preserve tf.data options")
+
+
+def prepare_tensorflow() -> None:
+    """Have TensorFlow say nothing while it is imported, and turn it to Keras 2 in time.
+
+    Some notices come before it reads its log level, which `mtl` sets. If it is told later, as
+    `mtl.compat` does, it has imported Keras 3 by then, for seconds.
+    """
+    quieten("tensorflow")
+    if "tensorflow" not in sys.modules and versions.turns_to_keras_2():
+        os.environ[versions.KERAS_SWITCH] = "1"
 
 
 def quieten(package: str) -> None:

@@ -21,7 +21,8 @@ from typing import Any
 
 import gin
 
-from launch import (
+from mtl import checks, deferred
+from mtl.configs import (
     earlier_defaults,
     early_building,
     gin_errors,
@@ -31,7 +32,6 @@ from launch import (
     outlines,
     trust,
 )
-from mtl import checks, deferred
 from mtl.files import atomic, checksums, storage
 
 with deferred.imports():

@@ -15,8 +15,8 @@ from typing import Any
 
 from gin import config_parser
 
-from launch import imports, old_names, trust
 from mtl import checks
+from mtl.configs import imports, old_names, trust
 
 _DEEPEST = 30
 

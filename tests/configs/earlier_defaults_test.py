@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from launch import config, gin_writing
 from mtl.checkpoints import flat_settings, settings
+from mtl.configs import config, gin_writing
 from mtl.data import subset
-from tests.launch import gin_files_test
+from tests.configs import gin_files_test
 
 GIN = "gin_configs/experiments/adult_transfer/pretrain.gin"
 LINE = "subset.Subset.draw = "

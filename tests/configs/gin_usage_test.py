@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from launch import config, gin_files, gin_usage
 from mtl import experiment
+from mtl.configs import config, gin_files, gin_usage
 from mtl.optimization import optimizers, schedules
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

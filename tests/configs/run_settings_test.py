@@ -2,8 +2,8 @@
 
 import pytest
 
-from launch import config, run_settings
 from mtl import checks
+from mtl.configs import config, run_settings
 from tests.launch import toy
 
 

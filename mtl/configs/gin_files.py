@@ -15,8 +15,8 @@ from typing import Any
 
 from gin import config_parser
 
-from launch import gin_names, old_names, trust
 from mtl import checks
+from mtl.configs import gin_names, old_names, trust
 
 _ONE_BINDING = (
     "must be one binding; give others a --gin_param of their own. The rest belongs into a gin file."
@@ -24,7 +24,7 @@ _ONE_BINDING = (
 _BINDING = config_parser.BindingStatement
 _DEEPEST = 50
 _DYNAMIC = "from __gin__ import dynamic_registration"
-_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class PlacedError(checks.UserError):

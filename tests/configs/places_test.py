@@ -10,8 +10,9 @@ import re
 import pytest
 import tensorflow as tf
 
-from launch import parts, places, trust
+from launch import parts
 from mtl import auxiliary, checks, heads, networks, tracking
+from mtl.configs import places, trust
 from mtl.data import csv, image_files
 from mtl.model import combined
 from mtl.transfer import warm_start

@@ -10,8 +10,8 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from launch import config, gin_files, gin_usage, trust
 from mtl import checks, deferred
+from mtl.configs import config, gin_files, gin_usage, trust
 
 with deferred.imports():
     from mtl import experiment

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from launch import config, gin_writing
 from mtl import checks, experiment, networks, spec, types
+from mtl.configs import config, gin_writing
 from mtl.data import csv, pipeline
 from tests import tiny
 
@@ -87,7 +87,7 @@ def test_modules_of_one_name_are_told_apart(tmp_path, monkeypatch):
     one, two = (importlib.import_module(f"writing_{name}.parts") for name in ("one", "two"))
     text = gin_writing.write(Values([two.Part(of="a"), one.Part(of=name_of)]))
     assert text.splitlines()[1:] == [
-        "from tests.launch import gin_writing_test",
+        "from tests.configs import gin_writing_test",
         "from writing_one import parts as parts_2",
         "from writing_two import parts",
         "",

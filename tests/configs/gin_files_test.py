@@ -11,9 +11,9 @@ import textwrap
 import gin
 import pytest
 
-from launch import config, gin_files, gin_names, gin_usage, trust
 from mtl import checks, experiment, heads, spec
 from mtl.checkpoints import settings
+from mtl.configs import config, gin_files, gin_names, gin_usage, trust
 from tests.launch import toy
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from launch import config, gin_names, old_names, trust
 from mtl.balancing import monitored
+from mtl.configs import config, gin_names, old_names, trust
 from mtl.data import pipeline, tfds
 from mtl.runs import verbs
-from tests.launch import gin_files_test
+from tests.configs import gin_files_test
 
 SAVED = pathlib.Path(__file__).parents[1] / "saved_0_1"
 CLASSES = (SAVED / "names.txt").read_text().split()

@@ -3,8 +3,8 @@
 import gin
 import pytest
 
-from launch import config
 from mtl import checks
+from mtl.configs import config
 
 
 @pytest.fixture(name="path")

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launch import gin_names
 from mtl import checks, spec
+from mtl.configs import gin_names
 
 _START = "from __gin__ import dynamic_registration"
 _WIDTH = 96

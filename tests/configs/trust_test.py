@@ -7,8 +7,9 @@ import sys
 import pytest
 import tensorflow as tf
 
-from launch import config, gin_files, parts, trust
+from launch import parts
 from mtl import checks, experiment
+from mtl.configs import config, gin_files, trust
 from mtl.data import subset, tfds
 from mtl.serving import loaded
 from tests.conformance import settings

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from launch import gin_files
+from mtl.configs import gin_files
 from mtl.files import storage
 
 _FILE = "config.gin"

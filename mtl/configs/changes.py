@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from launch import config, places, trust
 from mtl import checks, deferred
+from mtl.configs import config, places, trust
 
 with deferred.imports():
     from mtl import experiment as experiment_lib

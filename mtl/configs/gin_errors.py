@@ -7,8 +7,8 @@ raise checks.UserError(gin_errors.explain(error, bindings))
 import re
 from collections.abc import Sequence
 
-from launch import gin_files, gin_usage
 from mtl import checks
+from mtl.configs import gin_files, gin_usage
 
 _CALL = re.compile(r"In call to configurable '([\w.]+)' \(.*\)(?: in scope '([^']*)')?$", re.M)
 _MISSING = re.compile(r"missing \d+ required .*")

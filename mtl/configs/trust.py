@@ -11,8 +11,8 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from launch import places
 from mtl import checks, deferred
+from mtl.configs import places
 
 with deferred.imports():
     from mtl import types as part_types

@@ -25,7 +25,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
-from launch import gin_names
+from mtl.configs import gin_names
 
 # Its modules take the names that the installed TensorFlow has.
 _MOVING = "mtl.compat."

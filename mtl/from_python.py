@@ -24,11 +24,10 @@ import tensorflow as tf
 import tqdm
 from absl import logging as absl_logging
 
-import launch
-from launch import changes, config, gin_writing, trust
 from mtl import checks
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
+from mtl.configs import changes, config, gin_writing, imports, trust
 from mtl.data import csv, examples, frames
 from mtl.files import storage
 from mtl.monitoring import summary
@@ -374,7 +373,7 @@ def _quiet(verbose: bool | None = None) -> Iterator[None]:
     # A program that has handlers decides by itself what it shows.
     lines = None if _log.hasHandlers() else _Lines()
     with warnings.catch_warnings(), storage.explain_storage_errors():
-        launch.silence_warnings()
+        imports.silence_warnings()
         tensorflow.setLevel(logging.ERROR)
         absl_logging.set_verbosity(absl_logging.ERROR)
         if lines:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import os
 import pathlib
 import shutil
 import subprocess
@@ -15,8 +16,8 @@ import pytest
 import tensorflow as tf
 
 import mtl
-from launch import config, from_python, gin_writing
-from mtl import checks, scoring, tracking, types
+from mtl import checks, from_python, scoring, tracking, types
+from mtl.configs import config, gin_writing
 from mtl.data import csv, frames, tfrecord
 from mtl.runs import verbs
 from tests import pages, tiny
@@ -34,6 +35,15 @@ def _make(lacks=None, **settings):
     }
     source = frames.Frames(splits=splits)
     return dataclasses.replace(made, data=dataclasses.replace(made.data, source=source))
+
+
+@pytest.mark.medium
+def test_a_file_that_is_called_as_the_launcher_is_left_alone(tmp_path):
+    (tmp_path / "launch.py").write_text("raise SystemExit('it was run')")
+    command = [sys.executable, "-c", "import mtl; print(mtl.train.__module__)"]
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(mtl.__file__).parents[1])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout == "mtl.from_python\n", done.stderr
 
 
 @pytest.fixture(scope="module")

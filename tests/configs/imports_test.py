@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from launch import imports
+from mtl.configs import imports
 from tests.launch import conftest
 
 TRAIN = ("train", "--gin_file", "gin_configs/experiments/digits_shared_bottom.gin")

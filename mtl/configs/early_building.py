@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from launch import gin_errors, gin_files, gin_usage, outlines
 from mtl import checks
+from mtl.configs import gin_errors, gin_files, gin_usage, outlines
 
 
 def build(bindings: Sequence[gin_files.Binding], root: Any) -> Any:

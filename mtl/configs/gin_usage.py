@@ -11,8 +11,8 @@ pass in silence.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launch import gin_files, gin_names
 from mtl import checks
+from mtl.configs import gin_files, gin_names
 
 _SHOWN, _LONGEST = 4, 40
 

@@ -1,0 +1,1 @@
+"""Gin files as experiments: read, checked, written, compared, and how far they are trusted."""

@@ -113,7 +113,7 @@ def _find_cause(pairs, line: dict[str, Any]) -> list[dict[str, Any]]:
     cause, found = list(line["features"]), []
     for name in line["features"]:
         fewer = tuple(one for one in cause if one != name)
-        if len(fewer) > 1:
+        if fewer:
             again = _check(pairs, fewer, others)
             if claim in {**again.get("refused", {}), **again.get("failed", {})}:
                 cause, found = list(fewer), [again]

@@ -70,7 +70,8 @@ def choose(
     if suspects:
         chosen = drawn.choice(suspects)
     elif open_pairs:
-        chosen = _gather(open_pairs, alone | _list_refused(lines), size, drawn)
+        hidden = _list_hidden(lines)
+        chosen = _gather(open_pairs, alone | _list_refused(lines), hidden, size, drawn)
     else:
         return (), []
     inside = map(frozenset, itertools.combinations(chosen, 2))
@@ -79,25 +80,47 @@ def choose(
 
 
 def _gather(
-    open_pairs: Mapping[Pair, set[str]], apart: set[Pair], size: int, drawn: random.Random
+    open_pairs: Mapping[Pair, set[str]],
+    apart: set[Pair],
+    hidden: Mapping[str, set[str]],
+    size: int,
+    drawn: random.Random,
 ) -> list[str]:
     """Add to an open pair the feature with which most is checked, again and again."""
     chosen = sorted(drawn.choice(sorted(open_pairs, key=sorted)))
     names = sorted(set().union(*open_pairs))
     while len(chosen) < size:
         drawn.shuffle(names)
-        gains = {
-            name: sum(len(open_pairs.get(frozenset((name, own)), ())) for own in chosen)
+        counts = {
+            name: _count_claims([*chosen, name], open_pairs, hidden)
             for name in names
             if not any(frozenset((name, own)) in apart for own in chosen) and name not in chosen
         }
+        least = _count_claims(chosen, open_pairs, hidden)
         # A feature that gin could not hold beside the others is passed over.
-        fitting = (n for n in sorted(gains, key=gains.__getitem__, reverse=True) if gains[n])
-        best = next((name for name in fitting if _can_be_held([*chosen, name])), None)
+        fitting = (n for n in sorted(counts, key=counts.__getitem__, reverse=True))
+        best = next((n for n in fitting if counts[n] > least and _can_be_held([*chosen, n])), None)
         if best is None:
             break
         chosen.append(best)
     return sorted(chosen)
+
+
+def _count_claims(
+    chosen: Sequence[str], open_pairs: Mapping[Pair, set[str]], hidden: Mapping[str, set[str]]
+) -> int:
+    """Count the open claims that one run with these features would check for its pairs."""
+    total = 0
+    for pair in itertools.combinations(chosen, 2):
+        claims = set(open_pairs.get(frozenset(pair), ()))
+        total += len(claims.difference(*(hidden[name] for name in chosen if name not in pair)))
+    return total
+
+
+def _list_hidden(lines: Sequence[Mapping[str, Any]]) -> dict[str, set[str]]:
+    """Return {feature: the claims that a run with it tells nothing about for other features}."""
+    exempt = _list_exempt(features_lib.FEATURES, lines)
+    return {f.name: exempt[f.name] | set(f.rounding) for f in features_lib.FEATURES}
 
 
 def _can_be_held(names: Sequence[str]) -> bool:

@@ -1,10 +1,10 @@
 """Rows per second from files to files of predictions, against the bare SavedModel.
 
 The bare SavedModel runs in a loop over tensors that were parsed before the clock started, and what
-it gives is thrown away; `scoring.run` reads, parses, predicts and writes. Both run the same export
-in batches of the same size. Each round runs every side once. The table shows medians over the
-rounds; ratios are to the bare loop of the same round, by the clock and by processor time. The
-stages run alone, so their processor times tell where that of `scoring.run` goes.
+it gives is thrown away; `scoring.score_shards` reads, parses, predicts and writes. Both run the
+same export in batches of the same size. Each round runs every side once. The table shows medians
+over the rounds; ratios are to the bare loop of the same round, by the clock and by processor time.
+The stages run alone, so their processor times tell where that of `scoring.score_shards` goes.
 
     python -m benchmarks.bulk_scoring --rounds 5
 """
@@ -36,7 +36,7 @@ _UNITS = flags.DEFINE_list(
     ["64", "512", "1024-512-256", "2048"],
     "Widths of the hidden layers, of three where one width is given.",
 )
-_CONCURRENCY = flags.DEFINE_integer("batches_at_a_time", 4, "Of `scoring.run`.", 1)
+_CONCURRENCY = flags.DEFINE_integer("batches_at_a_time", 4, "Of `scoring.score_shards`.", 1)
 _SIGNATURE = flags.DEFINE_string(
     "signature", "serving_default", "Of four tasks, 12 outputs; a, one of them, has 3."
 )

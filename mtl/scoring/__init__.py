@@ -1,9 +1,9 @@
 """Predictions for the rows of files, by a model in this process or on a server.
 
 reader = scoring.Reader(spec=spec, batch_size=512, keep=["id"])
-model = scoring.SavedModel("models/income")          # or scoring.connect("localhost:8500", ...)
-shards = scoring.plan(reader.find(["in/*.csv"]), "out")
-scoring.run(shards, reader, model, format_name="jsonl")
+model = scoring.SavedModel("models/income")     # or scoring.connect_server("localhost:8500", ...)
+shards = scoring.plan_shards(reader.find(["in/*.csv"]), "out")
+scoring.score_shards(shards, reader, model, format_name="jsonl")
 
 Work goes by column: TensorFlow parses and predicts a batch and Arrow writes its text or records,
 all outside of Python's lock. Only a batch with a mistake is read row by row, to name the row.

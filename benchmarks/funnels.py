@@ -26,7 +26,8 @@ from absl import logging
 
 from benchmarks import rows
 from mtl import auxiliary, experiment, features, heads, model, networks, serving, spec, types
-from mtl.data import funnel, pipeline
+from mtl.data import pipeline
+from mtl.datasets import funnel
 from mtl.optimization import optimizers, update
 from mtl.runs import verbs
 

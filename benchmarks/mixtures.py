@@ -81,7 +81,7 @@ def read(name: str) -> dict[str, np.ndarray]:
 
 def _read_digits() -> dict[str, np.ndarray]:
     """Return the first principal components of the images."""
-    source = tfds.Tfds(name="mtl.data.digits.builder.Digits")
+    source = tfds.Tfds(name="mtl.datasets.digits.builder.Digits")
     images = {
         split: np.stack([row["image"].ravel() for row in _all(source, split)]).astype(np.float64)
         for split in ("train", "test")

@@ -70,7 +70,7 @@ class Arrays(types.Source):
 @functools.cache
 def read_fields() -> dict[str, dict[str, np.ndarray]]:
     """Return {split: {"x": [N, 64] of 0 and 1, "digit": [N]}}."""
-    source = tfds.Tfds(name="mtl.data.digits.builder.Digits")
+    source = tfds.Tfds(name="mtl.datasets.digits.builder.Digits")
     found = {}
     for split in ("train", "test"):
         records = list(source.records(split).as_numpy_iterator())

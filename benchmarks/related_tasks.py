@@ -4,7 +4,7 @@
     python -m benchmarks.related_tasks --sines 8
     python -m benchmarks.related_tasks --scale 0.3 --rows 10240 --steps 1200
 
-The tasks are those of `mtl.data.related_tasks`, and the networks have the paper's sizes: 100
+The tasks are those of `mtl.datasets.related_tasks`, and the networks have the paper's sizes: 100
 inputs, 8 experts of 16 units, towers of 8, and a shared bottom with as many parameters. They are
 written in plain TensorFlow, apart from `mtl`. All seeds, correlations and rates of Adam train
 together, as one compiled program. For each network and correlation the rate with the least error on
@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import networks, rows
-from mtl.data import simulated
+from mtl.datasets import simulated
 
 NETWORKS = ("shared bottom", "OMoE", "MMoE")
 _DIMENSION, _EXPERTS, _UNITS, _TOWER, _TASKS = 100, 8, 16, 8, 2

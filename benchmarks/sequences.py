@@ -32,7 +32,7 @@ from benchmarks import balancing_speed, rows
 from mtl import checks, features, heads, histories, model, networks
 from mtl.compat import keras as keras_lib
 from mtl.configs import config
-from mtl.data import click_stream
+from mtl.datasets import click_stream
 from mtl.optimization import optimizers, update
 from mtl.runs import verbs
 

@@ -43,7 +43,7 @@ def make(
     """
     return experiment.Experiment(
         data=pipeline.Pipeline(
-            source=tfds.Tfds(name="mtl.data.digits.builder.Digits"),
+            source=tfds.Tfds(name="mtl.datasets.digits.builder.Digits"),
             spec=spec.Spec(
                 features={"image": ("uint8", (8, 8, 1))},
                 labels={"digit": "int64", "parity": "int64", "loops": "int64"},

@@ -73,6 +73,16 @@ def test_one_room_knows_gin():
     assert found == {"configs"}
 
 
+def test_only_launchers_and_users_import_data_sets():
+    users = {
+        _room(module)
+        for module in FILES
+        for _, name in _imports(module)
+        if name in FILES and _room(name) == "datasets"
+    }
+    assert users <= {"datasets", "launch"}
+
+
 def test_the_package_does_not_import_its_launcher():
     found = [
         m for m in FILES if m.startswith("mtl") for _, n in _imports(m) if _room(n) == "launch"

@@ -16,7 +16,7 @@ from typing import Any
 from gin import config_parser
 
 from mtl import checks
-from mtl.configs import gin_names, old_names, trust
+from mtl.configs import gin_names, trust
 
 _ONE_BINDING = (
     "must be one binding; give others a --gin_param of their own. The rest belongs into a gin file."
@@ -211,7 +211,6 @@ def _resolved(
     if parameter:
         selector = full(selector)
         target = names.resolve(selector)
-        parameter = old_names.current_parameter(target, parameter)
         gin_names.check_parameter(selector, parameter, target)
     gin_names.check_value(f"{selector}.{parameter}".rstrip("."), statement.value)
     return Binding(

@@ -98,26 +98,10 @@ class Names:
 
     def known(self, selector: str) -> str:
         """Return the selector itself, which must be a full one."""
-        selector = self._current(selector)
+        selector = old_names.current_selector(selector)
         if not self.resolve(selector):
             raise checks.UserError(self.unknown(selector))
         return selector
-
-    def _current(self, selector: str) -> str:
-        """Return the selector that names today what this one named in an earlier version."""
-        selector = old_names.current_selector(selector)
-        if self.resolve(selector):
-            return selector
-        module = self._module_of(selector)
-        return old_names.current_class(selector, module) or selector
-
-    def _module_of(self, selector: str) -> str:
-        """Return the whole name of the module before the last dot; "" where there is none."""
-        name, *attributes = selector.split(".")[:-1] or [""]
-        found = self._modules.get(name)
-        for attribute in attributes:
-            found = self._library.get(found, attribute)
-        return getattr(found, "__name__", "")
 
     def full(self, selector: str) -> str:
         """Return the full selector of what `selector` is the end of.
@@ -125,7 +109,7 @@ class Names:
         Raises:
           UserError: it is the end of none, or of several.
         """
-        selector = self._current(selector)
+        selector = old_names.current_selector(selector)
         if self.resolve(selector):
             return selector
         ending = [full for full in self._classes() if full.endswith(f".{selector}")]

@@ -1,7 +1,7 @@
 """Any dataset of tensorflow-datasets, by its name or by the import path of a builder.
 
 tfds.Tfds.name = "mnist"                                    # or "glue/cola", "mnist:3.0.1"
-tfds.Tfds.name = "mtl.data.digits.builder.Digits"           # a builder that is not registered
+tfds.Tfds.name = "mtl.datasets.digits.builder.Digits"           # a builder that is not registered
 tfds.Tfds.rename = {"digit": "label"}                       # our field: theirs
 """
 
@@ -29,6 +29,8 @@ _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
 _CATALOGUED = r"[A-Za-z]\w*(/[\w+\-.]+)?(:(\d+|\*)(\.(\d+|\*)){2})?"
 # The name of a hub may stand before it, and arguments of its builder behind it.
 _READABLE = rf"([\w\-]+:)?{_CATALOGUED}(/(\w+=[^,]+,?)+)?"
+# Builders of this package lay here before, and the config.gin of a run still says so.
+_MOVED = re.compile(r"^mtl\.data\.")
 _NAMES = "name a dataset, such as 'mnist', 'glue/cola' or 'mnist:3.0.1', or a builder class"
 
 
@@ -241,7 +243,7 @@ class Tfds(types.Source):
     def _builder_class(self) -> Any:
         import tensorflow_datasets
 
-        module, _, name = self.name.rpartition(".")
+        module, _, name = _MOVED.sub("mtl.datasets.", self.name).rpartition(".")
         rule = _NAMES
         try:
             found = getattr(importlib.import_module(module), name)

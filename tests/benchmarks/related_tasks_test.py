@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks import related_tasks as benchmark
-from mtl.data import simulated
+from mtl.datasets import simulated
 
 
 def test_labels_are_those_of_the_formula():

@@ -94,7 +94,7 @@ def test_refuses_a_builder_that_a_setting_names(name):
         trust.Trusted([]).check_built(made)
 
 
-@pytest.mark.parametrize("name", ["mnist", "glue/cola:1.0.0", "mtl.data.adult.builder.Adult"])
+@pytest.mark.parametrize("name", ["mnist", "glue/cola:1.0.0", "mtl.datasets.adult.builder.Adult"])
 def test_allows_builders_of_the_packages_and_own_ones(name):
     trust.Trusted(["tensorflow_datasets"]).check_built(_data_with(tfds.Tfds(name=name)))
 
@@ -138,7 +138,7 @@ def test_refuses_a_folder_whose_files_name_classes(name, stolen):
 
 
 def test_a_setting_is_allowed_by_its_name():
-    made = _data_with(tfds.Tfds(name="mtl.data.adult.builder.Adult", data_dir="theirs"))
+    made = _data_with(tfds.Tfds(name="mtl.datasets.adult.builder.Adult", data_dir="theirs"))
     trust.Trusted([], ["Tfds.data_dir"]).check_built(made)
     with pytest.raises(checks.UserError, match="add --trusted_settings=Tfds.data_dir"):
         trust.Trusted([], ["Distillation.teacher"]).check_built(made)

@@ -30,7 +30,7 @@ def data_dir(tmp_path_factory) -> str:
 
 @pytest.fixture
 def digits(data_dir) -> tfds.Tfds:
-    return tfds.Tfds(name="mtl.data.digits.builder.Digits", data_dir=data_dir)
+    return tfds.Tfds(name="mtl.datasets.digits.builder.Digits", data_dir=data_dir)
 
 
 def read(source, split, spec_=SPEC, **settings):
@@ -77,7 +77,7 @@ def test_a_name_that_cannot_be_opened_is_one_line(name, tmp_path):
 @pytest.mark.medium
 def test_split_expressions_and_renamed_fields(data_dir):
     source = tfds.Tfds(
-        name="mtl.data.digits.builder.Digits", data_dir=data_dir, rename={"picture": "image"}
+        name="mtl.datasets.digits.builder.Digits", data_dir=data_dir, rename={"picture": "image"}
     )
     renamed = spec.Spec(features={"picture": ("float32", (8, 8, 1))}, labels={"id": "int64"})
     values = read(source, "test[:10]+train[:5]", renamed)
@@ -86,7 +86,7 @@ def test_split_expressions_and_renamed_fields(data_dir):
     assert values["picture"].max() == 16
     rows = list(source.scan("test[:10]", renamed))
     assert [row["id"] for _, row in rows] == list(range(0, 50, 5))
-    assert rows[3][0] == "mtl.data.digits.builder.Digits split 'test[:10]' example 3"
+    assert rows[3][0] == "mtl.datasets.digits.builder.Digits split 'test[:10]' example 3"
     assert rows[3][1]["picture"] == values["picture"][3].reshape(-1).tolist()
 
 
@@ -105,7 +105,7 @@ def test_reads_in_the_input_function_of_a_graph(digits):
 
 @pytest.mark.medium
 def test_a_damaged_file_is_found(tmp_path):
-    source = tfds.Tfds(name="mtl.data.digits.builder.Digits", data_dir=str(tmp_path))
+    source = tfds.Tfds(name="mtl.datasets.digits.builder.Digits", data_dir=str(tmp_path))
     read(source, "test")
     (path,) = tmp_path.glob("digits/*/digits-test.tfrecord-*")
     path.write_bytes(path.read_bytes()[:-40])
@@ -113,7 +113,7 @@ def test_a_damaged_file_is_found(tmp_path):
         read(source, "test")
     line = pipeline.Pipeline(source=source, spec=SPEC).diagnose(caught.value, "test")
     assert line.startswith(
-        "mtl.data.digits.builder.Digits split 'test' example 359: truncated record"
+        "mtl.datasets.digits.builder.Digits split 'test' example 359: truncated record"
     )
 
 
@@ -142,8 +142,8 @@ def test_unknown_splits_and_names_are_one_line(digits, data_dir):
         assert "\n" not in str(caught.value)
     for name, message in {
         "mnst": r"got 'mnst'. Did you mean 'mnist'\?",
-        "mtl.data.digits.builder.Digit": "has no attribute 'Digit'",
-        "mtl.data.digit.builder.Digits": "No module named 'mtl.data.digit'",
+        "mtl.datasets.digits.builder.Digit": "has no attribute 'Digit'",
+        "mtl.datasets.digit.builder.Digits": "No module named 'mtl.datasets.digit'",
     }.items():
         with pytest.raises(checks.UserError, match=message) as caught:
             tfds.Tfds(name=name, data_dir=data_dir).records("train")
@@ -360,7 +360,7 @@ def count_adult(source):
 @pytest.mark.medium
 def test_adult_from_files_fetched_by_hand(real_data, tmp_path):
     """What the builder hands to tensorflow-datasets; the next test reads what comes of it."""
-    from mtl.data.adult import builder
+    from mtl.datasets.adult import builder
 
     made = builder.Adult(data_dir=str(tmp_path))
     counts = {}
@@ -380,7 +380,7 @@ def test_adult_from_files_fetched_by_hand(real_data, tmp_path):
 @pytest.mark.slow
 def test_adult_from_a_server(real_data, tmp_path, monkeypatch):
     """The archive as UCI serves it, with the remark and dots of its test file: the first rows."""
-    from mtl.data.adult import builder
+    from mtl.datasets.adult import builder
 
     parts = []
     for part, rows in (("data", 2000), ("test", 1000)):
@@ -395,7 +395,7 @@ def test_adult_from_a_server(real_data, tmp_path, monkeypatch):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://localhost:{server.server_port}/adult.zip"
         monkeypatch.setattr(builder.Adult, "URL", url)
-        source = tfds.Tfds(name="mtl.data.adult.builder.Adult", data_dir=str(tmp_path / "d"))
+        source = tfds.Tfds(name="mtl.datasets.adult.builder.Adult", data_dir=str(tmp_path / "d"))
         counts = count_adult(source)
         server.shutdown()
     assert counts == {"train": [2000, 499, 123, 77738], "test": [1000, 240, 58, 38088]}
@@ -405,5 +405,5 @@ def test_adult_without_network_says_what_to_fetch(tmp_path, monkeypatch):
     monkeypatch.setattr("socket.create_connection", _refuse)
     monkeypatch.setattr("urllib.request.getproxies", dict)
     with pytest.raises(checks.UserError, match="adult.zip cannot be reached. .* For Tfds.manual"):
-        tfds.Tfds(name="mtl.data.adult.builder.Adult", data_dir=str(tmp_path)).records("train")
+        tfds.Tfds(name="mtl.datasets.adult.builder.Adult", data_dir=str(tmp_path)).records("train")
     assert not list(tmp_path.glob("adult/*"))

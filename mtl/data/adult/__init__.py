@@ -1,6 +1,0 @@
-"""UCI Adult: income and marital status of 48,842 people of the US census of 1994.
-
-tfds.Tfds.name = "mtl.data.adult.builder.Adult"
-tfds.Tfds.manual_dir = "data/adult"             # where there is no network
-spec.Spec.labels = {"income": "string", "marital-status": "string"}
-"""

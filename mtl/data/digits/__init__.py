@@ -1,6 +1,0 @@
-"""Handwritten digits, 1,797 images of 8x8, in the package: no network is needed.
-
-tfds.Tfds.name = "mtl.data.digits.builder.Digits"
-spec.Spec.features = {"image": ("uint8", (8, 8, 1))}
-spec.Spec.labels = {"digit": "int64", "parity": "int64", "loops": "int64"}
-"""

@@ -1,6 +1,0 @@
-"""MultiMNIST: two handwritten digits in one image, made from the files of MNIST.
-
-tfds.Tfds.name = "mtl.data.multi_mnist.builder.MultiMnist"
-tfds.Tfds.manual_dir = "data/mnist"
-spec.Spec.labels = {"left": "int64", "right": "int64"}
-"""

@@ -1,0 +1,149 @@
+"""The tensorflow-datasets builder of UCI Census-Income (KDD), from files fetched by hand.
+
+tfds.Tfds.name = "mtl.datasets.census_income.builder.CensusIncome"
+tfds.Tfds.manual_dir = "data/census_income"     # census-income.data and .test, or one of the two
+pipeline.Pipeline.eval_split = "validation"     # "train", "validation" and "test"
+"""
+
+import csv
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from mtl.data import files
+
+# Rows of the official files. The test file, decompressed, has the MD5 sum
+# b82952d217858365c8e597827e3e5468.
+ROWS = {"census-income.data": 199_523, "census-income.test": 99_762}
+# In the order of the files.
+COLUMNS = (
+    *("age", "class-of-worker", "industry-code", "occupation-code", "education", "wage-per-hour"),
+    *("enrolled-in-education", "marital-status", "major-industry", "major-occupation", "race"),
+    *("hispanic-origin", "sex", "labor-union", "reason-for-unemployment", "employment-status"),
+    *("capital-gains", "capital-losses", "dividends", "tax-filer-status", "previous-region"),
+    *("previous-state", "household-status", "household-summary", "instance-weight"),
+    *("migration-msa", "migration-region", "migration-within-region", "same-house-last-year"),
+    *("previous-sunbelt", "persons-worked-for-employer", "family-members-under-18"),
+    *("father-birth-country", "mother-birth-country", "birth-country", "citizenship"),
+    *("own-business", "veteran-questionnaire", "veterans-benefits", "weeks-worked", "year"),
+    "income",
+)
+# Whole numbers that count or measure; the codes of industry, occupation and others are texts.
+NUMBERS = (
+    *("age", "wage-per-hour", "capital-gains", "capital-losses", "dividends"),
+    *("persons-worked-for-employer", "weeks-worked"),
+)
+WEIGHT = "instance-weight"
+# Where a file is cut: of five rows in their order, which split has which.
+_CUT = {"train": (0, 1, 2), "validation": (3,), "test": (4,)}
+_CUT_TRAINING = {"train": (0, 1, 2, 3), "validation": (4,)}
+_CYCLE = 5
+
+
+class CensusIncome(tfds.core.GeneratorBasedBuilder):
+    """One example per row: 39 inputs, the two labels of the literature and the row's weight.
+
+    "income" is "50000+" or "- 50000", as in the files, without the full stop at the end of a line.
+    "marital-status" is the label of the second task: "Never married" or one of six others. "?" and
+    "Not in universe" are categories. "instance-weight" says for how many people a row stands; it
+    is no input. Some rows are equal in all columns, and all of them are kept.
+
+    With both files, "test" is the official test file. Of every five rows of the training file the
+    first four are "train" and the last is "validation"; "train+validation" is the whole file. J.
+    Ma, Z. Zhao, X. Yi, J. Chen, L. Hong, E. H. Chi, "Modeling Task Relationships in Multi-task
+    Learning with Multi-gate Mixture-of-Experts", KDD 2018, doi:10.1145/3219819.3220007, cut
+    validation rows from the test file instead, at random.
+
+    With one file, of every five of its rows the first three are "train", the fourth is
+    "validation" and the fifth is "test".
+
+    What is prepared once stays: when a second file comes, delete `<data_dir>/census_income`.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")
+    URL = "https://archive.ics.uci.edu/static/public/117/census+income+kdd.zip"
+    MANUAL_DOWNLOAD_INSTRUCTIONS = (
+        f"census-income.data and census-income.test, or one of the two, gzipped or not, from {URL}"
+    )
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        kinds = dict.fromkeys(NUMBERS, np.int64) | {WEIGHT: np.float32}
+        features = {
+            name: tfds.features.Scalar(kinds[name]) if name in kinds else tfds.features.Text()
+            for name in COLUMNS
+        }
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description="Income and marital status of people in the US census of 1994 and 1995.",
+            features=tfds.features.FeaturesDict(features),
+            homepage="https://archive.ics.uci.edu/dataset/117/census+income+kdd",
+            citation="T. Lane and R. Kohavi (2000), doi:10.24432/C5N30T",
+            license="CC BY 4.0",
+            disable_shuffling=True,
+        )
+
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
+        folder = os.fspath(dl_manager.manual_dir)
+        training, test = (_find_file(folder, name) for name in ROWS)
+        if training and test:
+            cut = {split: (training, places) for split, places in _CUT_TRAINING.items()}
+            cut["test"] = (test, tuple(range(_CYCLE)))
+        elif training or test:
+            cut = {split: (training or test, places) for split, places in _CUT.items()}
+        else:
+            raise FileNotFoundError(f"{folder} holds neither {' nor '.join(ROWS)}, gzipped or not")
+        return {split: self._generate_examples(*part) for split, part in cut.items()}
+
+    def _generate_examples(
+        self, path: str, places: tuple[int, ...]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the rows of a file whose number modulo five is one of `places`."""
+        for number, row in enumerate(_read_rows(path)):
+            if number % _CYCLE in places:
+                yield number, _parse(path, number, row)
+
+
+def _find_file(folder: str, name: str) -> str:
+    """Return the path of a file, gzipped or not; "" if there is none."""
+    path = os.path.join(folder, name)
+    return next(filter(os.path.exists, (path, f"{path}.gz")), "")
+
+
+def _read_rows(path: str) -> Iterator[list[str]]:
+    """Yield the values of each row; fail at the end unless there are as many as there should be."""
+    expected = next(rows for name, rows in ROWS.items() if name in os.path.basename(path))
+    count = itertools.count()
+    try:
+        with files.open_binary(path) as lines:
+            texts = (line.decode() for line in lines if line.strip())
+            for row in csv.reader(texts, skipinitialspace=True):
+                next(count)
+                yield row
+    except files.READ_ERRORS as error:
+        raise ValueError(f"{path} cannot be read to its end: {error}") from None
+    rows = next(count)
+    if rows != expected:
+        raise ValueError(f"{path} must have {expected:,} rows, got {rows:,}")
+
+
+def _parse(path: str, number: int, row: list[str]) -> dict[str, Any]:
+    """Return {column: value}."""
+    where = f"{path} row {number + 1}"
+    if len(row) != len(COLUMNS):
+        raise ValueError(f"{where} must have {len(COLUMNS)} values, got {len(row)}")
+    example: dict[str, Any] = dict(zip(COLUMNS, map(str.strip, row), strict=True))
+    example["income"] = example["income"].rstrip(".")
+    if example["income"] not in ("- 50000", "50000+"):
+        raise ValueError(f"{where} must end in '- 50000.' or '50000+.', got {row[-1]!r}")
+    kinds: dict[str, Callable[[str], Any]] = {**dict.fromkeys(NUMBERS, int), WEIGHT: float}
+    for name, kind in kinds.items():
+        try:
+            example[name] = kind(example[name])
+        except ValueError:
+            what = "a whole number" if kind is int else "a number"
+            raise ValueError(f"{where} {name} must be {what}, got {example[name]!r}") from None
+    return example

@@ -1,0 +1,176 @@
+"""Made-up clicks of users with known interests: histories without files.
+
+click_stream.ClickStream.max_events = 50
+pipeline.Pipeline.source = @click_stream.ClickStream()
+spec.Spec.features = {"item": "int64", "clicked_items": ("int64", (None,))}
+spec.Spec.labels = {"click": "int64", "purchase": "int64"}
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from mtl import checks
+from mtl.datasets import simulated
+
+FIELDS: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
+    "session": ("int64", ()),
+    "item": ("int64", ()),
+    "category": ("int64", ()),
+    "now": ("int64", ()),
+    "clicked_items": ("int64", (None,)),
+    "clicked_categories": ("int64", (None,)),
+    "clicked_times": ("int64", (None,)),
+    "click": ("int64", ()),
+    "purchase": ("int64", ()),
+    "click_probability": ("float32", ()),
+    "purchase_probability": ("float32", ()),
+}
+# What is drawn of a row, each from a seed of its own.
+_DRAWS = 16
+_RECENT = 3
+_SECONDS = 3600.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClickStream(simulated.Simulated):
+    """Rows of an item that is shown, and of the items that its user has clicked before.
+
+    Items have categories, item i has category i mod `categories`. A user has `interests`
+    categories. Of the up to `max_events` clicked items a share `noise` is of any category, and the
+    others are of an interest; so is every second item that is shown. With n, how many clicked items
+    have the category of the item that is shown, and r, whether one of the last 3 has:
+
+        P(click) = sigmoid(-1.5 + 1.2 log(1 + n))
+        P(purchase) = sigmoid(-2.5 + 0.4 log(1 + n) + 2.5 r)
+
+    So the mean of a history tells little, and its events of one category tell all. An hour passes
+    between two clicks in the mean. A user is shown `shown` items in rows that follow each other, a
+    session, and has a tendency of its own to click, which no field tells and which is added before
+    both sigmoids. Every row depends on the seed, the split and its number alone: a
+    larger split starts with the rows of a smaller one.
+
+    Fields: session, item, category and now; the lists clicked_items, clicked_categories and
+    clicked_times, the last click last; the labels click and purchase; and their true probabilities,
+    click_probability and purchase_probability.
+
+    Attributes:
+      items: how many there are, at least as many as categories.
+      categories: of the items.
+      interests: of a user, at most as many as categories.
+      max_events: a history has 0 to so many, each number as often.
+      noise: the share of clicked items of any category, in [0, 1].
+      rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
+      shown: how many items are shown to a user; the last session of each 1000 rows may be shorter.
+      popularity: at least 1: with u uniform in [0, 1), an item is the one at the share u^popularity
+        of its category. 1 makes all items alike.
+      spread: the standard deviation of the tendencies of users, at least 0.
+      seed: from 0 on.
+    """
+
+    items: int = 2000
+    categories: int = 50
+    interests: int = 3
+    max_events: int = 50
+    noise: float = 0.2
+    rows: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: {"train": 100_000, "validation": 20_000, "test": 20_000}
+    )
+    shown: int = 1
+    popularity: float = 1.0
+    spread: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self):
+        where = "ClickStream"
+        for name, least in (
+            ("categories", 1),
+            ("interests", 1),
+            ("max_events", 1),
+            ("shown", 1),
+            ("seed", 0),
+        ):
+            checks.whole(f"{where}.{name}", getattr(self, name), least)
+        checks.whole(f"{where}.items", self.items, self.categories)
+        rule = f"be at most {self.categories}, the categories"
+        fits = self.interests <= self.categories
+        checks.require(fits, f"{where}.interests", rule, self.interests)
+        checks.number(f"{where}.noise", self.noise, "be a number in [0, 1]")
+        checks.require(0 <= self.noise <= 1, f"{where}.noise", "be in [0, 1]", self.noise)
+        checks.at_least(f"{where}.popularity", self.popularity, 1)
+        checks.at_least(f"{where}.spread", self.spread, 0)
+        self.check_rows()
+
+    @property
+    def fields(self) -> Mapping[str, tuple[str, tuple[int | None, ...]]]:
+        """{field: its type and its shape}."""
+        return FIELDS
+
+    def draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
+        """Return rows that are drawn together, of a split by its number."""
+        first = _DRAWS * (len(simulated.SPLITS) * self.seed + split)
+        seeds = iter([(first + draw, part) for draw in range(_DRAWS)])
+        rows, places = simulated.ROWS_TOGETHER, self.max_events
+
+        def uniform(*shape: int) -> tf.Tensor:
+            return tf.random.stateless_uniform([rows, *shape], next(seeds), dtype=tf.float32)
+
+        def whole(count: int, *shape: int) -> tf.Tensor:
+            # A product with a number below 1 may round up to `count`.
+            return tf.minimum(tf.cast(uniform(*shape) * count, tf.int64), count - 1)
+
+        def choose(interests: tf.Tensor, share: float, *shape: int) -> tf.Tensor:
+            """Return categories, this share of any, and the others of an interest."""
+            own = tf.gather(interests, whole(self.interests, *shape), batch_dims=1)
+            return tf.where(uniform(*shape) < share, whole(self.categories, *shape), own)
+
+        numbers = tf.range(rows)
+        firsts = numbers - numbers % self.shown  # The first row of each row's session.
+
+        def of_user(values: tf.Tensor) -> tf.Tensor:
+            return values if self.shown == 1 else tf.gather(values, firsts)
+
+        ranks = tf.random.stateless_uniform([rows, self.categories], next(seeds))
+        interests = of_user(tf.cast(tf.math.top_k(ranks, self.interests).indices, tf.int64))
+        category = choose(interests, 0.5, 1)
+        clicked = of_user(choose(interests, self.noise, places))
+        length = of_user(whole(places + 1, 1))
+        is_event = tf.range(places, dtype=tf.int64) < length
+        is_recent = is_event & (tf.range(places, dtype=tf.int64) >= length - _RECENT)
+        is_same = tf.equal(clicked, category)
+        count = tf.reduce_sum(tf.cast(is_same & is_event, tf.float32), 1)
+        recent = tf.cast(tf.reduce_any(is_same & is_recent, 1), tf.float32)
+        drawn = uniform(2)
+        now = 1_700_000_000 + 1000 * tf.cast(part, tf.int64) + of_user(whole(1000))
+        gaps = of_user(-_SECONDS * tf.math.log(1 - uniform(places)))
+        # The time from each event to now: the sum of the gaps of all that come from it on.
+        ages = tf.cumsum(tf.where(is_event, gaps, tf.zeros_like(gaps)), axis=1, reverse=True)
+        lists = {
+            "clicked_items": of_user(self._choose_items(clicked, uniform(places))),
+            "clicked_categories": clicked,
+            "clicked_times": now[:, tf.newaxis] - tf.cast(ages, tf.int64),
+        }
+        item = self._choose_items(category, uniform(1))[:, 0]
+        tendency = self.spread * of_user(tf.random.stateless_normal([rows], next(seeds)))
+        click = tf.sigmoid(1.2 * tf.math.log1p(count) - 1.5 + tendency)
+        purchase = tf.sigmoid(0.4 * tf.math.log1p(count) + 2.5 * recent - 2.5 + tendency)
+        return {
+            "session": rows * tf.cast(part, tf.int64) + tf.cast(firsts, tf.int64),
+            "item": item,
+            "category": category[:, 0],
+            "now": now,
+            "click": tf.cast(drawn[:, 0] < click, tf.int64),
+            "purchase": tf.cast(drawn[:, 1] < purchase, tf.int64),
+            "click_probability": click,
+            "purchase_probability": purchase,
+            **{name: tf.RaggedTensor.from_tensor(v, length[:, 0]) for name, v in lists.items()},
+        }
+
+    def _choose_items(self, categories: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
+        """Return items of these categories, by numbers in [0, 1) of the same shape."""
+        drawn = drawn**self.popularity if self.popularity > 1 else drawn
+        of_each = tf.cast((self.items - 1 - categories) // self.categories + 1, tf.float32)
+        rank = tf.minimum(tf.floor(drawn * of_each), of_each - 1)
+        return categories + self.categories * tf.cast(rank, tf.int64)

@@ -1,0 +1,6 @@
+"""Handwritten digits, 1,797 images of 8x8, in the package: no network is needed.
+
+tfds.Tfds.name = "mtl.datasets.digits.builder.Digits"
+spec.Spec.features = {"image": ("uint8", (8, 8, 1))}
+spec.Spec.labels = {"digit": "int64", "parity": "int64", "loops": "int64"}
+"""

@@ -1,0 +1,126 @@
+"""Made-up impressions of which some are clicked and bought, with known probabilities.
+
+funnel.Funnel.relatedness = 0.5
+pipeline.Pipeline.source = @funnel.Funnel()
+spec.Spec.features = {"x": ("float32", (8,)), "market": "string"}
+spec.Spec.labels = {"click": "int64", "cart": "int64", "order": "int64", "seconds": "float32"}
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks
+from mtl.datasets import simulated
+
+MARKETS = ("DE", "FR", "US")
+_SHARES = (0.5, 0.3, 0.2)
+_OFFSETS = (0.0, 0.5, -0.5)
+_DRAWS = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Funnel(simulated.Simulated):
+    """Impressions, clicks, carts and orders, of which each comes after the one before.
+
+    With x [D] standard normal, two unit vectors u and v whose product is `relatedness`, a = u'x,
+    b = v'x, and m the offset of the market (DE 0, FR 0.5, US -0.5):
+
+        P(click) = sigmoid(click_bias + 1.5 a + m)
+        P(cart | click) = sigmoid(b - m)
+        P(order | click, cart) = sigmoid(b - bend a^2 + 0.5)
+        P(order | click, no cart) = sigmoid(b - bend a^2 - 1.5)
+        seconds = 0 without a click; after it exponential, with a mean of 10 exp(b / 2)
+
+    Clicks choose impressions of a high a, where orders fall with a; among all impressions they rise
+    up to a = 0. A model that is no curve in a learns of the clicked ones what is wrong of the
+    others. `order_probability` is P(order | click) of every impression, clicked or not, and
+    `would_order` is drawn by it: what an order would have been after a click, which nobody sees.
+
+    Every row depends on the seed, the split and its number alone: a larger split starts with the
+    rows of a smaller one. The vectors depend on the seed and the dimension.
+
+    Fields: x and market; the labels click, cart, order (0 without a click) and seconds; and beside
+    them click_probability, order_probability, expected_seconds (of an impression) and would_order.
+
+    Attributes:
+      relatedness: of clicks and orders, in [-1, 1].
+      dimension: D, at least 2.
+      click_bias: the log-odds of a click where all else is 0; -3 gives one in ten or so.
+      bend: how fast orders fall as a leaves 0, at least 0.
+      rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
+      seed: of vectors, inputs and labels, from 0 on.
+    """
+
+    relatedness: float = 0.3
+    dimension: int = 8
+    click_bias: float = -3.0
+    bend: float = 0.5
+    rows: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: {"train": 100_000, "validation": 20_000, "test": 20_000}
+    )
+    seed: int = 0
+
+    def __post_init__(self):
+        where = "Funnel"
+        checks.number(f"{where}.relatedness", self.relatedness, "be a number in [-1, 1]")
+        fits = -1 <= self.relatedness <= 1
+        checks.require(fits, f"{where}.relatedness", "be in [-1, 1]", self.relatedness)
+        checks.whole(f"{where}.dimension", self.dimension, 2)
+        checks.whole(f"{where}.seed", self.seed, 0)
+        checks.number(f"{where}.click_bias", self.click_bias)
+        checks.at_least(f"{where}.bend", self.bend, 0)
+        self.check_rows()
+
+    @functools.cached_property
+    def vectors(self) -> np.ndarray:
+        """The unit vectors u and v, [D, 2]."""
+        return simulated.draw_directions(self.seed, self.dimension, self.relatedness)
+
+    @property
+    def fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """{field: its type and its shape}."""
+        whole, number = ("int64", ()), ("float32", ())
+        return {
+            "x": ("float32", (self.dimension,)),
+            "market": ("string", ()),
+            **dict.fromkeys(("click", "cart", "order", "would_order"), whole),
+            **dict.fromkeys(("seconds", "expected_seconds"), number),
+            **dict.fromkeys(("click_probability", "order_probability"), number),
+        }
+
+    def draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return rows that are drawn together, of a split by its number."""
+        first = _DRAWS * (len(simulated.SPLITS) * self.seed + split)
+        seeds = iter([(first + draw, part) for draw in range(_DRAWS)])
+        x = tf.random.stateless_normal([simulated.ROWS_TOGETHER, self.dimension], next(seeds))
+        of_market, drawn, waits = (
+            tf.random.stateless_uniform([simulated.ROWS_TOGETHER, count], next(seeds))
+            for count in (1, 3, 1)
+        )
+        ends = tf.constant(np.cumsum(_SHARES[:-1]), tf.float32)
+        market = tf.reduce_sum(tf.cast(of_market >= ends, tf.int32), axis=1)
+        offset = tf.gather(tf.constant(_OFFSETS), market)
+        a, b = tf.unstack(tf.linalg.matmul(x, tf.constant(self.vectors, tf.float32)), axis=1)
+        click = tf.sigmoid(self.click_bias + 1.5 * a + offset)
+        cart = tf.sigmoid(b - offset)
+        with_cart, without = (tf.sigmoid(b - self.bend * a**2 + bias) for bias in (0.5, -1.5))
+        mean = 10.0 * tf.exp(b / 2)
+        clicks, carts = drawn[:, 0] < click, drawn[:, 1] < cart
+        orders = drawn[:, 2] < tf.where(carts, with_cart, without)
+        seconds = -mean * tf.math.log(1 - waits[:, 0])
+        return {
+            "x": x,
+            "market": tf.gather(tf.constant(MARKETS), market),
+            "click": tf.cast(clicks, tf.int64),
+            "cart": tf.cast(clicks & carts, tf.int64),
+            "order": tf.cast(clicks & orders, tf.int64),
+            "would_order": tf.cast(orders, tf.int64),
+            "seconds": tf.where(clicks, seconds, tf.zeros_like(seconds)),
+            "expected_seconds": click * mean,
+            "click_probability": click,
+            "order_probability": cart * with_cart + (1 - cart) * without,
+        }

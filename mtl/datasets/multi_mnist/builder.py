@@ -1,0 +1,123 @@
+"""The tensorflow-datasets builder of MultiMNIST, from files of MNIST fetched by hand.
+
+tfds.Tfds.name = "mtl.datasets.multi_mnist.builder.MultiMnist"
+tfds.Tfds.manual_dir = "data/mnist"             # train-* and t10k-*, or one of the two
+spec.Spec.features = {"image": ("uint8", (28, 28, 1))}
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from mtl.data import files
+
+# How many images each digit is the left one of.
+PARTNERS = 4
+_SIZE, _CANVAS = 28, 36
+
+
+class MultiMnist(tfds.core.GeneratorBasedBuilder):
+    """Images of two overlapping digits, one at the top left and one at the bottom right.
+
+    Two digits of 28 x 28 pixels lie in opposite corners of 36 x 36, the brighter pixel wins, and
+    the picture is scaled to 28 x 28 by averaging areas. S. Sabour, N. Frosst, G. Hinton, "Dynamic
+    Routing Between Capsules", 2017, arXiv:1710.09829, shift digits at random; two corners and two
+    tasks are those of O. Sener, V. Koltun, "Multi-Task Learning as Multi-Objective Optimization",
+    2018, arXiv:1810.04650. Each digit is the left one of four images, with partners drawn from its
+    split by a fixed seed: no digit is in both splits. The splits are those of MNIST; where only
+    one of them is there, its last fifth is for testing.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")
+    MANUAL_DOWNLOAD_INSTRUCTIONS = (
+        "train-images-idx3-ubyte and train-labels-idx1-ubyte, or t10k-images-idx3-ubyte and "
+        "t10k-labels-idx1-ubyte, or all four, gzipped or not, of MNIST."
+    )
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        features = {
+            "image": tfds.features.Tensor(shape=(_SIZE, _SIZE, 1), dtype=np.uint8),
+            "left": tfds.features.Scalar(np.int64),
+            "right": tfds.features.Scalar(np.int64),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description="Two overlapping handwritten digits of MNIST in one image.",
+            features=tfds.features.FeaturesDict(features),
+            homepage="https://yann.lecun.org/exdb/mnist",
+            citation="Y. LeCun, C. Cortes, C. Burges, the MNIST database of handwritten digits",
+            license="CC BY-SA 3.0",
+            disable_shuffling=True,
+        )
+
+    def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
+        folder = os.fspath(dl_manager.manual_dir)
+        found = [part for part in (_read(folder, "train"), _read(folder, "t10k")) if part]
+        if not found:
+            raise FileNotFoundError(f"{folder} holds no images and labels of MNIST")
+        if len(found) == 1:
+            images, labels = found[0]
+            cut = len(labels) * 4 // 5
+            found = [(images[:cut], labels[:cut]), (images[cut:], labels[cut:])]
+        return {
+            split: self._generate_examples(seed, *part)
+            for seed, (split, part) in enumerate(zip(("train", "test"), found, strict=True))
+        }
+
+    def _generate_examples(
+        self, seed: int, images: np.ndarray, labels: np.ndarray
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        random = np.random.default_rng(seed)
+        for index in range(PARTNERS * len(labels)):
+            left, right = index // PARTNERS, random.integers(len(labels))
+            example = {
+                "image": overlaid(images[left], images[right])[..., np.newaxis],
+                "left": int(labels[left]),
+                "right": int(labels[right]),
+            }
+            yield index, example
+
+
+def overlaid(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Two digits [28, 28] -> [28, 28] uint8."""
+    canvas = np.zeros([_CANVAS, _CANVAS])
+    canvas[:_SIZE, :_SIZE] = left
+    corner = canvas[-_SIZE:, -_SIZE:]
+    np.maximum(corner, right, out=corner)
+    return np.rint(_SHARES @ canvas @ _SHARES.T).astype(np.uint8)
+
+
+def _shares() -> np.ndarray:
+    """Return [28, 36]: how much of each new row lies in each old one; rows sum to 1."""
+    new = np.arange(_SIZE)[:, np.newaxis] * _CANVAS / _SIZE
+    old = np.arange(_CANVAS)
+    overlap = np.minimum(new + _CANVAS / _SIZE, old + 1) - np.maximum(new, old)
+    return np.maximum(overlap, 0) * _SIZE / _CANVAS
+
+
+_SHARES = _shares()
+
+
+def _read(folder: str, part: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the images [N, 28, 28] and labels [N] of a part of MNIST, if its files are there."""
+    stems = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
+    found = [_existing(os.path.join(folder, stem)) for stem in stems]
+    paths = [path for path in found if path is not None]
+    if len(paths) < len(stems):
+        return None
+    images, labels = map(_values, paths)
+    return images.reshape(-1, _SIZE, _SIZE), labels
+
+
+def _existing(stem: str) -> str | None:
+    return next(filter(os.path.exists, (stem, f"{stem}.gz")), None)
+
+
+def _values(path: str) -> np.ndarray:
+    """Return the bytes of an IDX file behind its header: four bytes, and four for each axis."""
+    with files.open_binary(path) as file:
+        content = file.read()
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3])

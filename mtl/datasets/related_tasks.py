@@ -1,0 +1,92 @@
+"""Two made-up regression tasks whose relatedness is set: data without files.
+
+related_tasks.RelatedTasks.correlation = 0.5
+pipeline.Pipeline.source = @related_tasks.RelatedTasks()
+spec.Spec.features = {"x": ("float32", (256,))}
+spec.Spec.labels = {"first": "float32", "second": "float32"}
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from mtl import checks
+from mtl.datasets import simulated
+
+TASKS = ("first", "second")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RelatedTasks(simulated.Simulated):
+    """y_k = w_k'x + sum_i sin(alpha_i w_k'x + beta_i) + noise, for k = first, second.
+
+    J. Ma, Z. Zhao, X. Yi, J. Chen, L. Hong, E. H. Chi, "Modeling Task Relationships in Multi-task
+    Learning with Multi-gate Mixture-of-Experts", KDD 2018, doi:10.1145/3219819.3220007, section
+    3.2. With two orthogonal unit vectors u_1 and u_2, w_1 = c u_1 and
+    w_2 = c (p u_1 + sqrt(1 - p^2) u_2): p is the cosine of the two weights, and every element of x
+    [D] is standard normal. The paper does not give c, alpha and beta. Here alpha_i = i and
+    beta_i = (i - 1)^2 for i = 1, 2, ..., and the same for both tasks.
+
+    Every row depends on the seed, the split and its number alone: a larger split starts with the
+    rows of a smaller one. The weights depend on the seed and the dimension; rows of x stay the same
+    when the correlation changes.
+
+    Attributes:
+      correlation: p, in [-1, 1].
+      dimension: D, at least 2.
+      scale: c, above 0; a larger one bends the sines more.
+      num_sines: how many sines are added, at least 0.
+      noise: the standard deviation of the noise, at least 0; the paper has a variance of 0.01.
+      rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
+      seed: of weights, inputs and noise, from 0 on.
+    """
+
+    correlation: float = 0.5
+    dimension: int = 256
+    scale: float = 1.0
+    num_sines: int = 4
+    noise: float = 0.1
+    rows: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: {"train": 100_000, "validation": 10_000, "test": 10_000}
+    )
+    seed: int = 0
+
+    def __post_init__(self):
+        where = "RelatedTasks"
+        checks.number(f"{where}.correlation", self.correlation, "be a number in [-1, 1]")
+        fits = -1 <= self.correlation <= 1
+        checks.require(fits, f"{where}.correlation", "be in [-1, 1]", self.correlation)
+        for name, least in (("dimension", 2), ("num_sines", 0), ("seed", 0)):
+            checks.whole(f"{where}.{name}", getattr(self, name), least)
+        checks.positive(f"{where}.scale", self.scale)
+        checks.number(f"{where}.scale", self.scale)
+        checks.at_least(f"{where}.noise", self.noise, 0)
+        self.check_rows()
+
+    @functools.cached_property
+    def weights(self) -> np.ndarray:
+        """w_1 and w_2, [D, 2]."""
+        found = simulated.draw_directions(self.seed, self.dimension, self.correlation)
+        return self.scale * found
+
+    @property
+    def fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """{field: its type and its shape}."""
+        return {"x": ("float32", (self.dimension,)), **dict.fromkeys(TASKS, ("float32", ()))}
+
+    def draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return rows that are drawn together, of a split by its number."""
+        shapes = ([simulated.ROWS_TOGETHER, count] for count in (self.dimension, len(TASKS)))
+        x, noise = (
+            # A seed of two numbers: which run and which of x and noise, which rows.
+            tf.random.stateless_normal(shape, [6 * self.seed + 2 * split + side, part])
+            for side, shape in enumerate(shapes)
+        )
+        sums = tf.linalg.matmul(x, tf.constant(self.weights, tf.float32))
+        labels = sums + self.noise * noise
+        for index in range(self.num_sines):
+            labels += tf.sin((index + 1.0) * sums + float(index**2))
+        return {"x": x, **dict(zip(TASKS, tf.unstack(labels, axis=1), strict=True))}

@@ -23,7 +23,7 @@ test: $(VENV)/installed-dev
 
 # The same, and a file of tests that takes far more than before fails; see tests/budgets.py.
 budget: $(VENV)/installed-dev
-	$(RUN) -m pytest --numprocesses auto --dist worksteal --budgets refuse
+	$(RUN) -m pytest --numprocesses auto --dist loadfile --budgets refuse
 
 # The tests whose imports reach what differs from a commit, the nearest first.
 SINCE ?= HEAD

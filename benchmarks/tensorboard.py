@@ -21,13 +21,13 @@ from unittest import mock
 
 import tensorflow as tf
 
-from mtl import checkpoints, experiment, features, heads, model, networks, spec
+from mtl import checkpoints, experiment, features, heads, model, networks, spec, types
 from mtl.data import pipeline, tfds
 from mtl.distribution import interruption
 from mtl.monitoring import tensorboard
 from mtl.monitoring.tensorboard import settings
 from mtl.optimization import update
-from mtl.runs import evaluation, verbs
+from mtl.runs import evaluation, observers, verbs
 
 tf1 = tf.compat.v1
 
@@ -128,7 +128,10 @@ def time_evaluations(names: list[str], rounds: int) -> dict[str, float]:
 
 
 def _time_evaluation(made: experiment.Experiment, directory: str) -> float:
-    evaluator = evaluation.Evaluator(made, directory, interruption.Interruption())
+    place = made.distribution.find_place()
+    run = types.ObservedRun(experiment=made, model_dir=directory, place=place)
+    stopping = interruption.Interruption()
+    evaluator = evaluation.Evaluator(made, directory, stopping, observers.open_all(run))
     with mock.patch.object(evaluation.Evaluator, "_export"):
         started = time.perf_counter()
         evaluator(os.path.join(directory, "model.ckpt-10"))

@@ -7,5 +7,3 @@ from mtl.configs import imports
 # So `python -m` calls itself while it imports this package, whatever launcher comes next.
 if sys.argv[:1] == ["-m"]:
     imports.guard()
-imports.silence_warnings()
-imports.prepare_tensorflow()

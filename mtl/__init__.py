@@ -25,8 +25,8 @@ _VERBS = ("Metrics", "Model", "load", "train")
 def __getattr__(name: str) -> Any:
     if name not in _VERBS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with warnings.catch_warnings():  # Launchers silence those of libraries for good.
-        importlib.import_module("mtl.configs.imports").prepare_tensorflow()
+    with warnings.catch_warnings():  # What reads gin files silences those of libraries.
+        importlib.import_module("mtl.configs")  # Before TensorFlow, whose import it prepares.
         module = importlib.import_module("mtl.from_python")
     return getattr(module, name)
 

@@ -111,7 +111,8 @@ class Experiment:
       trackers: where the run is reported to beside its own folder, such as `tracking.MLflow`.
       tensorboard: what TensorBoard shows of a training beside its scalars; None for nothing more.
       hooks: parts of your own that watch a training, each of which makes a `SessionRunHook`.
-      observers: parts of your own that act beside a training (`types.RunObserver`).
+      observers: parts of your own that act beside a training: each is called with a
+        `types.ObservedRun`, and returns a `types.RunObserver` or None.
     """
 
     data: pipeline.Pipeline

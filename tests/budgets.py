@@ -1,11 +1,12 @@
-"""Tells what each file of tests costs, in units that mean the same on every machine.
+"""Tells what each file of tests costs, in units that mean about the same on every machine.
 
-python -m pytest --numprocesses auto                    # the dearest files, at the end
-python -m pytest --numprocesses auto --budgets refuse   # fails if a file is beyond its budget
-python -m pytest --numprocesses auto --budgets write    # notes today's costs in budgets.json
+python -m pytest --numprocesses auto --budgets tell     # the dearest files, at the end
+python -m pytest --numprocesses auto --dist loadfile --budgets refuse   # fails beyond a budget
+python -m pytest --numprocesses auto --dist loadfile --budgets write    # notes today's costs
 
 A unit is the time of the processor that a probe takes when a process of pytest starts: it builds a
-fixed graph fifty times. A budget is half as much again as what the file took when it was noted.
+fixed graph fifty times. A budget is half as much again as what the file took when it was noted. If
+several processes run a file, each makes its fixtures: `--dist loadfile` keeps a file in one.
 """
 
 import collections
@@ -35,9 +36,14 @@ def add_child(secs: float) -> None:
     _of_children += secs
 
 
+def read_children() -> float:
+    """Return the seconds of the processor of all processes that pytest has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def _read_clock() -> float:
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime + _of_children
+    return time.process_time() + read_children() + _of_children
 
 
 def time_probe() -> float:
@@ -94,7 +100,9 @@ class Budgets:
             self.add(told)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._mode == "write":
+        chosen = session.config.getoption("keyword") or session.config.getoption("markexpr")
+        is_whole = session.exitstatus <= pytest.ExitCode.TESTS_FAILED and not chosen
+        if self._mode == "write" and is_whole:
             write_table(self._units)
         elif self._mode == "refuse" and self.list_exceeded():
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -61,10 +61,14 @@ class Recording(types.RunObserver):
             self._record.save(step)
 
     def write_results(self) -> None:
+        """Write the report, and tell that it takes long if it does."""
+        with progress.tell_while(lambda: "writing the report of the clip audit"):
+            self.write_report()
+
+    def write_report(self) -> None:
         """Write the report, also of what an earlier process recorded."""
         if self._record or visits.are_there(self._directory):
-            with progress.tell_while(lambda: "writing the report of the clip audit"):
-                report.write(self._directory, self._settings)
+            report.write(self._directory, self._settings)
 
 
 def observe(run: types.ObservedRun) -> Recording | None:

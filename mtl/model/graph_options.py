@@ -14,8 +14,6 @@ from mtl import types
 from mtl.layers import precision as precision_lib
 from mtl.step import training_loop
 
-"""(features, labels, {task: logits}) -> what watches an evaluation."""
-
 
 @dataclasses.dataclass(frozen=True)
 class GraphOptions:

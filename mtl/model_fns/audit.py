@@ -66,4 +66,4 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
 
     def end(self, session, global_step_value):
         """Write the report."""
-        self._recording.write_results()
+        self._recording.write_report()

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mtl import types
+from mtl import checks, types
 from mtl.clip_audit import recording
 from mtl.debugging import numerics
 from mtl.monitoring import pictures
@@ -20,11 +20,11 @@ from mtl.runs import board_hooks, profiled, reporting
 # In the order in which their members are called.
 _BUILT_IN: tuple[types.OpenObserver, ...] = (
     reporting.observe,
-    profiled.observe,
+    pictures.observe,
     recording.observe,
     board_hooks.observe,
+    profiled.observe,
     numerics.observe,
-    pictures.observe,
 )
 
 
@@ -36,6 +36,10 @@ def open_all(run: types.ObservedRun) -> "Observers":
     """
     experiment = run.experiment
     opened = [make(run) for make in (*_BUILT_IN, *experiment.observers)]
+    for observer in opened:
+        rule = "return a types.RunObserver or None"
+        is_fit = isinstance(observer, types.RunObserver | None)
+        checks.require(is_fit, "a part of Experiment.observers", rule, type(observer).__name__)
     own = [_OwnHook(hook) for hook in experiment.hooks]
     return Observers([observer for observer in (*opened, *own) if observer is not None])
 

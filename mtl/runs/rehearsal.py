@@ -148,7 +148,7 @@ class _Rehearsal(training.Training):
     def __init__(self, experiment: experiment_lib.Experiment, scratch: str, first: int):
         # Nobody is told of it. A classifier that is computed would be the whole run.
         run = dataclasses.replace(experiment.run, profile=None)
-        parts: dict[str, Any] = {"trackers": (), "clip_audit": None, "refit": None}
+        parts: dict[str, Any] = {"trackers": (), "observers": (), "clip_audit": None, "refit": None}
         alone = dataclasses.replace(experiment, run=run, tensorboard=None, **parts)
         super().__init__(alone, scratch, lambda: None)
         given = types.ObservedRun(experiment=experiment, model_dir=scratch, place=self._place)

@@ -39,8 +39,6 @@ class Report(types.RunObserver):
     def __init__(self, run: types.ObservedRun):
         is_evaluator = run.place.job == tf_config.EVALUATOR
         trackers = run.experiment.trackers
-        for tracker in trackers:
-            types.read_member(tracker, types.Tracker, "require")()
         self._experiment, self._model_dir, self._part = run.experiment, run.model_dir, run.part
         self._is_owner = run.place.is_chief and not is_evaluator
         self._is_beside = bool(run.place.cluster) and run.experiment.distribution.evaluator
@@ -49,7 +47,13 @@ class Report(types.RunObserver):
 
     @contextlib.contextmanager
     def around_run(self) -> Iterator[None]:
-        """Report at the end how the training ended."""
+        """Report at the end how the training ended.
+
+        Raises:
+          UserError: a tracker needs a package that is not installed.
+        """
+        for tracker in self._experiment.trackers:
+            types.read_member(tracker, types.Tracker, "require")()
         try:
             yield
         except (SystemExit, KeyboardInterrupt):
@@ -107,11 +111,7 @@ class Report(types.RunObserver):
 
 
 def observe(run: types.ObservedRun) -> Report | None:
-    """Return what reports a run from this process; None without trackers.
-
-    Raises:
-      UserError: a tracker needs a package that is not installed.
-    """
+    """Return what reports a run from this process; None without trackers."""
     reports = run.place.is_chief or run.place.job == tf_config.EVALUATOR
     return Report(run) if reports and run.experiment.trackers else None
 

@@ -417,7 +417,7 @@ class Training:
             inputs=inputs,
             votes=saving.Votes(context.interruption, place.strategy == distribution.WORKERS),
             evaluate=self._checkpoint_evaluator(context.evaluator),
-            before=self._observers.save,
+            before=self._observers.save if place.is_chief else lambda step: None,
             is_chief=place.is_chief,
             keep=run.keep_checkpoints,
             evaluated=self._last_evaluated_step(context.evaluator.keeper),

@@ -50,13 +50,15 @@ class RunHooks(NamedTuple):
 class RunObserver:
     """Acts beside a training; each member does nothing by default.
 
-    `runs/observers.py` opens those of a run, and calls their members in this order. The chief alone
-    prepares, builds hooks, saves and writes results.
+    `runs/observers.py` opens the observers of a run in each process, and calls their members in
+    this order. The chief alone prepares, builds hooks, saves and writes results. The process that
+    evaluates calls `watch_evaluation` and `log`: the chief, or the evaluator of a cluster.
+    `launch.debug` opens observers, too, and calls what changes the data and the graph of the step.
 
     Attributes:
       due_every: a session call ends at every multiple of these steps, so that hooks see it.
       due_at: a session call ends at these steps.
-      seen_at: so do the calls of replicas, which hooks need not see otherwise.
+      seen_at: hooks see these steps also if steps are taken by calls that they do not see.
       has_due_items: whether the graph of a step holds ops that run where something is due.
       writes_graph: whether it writes the graph for TensorBoard, which is not written twice.
     """
@@ -76,7 +78,7 @@ class RunObserver:
         return contextlib.nullcontext()
 
     def prepare(self, is_new: bool) -> None:
-        """Get ready once the folder is, and is not known to hold a finished run."""
+        """Get ready, now that the folder of the run is; `is_new` if it holds no checkpoint."""
 
     def begin(self) -> None:
         """Begin: the model is built and restored, and its first step is next."""

@@ -134,11 +134,15 @@ def _can_be_held(names: Sequence[str]) -> bool:
 def _list_exempt(
     features: Sequence[features_lib.Feature], lines: Sequence[Mapping[str, Any]]
 ) -> dict[str, set[str]]:
-    """Return {feature: the claims that it is exempt from, or that it is refused for alone}."""
+    """Return {feature: the claims that it is exempt from, or that it does not keep alone}.
+
+    A feature that cannot be trained alone has nothing to check.
+    """
     exempt = {feature.name: set(feature.exempt) for feature in features}
     for line in lines:
         if len(line["features"]) == 1 and line["features"][0] in exempt:
-            exempt[line["features"][0]] |= set(line["refused"]) - {"trains"}
+            broken = {**line.get("refused", {}), **line.get("failed", {})}
+            exempt[line["features"][0]] |= set(CLAIMS) if "trains" in broken else set(broken)
     return exempt
 
 

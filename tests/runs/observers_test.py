@@ -1,0 +1,101 @@
+"""Observers of a run: what they are told, in which order, and what is refused."""
+
+import dataclasses
+
+import pytest
+
+from mtl import checks, types
+from mtl.runs import observers
+from tests import tiny
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Told:
+    """Notes which members are called, with a name for each observer."""
+
+    told: list
+    name: str = "own"
+
+    def __call__(self, run):
+        return _Noting(self.told, self.name)
+
+
+class _Noting(types.RunObserver):
+    due_every = (7,)
+
+    def __init__(self, told, name):
+        self._told, self._name = told, name
+
+    def prepare(self, is_new):
+        self._told.append((self._name, "prepare", is_new))
+
+    def begin(self):
+        self._told.append((self._name, "begin"))
+
+    def end_early(self):
+        self._told.append((self._name, "end_early"))
+
+    def go_on_from(self, step):
+        self._told.append((self._name, "go_on_from", step))
+
+    def save(self, step):
+        self._told.append((self._name, "save", step))
+
+    def log(self, kind, step, metrics):
+        self._told.append((self._name, kind, step))
+
+    def write_results(self):
+        self._told.append((self._name, "write_results"))
+
+
+def _open(made):
+    run = types.ObservedRun(experiment=made, model_dir="run", place=made.distribution.find_place())
+    return observers.open_all(run)
+
+
+@pytest.mark.medium
+def test_members_are_called_in_the_order_of_a_run(tmp_path):
+    told = []
+    made = dataclasses.replace(tiny.make(train_steps=2), observers=[Told(told=told)])
+    tiny.train(made, tmp_path)
+    first = [("prepare", True), ("go_on_from", 0), ("begin",), ("save", 0), ("save", 2)]
+    assert [one[1:] for one in told] == [*first, ("write_results",)]
+    told.clear()
+    tiny.train(made, tmp_path)
+    assert [one[1:] for one in told] == [("prepare", False), ("end_early",), ("write_results",)]
+
+
+def test_several_are_called_in_their_order():
+    told = []
+    made = dataclasses.replace(
+        tiny.make(), observers=[Told(told=told, name=name) for name in ("a", "b")]
+    )
+    opened = _open(made)
+    opened.begin()
+    assert told == [("a", "begin"), ("b", "begin")]
+    assert opened.due_every == (7, 7) and not opened.due_at and not opened.has_due_items
+    assert opened.watch_evaluation("model.ckpt-1") is None
+
+
+def test_a_plain_run_has_the_pictures_alone():
+    opened = _open(tiny.make())
+    assert [type(one).__name__ for one in opened._all] == ["Drawing"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Nothing:
+    def __call__(self, run):
+        return "nothing"
+
+
+@pytest.mark.parametrize("wrong", [None, [types.RunObserver()], [Told], Told(told=[])])
+def test_wrong_observers_are_refused(wrong):
+    with pytest.raises(checks.UserError, match=r"^Experiment\.observers must "):
+        dataclasses.replace(tiny.make(), observers=wrong)
+
+
+def test_a_part_that_makes_no_observer_is_refused():
+    made = dataclasses.replace(tiny.make(), observers=[Nothing()])
+    rule = r"a part of Experiment\.observers must return a types\.RunObserver or None, got 'str'"
+    with pytest.raises(checks.UserError, match=rule):
+        _open(made)

@@ -15,8 +15,10 @@ import tensorflow as tf
 
 from tests import budgets, graph_optimizer, op_stacks, quick_graphs
 
-# What a case without a mark may take of the processor; loaded machines stretch wall time.
-_CPU_SECS = 3.0
+# What a case without a mark may take of the processor, in units of `budgets.time_probe`: seconds
+# mean another thing on each machine.
+_QUICK_UNITS = 3.0
+_UNIT = pytest.StashKey[float]()
 # Fixtures that train.
 _TRAINED = {"trained", "trained_run", "source", "run"}
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -40,13 +42,15 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = f"fail a case that is neither medium nor slow and takes over {_CPU_SECS:g} s of CPU"
+    text = f"fail a case that is neither medium nor slow and takes over {_QUICK_UNITS:g} probes"
     parser.addoption("--quick", action="store_true", help=text)
     budgets.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     budgets.measure(config)
+    if config.getoption("--quick"):
+        config.stash[_UNIT] = budgets.time_probe()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -67,8 +71,11 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     yield
     took = time.process_time() - start
     is_marked = item.get_closest_marker("medium") or item.get_closest_marker("slow")
-    if item.config.getoption("--quick") and took > _CPU_SECS and not is_marked:
-        pytest.fail(f"took {took:.1f} s: mark it medium or slow, or make it faster", pytrace=False)
+    if item.config.getoption("--quick") and not is_marked:
+        probes = took / item.config.stash[_UNIT]
+        if probes > _QUICK_UNITS:
+            why = f"took {took:.1f} s, {probes:.1f} times a probe of this machine"
+            pytest.fail(f"{why}: mark it medium or slow, or make it faster", pytrace=False)
 
 
 @pytest.fixture(autouse=True)

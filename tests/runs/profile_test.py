@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import logging
-import time
 
 import numpy as np
 import pytest
@@ -13,21 +12,7 @@ from mtl import checks, experiment
 from mtl.compat import xplane
 from mtl.monitoring import summary
 from mtl.profiling import profile
-from tests import tiny
-
-
-class _Brake:
-    """Makes each batch later than the step that takes it, however fast the machine is."""
-
-    def __init__(self):
-        self._ended = float("inf")
-
-    def __call__(self, x):
-        # Steps that are slower than their input leave a gap between two batches.
-        gap = time.monotonic() - self._ended
-        time.sleep(max(0.2, 3 * gap))
-        self._ended = time.monotonic()
-        return x
+from tests import brakes, tiny
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +21,7 @@ class SlowRows(tiny.Rows):
 
     def decode(self, batch, spec, with_labels):
         fields = super().decode(batch, spec, with_labels)
-        x = tf.numpy_function(_Brake(), [fields["x"]], tf.float32)
+        x = tf.numpy_function(brakes.Brake(least_secs=0.2), [fields["x"]], tf.float32)
         return {**fields, "x": tf.ensure_shape(x, fields["x"].shape)}
 
 

@@ -14,27 +14,38 @@ from launch import here
 from mtl import checks
 from mtl.configs import imports
 
-VERBS = (
-    "new",
-    "train",
-    "stages",
-    "cluster",
-    "evaluate",
-    "predict",
-    "report",
-    "explain",
-    "compare",
-    "affinity",
-    "export",
-    "prune",
-    "warm_start",
-    "clip_audit",
-    "debug",
-    "inspect",
-    "parts",
-    "doctor",
-    "completion",
-)
+_GROUPS = {
+    "Begin": {
+        "new": "write a gin file for a table",
+        "parts": "list the parts that a gin file can build",
+        "doctor": "say what is installed, and what works here",
+        "completion": "complete verbs, flags and files in bash or zsh",
+    },
+    "Train": {
+        "train": "train, evaluate and export the model of a gin file",
+        "stages": "train several gin files in order",
+        "cluster": "train in several processes of this machine",
+        "warm_start": "show what each variable would start from",
+        "prune": "cut weights of a finished run",
+    },
+    "Judge": {
+        "evaluate": "print the metrics of every task on a split",
+        "report": "write one page about a run",
+        "compare": "show runs side by side",
+        "explain": "show which fields matter, and why a row is predicted so",
+        "affinity": "propose which tasks to train together",
+        "clip_audit": "find samples whose gradients are large or clipped",
+    },
+    "Use": {
+        "predict": "predict every task for the rows of files",
+        "export": "write a SavedModel for TF Serving",
+    },
+    "Find mistakes": {
+        "inspect": "show layers, tensors and code of a model",
+        "debug": "replay the step at which a run broke",
+    },
+}
+VERBS = tuple(verb for group in _GROUPS.values() for verb in group)
 
 
 def main() -> int:
@@ -49,7 +60,8 @@ def main() -> int:
         return 0
     if verb not in VERBS:
         hint = checks.nearest(verb, VERBS)
-        print(f"Error: there is no verb {verb!r}. {hint or _help()}", file=sys.stderr)
+        known = f"Verbs are {', '.join(VERBS)}."
+        print(f"Error: there is no verb {verb!r}. {hint or known}", file=sys.stderr)
         return 2
     sys.argv[1:] = rest
     # As `python -m` does, so that absl finds the flags of the launcher under this name.
@@ -61,4 +73,8 @@ def main() -> int:
 
 
 def _help() -> str:
-    return f"mtl VERB [flags]: one of {', '.join(VERBS)}. 'mtl VERB --help' tells of its flags."
+    lines = ["mtl VERB [flags]", ""]
+    for group, verbs in _GROUPS.items():
+        lines.append(group)
+        lines += [f"  {verb:<12}{told}" for verb, told in verbs.items()]
+    return "\n".join([*lines, "", "mtl VERB --help tells about the flags of a verb."])

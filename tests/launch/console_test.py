@@ -1,5 +1,9 @@
 """The command `mtl` runs the launchers, and says what it knows."""
 
+import os
+import pathlib
+import re
+import subprocess
 import sys
 
 import pytest
@@ -14,10 +18,31 @@ def _run(monkeypatch, *arguments):
 
 
 def test_help_and_version(monkeypatch, capsys):
-    assert _run(monkeypatch) == _run(monkeypatch, "--help") == 0
+    assert _run(monkeypatch) == 0
+    help_ = capsys.readouterr().out
+    assert _run(monkeypatch, "--help") == 0 and capsys.readouterr().out == help_
     assert _run(monkeypatch, "--version") == 0
-    help_, again, version = capsys.readouterr().out.splitlines()
-    assert help_ == again and "train" in help_ and version == f"mtl {mtl.__version__}"
+    assert capsys.readouterr().out == f"mtl {mtl.__version__}\n"
+    told = re.findall(r"^  (\w+) +\w", help_, re.M)
+    assert tuple(told) == console.VERBS and max(map(len, help_.splitlines())) < 80
+
+
+def test_every_launcher_is_a_verb():
+    found = {
+        path.stem
+        for path in pathlib.Path(console.__file__).parent.glob("*.py")
+        if 'if __name__ == "__main__"' in path.read_text()
+    }
+    assert found == set(console.VERBS)
+
+
+@pytest.mark.parametrize("flags", [[], ["-P"] if sys.version_info >= (3, 11) else []])
+def test_it_is_a_module_too_and_leaves_a_file_of_its_name_alone(tmp_path, flags):
+    (tmp_path / "launch.py").write_text("raise SystemExit('it was run')")
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(mtl.__file__).parents[1])}
+    command = [sys.executable, *flags, "-m", "mtl", "--version"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"mtl {mtl.__version__}\n"), done.stderr
 
 
 def test_a_misspelt_verb(monkeypatch, capsys):

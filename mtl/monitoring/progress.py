@@ -27,9 +27,12 @@ tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 _LOG_SECS = 10.0
-# As wide as steps, times and the speed are. The losses of tasks come after them.
-_BAR_COLUMNS = 90
 _LINE_TASKS = 8
+# Of tqdm: whole, and without the time that is over and the steps per second.
+_WIDE = "{l_bar}{bar}{r_bar}"
+_NARROW = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
+# A rate may take a place more when it is written.
+_SPARE_COLUMNS = 2
 
 
 @contextlib.contextmanager
@@ -98,9 +101,9 @@ class Progress(hooks.StepHook):
 
     def _show(self, step: int, fields: dict[str, Any], is_logged: bool) -> None:
         if not self._bar.disable:
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns
-            fits = max(0, (columns - _BAR_COLUMNS) // 16)
-            self._bar.set_postfix_str(self._tell(fields, fits), refresh=False)
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns - _SPARE_COLUMNS
+            self._bar.bar_format, words = self._fit(step, fields, columns)
+            self._bar.set_postfix_str(words, refresh=False)
             self._bar.update(step - self._step)
         if is_logged:
             self._logged = time.perf_counter()
@@ -120,9 +123,26 @@ class Progress(hooks.StepHook):
             fields["input_wait_share"] = self.time.waited_secs / self.time.secs
         return {**fields, "secs_left": (self._last_step - step) / steps_per_sec}
 
+    def _fit(self, step: int, fields: dict[str, Any], columns: int) -> tuple[str, str]:
+        """Return the format of the bar, and the words that fit beside ten columns of it."""
+        loss = {"loss": fields["loss"], "losses": {}}
+        speed = {**loss, "examples_per_sec": fields["examples_per_sec"]}
+        tasks = min(len(self._losses), _LINE_TASKS)
+        asked = [(_WIDE, fields, number) for number in range(tasks, -1, -1)]
+        asked += [(_NARROW, some, 0) for some in (fields, speed, loss)]
+        state = {**self._bar.format_dict, "n": step, "ncols": None}
+        for bar, some, number in asked:
+            words = self._tell(some, number)
+            line = tqdm.tqdm.format_meter(**state | {"bar_format": bar, "postfix": words})
+            if len(line) <= columns:
+                return bar, words
+        return _NARROW, ""
+
     def _tell(self, fields: dict[str, Any], num_tasks: int) -> str:
-        """Return them as words, with the losses of the first `num_tasks` tasks."""
-        told = [f"{fields['examples_per_sec']:,.0f} examples/s"]
+        """Return what `fields` hold as words, with the losses of the first `num_tasks` tasks."""
+        told = []
+        if "examples_per_sec" in fields:
+            told.append(f"{fields['examples_per_sec']:,.0f} examples/s")
         if "input_wait_share" in fields:
             told.append(f"waiting {fields['input_wait_share']:.0%}")
         told.append(f"loss {fields['loss']:.4g}")

@@ -72,10 +72,10 @@ def test_the_share_of_waiting_is_that_of_the_input(caplog):
 
 
 @contextlib.contextmanager
-def _terminal(monkeypatch):
+def _terminal(monkeypatch, columns=120):
     """A list that gets what is written to a terminal that stands in for standard error."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     written = []
     reader = threading.Thread(target=_drain, args=(ours, written))
     reader.start()
@@ -102,12 +102,24 @@ def test_progress_is_a_bar_on_a_terminal(caplog, monkeypatch):
     pattern = r"(\d+)/25 \[\d+:\d+<(\d+:\d+),.*?([\d,]+) examples/s, loss ([\d.]+), income"
     states = re.findall(pattern, text)
     assert len(states) >= 2
-    assert "age" not in text  # 120 columns have place for one task.
     for step, _, examples, loss in states:
         assert float(loss) == int(step) / 2
         assert int(examples.replace(",", "")) > 0
     # The last thing is that the bar is wiped.
     assert text.rstrip(" ").endswith("\r")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("columns", "tasks"), [(40, 0), (60, 0), (80, 0), (110, 1), (200, 2)])
+def test_the_bar_fits_the_terminal_and_cuts_no_number(columns, tasks, monkeypatch, caplog):
+    with caplog.at_level(logging.INFO, "mtl"), _terminal(monkeypatch, columns) as written:
+        sessions.run(_progress_of_tasks, 25, step=_take_step)
+    states = [state for state in re.split(r"[\r\n]", "".join(written)) if "25 [" in state]
+    assert len(states) >= 2 and max(map(len, states)) <= columns
+    for state in states[1:]:  # The first one comes before any step.
+        assert re.search(r"%\|.{8,}\| \d+/25 \[.*\]$", state), state
+        assert re.search(r", loss [\d.]+[,\]]", state) or columns < 60, state
+        assert state.count("income") + state.count("age") >= tasks
 
 
 @pytest.mark.medium

@@ -1,12 +1,12 @@
-"""Rows that are mixed with each other in training, inputs and losses: mixup and CutMix.
+"""Mixes the rows of a batch with each other in training, inputs and losses: mixup and CutMix.
 
 from mtl import mixing
 model.MultiTaskModel.mixing = @mixing.Mixup()
 mixing.Mixup.alpha = 0.2
-mixing.Mixup.columns = ["image_photo"]                   # as they are encoded; all by default
+mixing.Mixup.columns = ["image_photo"]                   # encoded columns; all by default
 
-Every slice of a batch, and every replica, mixes its own rows: it draws one share for all of them
-and a partner for each. Draws are keyed by the run, the step and the slice.
+Every slice of a batch, and every replica, mixes only its own rows. It draws one share for all its
+rows, and a partner for each row. The draws depend on the run, the step and the slice.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from mtl.step import draws
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Mixing(types.Mixing):
-    """What both have in common.
+    """The settings that mixup and CutMix share.
 
     Attributes:
-      alpha: both parameters of the Beta distribution that shares are drawn from, above 0; 1 is
-        uniform, and near 0 most rows stay almost as they are.
+      alpha: both parameters of the Beta distribution of the shares, above 0; 1 is uniform. Near 0
+        most rows stay almost as they are.
       rate: the probability that a step mixes, in (0, 1].
-      columns: the columns that are mixed, by name; None for all. The others stay those of the row.
+      columns: the columns that are mixed, by name; None for all. Other columns keep their values.
     """
 
     alpha: float = 1.0
@@ -56,7 +56,7 @@ class _Mixing(types.Mixing):
         return chosen
 
     def _draw_share(self) -> tf.Tensor:
-        """Draw the share of this slice, a scalar: from Beta(alpha, alpha), or 1 by `rate`."""
+        """Draw the share of this slice, a scalar: 1 if the step does not mix."""
         share = draw_beta(self.alpha, draws.make_step_seed("mixing/share"))
         if self.rate == 1:
             return share
@@ -69,13 +69,13 @@ class Mixup(_Mixing):
     """`x = l x_i + (1 - l) x_j` and `loss = l loss_i + (1 - l) loss_j`, l ~ Beta(alpha, alpha).
 
     H. Zhang, M. Cisse, Y. N. Dauphin, D. Lopez-Paz, "mixup: Beyond Empirical Risk Minimization",
-    2018, arXiv:1710.09412; one l for all rows, as in the authors' code. Any encoded column can be
-    mixed: images, numbers, vectors of tokens.
+    2018, arXiv:1710.09412. All rows have the same l, as in the authors' code. Any encoded column
+    can be mixed: images, numbers, vectors of tokens.
 
     Attributes:
       alpha: above 0; the paper takes 0.1 to 0.4 for ImageNet and 1 for CIFAR-10.
       rate: the probability that a step mixes, in (0, 1].
-      columns: the columns that are mixed, by name; None for all. The others stay those of the row.
+      columns: the columns that are mixed, by name; None for all. Other columns keep their values.
     """
 
     alpha: float = 0.2
@@ -93,18 +93,19 @@ class Mixup(_Mixing):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CutMix(_Mixing):
-    """Puts a box of the partner into each image; a loss counts by the area of its image.
+    """Copies a box of a partner into each image, and weighs the two losses by area.
 
-    The box has sides of `sqrt(1 - l)` of the image's, l ~ Beta(alpha, alpha), and its middle is any
-    pixel, so that a part of it may lie outside; the share is one less its area within the image.
-    S. Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with Localizable
-    Features", 2019, arXiv:1905.04899; one box for all rows, as in the authors' code.
+    The box has `sqrt(1 - l)` of the height and width of the image, l ~ Beta(alpha, alpha). Its
+    middle is any pixel, and parts outside the image are cut off. The share of a row's own loss is 1
+    less the share of the image that the box covers. All rows have the same box, as in the authors'
+    code. S. Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with
+    Localizable Features", 2019, arXiv:1905.04899.
 
     Attributes:
       alpha: above 0; the paper takes 1.
       rate: the probability that a step mixes, in (0, 1]; the paper takes 0.5 for CIFAR.
-      columns: the columns that are mixed, by name; None for all. They must be images of one height
-        and width. The others stay those of the row.
+      columns: the columns that are mixed, by name; None for all. They must be images of the same
+        height and width. Other columns keep their values.
     """
 
     is_even = False
@@ -124,10 +125,8 @@ class CutMix(_Mixing):
 
 
 def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
-    """Draw one number from Beta(alpha, alpha), a scalar of float32.
-
-    By logarithms of two numbers from Gamma(alpha): the numbers themselves are 0 for a small alpha.
-    """
+    """Draw a number from Beta(alpha, alpha), a scalar of float32."""
+    # Logarithms, because numbers from Gamma(alpha) underflow to 0 for a small alpha.
     # Gamma(a) is Gamma(a + 1) U^(1 / a), G. Marsaglia and W. W. Tsang, 2000.
     gammas = tf.random.stateless_gamma(
         [2], seed, tf.constant(alpha + 1, tf.float64), dtype=tf.float64
@@ -140,11 +139,11 @@ def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
 def cut_box(
     share: tf.Tensor, place: tf.Tensor, height: int, width: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return what lies in the box, [H, W], and the share of the image outside of it.
+    """Return a mask of the box, [H, W] bool, and the share of the image outside the box.
 
     Args:
       share: l, a scalar in [0, 1].
-      place: of the middle, two numbers in [0, 1): down and to the right.
+      place: two numbers in [0, 1), the middle of the box: down and to the right.
       height: H.
       width: W.
     """

@@ -1,4 +1,4 @@
-"""The model: the parts of a training step, and how they are put together."""
+"""The model: the parts of a training step, and the graph that joins them."""
 
 from mtl.model.multi_task_model import MultiTaskModel
 

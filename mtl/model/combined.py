@@ -1,12 +1,12 @@
-"""Metrics of several tasks as one number, to choose the best checkpoint by.
+"""Combines the metrics of several tasks into a single number that chooses the best checkpoint.
 
 from mtl.model import combined
 model.MultiTaskModel.combined_metrics = [@combined.MeanGain()]
 combined.MeanGain.baselines = {"income/auc": 0.896, "never_married/auc": "runs/never_married"}
 checkpoints.Best.metric = "mean_gain"
 
-Baselines that are read from a run are kept in `<model_dir>/statistics`, so that a metric means the
-same for all checkpoints, whatever becomes of that run.
+A run copies the baselines from other runs into `<model_dir>/statistics` when it starts. The metric
+then means the same for all its checkpoints, even if another run changes later.
 """
 
 import abc
@@ -28,13 +28,13 @@ _RULE = "map metrics of tasks to numbers, or to folders of runs"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Combined(types.CombinedMetric, abc.ABC):
-    """What metrics share that compare several others with baselines.
+    """The base of metrics that compare several other metrics with baselines.
 
     Attributes:
-      baselines: {"<task>/<metric>": a number, or the folder of a run}. Of a run, it is the value in
-        the evaluation of its best checkpoint, or of its last where none is the best; it is read
-        once, when training starts.
-      name: of the metric.
+      baselines: {"<task>/<metric>": a number, or the folder of a run}. A folder stands for the value
+        at that run's best checkpoint, or at its last one if it keeps no best. It is read once,
+        when training starts.
+      name: the name of this metric.
     """
 
     baselines: Mapping[str, float | str]
@@ -57,7 +57,7 @@ class Combined(types.CombinedMetric, abc.ABC):
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """The baselines, once they are read."""
+        """The baselines as numbers, after `fitted` has read them."""
         return cast(Mapping[str, float], self.baselines)
 
     def check_baseline(self, where: str, value: float) -> None:
@@ -65,14 +65,14 @@ class Combined(types.CombinedMetric, abc.ABC):
         checks.number(where, value)
 
     def fitted(self, statistics: types.Statistics) -> "Combined":
-        """Return the same with numbers for all baselines, those that the run keeps or new ones."""
+        """Return a copy with a number for each baseline: kept by the run, or read now."""
         kept = _read(statistics.path(_FILE)).get(self.name, {})
         if kept.get("given") == self.baselines:
             return dataclasses.replace(self, baselines=kept["values"])
         return dataclasses.replace(self, baselines=self._find_values())
 
     def _find_values(self) -> dict[str, float]:
-        """Return the baselines as numbers."""
+        """Return all baselines as numbers."""
         where = f"{type(self).__name__}.baselines"
         return {
             metric: _read_result(f"{where}[{metric!r}]", given, metric)
@@ -84,22 +84,22 @@ class Combined(types.CombinedMetric, abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanGain(Combined):
-    """`mean over tasks of the mean over its metrics of (m - b) / |b|`, with - for what should fall.
+    """`mean over tasks of the mean over its metrics of (m - b) / |b|`, negated if lower is better.
 
     Delta_m of K. Maninis, I. Radosavovic and I. Kokkinos, "Attentive Single-Tasking of Multiple
-    Tasks", CVPR 2019, arXiv:1904.08918, where baselines b are those of networks of one task each;
-    here it is a share, 0.02 where theirs is 2%. Where a baseline is below 0, its sign is left out.
+    Tasks", CVPR 2019, arXiv:1904.08918. Their baselines b are networks of a single task each. The
+    gain is a share: 0.02 means 2%. The absolute value keeps the sign right for a negative baseline.
     """
 
     name: str = "mean_gain"
 
     def check_baseline(self, where: str, value: float) -> None:
-        """Fail if there is no share of the baseline."""
+        """Fail if the baseline is 0: a gain is a share of it."""
         super().check_baseline(where, value)
         checks.require(value != 0, where, "not be 0, of which nothing is a share", value)
 
     def combine(self, values: types.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
-        """Return the mean gain, {metric: scalar} -> a scalar; NaN where a metric is."""
+        """Return the mean gain, {metric: scalar} -> a scalar; NaN if a metric is NaN."""
         gains: dict[str, list[tf.Tensor]] = {}
         for metric, baseline in self.numbers.items():
             gain = (values[metric] - baseline) / abs(baseline)
@@ -110,19 +110,19 @@ class MeanGain(Combined):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hypervolume(Combined):
-    """`prod max(0, m - b)`, with b - m for what should fall: the volume between m and b.
+    """`prod max(0, m - b)`, or b - m if lower is better: the volume between m and b.
 
     The hypervolume of one point by the reference point b: E. Zitzler and L. Thiele, "Multiobjective
-    Evolutionary Algorithms: A Comparative Case Study and the Strength Pareto Approach", 1999. It is
-    0 as soon as one metric is no better than its baseline, so that no task can pay for another one.
-    Choose baselines that every usable checkpoint beats, such as an AUC of 0.5. Units of metrics
-    change it by a factor, and so never which checkpoint is the best.
+    Evolutionary Algorithms: A Comparative Case Study and the Strength Pareto Approach", 1999. The
+    volume is 0 if any metric fails to beat its baseline: one task cannot pay for another.
+    Choose baselines that every usable checkpoint beats, such as an AUC of 0.5. The unit of a metric
+    scales the volume, and does not change which checkpoint is the best.
     """
 
     name: str = "hypervolume"
 
     def combine(self, values: types.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
-        """Return the volume, {metric: scalar} -> a scalar; NaN where a metric is."""
+        """Return the volume, {metric: scalar} -> a scalar; NaN if a metric is NaN."""
         gains = tf.stack(
             [
                 values[metric] - baseline if directions[metric] else baseline - values[metric]
@@ -137,10 +137,10 @@ def build_metrics(
     metrics: types.Metrics,
     find_direction: Callable[[str], bool | None],
 ) -> types.Metrics:
-    """Build {name: (value, update)} of metrics that read those of tasks.
+    """Build the combined metrics from the metrics of tasks: {name: (value, update)}.
 
     Raises:
-      UserError: there is no such metric of a task, or it has no order.
+      UserError: a task has no such metric, or nothing says if higher values are better.
     """
     found = {}
     for part in parts:
@@ -158,10 +158,10 @@ def build_metrics(
 
 
 def keep_baselines(parts: Sequence[types.CombinedMetric], directory: str, is_new: bool) -> None:
-    """Keep the baselines of a run that starts; those of one that goes on have to be the same.
+    """Write the baselines of a new run; check that a resumed run has the same ones.
 
     Raises:
-      UserError: they are not, or cannot be read from a run.
+      UserError: the baselines have changed, or cannot be read from a run.
     """
     own = [part for part in parts if isinstance(part, Combined)]
     path = os.path.join(directory, _FILE)
@@ -185,7 +185,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _read_result(where: str, model_dir: str, metric: str) -> float:
-    """Return a metric of a run at its best checkpoint, or at its last where none is the best.
+    """Return a metric of a run at its best checkpoint, or at its last one if it keeps no best.
 
     Raises:
       UserError: the folder holds no such evaluation, or the metric is NaN or infinite there.

@@ -1,4 +1,4 @@
-"""How a graph of a model is built, beside its features, labels and mode.
+"""The options of a model's graph beside features, labels and mode.
 
 model_fn = functools.partial(
     model.model_fn, options=graph_options.GraphOptions(statistics=statistics, slices=2)
@@ -17,21 +17,21 @@ from mtl.step import training_loop
 
 @dataclasses.dataclass(frozen=True)
 class GraphOptions:
-    """What `MultiTaskModel.model_fn` goes by; no part that a gin file builds.
+    """The options of `MultiTaskModel.model_fn`; runs set them, gin files do not.
 
     Attributes:
-      statistics: of the training split, as the columns learned them.
-      may_stack: whether equal tasks may share variables of the graph. Nothing else may then look
-        for the variables of one task.
+      statistics: what the columns learned from the training split.
+      may_stack: True lets equal tasks share variables of the graph. Other code must then not look
+        for the variables of a single task.
       loop: in training, the arguments of `training_loop.run_repeatedly`, for several steps per
         session call.
       slices: the number of micro-batches of a training batch.
-      precision: the numbers that the network computes in, in training.
-      extensions: act in each training step, the first outermost; None for those that the model's
-        parts bring, `MultiTaskModel.step_extensions`.
-      training_hooks: gives the hook arguments of the EstimatorSpec, to watch the steps.
-      attack: moves the inputs of an evaluation, to where the losses of the labels are large.
-      evaluation_hooks: gives the hooks of an evaluation, to watch its rows.
+      precision: the number format of the network's computations, in training.
+      extensions: act in each training step, the first outermost; None for the extensions that the
+        model's parts bring, `MultiTaskModel.step_extensions`.
+      training_hooks: returns the hook arguments of the EstimatorSpec, to watch the steps.
+      attack: moves the inputs of an evaluation towards larger losses.
+      evaluation_hooks: returns the hooks of an evaluation, to watch its rows.
     """
 
     statistics: features_lib.Statistics

@@ -34,10 +34,10 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiTaskModel(passes.Passes):
-    """Several heads on a shared network, as an Estimator's `model_fn`."""
+    """A shared network with several heads, as an Estimator's `model_fn`."""
 
     def fitted(self, statistics: features_lib.Statistics) -> "MultiTaskModel":
-        """Return the model with what its heads learned of the training split, and baselines."""
+        """Return the model with everything that heads and metrics learn before training."""
         heads = [types.read_member(head, types.Head, "fitted")(statistics) for head in self.heads]
         combined = [
             types.read_member(part, types.CombinedMetric, "fitted")(statistics)
@@ -46,7 +46,7 @@ class MultiTaskModel(passes.Passes):
         return dataclasses.replace(self, heads=heads, combined_metrics=combined)
 
     def fill_schedules(self, train_steps: int) -> "MultiTaskModel":
-        """Return the model whose schedules last as long as the run, unless they say how long."""
+        """Return the model; schedules without a length get the length of the run."""
         return schedules.fill_decay_steps(self, train_steps)
 
     def model_fn(
@@ -57,14 +57,14 @@ class MultiTaskModel(passes.Passes):
         *,
         options: graph_options.GraphOptions,
     ) -> compat.estimator.EstimatorSpec:
-        """Build one of the graphs of `tf.estimator.Estimator`, which calls it for each.
+        """Build a graph; `tf.estimator.Estimator` calls this once for each graph.
 
         Args:
           features: {field: [B, ...]}; with `GraphOptions.loop`, in training, an iterator of
             (features, labels) instead.
           labels: {field: [B, ...]}; None in prediction.
           mode: a `tf.estimator.ModeKeys`.
-          options: what else the graph depends on.
+          options: the other options of the graph.
         """
         if options.extensions is None:
             options = dataclasses.replace(options, extensions=self.step_extensions)
@@ -73,12 +73,12 @@ class MultiTaskModel(passes.Passes):
         saver = stacks.add_saver()
         if saver is None or mode != compat.estimator.ModeKeys.PREDICT:
             return spec
-        saver.build()  # An export takes a saver that is built, and from the scaffold alone.
+        saver.build()  # An export needs a built saver, and reads it only from the scaffold.
         return spec._replace(scaffold=tf1.train.Scaffold(saver=saver))
 
     def _can_stack(self, options: graph_options.GraphOptions) -> bool:
-        """Tell whether equal tasks may share variables in a graph."""
-        # Slices and audits know nothing of stacks.
+        """Return whether equal tasks may share variables in this graph."""
+        # Slices, and extensions such as audits, do not handle stacked variables.
         suits = [getattr(make, "suits_stacks", False) for make in options.extensions or ()]
         is_plain = options.slices == 1 and options.precision == precision_lib.PLAIN
         return is_plain and all(suits) and self.stacks_tasks
@@ -90,7 +90,7 @@ class MultiTaskModel(passes.Passes):
         mode: str,
         options: graph_options.GraphOptions,
     ) -> compat.estimator.EstimatorSpec:
-        """Build a graph, as `model_fn` says."""
+        """Build a graph; see `model_fn`."""
         if mode == compat.estimator.ModeKeys.TRAIN:
             plain = functools.partial(self._step, options)
             step = self.held.wrap_step(options.precision.wrap_step(plain))
@@ -103,7 +103,7 @@ class MultiTaskModel(passes.Passes):
                 mode, loss=loss, train_op=result.step, **options.training_hooks(result)
             )
 
-        with summaries.drop_summaries():  # They are written in training alone.
+        with summaries.drop_summaries():  # Only training writes summaries.
             return self._infer(features, labels, mode, options)
 
     def _infer(
@@ -182,10 +182,10 @@ class MultiTaskModel(passes.Passes):
     def differentiate(
         self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics
     ) -> balanced.Balanced:
-        """Build the gradients that a step would go by, from a pass as in evaluation.
+        """Build the gradients of a training step, from a pass as in evaluation.
 
-        The losses are weighted, and the gradients combined, by the state that the variables have.
-        Nothing is dropped out, mixed or added to UPDATE_OPS.
+        Weighting and surgery use the present values of their variables. Dropout and mixing are off,
+        and UPDATE_OPS stay as they are.
         """
 
         def build(features: Any, labels: Any) -> tuple[Any, dict[str, tf.Tensor]]:
@@ -208,7 +208,7 @@ class MultiTaskModel(passes.Passes):
         labels: types.Tensors,
         training: bool = True,
     ) -> whole_batch.ForwardPass:
-        """Compute the losses of these rows, and of samples of them, from features and labels."""
+        """Compute the losses of these rows, and of samples of these rows."""
         scope = tf1.get_variable_scope()
         with contextlib.ExitStack() as stack:
             around = [one.around_network() for one in extensions_lib.current()]
@@ -247,7 +247,7 @@ class MultiTaskModel(passes.Passes):
         return whole_batch.ForwardPass(losses, towers.shared, apart, watched=watched)
 
     def _infer_rows(self, activations: types.Activations) -> dict[str, row_losses.RowLosses]:
-        """Compute the auxiliary losses of a pass as in evaluation; 0 of those that need a step."""
+        """Compute auxiliary losses as in evaluation; 0 for losses that only a step can compute."""
         emitted = activations.emitted
         parts = [p for p in self.built_losses if emitted_losses.is_inferred(p, emitted)]
         found = row_losses.compute(parts, activations)
@@ -257,7 +257,7 @@ class MultiTaskModel(passes.Passes):
     def _mix_losses(
         self, logits: types.Tensors, labels: types.Tensors, mixture: types.Mixture
     ) -> dict[str, tf.Tensor]:
-        """Compute the losses of mixed rows: by their own labels, and by those of their partners."""
+        """Compute the losses of mixed rows, from their own labels and their partners' labels."""
         others = {name: tf.gather(values, mixture.partners) for name, values in labels.items()}
         own, of_partners = (
             self._compute_losses(logits, labels),
@@ -276,20 +276,20 @@ class MultiTaskModel(passes.Passes):
     def weigh_losses(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses of tasks and auxiliary losses, {name: scalar} -> {name: scalar}.
 
-        Auxiliary losses are then multiplied by their own weights, which no weighting makes up for.
+        Each auxiliary loss is then multiplied by its own weight, which the weighting never sees.
         """
         weighted = self.weighting(losses, step)
         own = {p.name: row_losses.compute_coefficient(p, step) for p in self.built_losses}
         return {name: own[name] * loss if name in own else loss for name, loss in weighted.items()}
 
     def _compute_losses(self, logits: types.Tensors, labels: types.Tensors) -> types.Tensors:
-        # What compares the gradients of tasks has to see which variables are a task's own.
+        # Surgery has to see which variables belong to a single task.
         if self.adds_losses:
             return together.compute_losses(self.heads_with_loss, logits, labels)
         return {h.name: h.loss(logits[h.name], labels) for h in self.heads_with_loss}
 
     def _export_outputs(self, logits: types.Tensors, predictions: types.Tensors) -> dict[str, Any]:
-        """Return a signature per head and kind, and `serving_default` with all predictions."""
+        """Return a signature for each head and kind, and `serving_default` with all predictions."""
         found = together.build_export_outputs(self.heads, logits, predictions)
         signatures = {
             task if kind == "predict" else f"{task}/{kind}": output

@@ -1,4 +1,4 @@
-"""From features to logits: encode, mix, network, heads."""
+"""From features to logits: encode the columns, mix rows, run the network and the heads."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ tf1 = tf.compat.v1
 
 
 class Outputs(NamedTuple):
-    """What goes into the network, what comes out of it and its heads, and how rows are mixed."""
+    """The inputs and outputs of network and heads, and the mixture of rows (None: not mixed)."""
 
     encoded: types.Tensors
     inputs: types.Tensors
@@ -36,14 +36,14 @@ class Outputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Passes(settings.Settings):
-    """A model's way from features to logits, in training and without it."""
+    """The pass of a model from features to logits, in training, evaluation and prediction."""
 
     def infer_activations(
         self, features: types.Tensors, labels: types.Tensors, statistics: features_lib.Statistics
     ) -> activations_lib.Activations:
-        """Compute what auxiliary losses read, as in evaluation: no row depends on another one.
+        """Compute the inputs of auxiliary losses, as in evaluation: rows do not affect each other.
 
-        Nothing is added to UPDATE_OPS.
+        UPDATE_OPS stay as they are.
         """
         scope = tf1.get_variable_scope()
         with (
@@ -61,9 +61,9 @@ class Passes(settings.Settings):
         return self._build_network(self._encode(features, statistics, training), training)
 
     def build_logits(self, towers: types.Tensors, features: types.Tensors) -> dict[str, tf.Tensor]:
-        """Run every head, {task: [B, H]} of those with a tower -> {task: [B, C]} of all.
+        """Run every head, {task: [B, H]} of heads with a tower -> {task: [B, C]} of all heads.
 
-        Heads that are calibrated by slices look at the features of their rows, {field: [B, ...]}.
+        Heads with calibration slices also read the features of the rows, {field: [B, ...]}.
         """
 
         def build(head: types.Head, tower: tf.Tensor) -> tf.Tensor:
@@ -84,7 +84,7 @@ class Passes(settings.Settings):
     def build_outputs(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> Outputs:
-        """Encode the features, run network and heads; nothing is mixed but in training."""
+        """Encode the features, run network and heads; rows are mixed only in training."""
         with self._separate_tasks(training), self.quantization.quantize_network(training):
             encoded = self._encode(features, statistics, training)
             mixture = self.mixing(encoded) if self.mixing is not None and training else None
@@ -96,7 +96,7 @@ class Passes(settings.Settings):
     def run_again(
         self, features: types.Tensors, inputs: types.Tensors, training: bool
     ) -> tuple[types.Towers, dict[str, tf.Tensor]]:
-        """Run network and heads on other inputs, of rows that have these features."""
+        """Run network and heads on other inputs for the rows with these features."""
         quantized = self.quantization.quantize_network(training, requires_use=False)
         with self._separate_tasks(training), quantized:
             towers = self._build_network(inputs, training)
@@ -111,7 +111,7 @@ class Passes(settings.Settings):
         found: types.Tensors,
         training: bool,
     ) -> activations_lib.Activations:
-        """Return all that an auxiliary loss, or an attack, may look at."""
+        """Return all tensors that an auxiliary loss, or an attack, may read."""
         forward = functools.partial(self.run_again, features, training=training)
         of_network = outputs.inputs, outputs.towers, outputs.logits
         return activations_lib.Activations(
@@ -121,7 +121,7 @@ class Passes(settings.Settings):
     def show_mixed(
         self, activations: activations_lib.Activations, encoded: types.Tensors
     ) -> Callable[[types.AuxiliaryLoss], types.Activations]:
-        """Return what an auxiliary loss sees of mixed rows: them, or the rows as they were."""
+        """Return a function: auxiliary loss -> the activations of unmixed or mixed rows for it."""
 
         @functools.cache
         def run_plain() -> types.Activations:
@@ -135,17 +135,17 @@ class Passes(settings.Settings):
         return show
 
     def name_predictions(self, logits: types.Tensors) -> dict[str, tf.Tensor]:
-        """Predict by every head, {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
+        """Predict with every head, {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
         return together.build_predictions(self.heads, logits)
 
     def build_scaffold(self) -> tf.compat.v1.train.Scaffold | None:
-        """Return what restores the weights to predict with; None where they are those trained."""
+        """Return a scaffold that restores averaged or unmasked weights; None if there are none."""
         averaged = types.read_member(self.update, types.Update, "average")
         is_hidden = any(part.hides_weights for part in self.pruning)
         return tf1.train.Scaffold(saver=averaging.Saver()) if averaged or is_hidden else None
 
     def _separate_tasks(self, training: bool) -> contextlib.AbstractContextManager[bool]:
-        # See `separate_tasks`: surgery tells by the graph which variables are a task's own.
+        # Surgery reads from the graph which variables belong to one task: see `separate_tasks`.
         return trunk.separate_tasks(training and not self.adds_losses)
 
     def _encode(
@@ -155,7 +155,7 @@ class Passes(settings.Settings):
         if training:
             changed = [part.columns for part in self.columns if getattr(part, "augmentations", ())]
             for name in [name for columns in changed for name in columns]:
-                # Each image is changed by its own draws, through ops that no proof knows.
+                # Each image has its own random changes, through ops that the proof does not know.
                 inputs[name] = proof.declare(inputs[name])
         return inputs
 
@@ -180,7 +180,7 @@ class Passes(settings.Settings):
 
 
 def _check_tower(where: str, head: types.Head, shape: tf.TensorShape) -> None:
-    """Fail unless a tower is a map where the label of its head is one, and else a vector."""
+    """Fail unless a tower is a map for a head with a label map, and a vector for other heads."""
     rank, rule, fix = 2, "be [B, H] of a known H", ""
     if types.read_member(head, types.Head, "is_dense"):
         rank, rule = 4, "be a map, [B, H, W, C] of known sizes"

@@ -1,4 +1,4 @@
-"""The parts of a model, their checks, and what follows from them before any tensor exists."""
+"""The parts of a model, their checks, and the facts that follow from the parts without a graph."""
 
 import dataclasses
 import functools
@@ -29,27 +29,25 @@ class Settings:
     """The parts of a model.
 
     Attributes:
-      columns: how features become the network's inputs; scope `features/<column>`.
-      network: from the inputs to one tower per task; scope `network`.
+      columns: turn features into the network's inputs; scope `features/<column>`.
+      network: turns the inputs into one tower for each task; scope `network`.
       heads: the tasks; scope `head/<task>`.
-      update: from gradients to a training step.
+      update: turns gradients into a training step.
       weighting: scales the losses of the tasks; scope `balancing`. Equal weights by default.
       surgery: combines the tasks' gradients; a plain sum by default.
-      freezing: what does not move, for good or up to a step; nothing by default.
-      quantization: whose weights and inputs have few values; nothing by default.
-      pruning: which weights are cut while the network trains; none by default.
-      mixing: what mixes the rows of a batch in training, such as `mixing.Mixup`; None by default.
-        Every head has to know the loss of each row, as `types.ExampleHead` does.
-      auxiliary_losses: losses without a head, such as `auxiliary.VirtualAdversarial`, which
-        training alone computes and which are balanced as the losses of tasks; scope
-        `auxiliary/<name>`.
-      slices: {field: values}, of features or labels that hold one value: evaluations have every
-        metric for the rows of each value as well, as `income/auc@country=DE`. Two numbers (from,
-        to) are a value too, for all from the first on and below the second, of which either may be
-        None: `@age=30..40`.
-      combined_metrics: what evaluations compute from the metrics of several tasks, such as
+      freezing: holds variables still, for good or up to a step; none by default.
+      quantization: rounds chosen weights and inputs to few values; none by default.
+      pruning: cuts chosen weights while the network trains; none by default.
+      mixing: mixes the rows of a batch in training, such as `mixing.Mixup`; None by default. Every
+        head then has to compute a loss for each row, as `types.ExampleHead` does.
+      auxiliary_losses: losses without a head, such as `auxiliary.VirtualAdversarial`. Only training
+        computes them, and it balances them like the losses of tasks; scope `auxiliary/<name>`.
+      slices: {field: values} of features or labels. Evaluations repeat every metric for the rows
+        with each value, as `income/auc@country=DE`. Two numbers (from, to) choose the rows from the
+        first number up to just below the second: `@age=30..40`. One of them may be None.
+      combined_metrics: computed by evaluations from the metrics of several tasks, such as
         `combined.MeanGain`.
-      extensions: act in every training step, beside those that other parts bring; see
+      extensions: act in every training step, beside the extensions that other parts bring; see
         `types.StepExtension`.
     """
 
@@ -97,7 +95,7 @@ class Settings:
         types.check_parts(self._parts, "check_model", self)
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the data have the fields of its parts, and its sampler suits the heads."""
+        """Fail unless the data have the fields of the parts, and the sampler suits the heads."""
         spec, sampler = experiment.data.spec, experiment.data.sampler
         for field in self.slices:
             checks.one_of("MultiTaskModel.slices", field, spec.fields)
@@ -113,7 +111,7 @@ class Settings:
             _check_sampler(sampler, head)
 
     def _check_heads(self) -> None:
-        """Fail unless there are columns and heads, and each task has a name of its own."""
+        """Fail unless there are columns and heads, and the names of the tasks differ."""
         checks.is_a("MultiTaskModel.heads", self.heads, (list, tuple), "be a list")
         for setting in ("columns", "heads"):
             value = getattr(self, setting)
@@ -128,7 +126,7 @@ class Settings:
         checks.unique("MultiTaskModel.heads", self.tasks)
 
     def _check_combined_metrics(self) -> None:
-        """Fail unless each is one, with a name of its own."""
+        """Fail unless each entry is a combined metric, and the names differ."""
         where, rule = "MultiTaskModel.combined_metrics", "be a list, such as [@combined.MeanGain()]"
         checks.is_a(where, self.combined_metrics, (list, tuple), rule)
         for part in self.combined_metrics:
@@ -136,7 +134,7 @@ class Settings:
         checks.unique(where, [*_OF_ALL_TASKS, *(part.name for part in self.combined_metrics)])
 
     def _check_auxiliary_losses(self) -> None:
-        """Fail unless each has a name of its own and suits the heads."""
+        """Fail unless each auxiliary loss suits the heads, and the names differ."""
         where = "MultiTaskModel.auxiliary_losses"
         checks.is_a(where, self.auxiliary_losses, (list, tuple), "be a list")
         for part in self.auxiliary_losses:
@@ -152,7 +150,7 @@ class Settings:
         checks.unique(f"MultiTaskModel.heads and {where.partition('.')[2]}", names)
 
     def _check_composed(self) -> None:
-        """Fail unless heads without a tower can be composed, and those without a loss learn."""
+        """Fail unless every head without a tower can be composed, and every tower learns."""
         where, tower_tasks = "MultiTaskModel.heads", self.tower_tasks
         for head in self.heads:
             for task in types.read_member(head, types.Head, "composes"):
@@ -175,7 +173,7 @@ class Settings:
             checks.fail(where, rule, list(self.loss_names), fix)
 
     def _check_mixing(self) -> None:
-        """Fail unless what is mixed has a meaning for every head."""
+        """Fail unless every head and auxiliary loss can train on mixed rows."""
         where = "MultiTaskModel.mixing"
         checks.require_part(where, self.mixing, "mixing.Mixup", arguments=1)
         for head in self.heads:
@@ -188,7 +186,7 @@ class Settings:
             checks.require(not reads, where, rule, self.mixing)
 
     def _check_places(self, head: types.Head) -> None:
-        """Fail if images change where the map of a head stays as it is."""
+        """Fail if augmentations or mixing move pixels of an image but not of its label map."""
         for part in (p for column in self.columns for p in getattr(column, "augmentations", ())):
             moves = types.read_member(part, types.Augmentation, "moves_pixels")
             rule = f"hold nothing that moves pixels, which the map of task {head.name!r} would not"
@@ -206,12 +204,12 @@ class Settings:
 
     @property
     def tower_tasks(self) -> tuple[str, ...]:
-        """The tasks that get a tower of the network: those that are not composed of others."""
+        """The tasks with a tower of the network; other tasks are composed of these."""
         return tuple(h.name for h in self.heads if not types.read_member(h, types.Head, "composes"))
 
     @property
     def heads_with_loss(self) -> Sequence[types.Head]:
-        """The heads whose own losses training adds up."""
+        """The heads whose losses training adds up."""
         return [head for head in self.heads if types.read_member(head, types.Head, "has_loss")]
 
     @property
@@ -225,15 +223,15 @@ class Settings:
         own = (head.name for head in self.heads_with_loss)
         return (*own, *(part.name for part in self.built_losses))
 
-    @functools.cached_property  # All settings of all parts are looked through.
+    @functools.cached_property  # The search goes through all settings of all parts.
     def _all_losses(self) -> Sequence[types.AuxiliaryLoss]:
-        """The auxiliary losses that are set, and those that columns and the network emit."""
+        """The auxiliary losses of the setting, then those that columns and the network emit."""
         emitted = emitted_losses.find_losses([*self.columns, self.network])
         return [*self.auxiliary_losses, *emitted]
 
     @property
     def built_losses(self) -> Sequence[types.AuxiliaryLoss]:
-        """The auxiliary losses that a step computes: those that do not weigh 0 for good."""
+        """The auxiliary losses that a step computes: all but those with a constant weight of 0."""
         losses = self._all_losses
         weights = (types.read_member(p, types.AuxiliaryLoss, "weight") for p in losses)
         return [
@@ -253,7 +251,7 @@ class Settings:
 
     @property
     def are_rows_apart(self) -> bool:
-        """Whether a row goes through a training step alone as it does among others."""
+        """True if a training step computes a row alone as it does among other rows."""
         apart = [
             types.read_member(p, types.AuxiliaryLoss, "are_rows_apart") for p in self.built_losses
         ]
@@ -261,25 +259,25 @@ class Settings:
 
     @property
     def are_losses_apart(self) -> bool:
-        """Whether no head compares rows with each other."""
+        """True if no head compares rows with each other."""
         return all(types.read_member(head, types.Head, "are_rows_apart") for head in self.heads)
 
     @property
     def held(self) -> freezing_lib.Freezing:
-        """What does not move: by the setting, and by what the network needs."""
+        """The variables that do not move: by the setting, and as the network requires."""
         return types.read_member(self.network, types.Network, "hold")(self.freezing)
 
     @property
     def adds_losses(self) -> bool:
-        """Whether gradients are those of the plain sum of the weighted losses."""
+        """True if the gradient is the gradient of the plain sum of the weighted losses."""
         return isinstance(self.surgery, surgery_lib.Sum)
 
     @property
     def stacks_tasks(self) -> bool:
-        """Whether equal tasks may share variables of the graph, as `mtl.variables.stacks` says.
+        """True if equal tasks may share variables of the graph; see `mtl.variables.stacks`.
 
-        Only with parts that are known to choose no variable by its name, and to treat a variable
-        entry by entry: a part of one's own may do anything.
+        All parts have to be known to ignore the names of variables, and to treat variables entry
+        by entry. Your own parts, and subclasses, may do anything.
         """
         are_plain = (
             type(self.network) is networks.SharedBottom,
@@ -296,25 +294,25 @@ class Settings:
 
     @property
     def _parts(self) -> list[Any]:
-        """All parts; what those bring that come first is outermost in a step."""
+        """All parts; extensions of earlier parts are further out in a step."""
         first = (self.pruning, self.columns, self.network, self.heads, self.built_losses)
         last = (self.mixing, self.weighting, self.surgery, self.update, self.combined_metrics)
         return [*first, *last, self.freezing, self.quantization]
 
-    @functools.cached_property  # All settings of all parts are looked through.
+    @functools.cached_property  # The search goes through all settings of all parts.
     def step_extensions(self) -> Sequence[types.MakeExtension]:
-        """What makes the extensions of a training step: those set, then those that parts bring."""
+        """Functions that make the extensions of a training step: of the setting, then of parts."""
         parts = types.walk_parts(self._parts)
         brought = [part.step_extension for part in parts if hasattr(part, "step_extension")]
         return [*self.extensions, *dict.fromkeys(brought)]
 
     @property
     def reads_losses(self) -> bool:
-        """Whether weighting or surgery decide by the values of the losses."""
+        """True if weighting or surgery decide by the values of the losses."""
         return balanced.read_losses(self.weighting, self.surgery)
 
     def find_direction(self, metric: str) -> bool | None:
-        """Return whether a higher value of a metric is better; None where nothing tells."""
+        """Return whether a higher value of a metric is better; None if unknown."""
         if metric in _LOSSES:
             return False
         for part in self.combined_metrics:
@@ -328,7 +326,7 @@ class Settings:
         return found[0][1] if found else None
 
     def find_main_metrics(self, metrics: Iterable[str]) -> list[str]:
-        """Return of these evaluation metrics the most telling of every task, and combined ones."""
+        """Return, out of these metrics, the first that each head ranks, then combined ones."""
         metrics = list(metrics)
         names = [metric.partition("/")[::2] for metric in metrics]
         mains = []
@@ -340,22 +338,22 @@ class Settings:
         return [*mains, *(p.name for p in self.combined_metrics if p.name in metrics)]
 
     def find_first_final_step(self, train_steps: int) -> int:
-        """Return the step from which checkpoints are as sparse as they are to be.
+        """Return the step from which checkpoints have their final sparsity.
 
-        0 where nothing is pruned, or where the run ends before.
+        0 if the model prunes nothing, or if the run ends earlier.
         """
         first = max((part.schedule.last_step + 1 for part in self.pruning), default=0)
         return first if first <= train_steps else 0
 
     @property
     def column_files(self) -> dict[str, str]:
-        """{what it is for: path} of the files that the columns' settings name."""
+        """The files that the columns' settings name, {purpose: path}."""
         named = (types.read_member(column, types.Column, "files") for column in self.columns)
         return {f"features/{output}": path for files in named for output, path in files.items()}
 
     @property
     def training_files(self) -> dict[str, str]:
-        """The files that training reads, {what: path}, such as those of columns, and masks."""
+        """The files that training reads, {purpose: path}: of columns, masks, auxiliary losses."""
         entries = self.freezing.entries.items()
         masks = {f"Freezing.entries[{key!r}]": getattr(mask, "path", None) for key, mask in entries}
         read = {what: path for what, path in masks.items() if path}
@@ -365,7 +363,7 @@ class Settings:
         return {**self.column_files, **read}
 
     def row_names(self, statistics: features_lib.Statistics) -> dict[str, types.RowNames]:
-        """Return what rows of variables stand for, tokens or classes: {scope: names}."""
+        """Return the tokens or classes that rows of variables stand for, {scope: names}."""
         named: dict[str, types.RowNames] = {}
         for column in self.columns:
             of_column = types.read_member(column, types.Column, "row_names")(statistics)
@@ -378,7 +376,7 @@ class Settings:
 
 
 def _check_sampler(sampler: Any, head: types.Head) -> None:
-    """Fail if a sampler corrects what a loss corrects, or parts the groups that a head ranks."""
+    """Fail if sampler and loss correct the same imbalance, or the sampler splits groups."""
     balanced = types.read_member(head, types.Head, "balances")
     twice = sampler and sampler.balances and sampler.balances == balanced
     rule = f"not balance {balanced!r} where the loss of {head.name!r} does"
@@ -391,7 +389,7 @@ def _check_sampler(sampler: Any, head: types.Head) -> None:
     checks.require(not group or is_whole, "Pipeline.sampler", rule, sampler, fix)
 
 
-# {setting: (how many arguments its part takes, an example)}.
+# {setting: (the number of arguments of its part, an example)}.
 _CALLED: dict[str, tuple[int, str]] = {
     "network": (3, "networks.SharedBottom"),
     "update": (3, "update.Update"),

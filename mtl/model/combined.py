@@ -31,9 +31,9 @@ class Combined(types.CombinedMetric, abc.ABC):
     """The base of metrics that compare several other metrics with baselines.
 
     Attributes:
-      baselines: {"<task>/<metric>": a number, or the folder of a run}. A folder stands for the value
-        at that run's best checkpoint, or at its last one if it keeps no best. It is read once,
-        when training starts.
+      baselines: {"<task>/<metric>": a number, or the folder of a run}. A folder stands for
+        the value at that run's best checkpoint, or at its last one if it keeps no best. It is
+        read once, when training starts.
       name: the name of this metric.
     """
 
@@ -112,7 +112,7 @@ class MeanGain(Combined):
 class Hypervolume(Combined):
     """`prod max(0, m - b)`, or b - m if lower is better: the volume between m and b.
 
-    The hypervolume of one point by the reference point b: E. Zitzler and L. Thiele, "Multiobjective
+    The hypervolume of a point with the reference point b: E. Zitzler and L. Thiele, "Multiobjective
     Evolutionary Algorithms: A Comparative Case Study and the Strength Pareto Approach", 1999. The
     volume is 0 if any metric fails to beat its baseline: one task cannot pay for another.
     Choose baselines that every usable checkpoint beats, such as an AUC of 0.5. The unit of a metric

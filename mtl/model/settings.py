@@ -231,7 +231,7 @@ class Settings:
 
     @property
     def built_losses(self) -> Sequence[types.AuxiliaryLoss]:
-        """The auxiliary losses that a step computes: all but those with a constant weight of 0."""
+        """The auxiliary losses that a step computes: all except for constant weights of 0."""
         losses = self._all_losses
         weights = (types.read_member(p, types.AuxiliaryLoss, "weight") for p in losses)
         return [
@@ -326,7 +326,7 @@ class Settings:
         return found[0][1] if found else None
 
     def find_main_metrics(self, metrics: Iterable[str]) -> list[str]:
-        """Return, out of these metrics, the first that each head ranks, then combined ones."""
+        """Return each task's most telling metric out of these, then the combined ones."""
         metrics = list(metrics)
         names = [metric.partition("/")[::2] for metric in metrics]
         mains = []

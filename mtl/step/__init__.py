@@ -1,1 +1,1 @@
-"""One training step in the graph: its loop, parts of a batch, state, draws and summaries."""
+"""One training step in the graph: its loop, the parts of its batch, state, draws and summaries."""

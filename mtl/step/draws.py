@@ -1,9 +1,9 @@
-"""Seeds of random draws: of the run and the step alone, so that a restored run repeats them.
+"""Seeds of random draws; they depend on the run and the step, so a restored run repeats its draws.
 
 keep = draws.draw_uniform(shape, draws.make_step_seed("dropout"))
-with draws.draw_for_slice(index):               # another slice of the batch draws other numbers
+with draws.draw_for_slice(index):               # each slice of the batch draws its own numbers
     layers.dropout(hidden, 0.1, "dropout", training=True)
-offsets = draws.draw_rows("crop", num_rows, 2)  # a row draws the same ones in whatever slice it is
+offsets = draws.draw_rows("crop", num_rows, 2)  # the same for a row, whichever slice holds it
 with draws.draw_again(1): ...                   # another pass over these rows draws other numbers
 """
 
@@ -20,9 +20,13 @@ tf1 = tf.compat.v1
 
 
 class _Slice(NamedTuple):
-    """The number of a slice among so many that are equally large, and of the pass over it.
+    """The place of a slice among equal slices of the batch, and the pass over it.
 
-    `names` are those of the draws of a pass that draws anew.
+    Attributes:
+      number: of the slice, from 0.
+      total: how many slices there are.
+      again: the number of the pass; 0 is the first.
+      names: gets the names of the draws of this pass; None if nobody reads them.
     """
 
     number: tf.Tensor | int = 0
@@ -37,18 +41,18 @@ _SLICE: ambient.Ambient[_Slice] = ambient.Ambient("slice index", default=_Slice(
 def draw_for_slice(
     index: tf.Tensor | int, count: tf.Tensor | int = 1
 ) -> contextlib.AbstractContextManager[object]:
-    """Have layers within it draw for this one of `count` slices of the batch.
+    """Let layers within the context draw for this one of `count` slices of the batch.
 
-    Slices have draws of their own. `draw_rows` needs their number.
+    Each slice draws its own numbers. Only `draw_rows` needs the count.
     """
     return _SLICE.set(_SLICE.get()._replace(number=index, total=count))
 
 
 @contextlib.contextmanager
 def draw_again(number: int) -> Iterator[list[str]]:
-    """Have layers within it draw other numbers for the same slice; 0 repeats the draws.
+    """Let layers within the context draw other numbers for the same slice; 0 repeats the draws.
 
-    Yields the names of what is drawn by step.
+    Yields a list, which gets the name of each draw that `make_step_seed` seeds.
     """
     names: list[str] = []
     with _SLICE.set(_SLICE.get()._replace(again=number, names=names)):
@@ -56,8 +60,8 @@ def draw_again(number: int) -> Iterator[list[str]]:
 
 
 def draw_without_xla() -> contextlib.AbstractContextManager[None]:
-    """Leave what is drawn within it to TensorFlow's kernels: XLA would draw other numbers."""
-    if tf.executing_eagerly():  # XLA compiles graphs alone.
+    """Keep draws within the context out of XLA, which would draw other numbers."""
+    if tf.executing_eagerly():  # XLA compiles only graphs.
         return contextlib.nullcontext()
     return tf.xla.experimental.jit_scope(compile_ops=False)
 
@@ -65,7 +69,7 @@ def draw_without_xla() -> contextlib.AbstractContextManager[None]:
 def draw_uniform(
     shape: tf.Tensor | Sequence[int], seed: tf.Tensor, minval: float = 0.0
 ) -> tf.Tensor:
-    """Draw float32 numbers in [minval, 1), the same whether XLA compiles what reads them or not."""
+    """Draw float32 numbers in [minval, 1), the same with and without XLA."""
     with draw_without_xla():
         return tf.random.stateless_uniform(shape, seed, minval=minval)
 
@@ -73,13 +77,13 @@ def draw_uniform(
 def make_step_seed(name: str) -> tf.Tensor:
     """Make a seed [2] int32 of the run, the scope with `name`, the slice and the step.
 
-    It is for stateless draws. The run counts by its seed, the slice by its number among those of
-    the batch. The graph must hold a global step.
+    It is for stateless draws. The seed of the run, and the number of the slice in the batch, go
+    into it. The graph must hold a global step.
     """
     scope = f"{tf1.get_variable_scope().name}/{name}"
     run_seed = tf1.get_default_graph().seed or 0
     step = tf.cast(tf1.train.get_global_step(), tf.int32)
-    own = tf.cast(_SLICE.get().number, tf.int32) * 0x61C88647  # Wraps around; slices lie far apart.
+    own = tf.cast(_SLICE.get().number, tf.int32) * 0x61C88647  # Wraps: spreads the slices' seeds.
     if again := _SLICE.get().again:
         own += (again * 0x27D4EB2F) & 0x7FFFFFFF
     if (names := _SLICE.get().names) is not None:
@@ -91,13 +95,13 @@ def make_step_seed(name: str) -> tf.Tensor:
 def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
     """Draw uniform numbers in [0, 1) for the rows of this slice, [num_rows, size].
 
-    They count by the run, the scope with `name`, the step and the place of the row in the batch of
-    all slices and replicas: how the batch is cut changes none of them.
+    They depend on the run, the scope with `name`, the step, and the place of the row in the whole
+    batch. The number of slices and replicas does not change them.
     """
     own = _SLICE.get()
     with draw_for_slice(0):
         seed = make_step_seed(name)
-    # Drawn for all rows at once, as no generator of TensorFlow's takes a seed for each row.
+    # Draws for all rows at once: TensorFlow's generators take no seed per row.
     drawn = draw_uniform([own.total * num_rows, size], seed)
     if isinstance(own.total, int) and own.total == 1:
         return drawn
@@ -107,14 +111,14 @@ def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
 def make_run_seed(name: str) -> tf.Tensor:
     """Make a seed [2] int32 of the run and a name, the same in every step and slice."""
     run_seed = tf1.get_default_graph().seed or 0
-    # No step has this number: the draw is no other one's.
+    # No step is numbered -1, so no step draws the same numbers.
     return tf.constant([(run_seed ^ zlib.crc32(name.encode())) & 0x7FFFFFFF, -1])
 
 
 def make_balancing_seed(index: int = 0) -> tf.Tensor:
     """Make a seed [2] int32 of the run and the global step, the same for every slice.
 
-    A scheme of its own, older than `make_step_seed`: runs that go on have to draw as they did.
+    Older than `make_step_seed`, and kept: resumed runs have to repeat their draws.
     """
     run = (tf1.get_default_graph().seed or 0) ^ zlib.crc32(f"balancing/{index}".encode())
     step = tf.cast(tf1.train.get_or_create_global_step().read_value(), tf.int32)

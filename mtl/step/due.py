@@ -1,4 +1,4 @@
-"""Steps at which something is due: multiples of a number, or chosen ones.
+"""Chooses the steps of an action: multiples of a number, or a list of steps.
 
 when = due.Due.from_setting([100, 110], every=50)        # or True for every 50, or 20, or False
 when.includes(100)                                       # True
@@ -18,10 +18,10 @@ When = bool | int | Sequence[int]
 
 
 class Due(NamedTuple):
-    """Global steps: every multiple of `every`, or those of `at`.
+    """Global steps: every multiple of `every`, or the steps in `at`.
 
     Attributes:
-      every: 0 where single steps are chosen.
+      every: 0 if `at` lists the steps.
       at: the chosen steps, in order.
     """
 
@@ -30,17 +30,17 @@ class Due(NamedTuple):
 
     @classmethod
     def from_setting(cls, when: When, every: int) -> "Due | None":
-        """Return what a setting means; None for False, multiples of `every` for True."""
+        """Return the steps of a setting; None for False, multiples of `every` for True."""
         if when is True or when is False:
             return cls(every) if when else None
         return cls(when) if isinstance(when, int) else cls(0, tuple(sorted(when)))
 
     def includes(self, step: int) -> bool:
-        """Return whether something is due at a step."""
+        """Return whether these steps include a step."""
         return step % self.every == 0 if self.every else step in self.at
 
     def tell(self, step: tf.Tensor) -> tf.Tensor:
-        """Return whether something is due at a step, int64 scalar -> bool scalar."""
+        """Return whether these steps include a step, int64 scalar -> bool scalar."""
         if self.every:
             return tf.equal(step % self.every, 0)
         return tf.reduce_any(tf.equal(step, np.array(self.at, np.int64)))

@@ -1,10 +1,9 @@
-"""Losses that parts of a network compute of what they do, such as how far codes are from vectors.
+"""Losses that parts of a network emit, such as the distance between codes and vectors.
 
-emitted_losses = {"commitment": 0.25}                      # of the part: {name: weight}
-emitted.add("commitment", lambda: compute_losses(hidden))  # where it is built: losses of rows, [B]
+emitted_losses = {"commitment": 0.25}                      # in the part: {name: weight}
+emitted.add("commitment", lambda: compute_losses(hidden))  # in its call: losses of rows, [B]
 
-They become auxiliary losses of the run. Neither evaluation nor a second pass of a step has them
-computed.
+A run adds them as auxiliary losses. Evaluations, and further passes of a step, do not compute them.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ from mtl import ambient
 
 
 def add(name: str, compute: Callable[[], tf.Tensor]) -> None:
-    """Add the losses of rows, [B] of float32, to those of this name; 0 for rows that have none."""
+    """Add losses of rows, [B] float32, under a name; 0 for rows without a loss."""
     found = _FOUND.get()
     if found is not None:
         losses = compute()
@@ -25,7 +24,7 @@ def add(name: str, compute: Callable[[], tf.Tensor]) -> None:
 
 @contextlib.contextmanager
 def collect() -> Iterator[dict[str, tf.Tensor]]:
-    """Have losses computed within it; yield them by name."""
+    """Compute the losses that `add` gets within the context; yield them by name."""
     found: dict[str, tf.Tensor] = {}
     with _FOUND.set(found):
         yield found

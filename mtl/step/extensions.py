@@ -1,8 +1,8 @@
-"""The extensions of the training step that is being built; none in most runs.
+"""The extensions of the training step that is being built; most runs have none.
 
 with extensions.enter([make(model, features, labels) for make in makers]) as entered:
     for extension in entered: ...
-extensions.current()                # the same, from within the network
+extensions.current()                # the same, read within the network
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from mtl import ambient, types
 
 @contextlib.contextmanager
 def enter(extensions: Sequence[types.StepExtension]) -> Iterator[Sequence[types.StepExtension]]:
-    """Build a step with these extensions within it; those that come first are outermost."""
+    """Enter these extensions for the step within the context; the first is the outermost."""
     with contextlib.ExitStack() as stack, _CURRENT.set(tuple(extensions)):
         for extension in extensions:
             stack.enter_context(extension.enter())
@@ -21,7 +21,7 @@ def enter(extensions: Sequence[types.StepExtension]) -> Iterator[Sequence[types.
 
 
 def current() -> Sequence[types.StepExtension]:
-    """Return the extensions of the step that is being built; none outside of a step."""
+    """Return the extensions of the step that is being built; () outside of a step."""
     return _CURRENT.get()
 
 

@@ -12,9 +12,9 @@ from mtl import types
 
 
 def merge_rows(gradient: types.Gradient) -> types.Gradient:
-    """Sum the slices that belong to one row; leave dense gradients and None as they are.
+    """Sum the slices of each row; leave dense gradients and None as they are.
 
-    Without it norms are wrong: slices of 3 and 4 for one row have the norm 7, not 5.
+    Norms need merged rows: slices of 3 and 4 for the same row have the norm 7, not 5.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -33,7 +33,7 @@ def transform_gradient(
 
 
 def add_gradients(gradient: types.Gradient, other: types.Gradient) -> types.Gradient:
-    """Return the sum; sparse if both are sparse."""
+    """Return the sum of two gradients; sparse if both are sparse."""
     if gradient is None or other is None:
         return other if gradient is None else gradient
     sparse = [part for part in (gradient, other) if isinstance(part, tf.IndexedSlices)]
@@ -48,15 +48,15 @@ def add_gradients(gradient: types.Gradient, other: types.Gradient) -> types.Grad
 
 
 def list_values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Tensor]:
-    """Return the tensors of the gradients; those of looked-up tables are their rows alone."""
+    """Return the tensors of the gradients; for looked-up tables, only the values of their rows."""
     return [part.values if isinstance(part, tf.IndexedSlices) else part for part in gradients]
 
 
 def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
     """Return the squared Euclidean norms [N] of N gradients, float64; rows must be merged.
 
-    They are finite wherever the entries are. Sums in float32 overflow at norms of 1.8e19: only then
-    are the gradients read once more, in float64.
+    Finite entries give finite norms. Sums in float32 overflow at norms of 1.8e19; only then does
+    the step read the gradients again, in float64.
     """
 
     def squares(dtype: tf.DType) -> tf.Tensor:
@@ -67,7 +67,7 @@ def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tenso
 
 
 def retry_in_float64(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
-    """Return `squares(tf.float32)` as float64; if it is not finite, `squares(tf.float64)`."""
+    """Return `squares(tf.float32)` as float64, or `squares(tf.float64)` if it is not finite."""
     quick = tf.cast(squares(tf.float32), tf.float64)
     is_finite = tf.math.is_finite(tf.reduce_sum(quick))
     return tf.cond(is_finite, lambda: quick, lambda: squares(tf.float64))
@@ -79,7 +79,7 @@ def norm_from_squares(squares: tf.Tensor) -> tf.Tensor:
 
 
 def take_roots(squares: tf.Tensor) -> tf.Tensor:
-    """Take square roots of float64 as float32; finite ones stay so, at most its largest."""
+    """Return square roots of float64 as float32; finite roots are capped at float32's largest."""
     own = tf.sqrt(squares)
     bounded = tf.where(tf.math.is_finite(own), tf.minimum(own, tf.float32.max), own)
     return tf.cast(bounded, tf.float32)

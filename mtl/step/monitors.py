@@ -1,7 +1,7 @@
-"""Scalars for people to watch, from code that does not return them, such as networks.
+"""Scalars for people to watch, from code that cannot return them, such as networks.
 
 monitors.add("gate/income/entropy", entropy)         # while a training step is being built
-monitors.add_where_due(["mean", "deviation"], compute)   # which takes time, so not in every step
+monitors.add_where_due(["mean", "deviation"], compute)   # slow scalars: only in some steps
 values = monitors.take()                             # {name: scalar} of the step that was built
 """
 
@@ -18,29 +18,29 @@ COLLECTION = "mtl_monitors"
 
 
 def add(name: str, value: tf.Tensor) -> None:
-    """Have the training step that is being built show a scalar under this name."""
+    """Add a scalar to the monitors of the training step that is being built."""
     tf1.add_to_collection(COLLECTION, (name, value))
 
 
 def add_where_due(names: Sequence[str], compute: Callable[[], tf.Tensor]) -> None:
-    """Add scalars that are computed only in steps that somebody looks at.
+    """Add scalars that a step computes only if something reads them.
 
     Args:
-      names: N, of the scalars.
-      compute: gives them, float32 [N]; they are NaN in the steps that it is left out of.
+      names: of the N scalars.
+      compute: returns them, float32 [N]; they are NaN in all other steps.
     """
     tf1.add_to_collection(COLLECTION, (tuple(names), compute))
 
 
 def compute_where(is_due: tf.Tensor) -> contextlib.AbstractContextManager[tf.Tensor | None]:
-    """Have `take` compute what `add_where_due` added where a bool scalar says so."""
+    """Let `take` compute the scalars of `add_where_due` only if a bool scalar is true."""
     return _IS_DUE.set(is_due)
 
 
 def take() -> dict[str, tf.Tensor]:
-    """Return what was added since the last call, and forget it.
+    """Return and forget all scalars that were added since the last call.
 
-    Of a batch in slices it is that of the first slice, and on replicas each has its own.
+    A batch in slices returns the scalars of its first slice. Each replica has its own scalars.
     """
     collection = tf1.get_collection_ref(COLLECTION)
     found = {name: value for name, value in collection if isinstance(name, str)}
@@ -53,7 +53,7 @@ def take() -> dict[str, tf.Tensor]:
 
 
 def _compute(rarely: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]]) -> tf.Tensor:
-    """Return all that was added by `add_where_due`, by one branch: each would cost a little."""
+    """Return all scalars of `add_where_due`; a single branch is cheaper than one for each."""
 
     def compute() -> tf.Tensor:
         return tf.concat([own() for _, own in rarely], axis=0)

@@ -1,11 +1,11 @@
-"""Tensors of the step that is being built, noted for what shows them.
+"""Notes tensors of the step that is being built, for reports and pictures.
 
-with noted.note_outputs() as outputs: ...         # {layer: what its activation gives}
+with noted.note_outputs() as outputs: ...         # {layer: the outputs of its activation}
 with noted.look_at_gradients(look): ...           # look(gradients, variables), before they move
-noted.add_output(sums, hidden)                    # by the activation
-noted.show_gradients(gradients, variables)        # by the update
+noted.add_output(sums, hidden)                    # activations call this
+noted.show_gradients(gradients, variables)        # the update calls this
 
-Where nobody asks, nothing is noted and no op is made.
+Outside of these contexts the calls do nothing, and add no op to the graph.
 """
 
 import contextlib
@@ -18,29 +18,29 @@ from mtl import ambient, types
 tf1 = tf.compat.v1
 
 Look = Callable[[Sequence[types.Connected], Sequence[tf.Variable]], None]
-"""Takes N gradients as the optimizer gets them, and N variables, which have not moved yet."""
+"""Gets N gradients as the optimizer gets them, and their N variables, before they move."""
 
 
 @contextlib.contextmanager
 def note_outputs() -> Iterator[dict[str, tf.Tensor]]:
-    """Note what activations give within it; yield it by layer."""
+    """Note the outputs of activations within the context; yield {layer: outputs}."""
     found: dict[str, tf.Tensor] = {}
     with _OUTPUTS.set(found):
         yield found
 
 
 def look_at_gradients(look: Look | None) -> contextlib.AbstractContextManager[Look | None]:
-    """Have the update show its gradients within it."""
+    """Let an update within the context call `look` with its gradients."""
     return _LOOK.set(look)
 
 
 def add_output(sums: tf.Tensor, outputs: tf.Tensor) -> None:
-    """Note what an activation makes of its inputs, under the name of the layer that gave them."""
+    """Note the outputs of an activation, under the name of the layer that made its inputs."""
     found = _OUTPUTS.get()
     if found is None or any(outputs is other for other in found.values()):
         return
     scope, layer = tf1.get_variable_scope().name, sums.op.name.rpartition("/")[0]
-    # Layers of several copies are built as one, in the scope of none.
+    # Several copies of a layer are built as a single op, outside the scopes of the copies.
     name = layer if layer.startswith(f"{scope}/") or layer == scope else scope
     taken, number = name, 1
     while taken in found:
@@ -49,7 +49,7 @@ def add_output(sums: tf.Tensor, outputs: tf.Tensor) -> None:
 
 
 def show_gradients(gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]) -> None:
-    """Show gradients, once nothing changes them any more and before anything moves."""
+    """Show the final gradients to `look_at_gradients`, before any variable moves."""
     look = _LOOK.get()
     if look is not None:
         look(gradients, variables)

@@ -1,10 +1,10 @@
-"""Terms of the loss that no balancing touches, REGULARIZATION_LOSSES, of a batch in parts.
+"""Terms of the loss that no balancing touches, REGULARIZATION_LOSSES, for a batch in parts.
 
 penalties.add_of_means(compute, means)      # in a network: the term compute(means)
 
-A term is a scalar: of weights alone, or a mean over the rows that go through at once. A term that
-is another function of the rows says by `add_of_means` what means over rows it is made of. A batch
-in slices, or on replicas, then trains by the terms of all its rows.
+A term is a scalar: of weights alone, or a mean over the rows of a pass. Any other function of the
+rows calls `add_of_means` with the means that it is computed from. A batch in slices, or on
+replicas, then trains by the terms of all its rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class Penalty(NamedTuple):
 
     Attributes:
       means: float tensors in any nesting, each a mean over the rows of the part.
-      compute: from these means, over the whole batch, to the term; None for the mean itself.
+      compute: means over the whole batch -> the term; None if the term is the mean itself.
     """
 
     means: Any
@@ -33,8 +33,8 @@ def add_of_means(compute: Callable[[Any], tf.Tensor], means: Any) -> None:
     """Add the term `compute(means)` to REGULARIZATION_LOSSES.
 
     Args:
-      compute: from tensors as `means` to a scalar of float32.
-      means: float tensors in any nesting, each a mean over the rows that go through at once.
+      compute: tensors nested as `means` -> a float32 scalar.
+      means: float tensors in any nesting, each a mean over the rows of the pass.
     """
     value = compute(means)
     tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, value)
@@ -42,11 +42,11 @@ def add_of_means(compute: Callable[[Any], tf.Tensor], means: Any) -> None:
 
 
 def take(before: int = 0, rows: Any = None) -> list[Penalty]:
-    """Take the terms of these rows out of REGULARIZATION_LOSSES; those of weights alone stay.
+    """Take the terms of these rows out of REGULARIZATION_LOSSES; terms of weights alone stay.
 
     Args:
-      before: how many terms there were before these rows went through.
-      rows: the tensors that they came in, in any nesting; None takes all terms.
+      before: the number of terms before these rows went through.
+      rows: the tensors that hold the rows, in any nesting; None takes all terms.
     """
     terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
     known = {id(value): penalty for value, penalty in tf1.get_collection_ref(_OF_MEANS)}
@@ -61,8 +61,8 @@ def share_terms(
 ) -> tuple[list[tf.Tensor], list[tf.Variable]]:
     """Return the terms of this process's first replica, and its copies of the variables.
 
-    All replicas build one graph, and some terms are those of the first one alone: it creates the
-    variables, with what regularises them. Copies are equal, and so are the gradients by them.
+    All replicas build one graph. Some terms belong only to the first replica, which creates the
+    variables together with their regularisers. Copies are equal, and so are their gradients.
     """
     strategy = tf.distribute.get_strategy()
     firsts = [strategy.experimental_local_results(variable)[0] for variable in variables]
@@ -70,5 +70,5 @@ def share_terms(
     return [term for term in terms if graphs.depends_on(term, handles)], firsts
 
 
-# A key that is no string stays out of saved graphs.
+# TensorFlow saves only collections with string keys, so this one stays out of saved graphs.
 _OF_MEANS = ("penalties of means",)

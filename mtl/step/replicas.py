@@ -2,7 +2,7 @@
 
 replicas.count()             # 1 outside a tf.distribute strategy
 replicas.sum_over_replicas(structure)    # tensors and IndexedSlices, the same in every replica
-replicas.average_over_replicas(tensor)       # within a network: gradients flow back to all replicas
+replicas.average_over_replicas(tensor)       # in a network: gradients flow back to all replicas
 """
 
 import contextlib
@@ -18,17 +18,17 @@ tf1 = tf.compat.v1
 
 
 def count() -> int:
-    """Return how many replicas take a step together."""
+    """Return the number of replicas that take a step together."""
     return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def replica_index() -> int | tf.Tensor:
-    """Return which of the replicas this is, from 0."""
+    """Return the number of this replica, from 0."""
     return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
 def sum_over_replicas(structure: Any) -> Any:
-    """Return the sums over all replicas of what each has, in any nesting; None stays None."""
+    """Return sums over all replicas of each tensor in a structure; None stays None."""
     if count() == 1:
         return structure
     flat = tf.nest.flatten(structure)
@@ -39,7 +39,7 @@ def sum_over_replicas(structure: Any) -> Any:
 
 
 def average_over_replicas(value: tf.Tensor) -> tf.Tensor:
-    """Return the mean over all replicas, which each of their losses may depend on.
+    """Return the mean over all replicas; gradients flow back to the value on each replica.
 
     Raises:
       UserError: if its gradient is taken in a branch or a loop, where replicas cannot meet.
@@ -54,26 +54,26 @@ def average_over_replicas(value: tf.Tensor) -> tf.Tensor:
             checks.require(is_outermost, "Distribution.batch_norm", rule, "global", fix)
             return sum_over_replicas(upstream) / count()
 
-        # Or the weights of other replicas would be looked for, on the way to what they add.
+        # Without this TensorFlow would look for the weights of other replicas behind the sum.
         return sum_over_replicas(tf.stop_gradient(own)) / count(), gradient
 
     return value if are_separate() else of_all(value)
 
 
 def are_separate() -> bool:
-    """Return whether this replica has no other to average with."""
+    """Return whether this replica averages only over itself."""
     return count() == 1 or _ARE_SEPARATE.get()
 
 
 def separate_replicas(when: bool = True) -> contextlib.AbstractContextManager[bool]:
-    """Have `average_over_replicas` within it return each replica's own value."""
+    """Let `average_over_replicas` within the context return each replica's own value."""
     return _ARE_SEPARATE.set(when or _ARE_SEPARATE.get())
 
 
 class once:  # noqa: N801, as functools.cached_property
     """A property that is computed once, and in which replicas may meet.
 
-    In `functools.cached_property` they may not before Python 3.12: one holds a lock of all.
+    `functools.cached_property` before Python 3.12 holds a single lock, so replicas would deadlock.
     """
 
     def __init__(self, function: Callable[[Any], Any]):

@@ -1,12 +1,12 @@
-"""Random numbers that each row draws by what it holds: for predictions that are samples.
+"""Random numbers that depend on the values of a row, for predictions that are samples.
 
 with row_draws.know_rows(features):                      # {field: [B, ...]}
     numbers = row_draws.draw("head/price", 16)           # [B, 16] in (0, 1), or None outside
 
-The numbers depend on the values of all fields of the row and on the name, and on nothing else: not
-on other rows, the size of a batch, the process or the time. So a row has the same draws in training
-graph, export and server, and an export can be compared. No random op is in the graph. Whoever wants
-other draws for a row gives it another value in a field that no column reads.
+The numbers depend only on the values of all fields of the row and on the name. A row has the same
+draws in evaluation, export and server, whatever the batch, process or time, so exports can be
+compared. The graph has no random op. To get other draws for a row, change the value of a field
+that no column reads.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ _EXACT_BITS = 23
 
 
 def know_rows(features: types.Tensors) -> contextlib.AbstractContextManager[object]:
-    """Have the rows of {field: [B, ...]} draw within it."""
+    """Let the rows of {field: [B, ...]} draw within the context."""
     return _FEATURES.set(features)
 
 
 def are_rows_known() -> bool:
-    """Return whether rows draw here: where they are predicted, and not in training."""
+    """Return whether rows can draw: in predictions, and not in training."""
     return _FEATURES.get() is not None
 
 
 def draw(name: str, size: int) -> tf.Tensor | None:
-    """Draw uniform numbers in (0, 1), [B, size], under a name; None where no rows are known."""
+    """Draw uniform numbers in (0, 1), [B, size], under a name; None if rows are unknown."""
     features = _FEATURES.get()
     if features is None:
         return None
@@ -45,7 +45,7 @@ def draw(name: str, size: int) -> tf.Tensor | None:
 
 
 def _make_keys(features: types.Tensors) -> tf.Tensor:
-    """Make a number of 32 bits of all values of each row, [B] int64."""
+    """Hash all values of each row to a number of 32 bits, [B] int64."""
     keys = _constant(0)
     for name in sorted(features):
         keys = _mix(keys * 31 + _make_field_keys(features[name]) + zlib.crc32(name.encode()))
@@ -53,7 +53,7 @@ def _make_keys(features: types.Tensors) -> tf.Tensor:
 
 
 def _make_field_keys(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-    """Make a number of the values of one field and of their order, [B] int64."""
+    """Hash the values of a field, and their order, to a number for each row, [B] int64."""
     if isinstance(values, tf.RaggedTensor):
         rows = values.value_rowids()
         places = tf.range(tf.size(rows, tf.int64)) - tf.gather(values.row_starts(), rows)
@@ -69,7 +69,7 @@ def _bits(values: tf.Tensor) -> tf.Tensor:
     if values.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(values, _LOW_BITS)
     if values.dtype.is_floating:
-        # Adding 0 makes one zero of both; there are many NaNs.
+        # Adding 0 turns -0.0 into 0.0, and NaNs have many bit patterns.
         one_nan = tf.where(tf.math.is_nan(values), float("nan"), tf.cast(values, tf.float32) + 0.0)
         return tf.cast(tf.bitcast(one_nan, tf.int32), tf.int64)
     whole = tf.cast(values, tf.int64)
@@ -77,7 +77,7 @@ def _bits(values: tf.Tensor) -> tf.Tensor:
 
 
 def _mix(values: tf.Tensor) -> tf.Tensor:
-    """Return 32 bits of which each depends on all of the lowest 32 bits; same shape, int64.
+    """Mix the lowest 32 bits so that each bit depends on all of them; same shape, int64.
 
     C. Wellons, "Prospecting for Hash Functions", 2018: its `lowbias32`.
     """

@@ -1,8 +1,8 @@
-"""Values within a model that predictions show beside those of its heads, where that is asked for.
+"""Values within a model that predictions show on request, beside the predictions of heads.
 
-with shown.show_values(True):                            # by who asks for it
+with shown.show_values(True):                            # the caller asks for the values
     ...
-    shown.add("attention", weights)                      # by who computes it: [B, ...]
+    shown.add("attention", weights)                      # a part adds its values: [B, ...]
 predictions = {**predictions, **shown.take()}            # {"clicks/attention": ...}
 """
 
@@ -18,7 +18,7 @@ _COLLECTION = "mtl_shown"
 
 
 def show_values(is_asked: bool = True) -> contextlib.AbstractContextManager[bool]:
-    """Have predictions show what is added within it."""
+    """Let predictions show the values that parts add within the context."""
     return _IS_ASKED.set(is_asked)
 
 
@@ -30,7 +30,7 @@ def add(name: str, values: tf.Tensor) -> None:
 
 
 def take() -> dict[str, tf.Tensor]:
-    """Return what was added to the graph, and forget it."""
+    """Return and forget all values that were added to the graph."""
     collection = tf1.get_collection_ref(_COLLECTION)
     found = dict(collection)
     collection.clear()

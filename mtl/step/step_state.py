@@ -1,7 +1,7 @@
-"""What one step keeps for the next: variables that are restored with the model and not trained.
+"""State that one step keeps for the next: variables that are saved and restored but not trained.
 
 count = step_state.create_variable("famo/count", np.zeros([1]))
-step_state.assign_with_update(count, count.read_value() + 1)     # by UPDATE_OPS, before the update
+step_state.assign_with_update(count, count.read_value() + 1)     # in UPDATE_OPS, before the update
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ tf1 = tf.compat.v1
 
 
 def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
-    """Return a variable of the scope, of the array's shape and type; the same in every replica."""
-    # A graph would hold an array of zeros as it holds any other.
+    """Create a variable in the scope, with an array's shape and type; every replica has a copy."""
+    # An array of zeros as a constant would make the graph as large as any other array.
     is_zero = not initial.any()
     return tf1.get_variable(
         name,
@@ -26,7 +26,7 @@ def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
 
 
 def assign_with_update(kept: tf.Variable, value: tf.Tensor) -> None:
-    """Assign a new value with the update of this step; one that is not finite is not kept."""
+    """Assign a new value with the update of this step; the old value stays if it is not finite."""
     if value.dtype.is_floating:
         is_finite = tf.reduce_all(tf.math.is_finite(value))
         value = tf.where(is_finite, value, kept.read_value())

@@ -1,10 +1,10 @@
-"""What `tf1.summary` makes in networks and heads of one's own, on its way to TensorBoard.
+"""Summaries that your networks and heads make with `tf1.summary`, for TensorBoard.
 
 summary = summaries.take_summaries()              # of the step that was just built, or None
-with summaries.drop_summaries(): ...           # what is built anew beside a step tells nothing more
+with summaries.drop_summaries(): ...           # a second pass writes no summaries
 
-with summaries.collect_due() as due: ...       # serialized summaries that are made at some steps
-summaries.add_due(summary)                     # by what makes them; "" where it is not due
+with summaries.collect_due() as due: ...       # serialized summaries of some steps
+summaries.add_due(summary)                     # adds one; "" in all other steps
 
 If a batch goes in slices or on replicas, a run writes the summaries of the first slice only. A call
 of several steps makes summaries in every step, due or not, so large images slow down each step.
@@ -33,10 +33,10 @@ _KINDS = (
 
 
 def take_summaries() -> tf.Tensor | None:
-    """Return all that was made, as a string scalar, and take it out of the graph's collection.
+    """Merge the graph's summaries into a string scalar, and empty their collection.
 
-    TensorFlow would merge it outside of the loop over steps, where it cannot be read. What lies in
-    a branch, a loop or a `tf.function` within the step cannot be read here: it is told of once.
+    TensorFlow would merge them outside of the loop over steps, which cannot read them. Summaries in
+    a branch, a loop or a `tf.function` of the step cannot be read either: a warning names them.
     """
     collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
     found, here = list(collection), tf1.get_default_graph()
@@ -53,7 +53,7 @@ def take_summaries() -> tf.Tensor | None:
 
 @contextlib.contextmanager
 def drop_summaries() -> Iterator[None]:
-    """Drop the summaries that are made within it."""
+    """Drop the summaries that are made within the context."""
     collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
     before = list(collection)
     try:
@@ -64,7 +64,7 @@ def drop_summaries() -> Iterator[None]:
 
 @contextlib.contextmanager
 def collect_due() -> Iterator[list[tf.Tensor]]:
-    """Yield what `add_due` adds within it: string scalars."""
+    """Yield a list of the string scalars that `add_due` adds within the context."""
     found: list[tf.Tensor] = []
     with _DUE.set(found):
         yield found

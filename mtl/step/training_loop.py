@@ -1,9 +1,9 @@
 """Several training steps per session call, inside the graph, with exact step counts.
 
 A session call costs about as much as a small step: hooks, fetches, the way through Python. So a
-call runs a `tf.while_loop` over steps. It ends at the next step on which something is due
-(checkpoint, summary, end of training), or after about a second, so that what a run writes
-and when does not depend on `steps_per_call`.
+call runs a `tf.while_loop` over steps. It ends at the next step with a checkpoint or a summary, at
+the last step, or after about a second. A run therefore writes the same files at the same steps,
+whatever `steps_per_call` is.
 
     from mtl import experiment
     experiment.Run.steps_per_call = 100          # 1 turns the loop off
@@ -21,7 +21,7 @@ from mtl.step import summaries
 tf1 = tf.compat.v1
 
 SECS_PER_CALL = 1.0
-"""Hooks see a step after about so long: progress, signals and stop requests."""
+"""Seconds after which a call ends, to let hooks see progress, signals and stop requests."""
 
 StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 """(features, labels) -> the op that updates the variables and {name: scalar} to watch."""
@@ -29,20 +29,20 @@ StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 
 @dataclasses.dataclass(frozen=True)
 class StepResult:
-    """What the last step of a session call left behind.
+    """The results of the last step of a session call.
 
     Attributes:
       step: int64 scalar, the global step after the call; evaluating it runs the call.
-      values: float32 [M], the monitors of the call's last step; those of `monitors.add_where_due`
-        are NaN where a call of several steps ends because of its time.
-      names: their M names.
-      summary: string scalar, what `tf1.summary` made in the call's last step, None where nothing
-        did. A call of one step makes it only where it is fetched.
-      due: string scalar, the summaries that were due in the call's last step, "" where none was;
-        None where none ever is.
+      values: float32 [M], the monitors of the call's last step. If a call of several steps ends
+        because of its time, the monitors of `monitors.add_where_due` are NaN.
+      names: the names of the M monitors.
+      summary: string scalar, the `tf1.summary` output of the call's last step; None if the step
+        makes none. A call of a single step computes it only if it is fetched.
+      due: string scalar, the summaries that were due in the call's last step, "" if none was;
+        None if a step never adds any.
       is_repeated: whether a call may run several steps.
-      waited: float64 scalar, the seconds that the call's steps waited for their batches; None where
-        a call runs one step, whose batch comes from outside.
+      waited: float64 scalar, the seconds that the call's steps waited for their batches; None if a
+        call runs a single step, whose batch comes from outside.
     """
 
     step: tf.Tensor
@@ -58,18 +58,18 @@ class StepResult:
 
 
 Due = tuple[tf.Tensor, ...]
-"""The summaries that were due, one string scalar; none where nothing ever is."""
+"""The summaries that were due, one string scalar; () if a step never adds any."""
 
 
 class Clock(NamedTuple):
-    """When the last step ended, and how long a call has waited for batches: seconds, float64."""
+    """The time at which the last step ended, and the call's wait for batches: seconds, float64."""
 
     read: tf.Tensor
     waited: tf.Tensor
 
 
 def run_once(step_fn: StepFn, features: Any, labels: Any) -> StepResult:
-    """Take one step per session call."""
+    """Build a step that each session call takes once."""
     with summaries.collect_due() as due:
         train_op, monitors = step_fn(features, labels)
     values, summary = _stack(monitors), summaries.take_summaries()
@@ -87,12 +87,12 @@ def run_repeatedly(
     due_at: tuple[int, ...] = (),
     has_due: bool = False,
 ) -> StepResult:
-    """Take up to `steps_per_call` steps per session call.
+    """Build a loop that takes up to `steps_per_call` steps per session call.
 
     Args:
       step_fn: one training step; it is traced once, as the body of a `tf.while_loop`.
       iterator: its `get_next()` gives (features, labels).
-      steps_per_call: the most steps a call runs.
+      steps_per_call: the most steps of a call.
       last_step: no call passes this global step.
       due_every: no call passes a multiple of any of these.
       due_at: no call passes any of these steps.
@@ -101,7 +101,7 @@ def run_repeatedly(
     start = tf1.train.get_or_create_global_step().read_value()
     end = _find_end(start, steps_per_call, last_step, due_every, due_at)
     started = tf.timestamp()
-    # One string more in the loop, and none where nothing is ever due.
+    # The loop carries this string only if a step can add summaries.
     no_due = (tf.constant(""),) if has_due else ()
     steps = _Steps(step_fn, iterator, end, no_due)
 
@@ -134,14 +134,14 @@ def run_repeatedly(
 
 
 class _State(NamedTuple):
-    """What a step of a call hands to the next one.
+    """The state of the loop between two steps.
 
     Attributes:
       step: the global step.
-      values: the monitors of the step before, [M]; [0] before the first step.
-      summary: what `tf1.summary` made in it.
+      values: the monitors of the last step, [M]; [0] before the first step.
+      summary: the `tf1.summary` output of the last step.
       clock: the time.
-      due: the summaries that were due in it.
+      due: the summaries that were due in the last step.
     """
 
     step: tf.Tensor
@@ -158,11 +158,11 @@ class _Steps:
       step_fn: builds one step.
       iterator: gives its batch.
       end: the global step at which the call ends.
-      no_due: stands for the summaries of a step at which none is due.
+      no_due: the value of `Due` in a step without summaries.
 
     Attributes:
-      names: of the monitors, once a step is traced.
-      has_summary: whether it makes summaries.
+      names: the names of the monitors, once a step is traced.
+      has_summary: whether a step makes summaries, once a step is traced.
     """
 
     def __init__(self, step_fn: StepFn, iterator: Any, end: tf.Tensor, no_due: Due):
@@ -178,7 +178,7 @@ class _Steps:
         given = tf.nest.flatten((features, labels), expand_composites=True)
         with tf.control_dependencies([tensor for tensor in given if tensor is not None][:1]):
             waited = clock.waited + (tf.timestamp() - clock.read)
-        # Whatever is written is of a call's last step, and every step that is due ends its call.
+        # Only a call's last step writes, and every step with something due ends its call.
         is_last = tf.equal(step + 1, self._end)
         with monitors_lib.compute_where(is_last), summaries.collect_due() as added:
             train_op, monitors = self._step_fn(features, labels)
@@ -187,7 +187,7 @@ class _Steps:
         values = _stack(monitors)
         with tf.control_dependencies([train_op, *added]):
             step, values = step + 1, tf.identity(values)
-        # The time is read after the step's values, or it would be read once for all steps.
+        # Without this dependency, the loop would read the time once for all steps.
         with tf.control_dependencies([step, values]):
             clock = Clock(tf.timestamp(), waited)
         joined = _join(added) if self._no_due else None
@@ -215,5 +215,5 @@ def _stack(monitors: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _join(due: Sequence[tf.Tensor]) -> tf.Tensor | None:
-    """Join serialized summaries: those of two messages one after the other are one message."""
+    """Join serialized summaries: two serialized messages in a row are one message."""
     return tf.strings.join(due) if due else None

@@ -1,4 +1,4 @@
-"""Sums over the whole batch of a step, on several replicas and in slices that go one by one.
+"""Sums over the whole batch of a step, on several replicas and in slices that run after each other.
 
 batch = whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
 gradients = batch.sum(lambda forward: tf.gradients(forward.losses["income"], variables))
@@ -23,41 +23,41 @@ tf1 = tf.compat.v1
 
 
 class Examples(NamedTuple):
-    """How a part came about, for what needs the gradient of each of its rows.
+    """The rows of a part, for code that needs the gradient of each row.
 
     Attributes:
-      given: the tensors that its rows came in, in any nesting.
-      count: how many rows.
-      are_independent: whether no row has a share in the loss of another one, as in batch norm.
-      row: n -> the part of its n-th row alone, built anew.
+      given: the tensors that hold the rows, in any nesting.
+      count: the number of rows.
+      are_independent: True if no row affects the loss of another one, as it does in batch norm.
+      row: n -> the part of the n-th row alone, built anew.
     """
 
     given: Any
-    count: int  # type: ignore[assignment]  # Nobody counts the entries of this tuple.
+    count: int  # type: ignore[assignment]  # Hides tuple.count, which nobody calls.
     are_independent: bool
     row: Callable[[tf.Tensor | int], "ForwardPass"]
 
     def separate_rows(self) -> "WholeBatch":
-        """Return the rows as parts of one each; their UPDATE_OPS are left out."""
-        # The whole part has its UPDATE_OPS already: those of rows would move averages once more.
+        """Return each row as a part; their UPDATE_OPS are left out."""
+        # The pass of all rows has updated the moving averages already.
         with withhold_collections():
             first = self.row(0)
-        # This sum stands within the one over the parts, which adds up the replicas.
+        # The sum over the whole batch around this one adds up the replicas.
         return WholeBatch(first, self.row, self.count, ignores_replicas=True)
 
 
 class ForwardPass(NamedTuple):
-    """What went through the network at once.
+    """The results of a pass through the network.
 
     Attributes:
-      losses: {task: scalar}; [P] of P parts whose rows weigh on their own, before `add_parts`.
+      losses: {task: scalar}; before `add_parts` also [P], for P parts with their own weights.
       shared: `Towers.shared`, the outputs that tasks share.
-      samples: S -> the losses of every S-th row, from the first to the S-th on.
+      samples: S -> S dicts of losses; the s-th is of every S-th row, from row s on.
       unweighted: the losses before the tasks were weighted; None if they were not.
-      examples: of the rows; None where they are not known.
+      examples: the rows; None if rows cannot be told apart.
       watched: tensors in any nesting that add up over the parts beside the gradients: see
         `WholeBatch.sum_watched`.
-      penalties: the REGULARIZATION_LOSSES of its rows, where the batch has several parts.
+      penalties: the REGULARIZATION_LOSSES of the rows, if the batch has several parts.
     """
 
     losses: types.Tensors
@@ -71,7 +71,7 @@ class ForwardPass(NamedTuple):
     def scale_losses(
         self, weights: types.Tensors, of_samples: types.Samples | None = None
     ) -> "ForwardPass":
-        """Multiply every task's loss by a weight, the losses of S samples by `of_samples(S)`."""
+        """Multiply each task's loss by a weight, and the losses of S samples by `of_samples(S)`."""
 
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
             return {task: weights[task] * loss for task, loss in losses.items()}
@@ -93,7 +93,7 @@ class ForwardPass(NamedTuple):
         )
 
     def add_parts(self) -> "ForwardPass":
-        """Add up the parts of each loss: scalars remain."""
+        """Add up the parts of each loss to a scalar."""
 
         def add(losses: types.Tensors) -> types.Tensors:
             return {
@@ -112,15 +112,15 @@ class ForwardPass(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class WholeBatch:
-    """The parts whose losses add up to those of the batch.
+    """A batch in parts, whose losses add up to the losses of the batch.
 
     Attributes:
-      first: the first slice on this replica; the whole batch where there is no other.
+      first: the first slice on this replica, or the whole batch without slices.
       others: slice -> its part, built anew in every pass over the slices.
-      slices: into how many the batch of a replica is cut.
-      updates: the UPDATE_OPS of the first slice, which come before those of the others.
-      ignores_replicas: whether this replica leaves the others out of its sums.
-      of_slices: what the slices of this replica watched, once a pass has added it up.
+      slices: the number of slices of a replica's batch.
+      updates: the UPDATE_OPS of the first slice, which run before those of the others.
+      ignores_replicas: whether sums leave out the other replicas.
+      of_slices: the sums of `ForwardPass.watched` over this replica, once a pass has added them up.
     """
 
     first: ForwardPass
@@ -131,7 +131,7 @@ class WholeBatch:
     of_slices: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def scale_losses(self, weights: types.Tensors | None) -> "WholeBatch":
-        """Multiply every task's loss by a weight, which is constant to gradients; None is 1."""
+        """Multiply each task's loss by a weight that gradients treat as a constant; None is 1."""
         weights = weights and {task: tf.stop_gradient(weight) for task, weight in weights.items()}
 
         def weighted(forward: ForwardPass) -> ForwardPass:
@@ -145,15 +145,15 @@ class WholeBatch:
         return dataclasses.replace(self, first=weighted(self.first), others=others)
 
     def sum(self, function: Callable[[ForwardPass], Any], update: bool = False) -> Any:
-        """Return the sum over all parts of what `function(part)` gives.
+        """Return the sum of `function(part)` over all parts.
 
         Args:
-          function: gives tensors, IndexedSlices and None, in any nesting.
-          update: whether UPDATE_OPS of the slices run in this pass; one pass of a step has to.
+          function: returns tensors, IndexedSlices and None, in any nesting.
+          update: whether this pass runs the UPDATE_OPS of the slices; one pass of a step has to.
         """
         total = function(self.first)
         if self.slices > 1 and update:
-            # What slices watch is added up here, or it would take a pass of its own.
+            # Adding them up here saves another pass over the slices.
             total, watched = self._add_slices(
                 (total, dict(self.first.watched)),
                 lambda part: (function(part), dict(part.watched)),
@@ -165,9 +165,9 @@ class WholeBatch:
         return total if self.ignores_replicas else replicas.sum_over_replicas(total)
 
     def sum_watched(self) -> dict[str, Any]:
-        """Return the sums over all parts, and replicas, of `ForwardPass.watched`.
+        """Return the sums of `ForwardPass.watched` over all parts and replicas.
 
-        Call it once the gradients are there: the pass that runs UPDATE_OPS adds it up beside them.
+        Call it after the gradients: the pass that runs UPDATE_OPS adds up both.
         """
         of_first = dict(self.first.watched)
         if self.slices == 1:
@@ -177,25 +177,25 @@ class WholeBatch:
         return replicas.sum_over_replicas(self.of_slices)
 
     def without_replicas(self) -> "WholeBatch":
-        """Return the parts of this replica alone."""
+        """Return a copy that sums only over the parts of this replica."""
         return dataclasses.replace(self, ignores_replicas=True)
 
     # The first slice is built outside the loop: it creates the variables, and shows which results
-    # are sparse. The others run one by one in a `tf.while_loop`, so that a slice's activations are
-    # freed before the next one needs the memory.
+    # are sparse. The loop runs the others one by one and frees the activations of each slice before
+    # the next.
     def _add_slices(self, first: Any, function: Callable[[ForwardPass], Any], update: bool) -> Any:
         flat = tf.nest.flatten(first)
-        # The counter waits for the UPDATE_OPS of the first slice: averages move slice by slice.
+        # The counter waits for the UPDATE_OPS of the first slice: slices move averages in order.
         with tf.control_dependencies(self.updates if update else []):
-            # Control dependencies reach into a loop by its inputs alone.
+            # Control dependencies reach a loop only through its inputs.
             one = tf.identity(tf.constant(1))
         start = [tensor for value in flat for tensor in _list_tensors(value)]
 
         others = cast(Callable[[tf.Tensor], ForwardPass], self.others)  # There are several slices.
 
         def body(slice_: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
-            # Variables are read after the slice before has updated them.
-            # Ops of this body cannot be run from outside of the loop, where collections are read.
+            # Each slice reads the variables after the updates of the last slice. Code outside the
+            # loop reads the collections, and cannot run ops of this body.
             with withhold_collections() as updates, tf.control_dependencies([slice_]):
                 values = tf.nest.flatten(function(others(slice_)))
             tensors = [tensor for value in values for tensor in _list_tensors(value)]
@@ -204,7 +204,7 @@ class WholeBatch:
                 return [slice_ + 1, *map(_accumulate, are_rows, totals, tensors)]
 
         are_rows = [is_rows for value in flat for is_rows in _are_rows(value)]
-        # Rows of looked-up tables are concatenated: their number grows with every slice.
+        # Rows of looked-up tables are concatenated, so their number grows with every slice.
         shapes = [
             tf.TensorShape([None, *tensor.shape[1:]]) if is_rows else tensor.shape
             for is_rows, tensor in zip(are_rows, start, strict=True)
@@ -214,7 +214,7 @@ class WholeBatch:
             body,
             [one, *start],
             shape_invariants=[tf.TensorShape([]), *shapes],
-            # The activations of two slices at once would take twice the memory.
+            # Two slices at once would need twice the memory for activations.
             parallel_iterations=1,
         )
         left = iter(totals)
@@ -222,7 +222,7 @@ class WholeBatch:
 
 
 def or_losses(batch: types.Batch | None, losses: types.Tensors) -> WholeBatch:
-    """Return the batch of a step; where there is none, one of these losses alone."""
+    """Return the batch of a step, or a batch of these losses if there is None."""
     return WholeBatch(ForwardPass(losses)) if batch is None else cast(WholeBatch, batch)
 
 
@@ -234,19 +234,19 @@ def build_batch(
     slices: int,
     are_rows_apart: bool = True,
 ) -> WholeBatch:
-    """Build the batch of this replica in slices, together with those of all other replicas.
+    """Build the batch of this replica in slices, as a part of the batch of all replicas.
 
-    A loss is a mean over the labelled rows of a batch. Here every part's mean counts by its share
-    of the labels of the whole batch, so that parts add up to the mean over the batch.
+    A loss is a mean over the labelled rows of a batch. Each part's mean is multiplied by its share
+    of the labels in the whole batch. The parts then add up to the mean over the batch.
 
     Args:
       forward: features and labels -> the part of these rows; creates the variables.
-      label_weights: labels -> {task: what they weigh}.
+      label_weights: labels -> {task: the sum of the weights of the labels}.
       features: [B, ...] each, of this replica.
-      labels: the same.
+      labels: [B, ...] each, of this replica.
       slices: divides B.
-      are_rows_apart: whether a row goes through alone as it does among others. Without, parts do
-        not know their examples.
+      are_rows_apart: True if a row alone gives the same results as among other rows. Otherwise
+        parts have no `examples`.
     """
     builder = _Builder(forward, label_weights, (features, labels), slices, are_rows_apart)
     before = _num_updates()
@@ -272,41 +272,41 @@ class _Builder:
         self._totals: dict[int, list[types.Tensors]] = {}
 
     def build_pass(self, index: tf.Tensor | int, count: int, reuse: bool = True) -> ForwardPass:
-        """Build the pass of one of `count` slices of the batch of this replica."""
+        """Build the pass of slice `index`, out of `count` slices of this replica."""
         own = take_slice(self._rows, index, count)
         num_terms = len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES))
-        # Replicas cannot meet in the loop over slices: there batch norm sees its own rows alone.
-        # The first slice creates the variables, and whatever is built later reuses them.
+        # Replicas cannot meet in the loop over slices: there batch norm uses only its own rows.
+        # The first slice creates the variables, and later passes reuse them.
         with (
             replicas.separate_replicas(when=count > 1),
             tf1.variable_scope(self._scope, reuse=reuse or self._scope.reuse),
             draws.draw_for_slice(_draw_index(index, count), count * replicas.count()),
         ):
             built = self._build(own, index, count)
-        if count * replicas.count() == 1:  # Bit-equal to a model without slices: no factor of 1.
+        if count * replicas.count() == 1:  # Equal to the bit: no factor.
             return built.add_parts()
         built = built._replace(penalties=penalties_lib.take(num_terms, own))
         shares = functools.partial(self._share_labels, own)
-        # A row is built with a share of its own.
+        # Each row already has its share of the labels.
         scaled = built.scale_losses(shares(1)[0], shares)._replace(examples=built.examples)
         return scaled.add_parts()
 
     def _build(self, own: tuple[Any, Any], index: tf.Tensor | int, count: int) -> ForwardPass:
-        """Build the pass of these rows; a row of them is a slice of one row."""
+        """Build the pass of these rows; a single row is a slice as well."""
         if not self._are_rows_apart:
             return self._forward(*own)
 
-        # It is numbered through all slices of this replica.
+        # The number of the row counts through all slices of this replica.
         def build_row(size: int, row: tf.Tensor | int) -> ForwardPass:
             return self.build_pass(index * size + row, count * size)
 
         return _attach_examples(self._forward, own, build_row)
 
     def _share_labels(self, own: tuple[Any, Any], count: int) -> list[types.Tensors]:
-        """Return the shares of the labels of the batch that samples of a pass have.
+        """Return each sample's share of the labels of the whole batch, {task: share}.
 
-        A loss is a mean over labelled rows, and the mean of means is not the mean: with a label in
-        every row of one slice and in few of another, each slice has to count by its labels.
+        A loss is a mean over labelled rows. If one slice has more labels than another, the mean of
+        their means differs from the mean of the batch, so each slice counts by its labels.
         """
         pairs = zip(self._sum_labels(*own, count), self._sum_all_labels(count), strict=True)
         return [
@@ -316,12 +316,12 @@ class _Builder:
         ]
 
     def _sum_labels(self, features: Any, labels: Any, count: int) -> list[types.Tensors]:
-        rows = labels or features  # Without a label in the data, a row counts as a row.
+        rows = labels or features  # Without labels in the data, each row counts as a label.
         return [self._label_weights(take_every(rows, first, count)) for first in range(count)]
 
     def _sum_all_labels(self, count: int) -> list[types.Tensors]:
         """Return the sums of samples over all replicas."""
-        # Replicas meet once, outside of any loop: the first slice comes first.
+        # Replicas can only meet outside of loops, and the first slice is built outside.
         if count not in self._totals:
             if count == 1 and self._slices > 1 and not self._are_rows_apart:
                 sums = [self._sum_slices()]
@@ -331,7 +331,7 @@ class _Builder:
         return self._totals[count]
 
     def _sum_slices(self) -> types.Tensors:
-        # Rows of two slices are not compared, even where they are of one group.
+        # Losses compare rows only within a slice, even if a group spans two slices.
         features, labels = self._rows
         parts = [
             self._label_weights(take_slice(labels or features, index, self._slices))
@@ -345,15 +345,15 @@ def _attach_examples(
     batch: Any,
     row: Callable[[int, tf.Tensor | int], ForwardPass],
 ) -> ForwardPass:
-    """Return the part of these features and labels; `row` gives one of its rows alone."""
+    """Return the part of these features and labels; `row` builds the part of a single row."""
     before = _num_updates()
     built = forward(*batch)
     features, labels = batch
-    size = tf.nest.flatten([labels, features])[0].shape[0]  # There may be no label.
+    size = tf.nest.flatten([labels, features])[0].shape[0]  # There may be no labels.
     examples = Examples(
         given=batch,
         count=size,
-        # What adds UPDATE_OPS, such as batch norm in training, sees rows together.
+        # Layers that add UPDATE_OPS, such as batch norm in training, mix rows.
         are_independent=_num_updates() == before,
         row=functools.partial(row, size),
     )
@@ -366,14 +366,14 @@ def _num_updates() -> int:
 
 @contextlib.contextmanager
 def withhold_collections() -> Iterator[list[tf.Operation]]:
-    """Take what belongs to a slice out of the graph's collections; yield its UPDATE_OPS."""
+    """Remove a slice's entries from the graph's collections; yield its UPDATE_OPS."""
     names = tf1.GraphKeys
     keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES, monitors.COLLECTION)
     collections = [tf1.get_collection_ref(key) for key in keys]
     before = [len(collection) for collection in collections]
     updates: list[tf.Operation] = []
     yield updates
-    # Tensors of a loop's body cannot be read outside of it, and the first slice has left its own.
+    # Code outside of a loop cannot read tensors of its body; the first slice's entries stay.
     updates += collections[0][before[0] :]
     for collection, length in zip(collections, before, strict=True):
         del collection[length:]
@@ -385,19 +385,19 @@ def take_every(fields: types.Tensors, first: int, count: int) -> types.Tensors:
 
 
 def _draw_index(slice_: tf.Tensor | int, slices: int) -> tf.Tensor | int:
-    """Return the number of a slice among those of all replicas."""
+    """Return the number of a slice among the slices of all replicas."""
     return replicas.replica_index() * slices + slice_
 
 
 def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
-    """Return the rows of one of so many equal slices of a batch, in any nesting."""
+    """Return the rows of a slice, of `slices` equal ones, for a batch in any nesting."""
     if slices == 1:
         return batch
 
     def rows(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         size = values.shape[0] // slices
         own = values[slice_ * size : (slice_ + 1) * size]
-        # A slice at an index in the graph forgets how many rows it has; layers and heads read it.
+        # An index in the graph loses the static number of rows, which layers and heads read.
         if isinstance(own, tf.RaggedTensor):
             own.row_splits.set_shape([size + 1])
             return own

@@ -4,7 +4,7 @@
     update.Update.optimizers = {"^features/": @optimizers.RowWiseAdagrad()}
     optimizers.RowWiseAdagrad.learning_rate = 0.05
 
-A subclass of TensorFlow's own Adagrad, which dense gradients go to.
+A subclass of TensorFlow's Adagrad, which still applies dense gradients.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,11 +20,11 @@ _NAME, _SLOT = "RowWiseAdagrad", "accumulator"
 
 
 class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
-    """Adagrad whose state of a table is a vector, an entry for each row.
+    """Adagrad with a vector as the state of a table: one entry for each row.
 
     Attributes:
-      tables: the names (`patterns.shard_name`) of the variables with such state; it has to be set
-        before the optimizer is applied, as state is created before a gradient is seen.
+      tables: the names (`patterns.shard_name`) of the variables with such state. Set it before the
+        optimizer is applied: state is created before the first gradient.
     """
 
     moves_half_tables = True

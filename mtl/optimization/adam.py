@@ -4,7 +4,7 @@
     update.Update.optimizer = @optimizers.AdamW()
     optimizers.AdamW.weight_decay = 0.01
 
-Subclasses of TensorFlow's own Adam: dense gradients take its fused op, and the state has its names
+Subclasses of TensorFlow's Adam: dense gradients use its fused op, and state keeps its names
 (`<variable>/Adam`, `<variable>/Adam_1`, `beta1_power`, `beta2_power`).
 """
 
@@ -22,7 +22,7 @@ NOT_DECAYED = ("/bias$", "/gamma$", "/beta$")
 
 
 class _Scalars(NamedTuple):
-    """What Adam takes of a step: its rate with the corrections, decays, and 1 less decays."""
+    """Scalars of a step: the corrected rate, each beta and 1 less the beta, and epsilon."""
 
     rate: tf.Tensor
     beta1: tf.Tensor
@@ -33,10 +33,10 @@ class _Scalars(NamedTuple):
 
 
 class AdamOptimizer(tf.compat.v1.train.AdamOptimizer):
-    """Adam that moves all rows of a table by the fused op of dense gradients.
+    """Adam that moves all rows of a table with the fused op for dense gradients.
 
-    TensorFlow's own goes over a large table a dozen times, which takes two to three times as long.
-    Values differ in their last bits.
+    TensorFlow's own update reads a large table a dozen times and takes two to three times as long.
+    The values differ only in their last bits.
     """
 
     def _resource_apply_sparse_duplicate_indices(
@@ -48,9 +48,9 @@ class AdamOptimizer(tf.compat.v1.train.AdamOptimizer):
 
 
 class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
-    """Adam whose sparse update reads and writes only the given rows.
+    """Adam whose sparse update reads and writes only the rows of the batch.
 
-    The state of a table of 16 bits has 32: a decay of 0.999 moves no bfloat16.
+    Tables of 16 bits have state of 32 bits: a decay of 0.999 would round to 1 in bfloat16.
     """
 
     moves_half_tables = True
@@ -68,7 +68,7 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
         self._scalars: dict[tuple, _Scalars] = {}
 
     def _build_scalars(self, var: tf.Variable, dtype: tf.DType) -> _Scalars:
-        """Return what all tables of a device share in a step: a graph of many builds faster."""
+        """Return the scalars that all tables on a device share in a step, built only once."""
         key = tf1.get_default_graph(), var.device, dtype
         if key not in self._scalars:
             beta1, beta2 = tf.cast(self._beta1_t, dtype), tf.cast(self._beta2_t, dtype)
@@ -94,9 +94,9 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
 
 
 class AdamWOptimizer(LazyAdamOptimizer):
-    """Lazy Adam that first shrinks the weights it is about to change."""
+    """Lazy Adam that first decays the weights that the step moves."""
 
-    moves_half_tables = False  # Shrinking would round a second time.
+    moves_half_tables = False  # The decay would round a table of 16 bits a second time.
 
     def __init__(self, *args, weight_decay: float, not_decayed: Sequence[str], **kwargs):
         super().__init__(*args, **kwargs)
@@ -105,7 +105,7 @@ class AdamWOptimizer(LazyAdamOptimizer):
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         super()._create_slots(var_list)
-        # The default is a convention that a network need not follow; a user's pattern must match.
+        # A network may have no match for the defaults, but each pattern of a user must match.
         for pattern in set(self._not_decayed) - set(NOT_DECAYED):
             patterns.select_variables("AdamW.not_decayed", pattern, tf1.global_variables())
 
@@ -119,7 +119,8 @@ class AdamWOptimizer(LazyAdamOptimizer):
     ) -> tf.Operation:
         if not self._decays(var):
             return super()._resource_apply_sparse(grad, var, indices)
-        self._build_scalars(var, grad.dtype.base_dtype)  # Those of others wait for no shrinking.
+        # Built before the control dependency, so that other tables need not wait for this decay.
+        self._build_scalars(var, grad.dtype.base_dtype)
         rows = self._decay(var) * tf.gather(var, indices)
         shrunk = var.scatter_sub(tf.IndexedSlices(rows, indices))
         with tf.control_dependencies([shrunk]):

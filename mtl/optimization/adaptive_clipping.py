@@ -1,4 +1,4 @@
-"""Clipping by bounds that follow the run: the weights' own norms, or the norms of past gradients.
+"""Clipping with bounds that adapt: to the norms of the weights, or to the norms of past gradients.
 
 from mtl.optimization import adaptive_clipping
 update.Update.clipping = @adaptive_clipping.AGC()
@@ -27,17 +27,16 @@ class AGC:
     `g_i <- g_i * min(1, max_ratio * max(|w_i|, least_norm) / |g_i|)` for every unit i.
 
     A. Brock, S. De, S. L. Smith, K. Simonyan, "High-Performance Large-Scale Image Recognition
-    Without Normalization", 2021, arXiv:2102.06171. A unit is what goes into one output: a column
-    of a dense kernel, a filter of a convolution; a row of a table that was looked up; biases,
-    scales and offsets are one unit each, as in the authors' code.
+    Without Normalization", 2021, arXiv:2102.06171. A unit is the weights of one output: a column of
+    a dense kernel, a filter of a convolution, or a looked-up row of a table. Biases, scales and
+    offsets are one unit each, as in the authors' code.
 
     Attributes:
       max_ratio: the largest norm of a gradient in units of the norm of the weights, above 0; the
         paper's lambda, from 0.01 for large batches to 0.16 for small ones.
-      least_norm: what a smaller norm of weights counts as, above 0, so that what starts at zero
-        can move.
-      skipped: patterns (see `mtl.variables.patterns`) of what is not clipped; the last layer, of
-        every head, as the paper advises.
+      least_norm: replaces smaller norms of weights, above 0; it lets weights that start at 0 move.
+      skipped: patterns (see `mtl.variables.patterns`) of variables that are not clipped; by default
+        the last layer of every head, as the paper advises.
     """
 
     max_ratio: float = 0.01
@@ -93,17 +92,17 @@ def _norms(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AutoClip:
-    """Scales the gradient to at most a percentile of the global norms that the run has seen.
+    """Scales the gradient to at most a percentile of the run's past global norms.
 
     P. Seetharaman, G. Wichern, B. Pardo, J. Le Roux, "AutoClip: Adaptive Gradient Clipping for
-    Source Separation Networks", 2020, arXiv:2007.14469. As there the norm of the step itself
-    counts among those seen, before it is clipped. The paper keeps all norms; here the last
-    `window` count, so that the cost of a step and the state are bounded. Norms that are not finite
-    are not kept. The state is saved with the model, as `update/auto_clip`.
+    Source Separation Networks", 2020, arXiv:2007.14469. As in the paper, the norm of the present
+    step counts too, before it is clipped. The paper keeps all norms. Here only the last `window`
+    norms count, which bounds the cost of a step and the state. Norms that are not finite are left
+    out. The state is saved with the model, as `update/auto_clip`.
 
     Attributes:
-      percentile: in [0, 100]; between two norms it is interpolated.
-      window: how many norms are kept.
+      percentile: in [0, 100]; interpolates between two norms.
+      window: the number of norms that are kept.
     """
 
     percentile: float = 10.0
@@ -130,7 +129,7 @@ class AutoClip:
         return [clipping.scale_gradient(gradient, scale) for gradient in gradients]
 
     def _seen(self, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the norms [window] with that of this step, and how many of them are filled."""
+        """Return the norms [window] with this step's norm, and how many of them are filled."""
         norms = step_state.create_variable("norms", np.zeros(self.window, np.float32))
         count = step_state.create_variable("count", np.zeros([], np.int32))
         old, steps = norms.read_value(), count.read_value()

@@ -4,10 +4,10 @@ from mtl.optimization import clipping
 update.Update.clipping = @clipping.GlobalNorm()
 clipping.GlobalNorm.max_norm = 5.0
 
-The gradient is that of the whole batch: summed over micro-batches and replicas, rows of looked-up
-tables merged. A finite gradient has a finite norm: one beyond float32 counts as float32's largest.
-Whatever is not finite is left as it is, and never spreads to what is: see
-`Update.if_not_finite`. An infinite bound clips nothing.
+The clipped gradient is the gradient of the whole batch: summed over micro-batches and replicas,
+with merged rows of looked-up tables. A finite gradient has a finite norm, at most float32's largest
+number. NaN and infinite entries stay, and never spread to others: see `Update.if_not_finite`. An
+infinite bound clips nothing.
 """
 
 import dataclasses
@@ -31,13 +31,13 @@ class GlobalNorm:
     `g <- g * min(1, max_norm / |g|)`, |g| the Euclidean norm over all variables.
 
     R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
-    2013, arXiv:1211.5063. Unlike `tf.clip_by_global_norm`: rows that were looked up several times
-    count once, with their sum; an infinite `max_norm` clips nothing; and where the norm is not
-    finite nothing is scaled, so one bad variable does not turn all the others NaN.
+    2013, arXiv:1211.5063. `tf.clip_by_global_norm` differs in three ways. Here, a row that was
+    looked up several times counts once, with its sum. An infinite `max_norm` clips nothing. A norm
+    that is not finite scales nothing, so one bad variable does not turn all the others NaN.
 
     Attributes:
-      max_norm: the largest norm that passes, above 0, may be infinite. The unit is the one of the
-        monitor `gradient_norm`: look there before choosing.
+      max_norm: the largest norm that passes, above 0, may be infinite. Compare it with the monitor
+        `gradient_norm`, which has the same unit, before you choose.
     """
 
     max_norm: float
@@ -62,7 +62,7 @@ class GlobalNorm:
 class Norm:
     """Scales the gradient of each variable so that its own norm is at most `max_norm`.
 
-    Unlike with `GlobalNorm` the direction of the update changes.
+    This changes the direction of the update; `GlobalNorm` keeps it.
 
     Attributes:
       max_norm: the largest Euclidean norm of one variable's gradient, above 0, may be infinite.
@@ -91,8 +91,8 @@ class Norm:
 class AverageNorm:
     """Scales the gradient of each variable so that its norm per entry is at most `max_norm`.
 
-    `|g| / n`, n the number of entries, as `tf.clip_by_average_norm` has it: of a looked-up table
-    those of the rows of the batch, so that the bound does not depend on the vocabulary.
+    `|g| / n`, n the number of entries, as in `tf.clip_by_average_norm`. For a looked-up table, n
+    counts only the rows of the batch, so the bound does not depend on the vocabulary.
 
     Attributes:
       max_norm: the largest norm per entry, above 0, may be infinite.
@@ -122,7 +122,7 @@ class AverageNorm:
 class Value:
     """Cuts every entry of the gradient to `[-max_value, max_value]`.
 
-    An infinite entry becomes the bound, a NaN stays one.
+    An infinite entry becomes the bound, and NaN stays NaN.
 
     Attributes:
       max_value: above 0, may be infinite.
@@ -150,11 +150,11 @@ class Value:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ByPattern:
-    """Clips each group of variables in a way of its own, by the norm of the group.
+    """Clips groups of variables in different ways, each by the norm of the group.
 
     Attributes:
-      parts: {pattern (see `mtl.variables.patterns`): a clipping}; the first pattern that matches a
-        variable counts, and what none matches is not clipped.
+      parts: {pattern (see `mtl.variables.patterns`): a clipping}. The first pattern that matches a
+        variable counts. Variables without a match are not clipped.
     """
 
     parts: Mapping[str, types.Clipping]
@@ -177,7 +177,7 @@ class ByPattern:
         """Bound N gradients (rows merged) of N variables with this global norm -> N gradients.
 
         Raises:
-          UserError: if a pattern matches no variable, or only those of patterns before it.
+          UserError: if a pattern matches no variable, or only variables of earlier patterns.
         """
         del norm
         clipped, left = list(gradients), list(range(len(variables)))
@@ -195,9 +195,9 @@ class ByPattern:
 
 
 def find_factor(norm: tf.Tensor, max_norm: float | tf.Tensor) -> tf.Tensor:
-    """Return what brings a norm, of any shape, to at most `max_norm`; 1 if either is not finite."""
+    """Return factors that reduce norms to at most `max_norm`; 1 if a norm or it is not finite."""
     scale = max_norm / tf.maximum(norm, max_norm)
-    # An infinite bound makes the factor inf / inf, which is NaN: nothing is clipped then.
+    # An infinite bound makes the factor inf / inf = NaN, and then nothing is clipped.
     return tf.where(tf.math.is_finite(norm) & tf.math.is_finite(scale), scale, 1.0)
 
 
@@ -211,7 +211,7 @@ def scale_gradient(gradient: types.Connected, scale: tf.Tensor) -> types.Connect
 def _scaled_alone(
     gradients: Sequence[types.Connected], norms: tf.Tensor, max_norm: float
 ) -> Gradients:
-    """Scale each of N gradients by its own of the norms [N], to at most `max_norm`."""
+    """Scale each of N gradients by its norm in [N], to at most `max_norm`."""
     return [
         scale_gradient(gradient, find_factor(norm, max_norm))
         for gradient, norm in zip(gradients, tf.unstack(norms), strict=True)
@@ -219,7 +219,7 @@ def _scaled_alone(
 
 
 def _of_tables(values: tf.Tensor, variables: Sequence[tf.Variable]) -> tf.Tensor:
-    """Give every shard the sum over all shards of its table: [N] values of N variables -> [N]."""
+    """Return for each shard the sum over all shards of its table: [N] of N variables -> [N]."""
     names = list(map(patterns.variable_name, variables))
     owners = list(map(names.index, names))
     if owners == list(range(len(names))):
@@ -233,4 +233,4 @@ def _num_entries(gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
 
 
 ENTRYWISE = (GlobalNorm, Value)
-"""What clips as if all variables were one."""
+"""Clippings that treat all variables as one."""

@@ -1,8 +1,8 @@
-"""What becomes of a step with a loss or gradient that is NaN or infinite.
+"""Handles a step with a loss or gradient that is NaN or infinite.
 
-update.Update.if_not_finite = "fail"      # the default: stops the run, and says which
+update.Update.if_not_finite = "fail"      # the default: stops the run with the names
 update.Update.if_not_finite = "skip"      # moves nothing, and counts such steps
-update.Update.if_not_finite = "zero"      # takes such entries of gradients for 0, and counts them
+update.Update.if_not_finite = "zero"      # sets such entries of gradients to 0, and counts them
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from mtl.step import gradients as gradients_lib
 from mtl.step import step_state
 from mtl.variables import stacks
 
-# What the assertion says, which `find_step` reads.
+# Parts of the assertion's message; `find_step` reads the step between them.
 _BEFORE, _AFTER = "Losses and gradients must be finite, got NaN or infinity at step ", " in "
 
 POLICIES = ("fail", "skip", "zero")
 
-# So many names are listed; a NaN spreads, and the first in graph order say where it came from.
+# An error lists so many names. A NaN spreads: the first names in graph order are its origin.
 _LISTED = 5
 
 
@@ -35,10 +35,10 @@ Check = Callable[[Sequence[tf.Tensor], tf.Tensor, tf.Tensor | bool], tf.Operatio
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarded:
-    """A step of which it is known whether it is taken.
+    """The gradients of a step, and the decision whether it moves the variables.
 
     Attributes:
-      gradients: N, without what is zeroed.
+      gradients: N, with bad entries set to 0 under the policy "zero".
       squares: [N], their squared norms, float64.
       moves: whether the step moves anything; a bool scalar of the graph, or True.
       before: ops that have to run before anything moves.
@@ -59,12 +59,10 @@ def guard_update(
     variables: Sequence[tf.Variable],
     step: tf.Tensor,
 ) -> Guarded:
-    """Decide what becomes of a step under a policy, and under the loss scale.
-
-    It judges by {task: loss} and N gradients.
+    """Check {task: loss} and N gradients of a step; apply the policy and the loss scale.
 
     Raises:
-      InvalidArgumentError: when run and `before` is, under the policy "fail".
+      InvalidArgumentError: when `before` runs, under the policy "fail".
     """
     squares = gradients_lib.squared_norms(gradients)
     checked = Checked(losses, squares, variables, gradients)
@@ -72,17 +70,17 @@ def guard_update(
     scale, overflows = precision.current_loss_scale(), False
     if scale:
         monitors["loss_scale"] = scale.value
-        # An overflow is no fault of the run: such a step is skipped under every policy.
+        # An overflow is expected: the loss scale skips such a step under every policy.
         overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)
         moves = ~overflows
     if check := _CHECK.get():
         values = gradients_lib.list_values(gradients)
         before.append(check([*losses.values(), *values], step, overflows))
     if policy == "fail":
-        with tf.control_dependencies(before):  # The check tells more of a step that both refuse.
+        with tf.control_dependencies(before):  # If both refuse a step, the check says more.
             before.append(checked.assertion(step, overflows))
     elif policy == "skip":
-        # This takes in an overflow, whose gradients are not finite either.
+        # Gradients are not finite after an overflow, so this covers it.
         moves = checked.is_finite
     else:
         gradients, number = zero_gradients(gradients)
@@ -98,13 +96,13 @@ def guard_update(
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """The losses and gradients of a step, by one sum and N scalars.
+    """Checks whether the losses and gradients of a step are finite, by a sum and N scalars.
 
     Attributes:
       losses: {task: scalar}.
-      squares: [N], the squared norms of the gradients, finite where all entries are.
-      variables: N, which the gradients are of.
-      gradients: N, which tell the members of stacks apart.
+      squares: [N], the squared norms of the gradients; finite if all entries are finite.
+      variables: N, the variables of the gradients.
+      gradients: N, to check each member of a stack of tasks.
     """
 
     losses: types.Tensors
@@ -115,7 +113,7 @@ class Checked:
     @functools.cached_property
     def _values(self) -> tf.Tensor:
         given = list(self.losses.values())
-        # Those of one type are cast by one op.
+        # A single op casts all losses of the same type.
         are_alike = len({loss.dtype for loss in given}) == 1
         alike = [given] if are_alike else [[loss] for loss in given]
         losses = [tf.cast(tf.stack(of_type), tf.float64) for of_type in alike]
@@ -123,17 +121,17 @@ class Checked:
 
     @property
     def losses_are_finite(self) -> tf.Tensor:
-        """Whether the losses of all tasks are finite, a bool scalar."""
+        """True if the losses of all tasks are finite, a bool scalar."""
         return tf.reduce_all(tf.math.is_finite(self._values[: len(self.losses)]))
 
     @functools.cached_property
     def is_finite(self) -> tf.Tensor:
-        """Whether all losses and gradients are finite, a bool scalar."""
-        # In float64 squares of finite float32 do not overflow, so one sum tells of all of them.
+        """True if all losses and gradients are finite, a bool scalar."""
+        # Squares of finite float32 do not overflow in float64, so one sum checks all of them.
         return tf.math.is_finite(tf.reduce_sum(self._values))
 
     def _are_finite(self) -> tf.Tensor:
-        """Tell of every loss, and of every variable or each member of a stack, if it is finite."""
+        """Return whether each loss, and each variable or member of a stack, is finite."""
         values, found = (
             tf.math.is_finite(self._values),
             list(map(stacks.find_stack, self.variables)),
@@ -149,18 +147,18 @@ class Checked:
         return tf.concat([losses, *parts], 0)
 
     def assertion(self, step: tf.Tensor, unless: tf.Tensor | bool = False) -> tf.Operation:
-        """Fail when run if a loss or a gradient is not finite, unless `unless` lets it pass.
+        """Return an op that fails if a loss or gradient is not finite, unless `unless` is true.
 
-        A good step costs one sum: what looks for names is in a branch that is not taken.
+        A good step costs one sum, because only the branch of a bad step collects names.
 
         Raises:
-          InvalidArgumentError: when run; its message has the step and the first of the names.
+          InvalidArgumentError: when run; its message has the step and the first names.
         """
         names = [f"loss of {task}" for task in self.losses]
         members = [name for own in self.variables for name in stacks.list_members(own)]
         names += [f"gradient of {name}" for name in members]
 
-        # Outside of the branch, which would wait for a parameter server whether taken or not.
+        # Inside the branch, this read would always wait for a parameter server.
         step = tf.as_string(step)
 
         def fail() -> tf.Operation:
@@ -171,7 +169,7 @@ class Checked:
 
 
 def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
-    """Fail when run, with the step, a string scalar, and the first of the names of what is bad."""
+    """Return an op that fails, with the step, a string scalar, and the first bad names."""
     message = [
         _BEFORE,
         step,
@@ -185,18 +183,18 @@ def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
 
 
 def check_before_update(check: Check) -> contextlib.AbstractContextManager[Check | None]:
-    """Have updates that are built within it run a check before they move anything."""
+    """Let updates within the context run a check before they move anything."""
     return _CHECK.set(check)
 
 
 def find_step(message: str) -> int | None:
-    """Return the step that the message of a failed `Checked.assertion` tells; None of others."""
+    """Return the step in the message of a failed `Checked.assertion`; None for other messages."""
     found = re.search(rf"{_BEFORE}(\d+){_AFTER}", message)
     return int(found.group(1)) if found else None
 
 
 def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], tf.Tensor]:
-    """Set entries of N gradients that are not finite to 0; return their number as well."""
+    """Set bad entries of N gradients to 0; return the gradients and the number of such entries."""
     counts = []
 
     def zero(values: tf.Tensor) -> tf.Tensor:

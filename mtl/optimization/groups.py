@@ -1,4 +1,4 @@
-"""Parameter groups: variables with an optimizer, a rate or a first step of their own.
+"""Parameter groups: variables with a separate optimizer, rate or first step.
 
 update.Update.optimizers = {"^features/": @optimizers.Adagrad(), "^head/": @optimizers.AdamW()}
 update.Update.rates = {"^network/trunk/": 0.1, "^features/": @warm/schedules.Constant()}
@@ -30,9 +30,9 @@ class Group:
     """Variables that move alike.
 
     Attributes:
-      patterns: of `rates`, whose factors all apply.
-      first_step: the global step from which they move.
-      own: the pattern of their optimizer; None for the one of all others.
+      patterns: the keys of `rates` that match; their factors are multiplied.
+      first_step: the global step from which the variables move.
+      own: the pattern of their optimizer; None for the default optimizer.
     """
 
     patterns: tuple[str, ...]
@@ -67,7 +67,7 @@ def check_optimizers(where: str, optimizers: Optimizers) -> None:
 def mask_gradients(
     gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[types.Connected]:
-    """Set the N gradients of N variables to 0 where an entry does not move, or not yet."""
+    """Set entries of N gradients to 0 if the entry of the variable does not move in this step."""
     return list(map(_masked, gradients, variables))
 
 
@@ -103,18 +103,18 @@ def apply_groups(
     when: tf.Tensor | bool = True,
     factor: tf.Tensor | None = None,
 ) -> list[tf.Operation]:
-    """Move every variable, each group by an optimizer of its own; return the ops that do it.
+    """Move every variable, each group by its optimizer; return the ops.
 
     Args:
-      optimizers: by pattern, of which the first that matches counts; None is for what is left.
+      optimizers: {pattern: optimizer}, the first match counts; None is the key of the default.
       pairs: N gradients and variables.
       rates: as `Update.rates`.
       step: the global step.
       when: whether to move at all.
-      factor: of all learning rates.
+      factor: of all learning rates; None for 1.
 
     Raises:
-      UserError: if a pattern matches no variable, or only those of patterns before it.
+      UserError: if a pattern matches no variable, or only variables of earlier patterns.
     """
     operations = []
     for group, members in _groups(pairs, rates, [*filter(None, optimizers)]).items():
@@ -123,7 +123,7 @@ def apply_groups(
         factors += [] if factor is None else [factor]
         rate = schedules.evaluate_rate(optimizer.learning_rate, step)
         rate = functools.reduce(operator.mul, factors, rate)
-        # Before its first step neither weights nor optimizer state are read.
+        # A frozen group reads neither its weights nor its optimizer state.
         reached = freezing.is_reached(group.first_step)
         moves = when if reached is True else reached if when is True else when & reached
         built = _masking(optimizer(rate), members)
@@ -136,11 +136,10 @@ def apply_groups(
 def moves_all_rows(
     optimizers: Mapping[str | None, types.Optimizer], variables: Sequence[tf.Variable]
 ) -> list[bool]:
-    """Tell for each variable whether its optimizer also moves rows that have no gradient.
+    """Return for each variable whether its optimizer moves rows without a gradient, too.
 
-    Rows are those of looked-up tables.
-
-    Of TensorFlow's own only Adam does; one of yours may say so by an attribute of this name.
+    Rows are rows of looked-up tables. Only Adam, of TensorFlow's optimizers, moves them all. Your
+    own optimizer can say so by the attribute `moves_all_rows`.
     """
     owners = _owners(variables, [*filter(None, optimizers)])
     are_all = {key: _moves_all_rows(optimizer) for key, optimizer in optimizers.items()}
@@ -149,7 +148,7 @@ def moves_all_rows(
 
 def _moves_all_rows(optimizer: types.Optimizer) -> bool:
     built = wrapped.innermost(optimizer(tf.constant(0.0)))
-    # A subclass that overrides this method, as LazyAdam, moves only the rows it is given.
+    # A subclass with another update, such as LazyAdam, moves only the rows of the batch.
     is_adams = type(built)._resource_apply_sparse is tf1.train.AdamOptimizer._resource_apply_sparse
     return getattr(built, "moves_all_rows", is_adams)
 
@@ -157,7 +156,7 @@ def _moves_all_rows(optimizer: types.Optimizer) -> bool:
 def _tell_tables(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> None:
-    """Tell an optimizer whose state of tables has another shape which variables they are."""
+    """Set `tables` of an optimizer with a special state for tables."""
     sparse = [variable for own, variable in pairs if isinstance(own, tf.IndexedSlices)]
     inner = wrapped.innermost(optimizer) if sparse else None
     if isinstance(inner, adagrad.RowWiseAdagradOptimizer):
@@ -169,7 +168,7 @@ def _tell_tables(
 def _require_half_tables(
     optimizer: tf.compat.v1.train.Optimizer, name: str, pairs: types.GradientsAndVariables
 ) -> None:
-    """Fail if a table of 16 bits is moved by what would take it for one of 32."""
+    """Fail if an optimizer would take a table of 16 bits for a table of 32 bits."""
     for gradient, variable in pairs:
         if not sharding.is_half(variable):
             continue
@@ -186,7 +185,7 @@ def _require_half_tables(
 def _masking(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> tf.compat.v1.train.Optimizer:
-    """Return the optimizer, which leaves masked entries where they are."""
+    """Return the optimizer, wrapped to restore entries outside their masks."""
     masks = {patterns.shard_name(variable): freezing.find_mask(variable) for _, variable in pairs}
     given = {name: mask for name, mask in masks.items() if mask is not None}
     return wrapped.Masked(optimizer, given) if given else optimizer
@@ -195,9 +194,9 @@ def _masking(
 def _groups(
     pairs: types.GradientsAndVariables, rates: Rates, own: Sequence[str]
 ) -> dict[Group, types.GradientsAndVariables]:
-    """Return the groups, first that of what no pattern matches.
+    """Return the groups; the first has the variables without a pattern.
 
-    The first optimizer of a graph gets the names that state has without any patterns.
+    The first optimizer in a graph names its state as it does without patterns.
     """
     variables = [variable for _, variable in pairs]
     for pattern in rates:

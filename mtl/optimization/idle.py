@@ -1,4 +1,4 @@
-"""Finds the steps in which variables move: not yet frozen ones, nor those whose rate is 0.
+"""Finds the steps in which variables move: neither frozen nor with a rate of 0.
 
 for moving in idle.find_moving(update, freezing, names, last=900):
     moving.first, moving.end, moving.where       # 0, 500, "Update.optimizers['^features/']"
@@ -20,9 +20,9 @@ class Moving:
 
     Attributes:
       example: the name of one of them.
-      where: the setting whose rate ends; that of the optimizer where none does.
+      where: the setting whose rate ends; the setting of the optimizer if no rate ends.
       first: the step from which they move.
-      end: the step from which their rate is 0 up to the last one; infinite where it is not.
+      end: the step from which their rate is 0 up to the last step; infinite if there is none.
     """
 
     example: str
@@ -38,7 +38,7 @@ class Moving:
 def find_moving(
     part: update.Update, freezing: freezing_lib.Freezing, variables: Iterable[str], last: int
 ) -> list[Moving]:
-    """Return when the variables of these names move in steps 0 to `last` - 1, alike ones once."""
+    """Return in which of the steps 0 to `last` - 1 variables move, once for alike variables."""
     ends = {where: _find_end(rate, last) for where, rate in _list_rates(part).items()}
     found: dict[tuple, Moving] = {}
     for name in variables:
@@ -50,7 +50,7 @@ def find_moving(
 
 
 def _list_rates(part: update.Update) -> dict[str, Any]:
-    """Return {setting: the learning rate, or a factor of it}."""
+    """Return {setting: the learning rate, or a factor}."""
     settings = {"Update.optimizer": part.optimizer.learning_rate}
     for pattern, optimizer in part.optimizers.items():
         settings[f"Update.optimizers[{pattern!r}]"] = optimizer.learning_rate
@@ -59,7 +59,7 @@ def _list_rates(part: update.Update) -> dict[str, Any]:
 
 
 def _list_rates_of(part: update.Update, name: str) -> list[str]:
-    """Return the settings of `_list_rates` that a variable of this name moves by."""
+    """Return the settings of `_list_rates` that act on a variable of this name."""
     own = next((p for p in part.optimizers if patterns.matches(p, name)), None)
     wheres = ["Update.optimizer" if own is None else f"Update.optimizers[{own!r}]"]
     wheres += [f"Update.rates[{p!r}]" for p in part.rates if patterns.matches(p, name)]

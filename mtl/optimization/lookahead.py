@@ -22,14 +22,14 @@ class Lookahead:
     """`slow <- slow + rate * (w - slow);  w <- slow` after every `steps` steps of an optimizer.
 
     M. Zhang et al., "Lookahead Optimizer: k steps forward, 1 step back", 2019, arXiv:1907.08610.
-    The state of the optimizer is kept at a step back, as in the paper's experiments. `slow` is
-    saved as `<variable>/Lookahead`, one more copy of the weights. Looked-up tables follow the
-    optimizer alone: most of their rows have not moved since the last step back.
+    A step back keeps the state of the optimizer, as in the paper's experiments. `slow` is saved as
+    `<variable>/Lookahead`, one more copy of the weights. Looked-up tables follow the optimizer
+    alone, because few of their rows move between two steps back.
 
     Attributes:
       optimizer: takes the steps forward.
-      steps: from one step back to the next, at least 2.
-      rate: the share of the way that is kept, in (0, 1].
+      steps: the number of steps between two steps back, at least 2.
+      rate: the share of the way forward that a step back keeps, in (0, 1].
     """
 
     optimizer: types.Optimizer
@@ -49,14 +49,14 @@ class Lookahead:
         return self.optimizer.learning_rate
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
-        """Return the optimizer at a rate that is known in the graph, a float32 scalar."""
+        """Return the optimizer for a learning rate, a float32 scalar of the graph."""
         return _LookaheadOptimizer(self.optimizer(learning_rate), self.steps, self.rate)
 
 
 class _LookaheadOptimizer(wrapped.Wrapped):
     """Calls another optimizer, and steps back after it.
 
-    It counts its own steps, so that a group that is frozen at first starts with a whole round.
+    It counts its own steps: a group that starts later begins with a whole round.
     """
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, steps: int, rate: float):
@@ -77,13 +77,13 @@ class _LookaheadOptimizer(wrapped.Wrapped):
         self._is_last = tf.equal(position, self._steps - 1)
 
     def _taken(self) -> tf.Variable:
-        with tf.init_scope():  # The graph that holds it, also from within a loop or a branch.
+        with tf.init_scope():  # Finds the outermost graph from within a loop or a branch.
             graph = tf1.get_default_graph()
         return self._get_non_slot_variable("lookahead_steps", graph)
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
         slow = self.get_slot(var, "slow")
-        # A round starts where the last one stepped back to.
+        # A round starts from the weights of the last step back.
         start = tf.cond(self._is_first, lambda: slow.assign(var.read_value()), slow.read_value)
         with tf.control_dependencies([start]):
             moved = super()._resource_apply_dense(grad, var)

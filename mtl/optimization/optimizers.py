@@ -4,8 +4,8 @@
     update.Update.optimizer = @optimizers.LazyAdam()
     optimizers.LazyAdam.learning_rate = 0.001            # or a schedule: @schedules.Cosine()
 
-Each builds a `tf.compat.v1.train.Optimizer`, whose state is saved as `<variable>/<name>`. For the
-rows of looked-up tables all but `Adam` touch only the rows of the batch.
+Each builds a `tf.compat.v1.train.Optimizer`, whose state is saved as `<variable>/<name>`. All
+except `Adam` touch only the rows of looked-up tables that are in the batch.
 """
 
 import abc
@@ -38,7 +38,7 @@ class _Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
-        """Return the optimizer at a rate that is known in the graph, a float32 scalar."""
+        """Return the optimizer for a learning rate, a float32 scalar of the graph."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Momentum(_Optimizer):
     Attributes:
       learning_rate: above 0, or a schedule.
       momentum: in [0, 1).
-      nesterov: whether the second form is used.
+      nesterov: True for the second form.
     """
 
     learning_rate: float | types.Schedule = 0.01
@@ -90,7 +90,7 @@ class Adagrad(_Optimizer):
 
     Attributes:
       learning_rate: above 0, or a schedule.
-      initial_accumulator: `a` before the first step, above 0: it bounds the first steps.
+      initial_accumulator: `a` before the first step, above 0; it bounds the first steps.
     """
 
     learning_rate: float | types.Schedule = 0.05
@@ -109,12 +109,12 @@ class Adagrad(_Optimizer):
 class RowWiseAdagrad(Adagrad):
     """`a <- a + mean(g^2);  w <- w - rate * g / sqrt(a)`, with one `a` for a row of a table.
 
-    So its state is a number a row where that of `Adagrad` is as large as the table. It is the exact
-    row-wise Adagrad of FBGEMM and TorchRec, where `a` starts at 0. A row that is looked up several
-    times in a batch adds the square of its summed gradient. Variables with a dense gradient have
-    the state, and take the steps, of `Adagrad`. The attributes are those of `Adagrad`; where
-    gradients of rows are small, as those of a mean over a batch, set `initial_accumulator` far
-    below 0.1, or `a` hardly moves.
+    The state of a table is one number for each row; the state of `Adagrad` is as large as the
+    table. This is the exact row-wise Adagrad of FBGEMM and TorchRec, where `a` starts at 0. A row
+    that is looked up several times in a batch adds the square of its summed gradient. Variables
+    with dense gradients use the state and steps of `Adagrad`. The attributes come from `Adagrad`.
+    Gradients of a mean over the batch are small for each row. Set `initial_accumulator` far below
+    0.1 then, or `a` hardly moves.
     """
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
@@ -128,8 +128,8 @@ class FTRL(_Optimizer):
     `n' = n + g^2;  z <- z + g - (sqrt(n') - sqrt(n)) / rate * w;  n <- n'`
     `w <- 0 if |z| <= l1, else (sign(z) * l1 - z) / (sqrt(n) / rate + 2 * l2)`
 
-    H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", 2013. The starting
-    weights are forgotten at the first step, so do not warm-start with it.
+    H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", 2013. The first step
+    forgets the starting weights, so do not warm-start with it.
 
     Attributes:
       learning_rate: above 0, or a schedule.
@@ -169,7 +169,7 @@ class RMSProp(_Optimizer):
       decay: `d`, in [0, 1).
       momentum: in [0, 1).
       epsilon: above 0.
-      centered: whether the variance stands in for the second moment.
+      centered: True divides by the variance instead of the second moment.
     """
 
     learning_rate: float | types.Schedule = 0.001
@@ -198,11 +198,10 @@ class Adam(_Optimizer):
     with `rate_t = rate * sqrt(1 - b2^t) / (1 - b1^t)`.
 
     D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980; epsilon
-    is the paper's epsilon-hat. Every row of a looked-up table moves at every step, also the rows
-    that are not in the batch, so a step costs the whole vocabulary (1,000,000 rows of 16, 256 of
-    them in the batch: 83 ms a step, 251 with TensorFlow's own Adam, 0.5 with `LazyAdam`; see
-    `benchmarks/table_updates.py`). With large tables use `LazyAdam`, whose checkpoints are
-    interchangeable with these.
+    is the paper's epsilon-hat. Each step moves every row of a looked-up table, also rows outside
+    the batch, so its cost grows with the vocabulary. With 1,000,000 rows of 16 and 256 rows in the
+    batch, a step takes 83 ms, 251 ms with TensorFlow's own Adam, and 0.5 ms with `LazyAdam` (see
+    `benchmarks/table_updates.py`). Use `LazyAdam` with large tables; it reads the same checkpoints.
 
     Attributes:
       learning_rate: above 0, or a schedule.
@@ -231,8 +230,8 @@ class Adam(_Optimizer):
 class LazyAdam(Adam):
     """`Adam` that moves only the rows of looked-up tables that are in the batch.
 
-    On dense gradients it is `Adam`. For a row, weight and moments stay as they are until it is
-    looked up again; t counts all steps. The attributes are those of `Adam`.
+    Dense gradients move exactly as in `Adam`. Between two look-ups, the weights and moments of a
+    row stay as they are, and t counts all steps. The attributes come from `Adam`.
     """
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
@@ -243,15 +242,15 @@ class LazyAdam(Adam):
 class AdamW(Adam):
     """`LazyAdam` with decoupled weight decay: also `w <- w - rate * weight_decay * w`.
 
-    I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", 2019, arXiv:1711.05101; as
-    is common today the decay is multiplied by the whole learning rate, not only by its schedule.
-    Rows of looked-up tables decay when they are in the batch. The other attributes are those of
-    `Adam`.
+    I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", 2019, arXiv:1711.05101. The
+    decay is multiplied by the whole learning rate, as is common today, and not only by its
+    schedule. Rows of looked-up tables decay when they are in the batch. The other attributes come
+    from `Adam`.
 
     Attributes:
       weight_decay: above 0.
-      not_decayed: patterns (see `mtl.variables.patterns`) of the variables that do not decay; by
-        default biases and the scales and offsets of normalisations, which shrinking does not
+      not_decayed: patterns (see `mtl.variables.patterns`) of variables that do not decay; by
+        default biases, and scales and offsets of normalisations, which shrinking does not
         regularise.
     """
 
@@ -275,10 +274,11 @@ class AdamW(Adam):
 
 
 def moves_entries_alike(optimizer: types.Optimizer) -> bool:
-    """Return whether it moves entries of dense gradients one by one, whatever they belong to.
+    """Return whether it moves each entry of a dense gradient alone, whatever the variable.
 
-    A subclass may do anything.
+    Subclasses may do anything, so the answer for them is False.
     """
     if type(optimizer) is AdamW:
-        return tuple(optimizer.not_decayed) == adam.NOT_DECAYED  # Others may tell tasks apart.
+        # Other patterns may tell tasks apart.
+        return tuple(optimizer.not_decayed) == adam.NOT_DECAYED
     return type(optimizer) in (SGD, Momentum, Adagrad, FTRL, RMSProp, Adam, LazyAdam)

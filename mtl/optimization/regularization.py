@@ -1,4 +1,4 @@
-"""L1 and L2 penalties on variables chosen by pattern, as a term that no task balancing touches.
+"""L1 and L2 penalties on variables chosen by pattern, a term that balancing never touches.
 
 from mtl.optimization import regularization
 update.Update.regularization = @regularization.Regularization()
@@ -22,17 +22,17 @@ tf1 = tf.compat.v1
 class Regularization:
     """`R = sum_v (l1_v * |w_v|_1 + l2_v / 2 * |w_v|_2^2)`, plus the graph's REGULARIZATION_LOSSES.
 
-    The gradient is added after the tasks' gradients were balanced and before clipping. With an
-    adaptive optimizer that is not weight decay: for that see `AdamW`.
+    The gradient is added after balancing and before clipping. With an adaptive optimizer, this
+    differs from weight decay; use `AdamW` for weight decay.
 
-    A table that the batch only looks up is penalised in the looked-up rows alone, each once: a
-    step then costs the batch and not the vocabulary, and rows that are seen more often shrink
-    more. The value that is reported covers the same rows.
+    A step penalises only the rows of a table that the batch looks up, and each row once. Its cost
+    grows with the batch and not with the vocabulary, and frequent rows shrink more. The reported
+    value covers the same rows.
 
     Attributes:
       l1: {pattern: factor}, factors above 0; see `mtl.variables.patterns`. The factors of all
         patterns that match a variable add up.
-      l2: the same for the squared norm.
+      l2: {pattern: factor} of the squared norm, likewise.
     """
 
     l1: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -52,7 +52,7 @@ class Regularization:
     ) -> tuple[list[types.Gradient], tf.Tensor | None]:
         """Add the gradients of the penalties to N gradients (rows merged); return R as well.
 
-        R is the value of all penalties; None where there are none.
+        R is the value of all penalties; None if there are none.
 
         Raises:
           UserError: if a pattern matches no variable.
@@ -79,7 +79,7 @@ class Regularization:
 def _factors(
     where: str, by_pattern: Mapping[str, float], variables: Sequence[tf.Variable]
 ) -> dict[str, float]:
-    """Return {variable name: summed factor} of the variables that a pattern matches."""
+    """Return {variable name: sum of its factors}, for variables that a pattern matches."""
     factors: dict[str, float] = {}
     for pattern, factor in by_pattern.items():
         selected = patterns.select_variables(where, pattern, [*variables, *freezing.frozen_names()])
@@ -91,9 +91,9 @@ def _factors(
 def _penalty(
     gradient: types.Gradient, variable: tf.Variable, l1: float, l2: float
 ) -> tuple[types.Gradient, tf.Tensor]:
-    """Return the gradient and the value of one variable's penalty; sparse where `gradient` is."""
+    """Return the gradient and the value of one variable's penalty; sparse if `gradient` is."""
     if isinstance(gradient, tf.IndexedSlices):
-        # A table may have 16 bits, and its gradient has 32.
+        # A table of 16 bits has a gradient of 32 bits.
         weights = tf.cast(tf.gather(variable, gradient.indices), gradient.dtype)
     else:
         weights = tf.convert_to_tensor(variable)

@@ -1,12 +1,12 @@
-"""Learning rates over the steps, as pure functions of the global step: a resumed run goes on.
+"""Learning rates as functions of the global step; a resumed run continues its schedule.
 
     from mtl.optimization import schedules
     optimizers.LazyAdam.learning_rate = @schedules.Cosine()
     schedules.Cosine.value = 0.01
     schedules.Cosine.warmup_steps = 500
 
-Everything counts from global step 0. During warm-up the schedule's value is multiplied by
-`(step + 1) / warmup_steps`, so the first step already moves and the decay runs meanwhile.
+Schedules count from global step 0. A warm-up multiplies the schedule's value by
+`(step + 1) / warmup_steps`: the first step already moves, and the decay runs meanwhile.
 """
 
 import abc
@@ -46,7 +46,7 @@ class _Schedule(abc.ABC):
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         """Return the rate at a step, int64 scalar -> float32 scalar."""
-        # float32 holds no step above 2^24, so that a change would come a step early.
+        # float32 rounds steps above 2^24, and a change could come a step early.
         step = tf.cast(step, tf.float64)
         rate = self._rate(step)
         if self.warmup_steps:
@@ -81,7 +81,7 @@ class Exponential(_Schedule):
       value: the rate at step 0, above 0.
       decay_rate: the factor, in (0, 1], per `decay_steps` steps.
       decay_steps: the period.
-      staircase: whether the exponent is rounded down, so that the rate falls in jumps.
+      staircase: True rounds the exponent down, so the rate falls in jumps.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
@@ -114,7 +114,7 @@ class Cosine(_Schedule):
     Attributes:
       value: the rate at step 0, above 0.
       decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set it
-        for a run that shall get more steps later and stay on the same curve.
+        if you want to add steps to a run later and stay on the same curve.
       end_value: the rate from there on, at least 0.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
@@ -173,7 +173,7 @@ class Polynomial(_Schedule):
     Attributes:
       value: the rate at step 0, above 0.
       decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set it
-        for a run that shall get more steps later and stay on the same curve.
+        if you want to add steps to a run later and stay on the same curve.
       end_value: the rate from there on, at least 0.
       power: above 0; 1 falls linearly.
       warmup_steps: steps of linear warm-up; 0 for none.
@@ -199,7 +199,7 @@ class InverseSqrt(_Schedule):
     """`rate = value * sqrt(w / max(step + 1, w))`, w the warm-up steps or 1.
 
     The schedule of A. Vaswani et al., "Attention Is All You Need", 2017, arXiv:1706.03762, scaled
-    so that it peaks at `value`, at the end of the warm-up.
+    to a peak of `value` at the end of the warm-up.
 
     Attributes:
       value: the highest rate, above 0.
@@ -215,13 +215,13 @@ class InverseSqrt(_Schedule):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sigmoid(_Schedule):
-    """`rate = value * (2 / (1 + exp(-steepness * step / rise_steps)) - 1)`, then as at the end.
+    """`rate = value * (2 / (1 + exp(-steepness * step / rise_steps)) - 1)`, then its last value.
 
     It rises from 0. For weights of losses, and for the reversal of `auxiliary.GradientReversal`, as
     in Y. Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016, arXiv:1505.07818.
 
     Attributes:
-      value: what the rate rises towards, above 0; 0.9999 of it are reached at the default.
+      value: the limit of the rise, above 0; with the default steepness it reaches 0.9999 of it.
       rise_steps: the step at which the rise ends; by default `Run.train_steps`.
       steepness: above 0; 10 in the paper.
       warmup_steps: steps of linear warm-up; 0 for none.
@@ -236,16 +236,16 @@ class Sigmoid(_Schedule):
         checks.positive("Sigmoid.steepness", self.steepness)
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
-        # 2 / (1 + exp(-x)) - 1, which loses nothing near 0 so.
+        # tanh is 2 / (1 + exp(-x)) - 1, without its rounding error near 0.
         return self.value * tf.tanh(self.steepness / 2 * _progress(self, step))
 
 
 _LENGTHS = ("decay_steps", "rise_steps")
-"""The settings that say how long a schedule lasts; those that are None are filled in."""
+"""The settings for the length of a schedule; None is filled in later."""
 
 
 def _progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
-    """Return the share of the schedule that is done, in [0, 1]."""
+    """Return the finished share of the schedule, in [0, 1]."""
     setting = next(name for name in _LENGTHS if hasattr(schedule, name))
     where, fix = f"{type(schedule).__name__}.{setting}", "No experiment says how long it trains."
     steps = getattr(schedule, setting)
@@ -254,7 +254,7 @@ def _progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
 
 
 def fill_decay_steps(part: Any, steps: int) -> Any:
-    """Return `part` with `steps` as the length of all schedules in it that have none."""
+    """Return `part`; all schedules in it without a length get the length `steps`."""
     held = _list_held(part)
     made = {place: fill_decay_steps(one, steps) for place, one in held.items()}
     if isinstance(part, (Cosine, Polynomial, Sigmoid)):
@@ -263,7 +263,7 @@ def fill_decay_steps(part: Any, steps: int) -> Any:
 
 
 def zero_from(learning_rate: Any, last: int) -> int | None:
-    """Return the first step from which the rate is 0 up to step `last`; None where it is not."""
+    """Return the first step from which the rate is 0 up to step `last`; None if there is none."""
     if not isinstance(learning_rate, _Schedule):
         return None
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -278,7 +278,7 @@ def zero_from(learning_rate: Any, last: int) -> int | None:
 
 
 def _list_held(part: Any) -> dict[Any, Any]:
-    """Return {place: what is there} of a list, a dict or a part with settings."""
+    """Return {place: value} of a list, a dict or the settings of a part; {} for other values."""
     if type(part) in (list, tuple):
         return dict(enumerate(part))
     if type(part) is dict:
@@ -289,7 +289,7 @@ def _list_held(part: Any) -> dict[Any, Any]:
 
 
 def _rebuild(part: Any, held: dict[Any, Any]) -> Any:
-    """Return a part of the same kind that holds something else."""
+    """Return a list, dict or part of the same kind with these values."""
     if type(part) in (list, tuple):
         return type(part)(held.values())
     return held if type(part) is dict else dataclasses.replace(part, **held)

@@ -3,7 +3,8 @@
 from mtl.optimization import transforms
 update.Update.transforms = [@transforms.Centralization(), @transforms.Noise()]     # in this order
 
-Parts of `mtl.optimization.clipping` may stand among them: all have one protocol, `types.Clipping`.
+Parts of `mtl.optimization.clipping` may also stand in this list: all have one protocol,
+`types.Clipping`.
 """
 
 import dataclasses
@@ -25,9 +26,9 @@ class Centralization:
     """`g <- g - mean(g)` for the gradient of each unit, the mean over all axes but the last.
 
     H. Yong et al., "Gradient Centralization: A New Optimization Technique for Deep Neural
-    Networks", 2020, arXiv:2004.01461. The sum of the weights of a unit stays what it was, so where
-    only some entries move (`Freezing.entries`, `Pruning`) the mean is over those. Biases, scales
-    and looked-up tables, which have no such units, are left alone.
+    Networks", 2020, arXiv:2004.01461. The sum of a unit's weights stays the same. If only some
+    entries move (`Freezing.entries`, `Pruning`), the mean is taken over those entries. Biases,
+    scales and looked-up tables have no such units, and keep their gradients.
     """
 
     def __call__(
@@ -61,14 +62,13 @@ class Noise:
     """Adds normal noise that fades: `g <- g + N(0, scale / (1 + t) ^ decay)`, t the global step.
 
     A. Neelakantan et al., "Adding Gradient Noise Improves Learning for Very Deep Networks", 2015,
-    arXiv:1511.06807. Rows of looked-up tables that are not in the batch get none. A draw depends on
-    the run's seed, the variable and the step, and for a table on which rows are in the batch, in
-    whatever order: a resumed run draws what it would have, and a table in shards what a whole one
-    does.
+    arXiv:1511.06807. Rows of looked-up tables outside the batch get no noise. A draw depends on the
+    run's seed, the variable and the step; for a table also on the set of rows in the batch. A
+    resumed run repeats its draws, and a table in shards draws the same as a whole table.
 
     Attributes:
       scale: the variance at step 0, above 0; the paper tries 0.01, 0.3 and 1.
-      decay: above 0, as the paper's gamma.
+      decay: above 0; the paper's gamma.
     """
 
     scale: float = 0.01
@@ -104,7 +104,7 @@ def _added(gradient: types.Connected, values: tf.Tensor) -> types.Connected:
 def _draws(
     name: str, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Return normal draws for the gradients of all shards of a variable, or of a whole one."""
+    """Return normal draws for the gradients of a variable: a whole one, or all its shards."""
     seed = draws.make_step_seed(f"noise/{name}")
     values = gradients_lib.list_values(gradients)
     whole = shards.whole_shape(variables[0])
@@ -116,7 +116,7 @@ def _draws(
         rows = tf.concat([gradient.indices + first for gradient, first in pairs], 0)
         shape = tf.concat([tf.shape(rows), whole[1:]], 0)
         drawn = tf.random.stateless_normal(shape, seed, dtype=values[0].dtype)
-        # The place of each row among all of them.
+        # The rank of each row among all rows.
         places = tf.argsort(tf.argsort(rows))
         return tf.split(tf.gather(drawn, places), [tf.shape(value)[0] for value in values])
     drawn = tf.random.stateless_normal(whole, seed, dtype=values[0].dtype)

@@ -26,29 +26,27 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Update(types.Update):
-    """Regularise, measure, clip and apply, after the UPDATE_OPS of the graph.
+    """Regularise, measure, clip and apply gradients, after the UPDATE_OPS of the graph.
 
     Attributes:
       optimizer: how a gradient moves a variable, and the learning rate. LazyAdam by default, which
-        is Adam except that rows of embedding tables move only when they are looked up.
-      optimizers: {pattern: an optimizer} of variables with one of their own, such as Adagrad for
-        tables, or AdamW with another weight decay; the first pattern that matches counts.
+        equals Adam except for embedding tables: their rows move only when they are looked up.
+      optimizers: {pattern: an optimizer} for some variables, such as Adagrad for tables, or AdamW
+        with another weight decay; the first pattern that matches counts.
       clipping: bounds the gradient; None leaves it as it is.
       transforms: change the gradient after that, such as @transforms.Centralization().
       regularization: L1 and L2 by pattern; by default only the graph's REGULARIZATION_LOSSES.
       schedule: a factor of all learning rates over the steps, such as @schedules.Cosine() with the
-        value 1. It stays if another optimizer, with a rate of its own, takes the place of this one;
-        None for no factor.
-      rates: {pattern: factor of the learning rate, above 0, or a schedule of it}; the factors of
-        all patterns that match a variable are multiplied. Small ones for a pretrained trunk and
-        larger ones towards the heads are the discriminative rates of J. Howard and S. Ruder,
+        value 1. It stays when you switch to an optimizer with another rate; None for no factor.
+      rates: {pattern: factor of the learning rate, above 0, or a schedule of it}. The factors of
+        all patterns that match a variable are multiplied. A pretrained trunk with small factors,
+        and heads with larger ones, have the discriminative rates of J. Howard and S. Ruder,
         "Universal Language Model Fine-tuning for Text Classification", 2018, arXiv:1801.06146.
       average: keeps an average of the weights, which evaluation and export use; None for none.
-      if_not_finite: what becomes of a step with a NaN or infinite loss or gradient. "fail" ends the
-        run before anything is applied, with task and variables named. "skip" goes on to the next
-        batch: weights, their average and optimizer state stay, averages of normalisations and
-        balancing keep what is finite.
-        "zero" takes such entries of the gradient for 0.
+      if_not_finite: what to do with a step whose loss or gradient is NaN or infinite. "fail" ends
+        the run before anything is applied, and names task and variables. "skip" goes on to the next
+        batch: weights, their average and optimizer state stay, and averages of normalisations and
+        balancing keep finite values. "zero" sets such entries of the gradient to 0.
     """
 
     optimizer: types.Optimizer = optimizers_lib.LazyAdam()
@@ -90,7 +88,7 @@ class Update(types.Update):
 
     @property
     def is_entrywise(self) -> bool:
-        """Whether no setting chooses variables by name, or treats one otherwise than by entry."""
+        """True if no setting chooses variables by name, and all act on each entry alone."""
         chooses = self.optimizers or self.rates or self.transforms or self.average
         # Subclasses may do anything.
         is_known = optimizers_lib.moves_entries_alike(self.optimizer)
@@ -105,9 +103,9 @@ class Update(types.Update):
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
         """Build a step: N gradients, N variables, {task: loss} -> its op, and scalars to watch.
 
-        The scalars are `learning_rate`, `gradient_norm` (global, with regularisation, before
-        clipping) and, where there is any, `regularization`, `loss_scale`, and how many steps or
-        entries were not finite so far, `skipped_steps` or `zeroed_entries`.
+        The scalars are `learning_rate` and `gradient_norm` (global, with regularisation, before
+        clipping). Some runs add `regularization`, `loss_scale`, and the number of steps or entries
+        so far that were not finite, `skipped_steps` or `zeroed_entries`.
 
         Raises:
           UserError: if no variable has a gradient, or a pattern matches no variable.
@@ -117,12 +115,12 @@ class Update(types.Update):
         learning_rate = schedules.evaluate_rate(self.optimizer.learning_rate, step)
         factor = None if self.schedule is None else self.schedule(step)
         learning_rate = learning_rate if factor is None else factor * learning_rate
-        # Whatever measures or clips a gradient of a table takes each of its rows to come once.
+        # Norms and clipping need each row of a table at most once.
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
-        # Penalties come first: one may reach a variable that no loss depends on.
+        # Penalties come first: they may reach a variable that no loss depends on.
         gradients, penalty = self.regularization(gradients, variables)
         gradients, variables = _connected(gradients, variables)
-        # Before the norm is taken: what does not move must not count for it, nor for clipping.
+        # Masked before the norm: entries that do not move must not count for it or for clipping.
         gradients = groups.mask_gradients(gradients, variables)
         monitors = {"learning_rate": learning_rate}
         if penalty is not None:
@@ -137,21 +135,21 @@ class Update(types.Update):
             gradients = self._shaped(guarded.gradients, variables, norm)
             noted.show_gradients(gradients, variables)
 
-        # The norm needs every gradient: no variable moves while another is still being read.
+        # The norm needs all gradients, so no variable moves while another one is still being read.
         before = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), norm, *guarded.before]
-        before.append(learning_rate)  # Or it may be read after the step was counted.
-        # One op that all updates wait for is one message to a parameter server, not one each.
+        before.append(learning_rate)  # Otherwise it may be read after the step was counted.
+        # One op for all updates to wait for: a single message to a parameter server.
         ready, one = tf.group(*before), tf.constant(1, step.dtype)
-        # Names of optimizer state must not depend on the name scope of the caller.
+        # The caller's name scope must not change the names of optimizer state.
         with tf1.name_scope(None), tf.control_dependencies([ready]):
             applied = self._move(gradients, variables, step, guarded.moves, factor)
             with tf.control_dependencies(applied):
-                # Counted last: schedules, draws and freezing read the number of this step before.
+                # Counted last: schedules, draws and freezing read the number of this step first.
                 train_op = step.assign_add(one, read_value=False)
         return train_op, monitors | guarded.monitors
 
     def _require_average(self, variables: Sequence[tf.Variable]) -> None:
-        """Fail if a table of 16 bits is to be averaged: what an average moves by is too little."""
+        """Fail if a table of 16 bits is averaged: it would round the small moves away."""
         small = [patterns.variable_name(v) for v in variables if sharding.is_half(v)]
         rule = f"stay None where tables have 16 bits, as {small[0]!r}" if small else ""
         checks.require(not small, "Update.average", rule, self.average)
@@ -171,17 +169,17 @@ class Update(types.Update):
           variables: N.
           step: the global step.
           moves: whether the step moves anything; a bool scalar of the graph, or True.
-          factor: of all learning rates; None for none.
+          factor: of all learning rates; None for 1.
         """
         pairs = list(zip(gradients, variables, strict=True))
-        # A map that holds texts can be read as one that may hold None as well.
+        # For mypy: the key type of Mapping is invariant.
         patterned = cast(Mapping[str | None, types.Optimizer], self.optimizers)
         optimizers_of = {**patterned, None: self.optimizer}
         if self.average is None:
             return groups.apply_groups(optimizers_of, pairs, self.rates, step, moves, factor)
         all_rows = groups.moves_all_rows(optimizers_of, variables)
         rows = averaging.rows_before(gradients, variables, all_rows)
-        # The average needs the rows as they were, and the optimizer is about to move them.
+        # The average needs the rows from before the optimizer moves them.
         with tf.control_dependencies(gradients_lib.list_values(rows)):
             applied = groups.apply_groups(optimizers_of, pairs, self.rates, step, moves, factor)
         with tf.control_dependencies(applied):
@@ -193,9 +191,9 @@ class Update(types.Update):
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[types.Connected]:
-        """Clip, then transform; each part is told the norm of the gradients that it is given.
+        """Clip, then transform; each part gets the norm of its input gradients.
 
-        What a transform makes of the gradient of entries that do not move counts as zero again.
+        Entries that do not move get a gradient of 0 again after each transform.
         """
         if self.clipping:
             gradients = self.clipping(gradients, variables, norm)

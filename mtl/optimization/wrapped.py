@@ -1,4 +1,4 @@
-"""Optimizers around optimizers: what acts on a variable before and after another one moves it.
+"""Optimizers around another optimizer, which act before and after it moves a variable.
 
 optimizer = wrapped.Masked(optimizer, {"network/kernel": masks.Nonzero()})
 """
@@ -16,7 +16,7 @@ Mask = Callable[[tf.Tensor, str], tf.Tensor]
 
 
 class Wrapped(tf.compat.v1.train.Optimizer):
-    """Moves variables as another optimizer does, whose state keeps its names."""
+    """Moves variables by another optimizer, whose state keeps its names."""
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, name: str):
         super().__init__(use_locking=False, name=name)
@@ -41,14 +41,14 @@ class Wrapped(tf.compat.v1.train.Optimizer):
 
 
 def innermost(optimizer: tf.compat.v1.train.Optimizer) -> tf.compat.v1.train.Optimizer:
-    """Return the optimizer that all others are wrapped around."""
+    """Return the optimizer inside all wrappers."""
     while isinstance(optimizer, Wrapped):
         optimizer = optimizer.inner
     return optimizer
 
 
 class Masked(Wrapped):
-    """Puts back what a mask leaves out, to the bit, whatever the state and the decay."""
+    """Restores the entries outside a mask after each move, to the bit, whatever the optimizer does."""
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, masks: Mapping[str, Mask]):
         super().__init__(inner, "Masked")
@@ -61,7 +61,7 @@ class Masked(Wrapped):
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
     ) -> Any:
-        # Some optimizers move rows without a gradient as well: all of the table is put back.
+        # Some optimizers move rows without a gradient as well, so the whole table is restored.
         move = super()._resource_apply_sparse_duplicate_indices
         return self._masked(handle, lambda: move(grad, handle, indices))
 

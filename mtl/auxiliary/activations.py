@@ -1,4 +1,4 @@
-"""What the network computed for the rows of a training step, and how it runs once more.
+"""The network's outputs for the rows of a training step, and further passes of the network.
 
 again = activations.run({**activations.inputs, "image_x": noisy})
 """
@@ -17,16 +17,17 @@ from mtl.variables import views
 tf1 = tf.compat.v1
 
 Forward = Callable[[types.Tensors], tuple[types.Towers, types.Tensors]]
-"""From encoded columns to towers and logits."""
+"""Takes encoded columns; returns towers and logits."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Activations(types.Activations):
-    """What the network of a training step computed: `types.Activations` has the attributes.
+    """The network's outputs in a training step; see `types.Activations` for most attributes.
 
     Attributes:
-      forward: the network and its heads, as the pass before ran them.
-      scope: the variable scope that they lie in.
+      forward: runs the network and its heads once more.
+      scope: the variable scope of network and heads.
+      draws_by_step: True if this pass drew random numbers, such as dropout.
     """
 
     features: types.Tensors
@@ -46,9 +47,9 @@ class Activations(types.Activations):
         draw: int = 0,
         replace: Callable[[tf.Variable], tf.Tensor] | None = None,
     ) -> "Activations":
-        """Run the network once more: {column: [B, ...]} -> what it computes of these inputs."""
+        """Run the network once more: {column: [B, ...]} -> its outputs for these inputs."""
         with contextlib.ExitStack() as stack:
-            # Averages of normalisations have moved by the pass before, and by that one alone.
+            # Only the plain pass of a step moves the averages of normalisations.
             stack.enter_context(whole_batch.withhold_collections())
             drawn = stack.enter_context(draws.draw_again(draw))
             stack.enter_context(tf1.variable_scope(self.scope, reuse=True))
@@ -62,10 +63,10 @@ class Activations(types.Activations):
 
 
 def withhold_rows(activations: Activations, name: str) -> Activations:
-    """Return activations of mixed rows for the loss of this name, without features and labels.
+    """Return activations without features and labels, for a loss of mixed rows with this name.
 
     Raises:
-      UserError: once the loss reads one of them.
+      UserError: when the loss reads features or labels.
     """
     labels = _Withheld(f"auxiliary loss {name!r}", "reads_labels")
     features = _Withheld(f"auxiliary loss {name!r}", "reads_features")
@@ -73,7 +74,7 @@ def withhold_rows(activations: Activations, name: str) -> Activations:
 
 
 class _Withheld(Mapping[str, tf.Tensor]):
-    """Fields of rows that have been mixed, which belong to no row any more."""
+    """A mapping that refuses to be read: mixed rows have no fields."""
 
     def __init__(self, where: str, declaration: str):
         self._where, self._declaration = where, declaration

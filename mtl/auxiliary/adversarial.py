@@ -1,7 +1,7 @@
-"""Training against the worst inputs nearby, which raise the loss of the labels the most.
+"""Training on adversarial inputs: small changes that raise the loss of the labels the most.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.Adversarial()]
-auxiliary.Adversarial.epsilon = 0.15                     # of pixels in [0, 1], say
+auxiliary.Adversarial.epsilon = 0.15                     # for pixels in [0, 1], for example
 auxiliary.Adversarial.bounds = (0.0, 1.0)
 
 | method | settings |
@@ -26,23 +26,23 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
     """The loss of the heads at `x + r`, with `r` the ascent of that loss within a ball around x.
 
     `r <- P(r + a g / |g|)`, or `P(r + a sign(g))` for the norm "max", with a the size of a step, g
-    the gradient of a row's loss by its inputs and P the projection on `|r| <= epsilon`. No gradient
-    goes through r.
+    the gradient of a row's loss by its inputs and P the projection on `|r| <= epsilon`. Gradients
+    do not go through r.
 
     T. Miyato, A. M. Dai, I. Goodfellow, "Adversarial Training Methods for Semi-Supervised Text
     Classification", 2016, arXiv:1605.07725 (FGM); E. Wong, L. Rice, J. Z. Kolter, "Fast is better
     than free", 2020, arXiv:2001.03994 (a random start); A. Madry et al., "Towards Deep Learning
     Models Resistant to Adversarial Attacks", 2017, arXiv:1706.06083 (PGD); C. Zhu et al., "FreeLB",
-    2019, arXiv:1909.11764 (`averages_steps`). Norms here are of single rows over all columns that
-    are moved, not of the batch as in some codes. Madry et al. train on moved inputs alone: tasks of
-    weight 0 in the balancing do that.
+    2019, arXiv:1909.11764 (`averages_steps`). A norm covers all moved columns of a single row; some
+    implementations take the norm of the batch. Madry et al. train only on moved inputs: give the
+    tasks the weight 0 in the balancing to do the same.
 
     Attributes:
       step_size: the norm of a step, above 0; by default epsilon for one step, and
         2.5 epsilon / steps for more.
-      random_start: whether r starts from a draw in the ball, in place of 0.
-      averages_steps: whether the loss is the mean over all r from the start to the one before the
-        last step, in place of the one at the last; the memory grows by the steps.
+      random_start: True starts r at a random point in the ball; False starts it at 0.
+      averages_steps: True takes the mean of the losses at the start and after each step but the
+        last; False takes the loss after the last step. Memory grows with the steps.
     """
 
     name: str = "adversarial"
@@ -71,7 +71,7 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
         return ascent.unroll(activations, self._draw_start(ascent), self.steps)
 
     def attack(self, activations: types.Activations) -> types.Activations:
-        """Return what the network makes of the worst inputs, as an evaluation looks at it."""
+        """Return the network's outputs at the worst inputs, for an evaluation."""
         ascent = self.plan_ascent(activations, self._sum_losses)
         return ascent.run_loop(activations, self._draw_start(ascent), self.steps)
 

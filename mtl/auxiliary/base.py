@@ -1,6 +1,6 @@
-"""What auxiliary losses share: a name, a weight, the heads and the columns that they concern.
+"""Bases of auxiliary losses: a name, a weight, and the heads that they read.
 
-auxiliary.Adversarial.name = "adversarial"               # in TensorBoard, and for the balancing
+auxiliary.Adversarial.name = "adversarial"               # in TensorBoard and in the balancing
 auxiliary.Adversarial.weight = 0.5                       # or a schedule
 auxiliary.Adversarial.heads = ["digit"]                  # all by default
 """
@@ -17,12 +17,12 @@ from mtl.auxiliary import row_losses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Base(types.AuxiliaryLoss):
-    """What all have: a name and a weight.
+    """A loss with a name and a weight.
 
     Attributes:
-      name: of the loss, unlike that of any task; its variables lie in `auxiliary/<name>`.
-      weight: what the loss is multiplied by, beside its weight in the balancing; at least 0, or a
-        schedule. With 0 it is left out of the graph.
+      name: of the loss, different from all tasks; its variables lie in `auxiliary/<name>`.
+      weight: a factor of the loss, beside its weight in the balancing; at least 0, or a schedule.
+        A loss of weight 0 is left out of the graph.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Base(types.AuxiliaryLoss):
 
 
 def list_towers(heads: Mapping[str, types.Head]) -> list[str]:
-    """Return the tasks that have a tower: those that are not composed of others."""
+    """Return the tasks with a tower; other tasks are composed of these."""
     return [task for task, h in heads.items() if not types.read_member(h, types.Head, "composes")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfHeads(Base):
-    """A loss that concerns the predictions of some heads.
+    """A loss of the predictions of some heads.
 
     Attributes:
       heads: the tasks, by name; None for all.
@@ -56,7 +56,7 @@ class OfHeads(Base):
 
     kind: ClassVar[type] = types.ComparableHead
     rule: ClassVar[str] = "name tasks whose heads define a divergence"
-    """What a head has to be, and how an error puts it."""
+    """The protocol that heads must implement, and the rule that an error prints otherwise."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -67,7 +67,7 @@ class OfHeads(Base):
             checks.require(bool(self.heads), self._where("heads"), rule, list(self.heads))
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless the tasks exist, and their heads are such as the loss needs."""
+        """Fail unless the tasks exist, and their heads suit the loss."""
         for task in self._choose(heads):
             checks.one_of(self._where("heads"), task, heads)
             fits, head = self._suits(heads[task]), type(heads[task]).__name__
@@ -81,7 +81,7 @@ class OfHeads(Base):
         return list(heads) if self.heads is None else self.heads
 
     def _diverge(self, activations: types.Activations, others: types.Tensors) -> tf.Tensor:
-        """Sum over the heads how far other logits are from those there, [B]."""
+        """Return the divergence of other logits from these, summed over the heads, [B]."""
         heads = cast(Mapping[str, types.ComparableHead], activations.heads)  # See `check`.
         logits = activations.logits
         return tf.add_n(
@@ -94,20 +94,20 @@ class OfHeads(Base):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfLabels(OfHeads):
-    """A loss of some heads by their labels, each a part: a mean over its own labelled rows."""
+    """A loss of the labels of some heads: one part for each task, a mean over labelled rows."""
 
     kind: ClassVar[type] = types.WeighingHead
     rule: ClassVar[str] = "name tasks whose heads know the loss and the weight of each row"
     reads_labels: ClassVar[bool] = True
 
     def _choose(self, heads: Mapping[str, types.Head]) -> Sequence[str]:
-        """Return the tasks; where none are named, those that training has a loss of."""
+        """Return the chosen tasks; by default all tasks whose heads have a loss."""
         if self.heads is not None:
             return self.heads
         return [task for task, h in heads.items() if types.read_member(h, types.Head, "has_loss")]
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
-        """Return what rows weigh in each task, {label: [B, ...]} -> [B, P]."""
+        """Return the weights of rows in each task, {label: [B, ...]} -> [B, P]."""
         known = cast(Mapping[str, types.WeighingHead], heads)
         return tf.stack([known[task].row_weights(labels) for task in self._choose(heads)], 1)
 
@@ -121,6 +121,6 @@ class OfLabels(OfHeads):
         return tf.stack(each, 1)
 
     def _sum_losses(self, activations: types.Activations) -> tf.Tensor:
-        """Add up the losses of all rows in all tasks, by what they weigh."""
+        """Return the sum of the losses of all rows in all tasks, weighted by row."""
         weights = self.row_weights(activations.labels, activations.heads)
         return tf.reduce_sum(weights * self._compute_losses(activations))

@@ -1,4 +1,4 @@
-"""Predictions that stay where labels do not count: rows without a label take part in all of them.
+"""Keeps predictions stable under small changes of a row, or confident: rows need no label.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.VirtualAdversarial()]
 auxiliary.VirtualAdversarial.epsilon = 2.0
@@ -19,17 +19,17 @@ from mtl.variables import averaging
 class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
     """`D(p(x), p(x + r))`, with r the direction of norm epsilon in which D grows the most.
 
-    r is found by `iterations` of the power method from a random direction d: `d <- g / |g|` with g
-    the gradient of `D(p(x), p(x + xi d))` by d. No gradient goes through p(x) nor r. D is the sum
-    of the divergences of the heads, so that one r is the worst of them all.
+    `iterations` of the power method find r from a random direction d: `d <- g / |g|`, with g the
+    gradient of `D(p(x), p(x + xi d))` by d. Gradients go neither through p(x) nor through r. D is
+    the sum of the divergences of all heads, so the same r is the worst for their sum.
     T. Miyato, S. Maeda, M. Koyama, S. Ishii, "Virtual Adversarial Training", 2017,
     arXiv:1704.03976.
 
     Attributes:
-      epsilon: the norm of r over all values of a row that are moved, above 0.
-      xi: the length of the steps of the power method, above 0. A much shorter one, such as 1e-6 in
-        the paper's code, has no direction left in float32.
-      iterations: of the power method, at least 1; each takes a pass forward and one back.
+      epsilon: the norm of r over all moved values of a row, above 0.
+      xi: the step length of the power method, above 0. At 1e-6, as in the paper's code, float32
+        loses the direction.
+      iterations: of the power method, at least 1; each takes a forward and a backward pass.
     """
 
     name: str = "virtual_adversarial"
@@ -44,7 +44,7 @@ class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
         checks.whole(self._where("iterations"), self.iterations, 1)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute how far predictions move, [B]."""
+        """Return how far predictions move, [B]."""
         space = self.open_space(activations.inputs)
         free = dataclasses.replace(space, bounds=None)
         target = _hold(activations)
@@ -61,8 +61,8 @@ class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
 class Trades(moved_inputs.OfAscent, base.OfHeads):
     """`D(p(x), p(x + r))`, with r the ascent of D within a ball; its weight is the beta of TRADES.
 
-    As `Adversarial` with the divergence in place of the loss, from a start of `N(0, 0.001^2)`, cut
-    to the ball. Gradients go through both predictions, and none through r.
+    As `Adversarial`, but with the divergence instead of the loss, and from a start of
+    `N(0, 0.001^2)`, cut to the ball. Gradients go through both predictions, and not through r.
     H. Zhang et al., "Theoretically Principled Trade-off between Robustness and Accuracy", 2019,
     arXiv:1901.08573.
     """
@@ -72,7 +72,7 @@ class Trades(moved_inputs.OfAscent, base.OfHeads):
     steps: int = 7
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute how far predictions move, [B]."""
+        """Return how far predictions move, [B]."""
         target = _hold(activations)
         ascent = self.plan_ascent(
             activations, lambda at: tf.reduce_sum(self._diverge(target, at.logits))
@@ -85,26 +85,26 @@ class Trades(moved_inputs.OfAscent, base.OfHeads):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PiModel(moved_inputs.OfNoise, base.OfHeads):
-    """`D(p, q)` of two passes over the same rows, which drop out and add noise on their own.
+    """`D(p, q)` of two passes over the same rows, with different dropout and noise.
 
     S. Laine, T. Aila, "Temporal Ensembling for Semi-Supervised Learning", 2016, arXiv:1610.02242,
-    with the divergence of the heads in place of the squared distance of probabilities. Gradients
+    with the divergence of the heads instead of the squared distance of probabilities. Gradients
     go through both passes. The first pass is the plain one, without noise.
 
     Attributes:
       noise: the standard deviation of the noise on the inputs of the second pass, at least 0.
-        Without noise the network has to draw something, as dropout does.
+        Without noise the network must have dropout, or the passes are equal.
     """
 
     name: str = "pi_model"
 
     @property
     def needs_draws(self) -> bool:
-        """Whether both passes are the same without dropout."""
+        """True if the loss has no noise: both passes are then equal without dropout."""
         return not self.noise
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute how far both predictions are apart, [B]."""
+        """Return how far the two predictions differ, [B]."""
         second = activations.run(self.add_noise(activations.inputs), draw=1)
         where, rule = self._where("noise"), "be above 0 where the network draws nothing"
         fix = "Or give the network dropout: both passes are the same."
@@ -114,18 +114,18 @@ class PiModel(moved_inputs.OfNoise, base.OfHeads):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
-    """`D(p', p)`, with p' the predictions by the averaged weights, which are held.
+    """`D(p', p)`, with p' the predictions of the averaged weights; gradients skip p'.
 
     A. Tarvainen, H. Valpola, "Mean teachers are better role models", 2017, arXiv:1703.01780, with
-    the divergence of the heads in place of the squared distance of probabilities. The teacher is
-    `Update.average`, as it was before the step, and drops out on its own. It reads the columns as
-    the student encodes them: tables have no average here. In the first step it is the student.
-    Where the paper has noise on the inputs of both, only those of the student have it here: what
-    the teacher says of noisy inputs is less certain than it could be.
+    the divergence of the heads instead of the squared distance of probabilities. The teacher uses
+    `Update.average` from before the step, and its own dropout. It reads the columns as the student
+    encodes them: the loss does not average embedding tables. In the first step it equals the
+    student. The paper adds noise to the inputs of both. Here only the student gets noise, because
+    noise makes the teacher less certain.
 
     Attributes:
-      noise: the standard deviation of the noise on the inputs of the student, at least 0, which
-        takes another pass; with 0 the student is the plain pass.
+      noise: the standard deviation of the noise on the student's inputs, at least 0. Noise takes
+        another pass; with 0 the student is the plain pass.
     """
 
     name: str = "mean_teacher"
@@ -133,7 +133,7 @@ class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
     reads_average: ClassVar[bool] = True
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute how far the student is from the teacher, [B]."""
+        """Return how far the student is from the teacher, [B]."""
         teacher = activations.run(activations.inputs, draw=1, replace=averaging.read_average)
         student = activations
         if self.noise:
@@ -143,16 +143,16 @@ class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
-    """The loss of the class that is predicted with a probability from `threshold` on.
+    """The loss of the predicted class, for rows whose probability is at least `threshold`.
 
-    A mean over all rows, of which those below the threshold count as 0, and those with a label of
-    their own as well. D.-H. Lee, "Pseudo-Label", 2013; with `noise` the loss is that of a second
-    pass, as in K. Sohn et al., "FixMatch", 2020, arXiv:2001.07685.
+    A mean over all rows; rows below the threshold, and rows with a label, count as 0.
+    D.-H. Lee, "Pseudo-Label", 2013; with `noise` the loss comes from a second pass, as in K. Sohn
+    et al., "FixMatch", 2020, arXiv:2001.07685.
 
     Attributes:
-      threshold: in [0, 1): from which probability a prediction counts.
+      threshold: the least probability of a prediction that counts, in [0, 1).
       noise: the standard deviation of the noise on the inputs of the second pass, at least 0. With
-        0 there is no second pass, and the loss is that of the plain one.
+        0 there is no second pass, and the loss comes from the plain pass.
     """
 
     name: str = "pseudo_labels"
@@ -170,7 +170,7 @@ class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
         return super()._suits(head) and types.read_member(head, types.Head, "has_one_class")
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of the rows by the classes predicted, [B]."""
+        """Compute the losses of the rows by the predicted classes, [B]."""
         given = activations
         if self.noise:
             given = activations.run(self.add_noise(activations.inputs), draw=1)
@@ -192,8 +192,8 @@ class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
 class EntropyMinimization(base.OfHeads):
     """The entropy of the predictions.
 
-    Y. Grandvalet, Y. Bengio, "Semi-supervised Learning by Entropy Minimization", 2004. Without
-    enough labels all rows may end in one class: weigh it low, and watch the metrics.
+    Y. Grandvalet, Y. Bengio, "Semi-supervised Learning by Entropy Minimization", 2004. With few
+    labels all rows may end in one class: choose a small weight, and watch the metrics.
     """
 
     name: str = "entropy"
@@ -202,20 +202,20 @@ class EntropyMinimization(base.OfHeads):
     rule: ClassVar[str] = "name tasks with heads Binary, MultiClass or MultiLabel"
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the entropy of the predictions of rows, [B], in nats."""
+        """Return the entropy of the predictions of rows, [B], in nats."""
         heads = cast(Mapping[str, types.UncertainHead], activations.heads)
         tasks = self._choose(activations.heads)
         return tf.add_n([heads[task].entropy(activations.logits[task]) for task in tasks])
 
 
 def _hold(activations: types.Activations) -> types.Activations:
-    """Return the same with logits that no gradient goes through."""
+    """Return the activations with logits that stop gradients."""
     held = {task: tf.stop_gradient(own) for task, own in activations.logits.items()}
     return dataclasses.replace(activations, logits=held)  # type: ignore[type-var]
 
 
 def _confidence(predicted: types.Tensors) -> tf.Tensor:
-    """Return the probability of the class predicted, [B]."""
+    """Return the probability of the predicted class, [B]."""
     if "probability" in predicted:
         return tf.maximum(predicted["probability"], 1 - predicted["probability"])
     return tf.reduce_max(predicted["probabilities"], -1)

@@ -1,4 +1,4 @@
-"""Rows that belong together lie together: two views of one row, or rows of one class.
+"""Pulls representations together: of two views of the same row, or of rows of the same class.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.Contrastive(), @auxiliary.CentreLoss()]
 auxiliary.Contrastive.corruption = 0.6
@@ -21,28 +21,28 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contrastive(representation.OfCorruption):
-    """Tells by the view of a row which of all other views is of the same row.
+    """Finds, from one view of a row, the other view of the same row among all views.
 
     `-s(i, j) / t + log sum_{k != i} exp(s(i, k) / t)`, the mean of both views i and j of a row,
-    with s the cosine of projected vectors and k all other views of all rows. No label is read.
+    with s the cosine of projected vectors and k all other views of all rows. It reads no label.
     T. Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations"
-    (SimCLR, NT-Xent), 2020, arXiv:2002.05709. Here a view is the encoded row with columns replaced
-    by those of other rows (D. Bahri et al., "SCARF", 2021, arXiv:2106.15147), with noise, or with
-    dropout of its own. The first view is the plain pass unless `corrupts_both`.
+    (SimCLR, NT-Xent), 2020, arXiv:2002.05709. Here a view is the encoded row with columns of other
+    rows (D. Bahri et al., "SCARF", 2021, arXiv:2106.15147), with noise, or with another dropout.
+    The first view is the plain pass unless `corrupts_both`.
 
-    The other rows are those that go through the network with it: of one slice, on one replica. With
-    `Run.micro_batches` or replicas there are fewer of them, and the loss is another one.
+    A row is compared with the rows of its slice on its replica. `Run.micro_batches` and replicas
+    reduce their number, and so change the loss.
 
     Attributes:
-      corruption: the share of the columns of a row that are replaced by those of another row, in
+      corruption: the share of a row's columns that are replaced by columns of another row, in
         [0, 1]; a `Numeric` field, an image or a vector of tokens is one column.
-      noise: the standard deviation of noise on the encoded columns, at least 0. With neither the
-        network has to draw something, as dropout does.
-      corrupts_both: whether the first view is corrupted too, which takes one more pass.
+      noise: the standard deviation of noise on the encoded columns, at least 0. Without corruption
+        and noise the network must have dropout.
+      corrupts_both: True corrupts the first view too, which takes one more pass.
       layers: units of the layers that project the representation, with ReLU between them; [] for
         none.
       temperature: t, above 0.
-      columns: those that are replaced or get noise, by name; None for all.
+      columns: the columns that are replaced or get noise, by name; None for all.
     """
 
     name: str = "contrastive"
@@ -61,7 +61,7 @@ class Contrastive(representation.OfCorruption):
         checks.positive(self._where("temperature"), self.temperature)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of rows, [B], each the mean of its two views."""
+        """Return the losses of rows, [B], each the mean of its two views."""
         second = self._make_view(activations, 1)
         self._require_difference(second)
         first = self._make_view(activations, 2) if self.corrupts_both else activations
@@ -77,7 +77,7 @@ class Contrastive(representation.OfCorruption):
         return activations.run(corrupted, draw=number)
 
     def _require_difference(self, view: types.Activations) -> None:
-        """Fail where both views are the same."""
+        """Fail if both views are the same."""
         differs = self.corruption > 0 or self.noise > 0 or view.draws_by_step
         rule, fix = "be above 0 where the network draws nothing", "Or set noise."
         checks.require(differs, self._where("corruption"), rule, self.corruption, fix)
@@ -85,11 +85,11 @@ class Contrastive(representation.OfCorruption):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OfClass(representation.OfRepresentation):
-    """A loss by the class of a row.
+    """A loss that reads the class of a row.
 
     Attributes:
-      head: the task whose label is the class, of `Binary`, `MultiClass` or `Ordinal`. A row without
-        a label takes no part; a weight of examples counts.
+      head: the task whose label is the class, of `Binary`, `MultiClass` or `Ordinal`. Rows without
+        a label are left out; weights of examples count.
     """
 
     head: str
@@ -101,7 +101,7 @@ class _OfClass(representation.OfRepresentation):
         checks.is_a(self._where("head"), self.head, str, "be a task")
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless there is such a task, and each of its rows has one class."""
+        """Fail unless the task exists, and each of its rows has one class."""
         super().check(heads)
         checks.one_of(self._where("head"), self.head, heads)
         head = heads[self.head]
@@ -112,12 +112,12 @@ class _OfClass(representation.OfRepresentation):
         checks.require(fits, self._where("head"), rule, self.head, fix)
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
-        """Return what rows weigh in that task, {label: [B, ...]} -> [B]."""
+        """Return the weights of rows in that task, {label: [B, ...]} -> [B]."""
         head: Any = heads[self.head]
         return head.row_weights(labels)
 
     def _find_classes(self, activations: types.Activations) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return class ids, int64 [B], and whether rows take part, bool [B]."""
+        """Return class ids, int64 [B], and True for rows that take part, bool [B]."""
         head: Any = activations.heads[self.head]
         classes, _ = head.targets(head.label_of(activations.labels))
         return tf.cast(classes, tf.int64), head.row_weights(activations.labels) > 0
@@ -125,16 +125,16 @@ class _OfClass(representation.OfRepresentation):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SupervisedContrastive(_OfClass):
-    """Tells by a row which of all other rows are of the same class.
+    """Finds, for each row, the other rows of the same class.
 
     `-1 / |P(i)| sum_{p in P(i)} log(exp(s(i, p) / t) / sum_{a != i} exp(s(i, a) / t))`, with s the
     cosine of projected vectors, P(i) the other rows of the class of row i, and a all other rows
-    that have a label. A row without another one of its class counts as 0.
-    P. Khosla et al., "Supervised Contrastive Learning", 2020, arXiv:2004.11362 (L_out), of one view
-    of each row in place of two.
+    that have a label. A row that is alone in its class counts as 0.
+    P. Khosla et al., "Supervised Contrastive Learning", 2020, arXiv:2004.11362 (L_out), with one
+    view of each row instead of two.
 
-    The other rows are those that go through the network with it: of one slice, on one replica. With
-    `Run.micro_batches` or replicas there are fewer of them, and the loss is another one.
+    A row is compared with the rows of its slice on its replica. `Run.micro_batches` and replicas
+    reduce their number, and so change the loss.
 
     Attributes:
       layers: units of the layers that project the representation, with ReLU between them; [] for
@@ -154,7 +154,7 @@ class SupervisedContrastive(_OfClass):
         checks.positive(self._where("temperature"), self.temperature)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of rows, [B]; 0 without a label, or alone of its class."""
+        """Return the losses of rows, [B]; 0 without a label, or alone in the class."""
         vectors = self._read(activations)
         representation.count_rows("auxiliary loss SupervisedContrastive", vectors)
         projected = representation.stack_layers(vectors, self.layers)
@@ -167,17 +167,17 @@ class CentreLoss(_OfClass):
     """`|h - c|^2 / 2`, with c the centre of the class of the row.
 
     Y. Wen, K. Zhang, Z. Li, Y. Qiao, "A Discriminative Feature Learning Approach for Deep Face
-    Recognition", ECCV 2016, https://doi.org/10.1007/978-3-319-46478-7_31. Centres start at 0 and
-    are variables of the run, which its optimizer moves by the gradient of this loss, so that slices
-    and replicas move them as the whole batch does. The paper moves them by a rate of their own:
-    `groups` of the optimizer can do that by the name `auxiliary/<name>/centres`. Without another
-    loss all vectors and centres may shrink to one point; weigh it low.
+    Recognition", ECCV 2016, https://doi.org/10.1007/978-3-319-46478-7_31. Centres start at 0. They
+    are variables, which the optimizer moves by the gradient of this loss, so slices and replicas
+    move them as the whole batch would. The paper moves centres at a separate rate: `Update.rates`
+    can do that by the name `auxiliary/<name>/centres`. Without another loss all vectors and centres
+    may shrink to a point; choose a small weight.
     """
 
     name: str = "centre_loss"
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of rows, [B]; 0 without a label."""
+        """Return the losses of rows, [B]; 0 without a label."""
         vectors = self._read(activations)
         classes, counts = self._find_classes(activations)
         shape = [len(activations.heads[self.head].class_names), vectors.shape[1]]
@@ -187,7 +187,7 @@ class CentreLoss(_OfClass):
 
 
 def compute_nt_xent(vectors: tf.Tensor, rows: int, temperature: float) -> tf.Tensor:
-    """Return the NT-Xent loss of each view, [2 B, D] -> [2 B]; view i + B is of the row of i."""
+    """Return the NT-Xent loss of each view, [2 B, D] -> [2 B]; views i and i + B share a row."""
     similar = _compare(vectors, temperature)
     partners = (tf.range(2 * rows) + rows) % (2 * rows)
     own = tf.gather(similar, partners, batch_dims=1)
@@ -202,7 +202,7 @@ def compute_supervised(
     others = counts[:, tf.newaxis] & counts & ~(tf.eye(tf.shape(similar)[0]) > 0)
     positive = others & tf.equal(classes[:, tf.newaxis], classes)
     number = tf.reduce_sum(tf.cast(positive, similar.dtype), 1)
-    # A row that is compared with none has no logarithm: it is compared with itself, and dropped.
+    # A row without other rows would take log(0): it is compared with itself, and masked later.
     has_others = tf.reduce_any(others, 1, keepdims=True)
     totals = tf.reduce_logsumexp(_leave_out(similar, ~others & has_others), 1)
     chosen = tf.where(positive, totals[:, tf.newaxis] - similar, tf.zeros_like(similar))
@@ -210,13 +210,13 @@ def compute_supervised(
 
 
 def _compare(vectors: tf.Tensor, temperature: float) -> tf.Tensor:
-    """Return the cosines of all pairs by the temperature, [N, D] -> [N, N]."""
+    """Return the cosines of all pairs divided by the temperature, [N, D] -> [N, N]."""
     unit = tf.math.l2_normalize(vectors, 1)
     return tf.linalg.matmul(unit, unit, transpose_b=True) / temperature
 
 
 def _leave_out(similar: tf.Tensor, where: tf.Tensor) -> tf.Tensor:
-    """Return what adds nothing to a sum of exponentials in some places."""
+    """Set chosen places to the lowest number: they add 0 to a sum of exponentials."""
     return tf.where(
         where, tf.fill(tf.shape(similar), tf.cast(float("-inf"), similar.dtype)), similar
     )

@@ -1,13 +1,14 @@
-"""Learning from the predictions, or the representation, of a finished model.
+"""Learning from the predictions, or the representation, of a trained model.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.Distillation()]
 auxiliary.Distillation.teacher = "runs/large"            # a run, or the folder of a SavedModel,
                                                          # or "runs/large/model.ckpt-300"
 auxiliary.Distillation.temperature = 2.0
 
-The teacher is what a server would serve, computed beside the step in a session of its own. It sees
-the rows as they are, whatever augmentation the student sees. Where `MultiTaskModel.mixing` mixes
-rows, the student runs once more on rows that are not mixed, and learns from the teacher by them.
+The teacher is the exported model that a server would serve; it runs in a separate session beside
+each step. The teacher sees the rows without the student's augmentations. With
+`MultiTaskModel.mixing` the student runs once more on unmixed rows, and learns from the teacher
+there.
 """
 
 import dataclasses
@@ -29,13 +30,13 @@ from mtl.serving import loaded, metadata, settings, versions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _OfTeacher(base.Base):
-    """A loss by what a finished model computes.
+    """A loss that compares with the outputs of a trained model.
 
     Attributes:
-      teacher: the folder of a SavedModel, of numbered versions, whose newest is taken, or of a run,
-        whose best export is taken, and the latest where there is none; or a checkpoint in a run,
-        which `launch.export --checkpoint` has exported there.
-      signature: of the SavedModel, which takes features as tensors and gives `<task>/<prediction>`.
+      teacher: the folder of a SavedModel; a folder of numbered versions, for the newest; a run, for
+        its best export, or its latest one without a best; or a checkpoint in a run that
+        `launch.export --checkpoint` has exported there.
+      signature: of the SavedModel; it takes features as tensors and returns `<task>/<prediction>`.
     """
 
     teacher: str
@@ -50,7 +51,7 @@ class _OfTeacher(base.Base):
 
     @property
     def files(self) -> dict[str, str]:
-        """The graph of the teacher."""
+        """The file of the teacher's graph."""
         return {
             "teacher": os.path.join(
                 find_model(self.teacher, self._where("teacher")), saved_model.FILE
@@ -66,12 +67,12 @@ class Distillation(_OfTeacher, base.OfHeads):
     """`T^2 D(q_T, p_T)`, from the teacher's predictions q to the student's p at a temperature T.
 
     G. Hinton, O. Vinyals, J. Dean, "Distilling the Knowledge in a Neural Network", 2015,
-    arXiv:1503.02531. `p_T` are predictions by logits divided by T; heads that predict numbers have
-    no temperature. A mean over all rows, with labels or without. The factor T^2 keeps gradients at
-    the size that they have at T = 1.
+    arXiv:1503.02531. Logits divided by T give `p_T`; heads that predict numbers have no
+    temperature. A mean over all rows, with labels or without. The factor T^2 keeps gradients as
+    large as at T = 1.
 
     Attributes:
-      temperature: T, above 0; or {task: T}, where tasks left out have 1.
+      temperature: T, above 0; or {task: T}, with 1 for other tasks.
     """
 
     name: str = "distillation"
@@ -97,7 +98,7 @@ class Distillation(_OfTeacher, base.OfHeads):
                 checks.one_of(self._where("temperature"), task, self._choose(heads))
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute how far the student is from the teacher, [B]."""
+        """Return how far the student is from the teacher, [B]."""
         heads = cast(Mapping[str, types.TeachableHead], activations.heads)
         tasks = self._choose(activations.heads)
         teacher = self._open_teacher()
@@ -132,7 +133,7 @@ class Distillation(_OfTeacher, base.OfHeads):
         return self.temperature
 
     def _check_classes(self, teacher: "Teacher", task: str, head: types.Head) -> None:
-        """Fail unless teacher and student have the same classes, as far as the teacher says."""
+        """Fail if the teacher's metadata name other classes than the student has."""
         theirs = teacher.described.get("tasks", {}).get(task, {}).get("classes")
         own = list(types.read_member(head, types.Head, "class_names"))
         rule = f"have the classes of task {task!r}, {own[:10]}"
@@ -141,14 +142,14 @@ class Distillation(_OfTeacher, base.OfHeads):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureDistillation(_OfTeacher):
-    """`|W h + b - t|^2 / D`, with t a tensor of the teacher, h a tower, and W, b its own.
+    """`|W h + b - t|^2 / D`, with t a tensor of the teacher, h a tower, and W, b of this loss.
 
     A. Romero et al., "FitNets: Hints for Thin Deep Nets", 2014, arXiv:1412.6550, with a linear
-    map and together with the other losses, where the paper trains by hints first.
+    map. It trains together with the other losses; the paper trains on hints first.
 
     Attributes:
       tensor: the name of an op of the teacher's graph that gives [B, D].
-      task: whose tower is h; the first task by default.
+      task: the task whose tower is h; the first task by default.
     """
 
     name: str = "feature_distillation"
@@ -167,7 +168,7 @@ class FeatureDistillation(_OfTeacher):
             checks.one_of(self._where("task"), self.task, base.list_towers(heads))
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the squared distance of the representations, [B]."""
+        """Return the squared distance of the representations, [B]."""
         teacher = self._open_teacher()
         target = teacher.compute(self._where("tensor"), activations.features, self.tensor)
         tower = activations.towers[self.task or next(iter(activations.towers))]
@@ -176,15 +177,15 @@ class FeatureDistillation(_OfTeacher):
 
 
 class Teacher:
-    """A SavedModel that computes predictions of the rows of a step.
+    """A SavedModel that predicts the rows of a step.
 
     Args:
-      where: how errors call it.
-      folder: its folder, or one of numbered versions.
-      signature: that takes features as tensors.
+      where: the name of the setting, for errors.
+      folder: the folder of a SavedModel, or of a run; see `find_model`.
+      signature: the name of a signature that takes features as tensors.
 
     Attributes:
-      described: what it says of itself.
+      described: the metadata of the export.
     """
 
     def __init__(self, where: str, folder: str, signature: str):
@@ -251,7 +252,7 @@ class Teacher:
         return list(found)
 
     def _choose_inputs(self, features: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return what the signature takes, {input: [B, ...]}."""
+        """Return the features that the signature reads, {input: [B, ...]}."""
         offered: dict[str, tf.Tensor] = {}
         for name, values in features.items():
             if isinstance(values, tf.RaggedTensor):
@@ -272,10 +273,10 @@ class Teacher:
 def find_model(folder: str, where: str = "teacher") -> str:
     """Return the folder itself, its newest numbered version, or the best or latest of a run.
 
-    Of a checkpoint, the newest export of its step in the run.
+    For a checkpoint, return the newest export of its step in the run.
 
     Raises:
-      UserError: a checkpoint has no export that is as new.
+      UserError: a checkpoint has no export that is newer than itself.
     """
     if tf.io.gfile.exists(f"{folder}.index"):
         return _find_export(folder, where)
@@ -289,11 +290,11 @@ def find_model(folder: str, where: str = "teacher") -> str:
 def _find_export(checkpoint: str, where: str) -> str:
     """Return the newest export of a checkpoint, a path such as `runs/a/model.ckpt-300`."""
     run, step = os.path.dirname(checkpoint), run_directory.step_in_name(checkpoint)
-    # The best checkpoint lies in a folder of the run. A run may have this name as well.
+    # The best checkpoint lies in <run>/best, but a run may also have this name.
     if os.path.basename(run) == "best" and not tf.io.gfile.isdir(os.path.join(run, "export")):
         run = os.path.dirname(run)
     written = tf.io.gfile.stat(f"{checkpoint}.index").mtime_nsec // 10**9
-    # A version is a time. An earlier one may be of another training in this folder.
+    # A version is a time. Exports before the checkpoint may come from another training here.
     later = {
         version: os.path.join(run, "export", name, str(version))
         for name in ("latest", "best", "manual")
@@ -311,7 +312,7 @@ def _find_export(checkpoint: str, where: str) -> str:
 
 
 def _load(directory: str) -> loaded.Loaded:
-    """Return the model in a folder, loaded once for the graph that is being built."""
+    """Return the model in a folder, loaded once for each graph that is being built."""
     models = _MODELS.setdefault(graphs.outermost_graph(), {})
     if directory not in models:
         models[directory] = loaded.open_export(directory)
@@ -319,4 +320,4 @@ def _load(directory: str) -> loaded.Loaded:
 
 
 _MODELS: weakref.WeakKeyDictionary[tf.Graph, dict[str, loaded.Loaded]] = weakref.WeakKeyDictionary()
-"""What graphs call, by folder: they stay open as long as the graph does."""
+"""{graph: {folder: model}}; models stay open as long as the graph that calls them."""

@@ -1,9 +1,9 @@
-"""Representations that do not tell domains apart, by the reversed gradient of a classifier.
+"""Representations that hide the domain of a row, by the reversed gradient of a classifier.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.GradientReversal()]
 auxiliary.GradientReversal.head = @domain/heads.Binary()
 auxiliary.GradientReversal.reversal = @reversal/schedules.Sigmoid()    # or a number
-domain/heads.Binary.name = "is_new"                # a label field: rows without it weigh nothing
+domain/heads.Binary.name = "is_new"                # a label field; rows without it have weight 0
 reversal/schedules.Sigmoid.value = 1.0
 """
 
@@ -24,20 +24,20 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientReversal(representation.OfRepresentation):
-    """The loss of a head that tells domains apart, whose gradient the network gets reversed.
+    """The loss of a head that classifies domains; the network gets its gradient reversed.
 
-    The discriminator, hidden layers and head, goes down the gradient of its loss L. What it reads
-    gets `-reversal dL/dh`: balancing sees L as the loss of a task whose gradient at the variables
-    of the network is the reversed one.
-    Y. Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016, arXiv:1505.07818, where
-    the reversal rises as `schedules.Sigmoid` does. The loss of a discriminator that cannot tell the
-    domains apart is that of a guess, such as 0.69 for two of them that are equally frequent; a
-    lower one says that the representation still tells.
+    The discriminator, hidden layers and head, descends the gradient of its loss L. The network
+    gets `-reversal dL/dh` instead. Balancing treats L as the loss of a task with this reversed
+    gradient.
+    Y. Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016, arXiv:1505.07818, with
+    a reversal that rises as `schedules.Sigmoid`. A discriminator that cannot tell domains apart has
+    the loss of a guess, such as 0.69 for two equally frequent domains. A lower loss means that the
+    representation still shows the domain.
 
     Attributes:
-      head: any head of `mtl.heads` whose label is the domain. A missing label weighs nothing.
+      head: any head of `mtl.heads` whose label is the domain. Rows without a label have weight 0.
       layers: units of the hidden layers of the discriminator, with ReLU.
-      reversal: what the gradient is multiplied by, beside -1; at least 0, or a schedule.
+      reversal: the factor of the reversed gradient; at least 0, or a schedule.
     """
 
     name: str = "domain"
@@ -63,22 +63,22 @@ class GradientReversal(representation.OfRepresentation):
 
     @property
     def own_heads(self) -> Sequence[types.Head]:
-        """The head that tells domains apart."""
+        """The head that classifies domains."""
         return (self.head,)
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless there is such a task, or where one has the name of the head."""
+        """Fail if `at` names an unknown task, or the head has the name of a task."""
         super().check(heads)
         where, own = f"{self._where('head')}'s name", self.head.name
         checks.require(own not in heads, where, "be that of no task", own)
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
-        """Return what rows weigh as the head says, {label: [B, ...]} -> [B]."""
+        """Return the weights of rows for the head, {label: [B, ...]} -> [B]."""
         del heads
         return cast(types.WeighingHead, self.head).row_weights(labels)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of the domains of rows, [B]."""
+        """Return the losses of the domains of rows, [B]."""
         hidden = reverse_gradient(self._read(activations), self._compute_reversal())
         hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)
         with freezing.hold_part(types.read_member(self.head, types.Head, "trainable")):
@@ -92,7 +92,7 @@ class GradientReversal(representation.OfRepresentation):
 
 
 def reverse_gradient(values: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
-    """Return the values as they are; their gradient is multiplied by -factor."""
+    """Return the values unchanged; their gradient is multiplied by -factor."""
 
     def reverse(values: tf.Tensor) -> tf.Tensor:
         return -tf.stop_gradient(tf.cast(factor, values.dtype)) * values

@@ -1,4 +1,4 @@
-"""Auxiliary losses that columns and networks emit: `mtl.step.emitted` says how."""
+"""Auxiliary losses that columns and networks emit; see `mtl.step.emitted`."""
 
 import dataclasses
 from typing import Any
@@ -11,10 +11,10 @@ from mtl.auxiliary import base
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Emitted(base.Base):
-    """What a part of the network has emitted under a name.
+    """A loss that parts of the network have emitted under a name.
 
     Attributes:
-      are_rows_apart: whether the loss of a row depends on that row alone.
+      are_rows_apart: True if the loss of a row depends only on that row.
     """
 
     are_rows_apart: bool = True  # type: ignore[override]
@@ -26,13 +26,13 @@ class Emitted(base.Base):
 
 
 def is_inferred(part: types.AuxiliaryLoss, emitted: types.Tensors) -> bool:
-    """Return whether a part has a loss in a pass as in evaluation, which has emitted these."""
+    """Return whether evaluation can compute this loss, given the losses that were emitted."""
     draws = types.read_member(part, types.AuxiliaryLoss, "needs_draws")
     return not draws and (not isinstance(part, Emitted) or part.name in emitted)
 
 
 def find_losses(parts: Any) -> list[Emitted]:
-    """Return the losses that parts emit, and the parts that their settings hold."""
+    """Return the losses that parts, and the parts in their settings, emit."""
     weights: dict[str, Any] = {}
     compared: set[str] = set()
     for part in types.walk_parts(parts):

@@ -1,9 +1,9 @@
-"""Losses of funnels, in which a task has an outcome after that of another one alone: ESCM2, AITM.
+"""Losses of funnels, where only rows with one outcome can have the next one: ESCM2, AITM.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.InversePropensity()]     # or DoublyRobust
 auxiliary.InversePropensity.task = "order"                 # orders/heads.Binary.within = "click"
 auxiliary.InversePropensity.propensity = "click"
-order/heads.Binary.has_loss = False                        # this loss is in place of its own
+order/heads.Binary.has_loss = False                        # this loss replaces the head's loss
 """
 
 import dataclasses
@@ -20,22 +20,22 @@ from mtl.networks import trunk
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InversePropensity(base.Base):
-    """`mean_i o_i loss_i / p_i`: the loss of a task over all rows, from those within its space.
+    """`mean_i o_i loss_i / p_i`: estimates a task's loss over all rows from rows in its space.
 
-    o is whether the row is within the space of the task and labelled, such as clicked, and p the
-    probability of it that another task predicts, which this loss does not move. Where p is right,
-    and above 0, the expectation is the mean of the losses of all rows. H. Wang et al., "ESCM2:
-    Entire Space Counterfactual Multi-Task Model for Post-Click Conversion Rate Estimation", SIGIR
-    2022, arXiv:2204.05125, which adds it to the losses of the click and of both together.
+    o is 1 if the row is labelled and within the space of the task, such as clicked. p is the
+    probability of o that another task predicts; gradients do not reach p. If p is right and above
+    0, the expectation is the mean of the losses of all rows. H. Wang et al., "ESCM2: Entire Space
+    Counterfactual Multi-Task Model for Post-Click Conversion Rate Estimation", SIGIR 2022,
+    arXiv:2204.05125, which adds it to the losses of the click and of both together.
 
-    Rows weigh as in the task of the propensity. With `normalizes` the sum is divided by that of
-    `o_i / p_i` in place of the rows, in each slice of a batch by itself.
+    Rows have the weights of the propensity's task. With `normalizes` the sum is divided by the sum
+    of `o_i / p_i` instead of the number of rows, in each slice of a batch.
 
     Attributes:
-      task: whose loss it is, with a head `Binary` that has a space `within`.
+      task: the task of the loss, with a head `Binary` that has a space `within`.
       propensity: the task that predicts p, with a head `Binary` or `Joint`.
-      max_weight: 1 / p is cut there, at least 1. A lower one has less variance and more bias.
-      normalizes: whether the weights `o_i / p_i` are divided by their sum.
+      max_weight: the upper limit of 1 / p, at least 1. A lower one has less variance and more bias.
+      normalizes: True divides the weights `o_i / p_i` by their sum.
     """
 
     name: str = "inverse_propensity"
@@ -60,11 +60,11 @@ class InversePropensity(base.Base):
 
     @property
     def are_rows_apart(self) -> bool:
-        """Whether no sum over the weights of rows is taken."""
+        """True unless `normalizes`: the sum of the weights mixes rows."""
         return not self.normalizes
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless the tasks exist, and have heads that say yes or no."""
+        """Fail unless both tasks exist and have binary heads, and p predicts the space."""
         super().check(heads)
         for setting in ("task", "propensity"):
             require_binary(self._where(setting), getattr(self, setting), heads)
@@ -82,22 +82,22 @@ class InversePropensity(base.Base):
         checks.require(field in fields, self._where("propensity"), rule, self.propensity)
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
-        """Return what rows weigh in the task of the propensity, {label: [B, ...]} -> [B]."""
+        """Return the weights of rows in the task of the propensity, {label: [B, ...]} -> [B]."""
         return cast(types.WeighingHead, heads[self.propensity]).row_weights(labels)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of rows, [B]."""
+        """Return the losses of rows, [B]."""
         head = activations.heads[self.task]
         own = activations.logits[self.task]
         losses = row_losses.compute_of_labels(head, own, activations.labels)
         return self._weigh_rows(activations) * losses
 
     def _weigh_rows(self, activations: types.Activations) -> tf.Tensor:
-        """Return o / p, [B], which no gradient goes through."""
+        """Return o / p, [B], which stops gradients."""
         head = cast(types.WeighingHead, activations.heads[self.task])
         observed = head.row_weights(activations.labels) > 0
         log_odds = tf.squeeze(tf.stop_gradient(activations.logits[self.propensity]), -1)
-        # 1 / p = 1 + exp(-log-odds), cut before it leaves the range of floats.
+        # 1 / p = 1 + exp(-log-odds); cut as a logarithm, before exp overflows.
         inverse = tf.exp(tf.minimum(tf.nn.softplus(-log_odds), math.log(self.max_weight)))
         weights = tf.where(observed, inverse, tf.zeros_like(inverse))
         if not self.normalizes:
@@ -109,22 +109,22 @@ class InversePropensity(base.Base):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DoublyRobust(representation.OfRepresentation, InversePropensity):
-    """`mean_i e_i + o_i (loss_i - e_i) / p_i`, with e the loss that is expected of a row.
+    """`mean_i e_i + o_i (loss_i - e_i) / p_i`, with e an expected loss of a row.
 
-    o, p and rows are those of `InversePropensity`. A tower of its own, hidden layers on what tasks
-    share, predicts the probability q of a label of 1; e is `q loss(1) + (1 - q) loss(0)`. The
-    expectation is right where either p or q is. q is held in this mean. It learns, in a second
-    term, from the labels there are: `mean_i o_i / p_i CE(q_i, y_i)`, times `imputation_weight`.
+    o, p and the rows are as in `InversePropensity`. A new tower, hidden layers on top of the shared
+    representation, predicts the probability q of a label of 1; e is `q loss(1) + (1 - q) loss(0)`.
+    The expectation is right if p or q is right. Gradients of this mean do not reach q. q learns
+    from the labels by a second term: `mean_i o_i / p_i CE(q_i, y_i)`, times `imputation_weight`.
 
-    H. Wang et al., 2022, as for `InversePropensity`, where the tower predicts e itself: then its
-    gradient by the logits of the task is that of `InversePropensity`. Here the rows outside of the
-    space teach the task what q says of them, as in X. Wang et al., "Doubly Robust Joint Learning
-    for Recommendation on Data Missing Not at Random", ICML 2019. The loss may fall below 0, so that
-    a weighting by its logarithm, or its share, has no meaning.
+    H. Wang et al., 2022, as for `InversePropensity`. Their tower predicts e itself, so the gradient
+    by the task's logits equals that of `InversePropensity`. Here q teaches the task on rows outside
+    of the space, as in X. Wang et al., "Doubly Robust Joint Learning for Recommendation on Data
+    Missing Not at Random", ICML 2019. The loss may fall below 0: do not weigh it by its logarithm
+    or its share.
 
     Attributes:
       layers: units of the hidden layers of the tower, with ReLU; in `auxiliary/<name>`.
-      imputation_weight: what the loss of q is multiplied by, above 0.
+      imputation_weight: the factor of the loss of q, above 0.
     """
 
     name: str = "doubly_robust"
@@ -139,7 +139,7 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
         checks.require(not self.normalizes, self._where("normalizes"), "be False", True, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute the losses of rows, [B], with those of the tower."""
+        """Return the losses of rows, [B], including the loss of the tower."""
         head: Any = activations.heads[self.task]
         hidden = self._read(activations)
         hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)
@@ -158,17 +158,17 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibrator(base.Base):
-    """`sum max(p_t - p_s, 0)` over tasks t and the tasks s before them: t is no likelier than s.
+    """`sum max(p_t - p_s, 0)` over tasks t and earlier tasks s: t must not be likelier than s.
 
-    The p are probabilities over the same rows, such as those of a click, and of a click with an
-    order; a task with a space `within` is one of other rows. D. Xi et al., "Modeling the Sequential
-    Dependence among Audience Multi-step Conversions with Multi-task Learning in Targeted Display
-    Advertising", KDD 2021, arXiv:2105.08489, with their weight of 0.6. A mean over all rows, with
-    labels or without. Where the later task is a `heads.Joint` with the earlier one in its chain,
-    the loss is 0 by itself.
+    The p are probabilities over the same rows, such as of a click, and of a click with an order.
+    A task with a space `within` has other rows. D. Xi et al., "Modeling the Sequential Dependence
+    among Audience Multi-step Conversions with Multi-task Learning in Targeted Display Advertising",
+    KDD 2021, arXiv:2105.08489, with their weight of 0.6. A mean over all rows, with labels or
+    without. If the later task is a `heads.Joint` with the earlier one in its chain, the loss is
+    always 0.
 
     Attributes:
-      after: {task: the task before it, or several}, as that of `networks.AITM`.
+      after: {task: the task before it, or several}, as in `networks.AITM`.
     """
 
     name: str = "calibrator"
@@ -192,7 +192,7 @@ class Calibrator(base.Base):
         return [before] if isinstance(before, str) else before
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless the tasks exist, and have heads that say yes or no."""
+        """Fail unless the tasks exist, have binary heads, and cover the same rows."""
         super().check(heads)
         where = self._where("after")
         for task in self.after:
@@ -205,7 +205,7 @@ class Calibrator(base.Base):
                 checks.require(is_fit, f"{where}[{task!r}]", rule, task, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute by how much later tasks are likelier than those before them, [B]."""
+        """Return the excess of later probabilities over earlier ones, summed over pairs, [B]."""
 
         def predict(task: str) -> tf.Tensor:
             return tf.sigmoid(tf.squeeze(activations.logits[task], -1))
@@ -221,7 +221,7 @@ def _find_space(head: types.Head) -> Any:
 
 
 def require_binary(where: str, task: str, heads: Mapping[str, types.Head]) -> None:
-    """Fail unless there is such a task, with a head that has one logit for two classes."""
+    """Fail unless the task exists, with a head that has one logit for two classes."""
     checks.one_of(where, task, heads)
     head: Any = heads[task]
     classes = types.read_member(head, types.Head, "class_names")

@@ -1,6 +1,6 @@
-"""Settings of losses that move the inputs of the network: which, how far, and how.
+"""Settings of losses that move the inputs of the network: which inputs, how far, and how.
 
-auxiliary.Adversarial.columns = ["image_photo"]          # as they are encoded; all by default
+auxiliary.Adversarial.columns = ["image_photo"]          # encoded columns; all by default
 auxiliary.Adversarial.bounds = (0.0, 1.0)
 auxiliary.PiModel.noise = 0.3
 """
@@ -17,11 +17,10 @@ from mtl.auxiliary import base, perturbations
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfColumns(base.Base):
-    """A loss at inputs of which some columns are moved.
+    """A loss that moves some columns of the inputs.
 
     Attributes:
-      columns: the encoded columns that are moved, by name; None for all that are encoded as
-        numbers.
+      columns: the encoded columns that are moved, by name; None for all columns with numbers.
     """
 
     columns: Sequence[str] | None = None
@@ -37,14 +36,14 @@ class OfColumns(base.Base):
             checks.require(bool(self.columns), where, rule, list(self.columns))
 
     def open_space(self, inputs: types.Tensors, norm: str = "l2") -> perturbations.Space:
-        """Return where perturbations lie, {column: [B, ...]} -> their space."""
+        """Return the space of perturbations, {column: [B, ...]} -> space."""
         columns = perturbations.choose_columns(self._where("columns"), self.columns, inputs)
         return perturbations.Space(inputs, columns, norm, self.bounds)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfBounded(OfColumns):
-    """A loss at inputs that are moved within bounds.
+    """A loss that moves inputs within bounds.
 
     Attributes:
       bounds: the least and the greatest value of an input, such as (0, 1) for pixels; None for any.
@@ -65,12 +64,12 @@ class OfBounded(OfColumns):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfAscent(OfBounded):
-    """A loss at inputs that are moved step by step to where something is large.
+    """A loss that moves inputs step by step to raise a value.
 
     Attributes:
       epsilon: the greatest norm of a perturbation, above 0, in the unit of the encoded columns.
-      norm: "l2", of all values of a row that are moved, or "max", the greatest of them.
-      steps: at least 1; each takes a pass forward and one back.
+      norm: "l2", over all moved values of a row, or "max", the greatest of them.
+      steps: at least 1; each takes a forward and a backward pass.
       step_size: the norm of a step, above 0; by default 2.5 epsilon / steps.
     """
 
@@ -90,7 +89,7 @@ class OfAscent(OfBounded):
     def plan_ascent(
         self, activations: types.Activations, measure: Callable[[types.Activations], tf.Tensor]
     ) -> perturbations.Ascent:
-        """Return the way to where `measure`, a sum over rows, is large."""
+        """Return an ascent of `measure`, which returns a sum over rows."""
         size = self._default_size if self.step_size is None else self.step_size
         space = self.open_space(activations.inputs, self.norm)
         return perturbations.Ascent(space, measure, size, self.epsilon)
@@ -115,7 +114,7 @@ class OfNoise(OfColumns):
         checks.at_least(self._where("noise"), self.noise, 0)
 
     def add_noise(self, inputs: types.Tensors) -> types.Tensors:
-        """Return the inputs with noise, {column: [B, ...]}; as they are where there is none."""
+        """Return the inputs with noise, {column: [B, ...]}; unchanged without noise."""
         if not self.noise:
             return inputs
         space = self.open_space(inputs)

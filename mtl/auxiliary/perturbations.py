@@ -1,7 +1,7 @@
-"""Noise on the encoded columns of rows: which columns, how large, and in which direction.
+"""Perturbations of the encoded columns of rows: which columns, how large, in which direction.
 
-A perturbation is {column: [B, ...]}, of one norm for each row over all columns that take part.
-Random numbers count by the row, so that slices and replicas draw what the whole batch draws.
+A perturbation is {column: [B, ...]}. Each row has a single norm, over all columns that take part.
+Random numbers depend on the row, so slices and replicas draw the same as the whole batch.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ NORMS = ("l2", "max")
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """How the inputs of a batch can be moved: which of them, measured how, and within which bounds.
+    """The space of perturbations of a batch: chosen columns, a norm, and bounds.
 
     Attributes:
-      inputs: {column: [B, ...]} of all columns; only those chosen are perturbed.
-      columns: the names of those chosen.
+      inputs: {column: [B, ...]} of all columns; only the chosen columns are perturbed.
+      columns: the names of the chosen columns.
       norm: "l2", over all values of a row, or "max", the greatest of them.
-      bounds: the least and the greatest value that a perturbed input may have; None for any.
+      bounds: the least and the greatest value of a perturbed input; None for any.
     """
 
     inputs: types.Tensors
@@ -34,7 +34,7 @@ class Space:
     bounds: Sequence[float] | None = None
 
     def apply(self, perturbation: types.Tensors) -> dict[str, tf.Tensor]:
-        """Add a perturbation to the inputs; no gradient goes through the perturbation."""
+        """Add a perturbation to the inputs; gradients do not go through the perturbation."""
         moved = dict(self.inputs)
         for name, change in perturbation.items():
             given = self.inputs[name]
@@ -42,21 +42,21 @@ class Space:
         return moved
 
     def _bound(self, given: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
-        """Return the change, cut where the sum would leave the bounds."""
+        """Return the change, cut to keep the sum within the bounds."""
         if self.bounds is None:
             return change
-        # An input that lies outside already is not moved further than asked.
+        # An input outside the bounds may stay there, but does not move further out.
         least, greatest = tf.minimum(self.bounds[0], given), tf.maximum(self.bounds[1], given)
         return tf.clip_by_value(given + change, least, greatest) - given
 
     def scale(self, directions: types.Tensors, size: tf.Tensor | float) -> dict[str, tf.Tensor]:
         """Return for each row the perturbation of norm `size` along its direction d.
 
-        That is `size d / |d|`, or `size sign(d)` where the norm is "max"; 0 where d is 0.
+        `size d / |d|`, or `size sign(d)` for the norm "max"; 0 if d is 0.
         """
         if self.norm == "max":
             return {name: size * tf.sign(values) for name, values in directions.items()}
-        # First by the greatest, so that no square overflows or vanishes.
+        # Divides by the greatest value first, so that squares neither overflow nor vanish.
         greatest = self._over_row(directions, tf.abs, tf.reduce_max, tf.maximum)
         shrunk = self._times(directions, tf.math.divide_no_nan(tf.ones_like(greatest), greatest))
         squares = self._over_row(shrunk, tf.square, tf.reduce_sum, tf.add)
@@ -74,7 +74,7 @@ class Space:
         return self._times(perturbation, tf.where(too_long, size / root, tf.ones_like(root)))
 
     def differentiate(self, loss: tf.Tensor, inputs: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the derivatives of a loss by the chosen columns, zeros where it sees none."""
+        """Return the derivatives of a loss by the chosen columns; 0 for columns it ignores."""
         sources = [inputs[name] for name in self.columns]
         found = tf.gradients(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return {
@@ -83,13 +83,13 @@ class Space:
         }
 
     def draw_uniform(self, name: str, size: float) -> dict[str, tf.Tensor]:
-        """Draw each value from [-size, size), in a way of its own for every row."""
+        """Draw each value from [-size, size), separately for each row."""
         drawn = self._draw(name)
         return {column: size * (2 * values - 1) for column, values in drawn.items()}
 
     def draw_normal(self, name: str, stddev: float) -> dict[str, tf.Tensor]:
-        """Draw each value from a normal distribution, in a way of its own for every row."""
-        # The quantile of a number in [0, 1) is finite from the middle of its steps of 2^-23.
+        """Draw each value from a normal distribution, separately for each row."""
+        # Moves draws to the middle of their steps of 2^-23, because the quantile of 0 is infinite.
         drawn = self._draw(name)
         half = 2.0**-24
         return {
@@ -133,7 +133,7 @@ class Space:
 
 
 def _count_rows(values: tf.Tensor) -> tf.Tensor | int:
-    """Return B, which an evaluation does not know while it is built."""
+    """Return B; a tensor if the graph does not know it, as in evaluation."""
     return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
 
 
@@ -153,11 +153,11 @@ def choose_columns(where: str, columns: Sequence[str] | None, inputs: types.Tens
 
 @dataclasses.dataclass(frozen=True)
 class Ascent:
-    """Moves inputs to where something is large, step by step within a ball.
+    """Moves inputs step by step, within a ball, to raise a measure.
 
     Attributes:
-      space: where perturbations lie.
-      measure: what is to grow, a sum over rows.
+      space: the space of perturbations.
+      measure: activations -> the value to raise, a sum over rows.
       step_size: the norm of a step.
       epsilon: the greatest norm of a perturbation.
     """
@@ -170,12 +170,12 @@ class Ascent:
     def unroll(
         self, activations: types.Activations, start: types.Tensors, steps: int
     ) -> Iterator[types.Activations]:
-        """Yield the activations at the start, and after each of so many steps.
+        """Yield the activations at the start, and after each of `steps` steps.
 
         Args:
-          activations: of the inputs as they are.
+          activations: of the unmoved inputs.
           start: {column: the first perturbation}; {} for none.
-          steps: how many.
+          steps: the number of steps.
         """
         perturbation = dict(start)
         at = activations.run(self.space.apply(perturbation)) if perturbation else activations
@@ -188,9 +188,9 @@ class Ascent:
     def run_loop(
         self, activations: types.Activations, start: types.Tensors, steps: int
     ) -> types.Activations:
-        """Return the activations after the last step, as `unroll`, in a graph of one step.
+        """Return the activations after the last step, as `unroll`, from a loop of one step.
 
-        No gradient can be taken through it.
+        Gradients cannot go through the loop.
         """
         names, inputs = self.space.columns, self.space.inputs
 
@@ -210,7 +210,7 @@ class Ascent:
         return activations.run(self.space.apply(dict(zip(names, last, strict=True))))
 
     def _move(self, at: types.Activations, perturbation: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the perturbation after a step from what the network computes there."""
+        """Return the perturbation after a step, from the activations before the step."""
         directions = self.space.differentiate(self.measure(at), at.inputs)
         ascent = self.space.scale(directions, self.step_size)
         moved = {name: perturbation.get(name, 0.0) + ascent[name] for name in ascent}

@@ -1,4 +1,4 @@
-"""Columns that are read off a row of which some were replaced.
+"""Predicts the columns of a row after some of them were replaced.
 
 model.MultiTaskModel.auxiliary_losses = [@auxiliary.Reconstruction()]
 auxiliary.Reconstruction.share = 0.3
@@ -17,22 +17,22 @@ from mtl.networks import trunk
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reconstruction(representation.OfCorruption):
-    """`mean_d (x'_d - x_d)^2`, with x the encoded columns and x' what a decoder says of them.
+    """`mean_d (x'_d - x_d)^2`, with x the encoded columns and x' the output of a decoder.
 
     Some columns of a row are replaced, the network runs again, and the decoder reads its
-    representation. The mean is over all values of the columns, those that were not replaced
-    included. No gradient goes through x, but through what was replaced: vectors of tokens learn of
-    what they help to tell of others.
-    J. Yoon, Y. Zhang, J. Jordon, M. van der Schaar, "VIME", NeurIPS 2020, without its loss for
-    which columns were replaced; with "zero" it is a denoising autoencoder (P. Vincent et al., ICML
-    2008). Other rows are those of one slice, on one replica.
+    representation. The mean covers all values of the columns, also of columns that stayed.
+    Gradients do not go through x, but through the replaced inputs. Vectors of tokens so learn to
+    help predict other columns.
+    J. Yoon, Y. Zhang, J. Jordon, M. van der Schaar, "VIME", NeurIPS 2020, without its loss that
+    predicts the replaced columns. With "zero" it is a denoising autoencoder (P. Vincent et al.,
+    ICML 2008). Other rows come from the same slice and replica.
 
     Attributes:
       share: of the columns of a row that are replaced, in (0, 1]; a `Numeric` field, an image or a
         vector of tokens is one column.
-      replacement: "row" puts the column of another row there, "zero" puts zeros.
+      replacement: "row" takes the column of another row, "zero" takes zeros.
       layers: units of the hidden layers of the decoder, with ReLU.
-      columns: those that are replaced and predicted, by name; None for all.
+      columns: the columns that are replaced and predicted, by name; None for all.
     """
 
     name: str = "reconstruction"
@@ -49,11 +49,11 @@ class Reconstruction(representation.OfCorruption):
 
     @property
     def are_rows_apart(self) -> bool:  # type: ignore[override]
-        """Whether no row sees another one."""
+        """True if the loss of a row reads only that row: with zeros as the replacement."""
         return self.replacement == "zero"
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Compute how far the decoded columns of rows are off, [B]."""
+        """Return the mean squared error of each row's decoded columns, [B]."""
         inputs = activations.inputs
         chosen = {name: inputs[name] for name in self.open_space(inputs).columns}
         target = tf.stop_gradient(trunk.join_columns("Reconstruction", chosen))

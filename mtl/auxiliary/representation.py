@@ -1,4 +1,4 @@
-"""What losses on the representation share: where it is read, layers on top, corrupted columns.
+"""Tools of losses on the representation: reading it, layers on top, corrupted columns.
 
 vectors = representation.read("Contrastive", "shared", activations)          # [B, H]
 vectors = representation.stack_layers(vectors, (64, 32))                     # the last one linear
@@ -22,10 +22,10 @@ REPLACEMENTS = ("row", "zero")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfRepresentation(base.Base):
-    """A loss of what the network makes of a row.
+    """A loss of the network's representation of a row.
 
     Attributes:
-      at: "shared" for all outputs that the tasks share, joined, or a task, whose tower is read.
+      at: "shared" for all outputs that the tasks share, joined, or a task, for its tower.
     """
 
     at: str = _SHARED
@@ -35,7 +35,7 @@ class OfRepresentation(base.Base):
         checks.is_a(self._where("at"), self.at, str, "be 'shared', or a task")
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
-        """Fail unless there is such a task."""
+        """Fail unless the task exists."""
         super().check(heads)
         checks.one_of(self._where("at"), self.at, [_SHARED, *base.list_towers(heads)])
 
@@ -45,7 +45,7 @@ class OfRepresentation(base.Base):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfCorruption(moved_inputs.OfColumns, OfRepresentation):
-    """A loss of rows of which some columns were replaced, of those that `columns` names."""
+    """A loss of rows with replaced columns; `columns` names those that may be replaced."""
 
     are_rows_apart: ClassVar[bool] = False
 
@@ -57,7 +57,7 @@ class OfCorruption(moved_inputs.OfColumns, OfRepresentation):
         replacement: str = "row",
         noise: float = 0.0,
     ) -> dict[str, tf.Tensor]:
-        """Return the encoded columns, of which a share was replaced and noise was added."""
+        """Return the encoded columns with a share of them replaced, and with noise."""
         space = self.open_space(activations.inputs)
         changed = dict(activations.inputs)
         for column in space.columns if share else ():
@@ -77,7 +77,7 @@ def check_share(where: str, share: float) -> None:
 
 
 def read(where: str, at: str, activations: types.Activations) -> tf.Tensor:
-    """Return the representation of rows, [B, H] of float32, joined where there are several."""
+    """Return the representation of rows, [B, H] float32; several outputs are joined."""
     if at != _SHARED:
         return activations.towers[at]
     found = getattr(activations.towers, "shared", ())
@@ -95,7 +95,7 @@ def stack_layers(vectors: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
 
 
 def count_rows(where: str, values: tf.Tensor) -> int:
-    """Return how many rows go through the network at once; fail where it is one."""
+    """Return the number of rows in a pass; fail if there is only one."""
     rows = values.shape[0]
     rule = "have two rows at least in each slice and replica: it compares rows with each other"
     checks.require(rows != 1, where, rule, rows)
@@ -103,7 +103,7 @@ def count_rows(where: str, values: tf.Tensor) -> int:
 
 
 def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where: str) -> tf.Tensor:
-    """Replace a column in a share of the rows, [B, ...]: by that of another row, or by 0."""
+    """Replace a column, [B, ...], in a share of the rows: by another row's column, or by 0."""
     rows = tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
     drawn = draws.draw_rows(name, rows, 2)
     is_replaced = proof.declare(drawn[:, 0] < share)
@@ -111,7 +111,7 @@ def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where
     if replacement == "zero":
         return tf.where(is_replaced, tf.zeros_like(values), values)
     rows = count_rows(where, values)
-    # Any row but this one, each as likely; float32 may round the product up to `rows - 1`.
+    # Every other row is equally likely; float32 may round the product up to `rows - 1`.
     apart = tf.minimum(tf.cast(drawn[:, 1] * (rows - 1), tf.int32), rows - 2)
     partners = (tf.range(rows) + 1 + apart) % rows
     return tf.where(is_replaced, tf.gather(values, partners), values)

@@ -1,4 +1,4 @@
-"""Auxiliary losses of the rows of a pass, and what rows weigh.
+"""Auxiliary losses of the rows of a pass, and the weights of the rows.
 
 found = row_losses.compute(model.auxiliary_losses, activations)     # {name: RowLosses}
 weights = row_losses.sum_weights(model.auxiliary_losses, labels, heads)
@@ -16,7 +16,7 @@ tf1 = tf.compat.v1
 
 
 class RowLosses(NamedTuple):
-    """Losses of rows, and what they weigh, [B] or [B, P] each."""
+    """Losses of rows and their weights, [B] or [B, P] each."""
 
     losses: tf.Tensor
     weights: tf.Tensor
@@ -24,7 +24,7 @@ class RowLosses(NamedTuple):
     def average(self, first: int = 0, count: int = 1) -> tf.Tensor:
         """Return the weighted mean of every `count`-th row, from the `first` on: a scalar or [P].
 
-        0 where the weights sum to 0.
+        0 if the weights sum to 0.
         """
         losses, weights = self.losses[first::count], self.weights[first::count]
         total = tf.reduce_sum(weights, 0)
@@ -40,15 +40,15 @@ def compute(
 
     Args:
       parts: the losses.
-      activations: what the network computed for the rows.
-      show: from a loss to what it sees in their place; None where all see them.
+      activations: the network's outputs for the rows.
+      show: loss -> the activations that it gets; None gives `activations` to all losses.
     """
     found = {}
     for part in parts:
         trainable = types.read_member(part, types.AuxiliaryLoss, "trainable")
         with tf1.variable_scope(f"auxiliary/{part.name}"), freezing.hold_part(trainable):
             losses = part(show(part) if show else activations)
-        rows = activations.labels or activations.features  # There may be no label at all.
+        rows = activations.labels or activations.features  # There may be no labels at all.
         weights = _weigh_rows(part, rows, activations.heads)
         where, rule = f"auxiliary loss {part.name!r}", f"return the losses of rows, {weights.shape}"
         fits = losses.shape.rank == weights.shape.rank
@@ -61,12 +61,12 @@ def compute(
 def sum_weights(
     parts: Sequence[types.AuxiliaryLoss], labels: types.Tensors, heads: Mapping[str, types.Head]
 ) -> dict[str, tf.Tensor]:
-    """Sum what rows weigh, {label: [B, ...]} -> {name: a scalar or [P]}."""
+    """Return the sums of the weights of rows, {label: [B, ...]} -> {name: a scalar or [P]}."""
     return {part.name: tf.reduce_sum(_weigh_rows(part, labels, heads), 0) for part in parts}
 
 
 def compute_coefficient(part: types.AuxiliaryLoss, step: tf.Tensor) -> tf.Tensor | float:
-    """Return what the loss is multiplied by in this step."""
+    """Return the factor of an auxiliary loss in this step."""
     weight = types.read_member(part, types.AuxiliaryLoss, "weight")
     return weight(step) if callable(weight) else weight
 
@@ -74,9 +74,9 @@ def compute_coefficient(part: types.AuxiliaryLoss, step: tf.Tensor) -> tf.Tensor
 def compute_of_labels(head: types.Head, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
     """Compute the loss of every row in a task, [B, C] and {label: [B, ...]} -> [B].
 
-    Their mean by `WeighingHead.row_weights` is the loss of the head.
+    The mean of these losses, weighted by `WeighingHead.row_weights`, is the loss of the head.
     """
-    known = cast(types.ExampleHead, head)  # As `check` of who calls this requires.
+    known = cast(types.ExampleHead, head)  # The `check` of each caller requires this.
     examples = known.examples(logits, labels)
     losses = known.losses(examples.logits, examples.targets)
     if losses.shape.rank == 1:

@@ -1,10 +1,10 @@
-"""Which tasks help each other: what a step of one task does to the loss of another, now and then.
+"""Measures which tasks help each other: the effect of a task's step on the losses of the others.
 
 from mtl.balancing import affinity
-model.MultiTaskModel.surgery = @affinity.TaskAffinity()    # of the plain sum; the same updates
+model.MultiTaskModel.surgery = @affinity.TaskAffinity()    # around the plain sum; same updates
 affinity.TaskAffinity.every_steps = 100
 
-`python -m launch.affinity` proposes groups of tasks by it.
+`python -m launch.affinity` reads the result, and proposes groups of tasks.
 """
 
 import dataclasses
@@ -26,26 +26,26 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskAffinity(types.Surgery):
-    """A surgery, and every few steps the affinity of each task onto each other one.
+    """A surgery that measures, every few steps, the affinity of each task to each other task.
 
-    `Z(i, j) = 1 - L_j(theta - r g_i) / L_j(theta)`: the share of its loss that task j is spared by
-    a step of task i, and below 0 if that step does harm. `theta` are the variables that several
-    tasks share, tables included, and `g_i` is the gradient of task i at them; all other variables
-    stay. Both losses are those of the same rows with the same dropout, before the tasks are
-    weighted. C. Fifty et al., "Efficiently Identifying Task Groupings for Multi-Task Learning"
-    (TAG), 2021, arXiv:2109.04617. Steps are plain gradient descent, as in the formula of the paper,
-    whatever optimizer the run has. The ratio is by |L_j|, as a negative loss would turn its sign.
+    `Z(i, j) = 1 - L_j(theta - r g_i) / L_j(theta)`: the share by which a step of task i lowers the
+    loss of task j; below 0 if the step raises it. `theta` are the variables that several tasks
+    share, tables included, and `g_i` is the gradient of task i by them; all other variables
+    stay. Both losses use the same rows and the same dropout, before the tasks are weighted.
+    C. Fifty et al., "Efficiently Identifying Task Groupings for Multi-Task Learning" (TAG), 2021,
+    arXiv:2109.04617. Steps are plain gradient descent, as in the paper's formula, whatever the
+    optimizer. The code divides by |L_j|, because a negative loss would flip the sign.
 
-    It changes nothing of what is trained. A step on which it is due costs a backward and a forward
-    pass for each task. Other steps cost nothing, and their values are NaN; so are those of a task
-    without a label in the batch.
+    Training stays the same. A step that measures costs a backward and a forward pass for each
+    task. Other steps cost nothing, and their values are NaN. A task without a label in the batch
+    has NaN, too.
 
     Attributes:
-      surgery: what combines the gradients.
-      every_steps: due when the step that ends is a multiple of this, which is to be a multiple of
-        `Run.summary_steps`: values in between are not written.
-      learning_rate: r, above 0. Where it is so large that a step of a task raises the task's own
-        loss, affinities mean nothing, and `launch.affinity` says so.
+      surgery: combines the gradients.
+      every_steps: measures after steps that are multiples of this number. It must be a multiple of
+        `Run.summary_steps`, because a run writes no values in between.
+      learning_rate: r, above 0. If r is so large that a task's step raises its own loss,
+        affinities mean nothing, and `launch.affinity` says so.
     """
 
     surgery: types.Surgery = surgery_lib.Sum()
@@ -61,11 +61,11 @@ class TaskAffinity(types.Surgery):
 
     @property
     def reads_losses(self) -> bool:
-        """Whether the values of the losses decide in its surgery."""
+        """True if the surgery inside decides by the values of the losses."""
         return types.read_member(self.surgery, types.Surgery, "reads_losses")
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the run measures, and writes what it measured."""
+        """Fail unless the run measures at least once, and writes what it measures."""
         train_steps, summary_steps = experiment.run.train_steps, experiment.run.summary_steps
         where = "TaskAffinity.every_steps"
         rule = f"be at most Run.train_steps, {train_steps}"
@@ -80,14 +80,14 @@ class TaskAffinity(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[list[types.Gradient], dict[str, tf.Tensor]]:
-        """Combine as the surgery does: {task: scalar}, N variables, batch -> N gradients, scalars.
+        """Combine as `surgery` does: {task: scalar}, N variables, batch -> N gradients, scalars.
 
-        The scalars are those of the surgery, `affinity/<i>/<j>` of all pairs, and
+        The scalars are the scalars of `surgery`, `affinity/<i>/<j>` of all pairs, and
         `surgery/cosine/<task>/<task>` and `surgery/conflicts` of the same gradients.
 
         Raises:
-          UserError: several replicas train, the network computes in 16 bits, nothing is shared, or
-            there is a single loss.
+          UserError: several replicas train, the network computes in 16 bits, tasks share nothing,
+            or there is a single loss.
         """
         gradients, monitors = self.surgery(losses, variables, batch)
         whole = _unweigh(whole_batch.or_losses(batch, losses))
@@ -96,11 +96,11 @@ class TaskAffinity(types.Surgery):
         due = decision.is_due(self.every_steps)
         unknown = tf.fill([2, len(losses), len(losses)], tf.constant(math.nan, tf.float64))
         measured = tf.cond(due, lambda: self._measure(tasks), lambda: unknown)
-        # Before the update: it moves the step, and what the gradients were taken at.
+        # Measured before the update, which moves the step and the variables.
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, measured.op)
         affinities, gramian = tf.unstack(measured)
         shown = decision.monitor_rarely(due, gramian, list(losses))
-        # A norm would be that of the loss before its weight, which Monitored shows behind it.
+        # Norms here would ignore the weights of the losses. Monitored shows the weighted norms.
         shown = {name: of for name, of in shown.items() if not name.startswith("surgery/norm/")}
         for one, row in zip(losses, tf.unstack(tf.cast(affinities, tf.float32)), strict=True):
             for other, value in zip(losses, tf.unstack(row), strict=True):
@@ -141,12 +141,12 @@ class TaskAffinity(types.Surgery):
         def step_of(task: tf.Tensor) -> tf.Tensor:
             step = tf.one_hot(task, count, on_value=-self.learning_rate, dtype=tf.float64)
             changes = [leaf.combine(step) for leaf in leaves]
-            # The same rows and draws, so that nothing but the step makes a difference.
+            # The same rows and draws: only the step makes a difference.
             with moved.move(variables, changes), whole_batch.withhold_collections():
                 again = dataclasses.replace(whole, first=build(0))
                 return _stack(again.sum(lambda part: part.losses))
 
-        # One by one: what T passes hold at once would take T times the memory.
+        # One task after the other: T passes at once would take T times the memory.
         after = tf.map_fn(
             step_of, tf.range(count), fn_output_signature=tf.float64, parallel_iterations=1
         )
@@ -162,7 +162,7 @@ def _stack(losses: types.Tensors) -> tf.Tensor:
 
 
 def _unweigh(batch: whole_batch.WholeBatch) -> whole_batch.WholeBatch:
-    """Return the batch with the losses before the tasks were weighted."""
+    """Return the batch with its unweighted losses."""
 
     def plain(forward: whole_batch.ForwardPass) -> whole_batch.ForwardPass:
         return forward._replace(losses=forward.unweighted or forward.losses)

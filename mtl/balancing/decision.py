@@ -1,4 +1,4 @@
-"""One decision of a method: which tasks are there, what they weigh, and what it keeps.
+"""A single decision of a surgery method: the present tasks, their weights, and the method's state.
 
 weights = decision.decide_weights(methods.MGDA(), lambda: gramian, losses, every_steps=1, average=0)
 present = decision.find_present(gramian)                           # [T] bool
@@ -19,7 +19,7 @@ tf1 = tf.compat.v1
 
 
 def find_present(gramian: tf.Tensor) -> tf.Tensor:
-    """Find the tasks with a finite gradient other than zero: [T, T] -> [T] bool."""
+    """Find tasks with a finite gradient other than zero: [T, T] -> [T] bool."""
     squares = tf.linalg.diag_part(gramian)
     return (squares > 0) & tf.math.is_finite(squares)
 
@@ -27,11 +27,11 @@ def find_present(gramian: tf.Tensor) -> tf.Tensor:
 def mark_nonfinite(gramian: tf.Tensor) -> tf.Tensor:
     """Return NaN if any task's gradient is not finite, else 0: [T, T] -> scalar.
 
-    Such a gradient decides nothing, yet it counts: added to what is decided, the NaN lets the
-    update see such a step.
+    Decisions leave such a gradient out. Adding this value to the result shows the NaN to the
+    update.
     """
     is_finite = tf.reduce_all(tf.math.is_finite(tf.linalg.diag_part(gramian)))
-    # Not 0 * NaN: TensorFlow's graph optimizer takes that for 0.
+    # Not 0 * NaN, which TensorFlow's graph optimizer replaces by 0.
     return tf.where(is_finite, tf.constant(0.0, gramian.dtype), np.nan)
 
 
@@ -40,7 +40,7 @@ def _find_taking_part(
 ) -> tf.Tensor:
     """Find the tasks that take part, [T] bool.
 
-    Where products are those of different rows, the losses tell: the diagonal may have any sign.
+    Products of different rows may have any sign on the diagonal, so the losses decide then.
     """
     if method.samples == 1:
         return find_present(gramian)
@@ -49,7 +49,7 @@ def _find_taking_part(
 
 
 def create_state(method: method_lib.Method, num_tasks: int) -> dict[str, tf.Variable]:
-    """Create what the method keeps, as variables of the scope."""
+    """Create the state of the method, as variables of the scope."""
     initial = method.initial_state(num_tasks)
     return {name: step_state.create_variable(name, value) for name, value in initial.items()}
 
@@ -61,18 +61,18 @@ def decide_weights(
     every_steps: int,
     average: float,
 ) -> tf.Tensor:
-    """Decide what each task's gradient weighs in this step: [T] float64.
+    """Decide the weight of each task's gradient in this step: [T] float64.
 
     Args:
       method: decides.
-      gramian: builds [T, T] float64; it is called in the branch of the steps that decide, so that
-        other steps do not run it.
+      gramian: builds [T, T] float64. It is called in the branch of steps that decide, so other
+        steps do not run it.
       losses: {task: scalar}.
-      every_steps: how often to decide.
-      average: how much of the past weights to keep.
+      every_steps: the number of steps from one decision to the next.
+      average: the share of the past weights that stays, in [0, 1).
     """
     variables = create_state(method, len(losses))
-    # Weights are state, and in the checkpoint, only where a later step reads them.
+    # Weights are state, and in the checkpoint, only if a later step reads them.
     if every_steps > 1 or average > 0:
         variables["weights"] = step_state.create_variable("weights", np.ones(len(losses)))
     old = {name: kept.read_value() for name, kept in variables.items()}
@@ -102,7 +102,7 @@ def decide_once(
     losses: types.Tensors,
     old: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """Decide by the tasks that are present: return weights and state; others keep theirs."""
+    """Decide weights and state for the present tasks; absent tasks keep their old values."""
     values = tf.cast(tf.stack(list(losses.values())), tf.float64)
     chosen = tf.where(_find_taking_part(method, gramian, values))[:, 0]
     seed = draws.make_balancing_seed()
@@ -116,14 +116,14 @@ def decide_once(
             names=tuple(losses),
             places=chosen,
         )
-        # Small ops, in loops, which a GPU takes longer to start than a CPU to run. Its eigenvalues
-        # and solutions were seen to be off where gradients differ by many decades.
+        # A GPU takes longer to start these small ops, in loops, than a CPU takes to run them. Its
+        # eigenvalues and solutions were wrong if gradients differed by many decades.
         with tf.device("/device:CPU:0"):
             new_weights, new = method(tasks)
             new = {**new, "weights": new_weights}
             return {name: _replace_chosen(old[name], chosen, new[name]) for name in old}
 
-    # Methods divide by norms and take their maxima: they never see a batch without a task.
+    # Methods divide by norms and take their maxima, so they need at least one task.
     return tf.cond(tf.size(chosen) > 0, decide, lambda: _copy(old))
 
 
@@ -145,7 +145,7 @@ def _replace_chosen(whole: tf.Tensor, chosen: tf.Tensor, part: tf.Tensor) -> tf.
 
 
 def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Return norms of the tasks' gradients, cosines of their pairs, and the share that conflict."""
+    """Return norms of the tasks' gradients, cosines of pairs, and the share of conflicts."""
     norms = tf.sqrt(tf.linalg.diag_part(gramian))
     cosines = tf.math.divide_no_nan(gramian, norms[:, tf.newaxis] * norms)
     pairs = [(a, b) for a in range(len(names)) for b in range(a)]
@@ -159,7 +159,7 @@ def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Te
 
 
 def is_due(every_steps: int) -> tf.Tensor:
-    """Return whether the step that ends is a multiple of this, a bool scalar."""
+    """Return whether this step ends at a multiple of `every_steps`, a bool scalar."""
     step = tf1.train.get_or_create_global_step().read_value()
     return tf.equal((step + 1) % every_steps, 0)
 
@@ -167,14 +167,14 @@ def is_due(every_steps: int) -> tf.Tensor:
 def monitor_rarely(
     due: tf.Tensor, gramian: tf.Tensor, names: Sequence[str]
 ) -> dict[str, tf.Tensor]:
-    """Return what `monitor_gramian` does; NaN on a step that is not due, as the gramian is."""
+    """Return `monitor_gramian`; NaN if the step is not due, when the gramian is NaN."""
     shown = monitor_gramian(gramian, names)
-    # A NaN is not below 0, which would count as no conflict.
+    # NaN < 0 is False, which would count as no conflict.
     shown["surgery/conflicts"] = tf.where(due, shown["surgery/conflicts"], math.nan)
     return shown
 
 
 def monitor_weights(weights: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Return the weight of every task."""
+    """Return the weights of all tasks as scalars to watch."""
     parts = tf.unstack(tf.cast(weights, tf.float32))
     return {f"surgery/weight/{name}": part for name, part in zip(names, parts, strict=True)}

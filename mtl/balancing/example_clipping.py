@@ -1,4 +1,4 @@
-"""Clipping of every example's gradient, before gradients are averaged over the batch.
+"""Clips the gradient of every example before the mean over the batch.
 
 model.MultiTaskModel.surgery = @example_clipping.ExampleClipping()
 example_clipping.ExampleClipping.max_norm = 1.0
@@ -27,25 +27,23 @@ Gradients = list[types.Gradient]
 class ExampleClipping(types.Surgery):
     """`g = 1/B sum_i g_i min(1, max_norm / |g_i|)`, g_i of the i-th of B examples.
 
-    None of them, mislabelled or broken, moves the weights by more than `max_norm / B`. With noise
-    it is the step of M. Abadi et al., "Deep Learning with Differential Privacy", 2016,
-    arXiv:1607.00133, but for the sampling: batches here are shuffled, not drawn, and no budget is
-    accounted. An example's gradient is the one of all its tasks, weighted.
+    No single example, mislabelled or broken, moves the weights by more than `max_norm / B`. With
+    noise it is the step of M. Abadi et al., "Deep Learning with Differential Privacy", 2016,
+    arXiv:1607.00133, except for the sampling: batches here are shuffled, not drawn, and the code
+    counts no privacy budget. An example's gradient is the gradient of its weighted loss over tasks.
 
-    One pass back gives the norms and, from the same cotangents, the sum (Z. Bu et al.,
-    "Differentially Private Optimization on Large Model at Small Cost", 2022, arXiv:2210.00038);
-    no gradient of an example is built where `mtl.example_gradients` knows how a variable meets the
-    examples. A pass for each example is taken, and a warning says so, where it does not, in
-    numbers of 16 bits, and where batch norm in training ties examples together: then each is
-    normalised by itself, so use none, or freeze it.
+    One backward pass gives the norms and, from the same cotangents, the sum (Z. Bu et al.,
+    "Differentially Private Optimization on Large Model at Small Cost", 2022, arXiv:2210.00038). It
+    needs `mtl.example_gradients` to know how each variable meets the examples. Otherwise, and in
+    numbers of 16 bits, each example takes a pass, and a warning says so. The same happens if batch
+    norm in training mixes examples. It then normalises each example alone: freeze it, or use none.
 
     Attributes:
       max_norm: the largest norm of an example's gradient, above 0, in the units of
         `gradient_norm`.
-      noise_multiplier: of the Gaussian noise in units of `max_norm`, at least 0: to the sum over
-        the examples comes noise of deviation `noise_multiplier * max_norm` in every coordinate,
-        the rows of tables that were not looked up included: a step then costs as much as the
-        tables are large.
+      noise_multiplier: at least 0. The sum over the examples gets Gaussian noise of deviation
+        `noise_multiplier * max_norm` in every coordinate. Rows of tables outside the batch get
+        noise as well, so the cost of a step grows with the tables.
     """
 
     max_norm: float
@@ -65,7 +63,7 @@ class ExampleClipping(types.Surgery):
     ) -> tuple[Gradients, dict[str, tf.Tensor]]:
         """Sum the clipped gradients: {task: scalar}, N variables, batch -> N gradients, scalars.
 
-        The scalars are `clipped_share`, of the examples whose gradient was scaled down, and
+        The scalars are `clipped_share`, the share of examples whose gradient was scaled down, and
         `<task>/loss` of `batch`, unweighted.
 
         Raises:
@@ -82,7 +80,7 @@ class ExampleClipping(types.Surgery):
             return *self._clip_pass(forward, variables, count), forward.unweighted or {}
 
         gradients, above, plain = whole.sum(clipped, update=True)
-        # After the sum over slices and replicas, where all have one sum and draw one noise.
+        # After the sum over slices and replicas: all replicas then draw the same noise.
         if self.noise_multiplier:
             pairs = enumerate(zip(gradients, variables, strict=True))
             gradients = [self._add_noise(index, *pair, count) for index, pair in pairs]
@@ -130,7 +128,7 @@ class ExampleClipping(types.Surgery):
     def _clip_single(
         self, forward: whole_batch.ForwardPass, variables: Sequence[tf.Variable], count: int
     ) -> tuple[Gradients, tf.Tensor]:
-        """Clip the gradient of a pass that holds one example."""
+        """Clip the gradient of a pass with a single example."""
         gradients = tf.gradients(tf.add_n(list(forward.losses.values())), list(variables))
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
         there = [gradient for gradient in gradients if gradient is not None]
@@ -140,11 +138,11 @@ class ExampleClipping(types.Surgery):
         )
 
     def _scale(self, squares: tf.Tensor, count: int) -> tf.Tensor:
-        """Return the factors that clip, from squared norms of the examples' shares in the mean.
+        """Return clipping factors, from squared norms of the examples' shares in the mean.
 
-        B times such a share is the gradient of the example.
+        The gradient of an example is B times its share.
         """
-        squares = tf.where(squares < 0, tf.zeros_like(squares), squares)  # By rounding.
+        squares = tf.where(squares < 0, tf.zeros_like(squares), squares)  # Rounding errors.
         return clipping.find_factor(gradients_lib.take_roots(count**2 * squares), self.max_norm)
 
     def _add_noise(
@@ -161,7 +159,7 @@ class ExampleClipping(types.Surgery):
 
 
 def _examples_of(forward: whole_batch.ForwardPass) -> whole_batch.Examples:
-    """Return the examples of a part; those of the first one are known, so those of all are."""
+    """Return the examples of a part; all parts have them, because the first one has."""
     return cast(whole_batch.Examples, forward.examples)
 
 

@@ -1,4 +1,4 @@
-"""Gradients that are products of two thin matrices, as linear heads leave them at their input.
+"""Gradients that are products of two thin matrices, as linear heads give them at their input.
 
 thin = factors.Factors.from_gradients((0, 2), [gradient of task 0, gradient of task 2])
 if thin:
@@ -15,15 +15,15 @@ import tensorflow as tf
 class Factors:
     """S gradients `G[s] = left[s] right[s]'`, [P, Q] = [P, C] [C, Q], C the logits of a head.
 
-    With few logits neither inner products nor a weighted sum need the gradients themselves: the
-    product of two is the sum over `(left[s]' left[t]) * (right[s]' right[t])`.
+    With few logits, inner products and weighted sums do not need the gradients themselves: the
+    inner product of two is the sum over `(left[s]' left[t]) * (right[s]' right[t])`.
 
     Attributes:
       tasks: the indices of the S tasks.
       gradients: S of [P, Q].
       left: [P, sum of C], side by side.
-      right: [Q, sum of C].
-      owners: for each of these columns its place among the S.
+      right: [Q, sum of C], side by side.
+      owners: for each of these columns, its place among the S tasks.
     """
 
     tasks: tuple[int, ...]
@@ -38,7 +38,7 @@ class Factors:
     def from_gradients(
         cls, tasks: tuple[int, ...], gradients: Sequence[tf.Tensor]
     ) -> "Factors | None":
-        """Take apart one gradient of each task; None where thin matrices do not make them up."""
+        """Split a gradient of each task into factors; None if they are no products, or too wide."""
         if any(gradient.op.type != "MatMul" for gradient in gradients):
             return None
         pairs = [_split_product(gradient.op) for gradient in gradients]
@@ -51,11 +51,11 @@ class Factors:
 
     @property
     def rows(self) -> tf.Tensor:
-        """The gradients themselves, [S, P, Q], for who needs them after all."""
+        """The gradients themselves, [S, P, Q], for callers that need them after all."""
         return tf.stack(self.gradients)
 
     def multiply_pairs(self) -> tf.Tensor:
-        """Multiply the gradients of all pairs of tasks: [S, S] inner products, float64."""
+        """Return inner products of all pairs of tasks, [S, S] float64."""
         left, right = tf.cast(self.left, tf.float64), tf.cast(self.right, tf.float64)
         both = tf.linalg.matmul(left, left, transpose_a=True)
         both *= tf.linalg.matmul(right, right, transpose_a=True)
@@ -63,14 +63,14 @@ class Factors:
         return tf.linalg.matmul(chosen, both @ chosen, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:
-        """Sum the gradients by weight, [T] -> [P, Q]."""
+        """Return the sum of the gradients by weight, [T] -> [P, Q]."""
         own = tf.gather(weights, [self.tasks[place] for place in self.owners])
         return tf.linalg.matmul(
             self.left * tf.cast(own, self.left.dtype), self.right, transpose_b=True
         )
 
     def to_gradient(self, values: tf.Tensor) -> tf.Tensor:
-        """Return values of the shape of one gradient, as they are."""
+        """Return a gradient with these values, which have its shape already."""
         return tf.ensure_shape(values, self.gradients[0].shape)
 
 
@@ -85,7 +85,7 @@ def _split_product(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
 def _is_cheaper(columns: int, num_tasks: int, width: int | None) -> bool:
     """Return whether inner products of the factors cost less than those of the gradients.
 
-    The former are [columns, columns], the latter [T, T]. Costs are per row, for gradients about as
-    high as they are wide.
+    Products of factors are [columns, columns], products of gradients [T, T]. Costs are per row, for
+    gradients about as high as they are wide.
     """
     return width is not None and 2 * columns**2 <= num_tasks**2 * width

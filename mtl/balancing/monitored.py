@@ -1,7 +1,7 @@
-"""Conflicts made visible for any surgery: norms and cosines of the tasks' gradients, now and then.
+"""Shows conflicts with any surgery: norms and cosines of the tasks' gradients, every few steps.
 
 from mtl.balancing import monitored
-model.MultiTaskModel.surgery = @monitored.Monitored()      # of the plain sum; the same updates
+model.MultiTaskModel.surgery = @monitored.Monitored()      # around the plain sum; same updates
 monitored.Monitored.scopes = {"first": "/trunk/hidden_0/", "last": "/trunk/hidden_2/"}
 """
 
@@ -22,21 +22,22 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Monitored(types.Surgery):
-    """A surgery, and every few steps the inner products of the tasks' gradients.
+    """A surgery that shows, every few steps, norms and cosines of the tasks' gradients.
 
-    It changes nothing of what is trained. A step on which it is due costs a backward pass for each
-    task; any other costs nothing, and its values are NaN. On the parameters of an MLP of six layers
-    of 512, due every 100 steps, 16 tasks cost 14% of the time; on the representation 3%.
-    `surgery.Combine` shows the same wherever it takes the gradients anyway.
+    Training stays the same. A step that shows them costs a backward pass for each task. Other
+    steps cost nothing, and their values are NaN. With an MLP of six layers of 512 and 16 tasks,
+    every 100 steps, the parameters cost 14% of the time, and the representation 3%.
+    `surgery.Combine` shows the same values in every step that compares gradients.
 
     Attributes:
-      surgery: what combines the gradients.
-      every_steps: due when the step that ends is a multiple of this; by default that of the
-        summaries, `Run.summary_steps`, as values in between are not written.
+      surgery: combines the gradients.
+      every_steps: shows values after steps that are multiples of this number; by default 100, as
+        `Run.summary_steps`. A run writes no values in between.
       on: "parameters", all that the tasks share, or "representation", the shared output of the
-        network, which leaves the network itself out of the backward passes. None (default) is the
-        representation where the network has one and no `scopes` are given.
-      scopes: {name: pattern}; the same again for the shared variables that match, such as a layer.
+        network, which keeps the network out of the backward passes. None (default) takes the
+        representation if the network has one and `scopes` is empty.
+      scopes: {name: pattern}; repeats the values for the matching shared variables, such as a
+        layer.
     """
 
     surgery: types.Surgery = surgery_lib.Sum()
@@ -56,7 +57,7 @@ class Monitored(types.Surgery):
 
     @property
     def reads_losses(self) -> bool:
-        """Whether the values of the losses decide in its surgery."""
+        """True if the surgery inside decides by the values of the losses."""
         return types.read_member(self.surgery, types.Surgery, "reads_losses")
 
     def __call__(
@@ -65,9 +66,9 @@ class Monitored(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[list[types.Gradient], dict[str, tf.Tensor]]:
-        """Combine as the surgery does: {task: scalar}, N variables, batch -> N gradients, scalars.
+        """Combine as `surgery` does: {task: scalar}, N variables, batch -> N gradients, scalars.
 
-        The scalars are those of the surgery, and `surgery/norm/<task>`,
+        The scalars are the scalars of `surgery`, `surgery/norm/<task>`,
         `surgery/cosine/<task>/<task>` and `surgery/conflicts`, also with `<scope>/` in front.
 
         Raises:
@@ -83,7 +84,7 @@ class Monitored(types.Surgery):
         for prefix, compared in self._list_compared(batch_gradients.first).items():
             products = batch_gradients.rare_gramian("Monitored", self.every_steps, compared)
             gramian = tf.cond(due, products, lambda: unknown)
-            # Before the update: it moves the step, and what the gradients were taken at.
+            # Computed before the update, which moves the step and the variables.
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gramian.op)
             shown = decision.monitor_rarely(due, gramian, list(losses))
             monitors = {f"{prefix}{name}": value for name, value in shown.items()} | monitors
@@ -97,7 +98,7 @@ class Monitored(types.Surgery):
         return places
 
     def _list_compared(self, tasks: task_gradients.TaskGradients) -> dict[str, list[int]]:
-        """Return what is compared: {prefix of the monitors' names: indices of variables}."""
+        """Return the compared variables: {prefix of the monitors' names: indices of variables}."""
         compared = {
             f"{name}/": tasks.select_shared("Monitored.scopes", [pattern])
             for name, pattern in self.scopes.items()

@@ -1,7 +1,7 @@
-"""The penalties of a batch in parts: values and gradients of all its rows, beside the balancing.
+"""Penalties of a batch in parts: their values and gradients over all rows, without balancing.
 
 watched = penalised.watch_penalties(batch, variables)
-gradients, value = penalised.add_penalties(gradients, watched)     # once they are there
+gradients, value = penalised.add_penalties(gradients, watched)     # after the gradients
 
 Networks add such terms to REGULARIZATION_LOSSES; see `mtl.step.penalties`.
 """
@@ -20,7 +20,7 @@ from mtl.step import penalties, replicas, whole_batch
 def watch_penalties(
     batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable]
 ) -> whole_batch.WholeBatch:
-    """Return the batch whose parts watch their penalties, and the gradients by N variables."""
+    """Return a batch whose parts also watch their penalties, with gradients by N variables."""
     share = 1 / (batch.slices * replicas.count())
     tangents = _find_tangents(batch, share)
 
@@ -41,7 +41,7 @@ def watch_penalties(
 def add_penalties(
     gradients: Sequence[types.Gradient], batch: whole_batch.WholeBatch
 ) -> tuple[list[types.Gradient], tf.Tensor]:
-    """Add what the parts have watched to N gradients; return the value of the penalties, too."""
+    """Add the watched gradients of penalties to N gradients; return the penalties' value, too."""
     value, terms = batch.sum_watched()[_NAME]
     return list(map(gradients_lib.add_gradients, gradients, terms)), value
 
@@ -51,8 +51,8 @@ def _find_tangents(
 ) -> list[tuple[tf.Tensor, list[tf.Tensor]] | None]:
     """Return the tangent of each term at the means of the whole batch; None for a plain mean.
 
-    Parts know their own rows alone. The tangent, `f(m) + f'(m) (x - m)`, is a mean over rows, whose
-    value and gradient over the whole batch are those of `f`. It takes one more pass over slices.
+    A part knows only its own rows. The tangent, `f(m) + f'(m) (x - m)`, is a mean over rows. Over
+    the whole batch it has the value and gradient of `f`. It takes one more pass over slices.
     """
 
     def scale(penalty: penalties.Penalty) -> Any:
@@ -70,7 +70,7 @@ def _find_tangents(
 def _take_tangent(
     penalty: penalties.Penalty, means: Any
 ) -> tuple[tf.Tensor, list[tf.Tensor]] | None:
-    """Return what the tangent is at means of 0, and its slopes by the flat means."""
+    """Return the value of the tangent at means of 0, and its slopes by the flat means."""
     if penalty.compute is None:
         return None
     means = tf.nest.map_structure(tf.stop_gradient, means)

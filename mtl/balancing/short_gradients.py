@@ -1,11 +1,11 @@
-"""Gradients of dense layers made short: fewer rows, and the same inner products.
+"""Shortens gradients of dense layers: fewer rows, with the same inner products.
 
 blocks = short_gradients.shorten_gradients([gradient of task 0, gradient of task 2])
 if blocks is not None:
     leaves = [task_gradients.Leaf((0, 2), rows) for rows in blocks]
 
-A gradient that is a sum over slices or replicas is not a product of this kind. It is built in full.
-The type of its op shows that, so no code asks about slices or replicas.
+A gradient that is a sum over slices or replicas is not such a product, and is built in full. The
+type of its op shows that, so the code need not ask about slices or replicas.
 """
 
 import math
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 _BLOCKS, _ROWS = 4, 64
-"""Into how many blocks a root is cut at most, and how many rows each has at least.
+"""The most blocks of a root, and the fewest rows of a block.
 
-Nothing is multiplied below the diagonal, but many small products take longer than one.
+Blocks skip the products below the diagonal, but many small products take longer than one.
 """
 
 
@@ -25,21 +25,21 @@ def shorten_gradients(
 ) -> list[tf.Tensor] | None:
     """Shorten S gradients `X' D[s]` [I, H] of a weight: N blocks of [S, rows, H], B rows in all.
 
-    X [B, I] goes into the layer, and D[s] [B, H] is the cotangent of what comes out. With a root R
-    [B, B] of the products of the inputs, `X X' = R' R`, the inner product of two gradients is that
-    of `R D[s]` and `R D[t]`: they have as many rows as the batch, and no gradient is built.
+    X [B, I] is the input of the layer, and D[s] [B, H] the cotangent of its output. With a root R
+    [B, B] of the products of the inputs, `X X' = R' R`, two gradients have the inner product of
+    `R D[s]` and `R D[t]`. These have as many rows as the batch, and no gradient is built.
 
-    A root, and not X X' itself, keeps gradients apart that nearly depend on each other: what
-    rounding does to `R D[s]` is no more than what it does to the gradient.
+    The root, unlike X X' itself, keeps nearly dependent gradients apart: rounding changes
+    `R D[s]` no more than the gradient.
 
     Args:
-      gradients: of one weight, one for each task.
-      products_elsewhere: how many products of the size of one gradient are made in another place,
-        if none is built here.
+      gradients: of a single weight, one for each task.
+      products_elsewhere: the number of products of a gradient's size that the caller needs if this
+        function builds no gradient.
 
     Returns:
-      None where a gradient is no such product, as where several ops read the weight, where sizes
-      are not known, and where the gradients themselves cost less.
+      None if a gradient is not such a product (such as when several ops read the weight), if sizes
+      are unknown, or if the gradients themselves cost less.
     """
     found = _find_factors(gradients)
     if found is None:
@@ -72,20 +72,20 @@ def _find_factors(gradients: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Te
 
 
 def _is_product(op: tf.Operation) -> bool:
-    """Return whether an op multiplies two matrices, of which the first is transposed."""
-    # In 16 bits a gradient is rounded once it is built, and decides as it was rounded.
+    """Return whether an op multiplies two matrices, the first of them transposed."""
+    # In 16 bits the method must see the rounding of the gradient.
     if op.type != "MatMul" or op.get_attr("T") != tf.float32:
         return False
     return op.get_attr("transpose_a") and not op.get_attr("transpose_b")
 
 
 def _find_root(inputs: tf.Tensor) -> tf.Tensor:
-    """Return L [B, B], lower triangular, with `X X' = L L'`; in float64 until it is found."""
+    """Return L [B, B], lower triangular, with `X X' = L L'`; computed in float64."""
     size, inputs = inputs.shape[0], tf.cast(inputs, tf.float64)
     products = tf.linalg.matmul(inputs, inputs, transpose_b=True)
     squares = tf.linalg.diag_part(products)
-    # Rows may depend on each other, or be zero. Rounding then leaves pivots below 0, unless each
-    # square is larger by more than that, and less than rounding in float32 changes.
+    # Dependent or zero rows could round to pivots below 0. This makes each square larger than
+    # rounding in float64, and changes it less than rounding in float32.
     larger = squares * (1 + 32 * math.sqrt(size) * 2.0**-52) + 1e-300
     lower = tf.linalg.cholesky(tf.linalg.set_diag(products, larger))
     return tf.cast(lower, tf.float32)
@@ -97,7 +97,7 @@ def _find_step(size: int) -> int:
 
 
 def _multiply_block(lower: tf.Tensor, cotangents: tf.Tensor, start: int, step: int) -> tf.Tensor:
-    """Return some rows of `L' D`; the examples before them have no part there."""
+    """Return some rows of `L' D`; earlier examples contribute 0 to them."""
     columns = lower[start:, start : start + step]
     return tf.linalg.matmul(columns, cotangents[start:], transpose_a=True)
 
@@ -105,7 +105,7 @@ def _multiply_block(lower: tf.Tensor, cotangents: tf.Tensor, start: int, step: i
 def _is_cheaper(
     size: int, width: int, height: int, num_tasks: int, products_elsewhere: int
 ) -> bool:
-    """Return whether short gradients cost fewer multiplications; one of float64 counts as two."""
+    """Return whether short gradients cost fewer multiplications; float64 ones count twice."""
     share = (1 + 1 / math.ceil(size / _find_step(size))) / 2
     built = num_tasks * height * width * (size + 2 * num_tasks)
     short = num_tasks * height * size * (share * size + 2 * num_tasks)

@@ -1,4 +1,4 @@
-"""The tasks' passes back through the layers that they share, as one pass.
+"""Joins the tasks' backward passes through shared layers into a single pass.
 
 passes = stacked_passes.StackedPasses(columns)       # N times T gradients
 gradients = passes.build(n)                          # the T by one variable, of the same values
@@ -15,26 +15,26 @@ _Column = Sequence[types.Gradient]
 _Tensors = Sequence[tf.Tensor]
 _Names = tuple[str, ...]
 _Inputs = Sequence[tf.Tensor | tuple[tf.Tensor, ...]]
-"""What is given to S ops that do the same: for each input one tensor, if all have it, or S."""
+"""The inputs of S alike ops: for each input, a tensor that all share, or a tuple of S tensors."""
 
 
 class StackedPasses:
-    """Gradients of T tasks by N variables, of passes that go back through shared layers together.
+    """Gradients of T tasks by N variables, with one backward pass through the shared layers.
 
-    Below its head the pass of each task has the same ops, with the same weights, of a cotangent
-    [B, H] of its own. Those of all tasks are stacked, [T, B, H], and one op takes them further: a
-    product of [T B, H] takes less time than T of [B, H]. The ops tell where that begins, since
-    every head has a weight of its own.
+    Below its head, the pass of each task has the same ops with the same weights, for a different
+    cotangent [B, H]. The cotangents of all tasks are stacked, [T, B, H], and each op runs once: a
+    product of [T B, H] takes less time than T of [B, H]. The ops show where the shared layers
+    begin, because every head has its own weight.
 
-    Passes are stacked where each op below the heads has a rule here. Any other one would take the
-    passes of single tasks, beside the stacked one.
+    Passes are stacked only if each op below the heads has a rule here. Any other op would need the
+    passes of single tasks beside the stacked one.
     """
 
     def __init__(self, columns: Sequence[_Column]):
-        """Find the ops that are stacked, and build none.
+        """Find the ops to stack, without building any.
 
         Args:
-          columns: N times T gradients, None where a task does not reach a variable.
+          columns: N times T gradients; None if a task does not reach a variable.
         """
         self._columns = columns
         self._parts = list(map(_take_apart, columns))
@@ -87,11 +87,11 @@ class StackedPasses:
 
 
 class _Rule(NamedTuple):
-    """How ops of one type are stacked.
+    """A rule to stack ops of one type.
 
     Attributes:
-      build: a tensor of one task, and inputs, stacked where tasks have their own -> [S, ...].
-      place: the one input of which tasks have their own; None where they may of any.
+      build: a tensor of one task, and inputs, stacked if they differ by task -> [S, ...].
+      place: the only input that may differ by task; None if any may.
       suits: whether the rule holds for an op.
     """
 
@@ -109,7 +109,7 @@ def _multiply(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _scale(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Multiply by the derivative of an activation: these ops do not broadcast."""
+    """Multiply by the derivative of an activation; these ops do not broadcast."""
     (place,) = (n for n, given in enumerate(inputs) if given.shape.rank > one.shape.rank)
     ones = [tf.ones(one.shape) if n == place else given for n, given in enumerate(inputs)]
     return inputs[place] * _apply(one.op, ones)
@@ -147,7 +147,7 @@ def _sum(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _shift(axes: tf.Tensor, stacked: tf.Tensor) -> tf.Tensor:
-    """Turn axes of one task's tensor into those of the stack."""
+    """Convert axes of one task's tensor into axes of the stack."""
     return axes % (stacked.shape.rank - 1) + 1
 
 
@@ -163,7 +163,7 @@ def _tile(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _is_of_rows(op: tf.Operation) -> bool:
-    # In 16 bits it would show that a product is added up in another order.
+    # In 16 bits, another order of additions would show.
     return op.get_attr("T") == tf.float32 and not op.get_attr("transpose_a")
 
 
@@ -190,7 +190,7 @@ _RULES = {
 
 
 def _apply(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Build an op once more, with other inputs."""
+    """Build a copy of an op with other inputs."""
     arguments = op.op_def.input_arg
     inferred = {argument.type_attr for argument in arguments}
     named = {argument.name: given for argument, given in zip(arguments, inputs, strict=True)}
@@ -205,15 +205,15 @@ def _name(tensors: _Tensors) -> _Names:
 
 
 def _find_own(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
-    """Return the inputs of which tasks have their own, by their places."""
+    """Return the inputs that differ by task, {place: tensors}."""
     return {place: given for place, given in enumerate(inputs) if isinstance(given, tuple)}
 
 
 def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
-    """Return what is stacked of the gradients by a variable, and which factor of them it is.
+    """Return the tensors to stack for a variable, and their place as a factor of its gradients.
 
-    Those of a weight are products with inputs that all tasks share, where cotangents are stacked:
-    `short_gradients` knows them by that. All others are stacked as they are.
+    Gradients of a weight are products with inputs that all tasks share. There the cotangents are
+    stacked, so `short_gradients` still sees the products. All others are stacked as they are.
     """
     there = [own for own in column if own is not None]
     values = [own.values if isinstance(own, tf.IndexedSlices) else own for own in there]
@@ -230,7 +230,7 @@ def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
 def _replace(
     gradient: tf.Tensor | tf.IndexedSlices, factor: int | None, part: tf.Tensor
 ) -> tf.Tensor | tf.IndexedSlices:
-    """Return a gradient with another value of what `_take_apart` has found."""
+    """Return a gradient with another value in the place that `_take_apart` has found."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(part, gradient.indices, gradient.dense_shape)
     if factor is None:
@@ -241,7 +241,7 @@ def _replace(
 
 
 def _find_inputs(tensors: _Tensors) -> _Inputs:
-    """Return what is given to S ops that are stacked; nothing if they are not."""
+    """Return the inputs of S ops that can be stacked; [] if they cannot."""
     one = tensors[0]
     rule = _RULES.get(one.op.type)
     if rule is None or not rule.suits(one.op):
@@ -252,7 +252,7 @@ def _find_inputs(tensors: _Tensors) -> _Inputs:
         return []
     if rule.place is not None:
         return inputs if list(own) == [rule.place] else []
-    # Of other ranks, axes of one task would meet the axis of all.
+    # With other ranks, an axis of one task could meet the axis of tasks.
     return inputs if all(given[0].shape.rank == one.shape.rank for given in own.values()) else []
 
 
@@ -262,7 +262,7 @@ def _are_alike(tensors: _Tensors) -> bool:
 
 
 def _match_inputs(tensors: _Tensors) -> _Inputs:
-    """Return what is given to S ops that do the same; nothing if they do not."""
+    """Return the inputs of S ops that do the same; [] if they do not."""
     one, *others = tensors
     if any(_describe(one) != _describe(other) for other in others):
         return []
@@ -274,14 +274,14 @@ def _match_inputs(tensors: _Tensors) -> _Inputs:
 
 
 def _describe(tensor: tf.Tensor) -> tuple[Any, ...]:
-    """Return what a tensor is, but for the inputs of its op."""
+    """Describe a tensor, without the inputs of its op."""
     op = tensor.op
     settings = [op.node_def.attr[attribute.name] for attribute in op.op_def.attr]
     return op.type, settings, len(op.inputs), tensor.value_index
 
 
 def _are_equal(one: tf.Tensor, other: tf.Tensor, depth: int = 8) -> bool:
-    """Return whether two tensors are the same, as far as so many ops tell."""
+    """Return whether two tensors are surely the same; compares ops up to a depth."""
     if one.name == other.name:
         return True
     # A branch of tf.cond holds placeholders for all that comes from outside.

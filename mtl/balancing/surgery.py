@@ -1,12 +1,13 @@
-"""Gradients decide: one update direction from the losses of several tasks.
+"""Surgery: combines the gradients of several tasks into one update direction.
 
 from mtl.balancing import methods, surgery
 model.MultiTaskModel.surgery = @surgery.Combine()      # surgery.Sum() by default
 surgery.Combine.method = @methods.PCGrad()
 
-A method of surgery sees inner products, losses and a little state, and returns one weight for each
-task. So only `Combine` handles sparse rows, absent tasks, scopes, the shared representation, rare
-decisions and averages of the weights. Only a method that chooses by coordinate sees gradients.
+A method of surgery gets inner products, losses and a little state, and returns a weight for each
+task. `Combine` handles everything else: sparse rows, absent tasks, scopes, the shared
+representation, rare decisions and averages of the weights. Only methods that choose by coordinate
+get the gradients themselves.
 """
 
 import dataclasses
@@ -42,8 +43,8 @@ class Sum(types.Surgery):
 
         The scalars are `<task>/loss` of `batch`, unweighted.
 
-        The gradient of a table that was only looked up is IndexedSlices, of a variable that no
-        loss depends on None.
+        A table that was only looked up has IndexedSlices as its gradient. A variable that does not
+        affect any loss has None.
         """
         whole = whole_batch.or_losses(batch, losses)
 
@@ -59,27 +60,27 @@ class Sum(types.Surgery):
 class Combine(types.Surgery):
     """Combines the tasks' gradients as `method` decides; `g = sum_t w_t g_t` for most methods.
 
-    It concerns the variables that several tasks share, as seen in the graph. A variable of one
+    It acts on the variables that several tasks share, read from the graph. A variable of a single
     task gets the gradient of that task's weighted loss. A task without a gradient in a batch (no
-    label, a loss of zero) is left out of the decision of that step.
+    label, a loss of zero) takes no part in the decision of that step.
 
     Attributes:
       method: decides; a part of `mtl.balancing.methods`.
-      on: where the gradients are compared. "parameters" is exact: one backward pass for each task.
-        Of layers that are wider than the batch it builds no gradient of a single task.
+      on: the place where gradients are compared. "parameters" is exact: one backward pass for each
+        task. It builds no gradient of a single task for layers that are wider than the batch.
         "representation" is the shared output of the network: each task's pass ends there, and one
         pass of the combined gradient goes on through the shared trunk (Sener and Koltun, 2018,
-        arXiv:1810.04650). Cheap, and an upper bound: directions differ from the exact ones.
-      scopes: patterns; compares the gradients of the matching shared variables only, such as the
-        last shared layer. The weights then apply to all shared variables.
-      every_steps: the weights are decided on global steps that are multiples of this and kept in
-        between, where a step is one backward pass. 1 decides at every step.
+        arXiv:1810.04650). It is cheap, and an upper bound: directions differ from the exact ones.
+      scopes: patterns; compares only the gradients of matching shared variables, such as the last
+        shared layer. The weights then apply to all shared variables.
+      every_steps: decides the weights at global steps that are multiples of this number. Steps in
+        between keep the weights, and take a single backward pass. 1 decides at every step.
       average: rate in [0, 1) at which past weights persist: `w <- average w + (1 - average) new`,
-        from w = 1. 0 takes the new ones. S. Zhou et al., "On the Convergence of Stochastic
+        from w = 1. 0 takes only the new weights. S. Zhou et al., "On the Convergence of Stochastic
         Multi-Objective Gradient Manipulation and Beyond" (CR-MOGM), NeurIPS 2022.
-      per_replica: several replicas decide together, from the gradients of the whole batch, and send
-        T gradients around. Where this is True, each decides from its own part of the batch, and
-        they send only what they combined: cheaper, and another method.
+      per_replica: False lets replicas decide together, from the gradients of the whole batch; they
+        exchange T gradients. True lets each replica decide from its part of the batch. Replicas
+        then exchange only their results, which is cheaper, but another method.
     """
 
     method: method_lib.Method | method_lib.CoordinateMethod
@@ -121,12 +122,12 @@ class Combine(types.Surgery):
 
     @property
     def _weighing(self) -> method_lib.Method:
-        """The method, where it does not see coordinates."""
+        """The method, if it decides weights."""
         return cast(method_lib.Method, self.method)
 
     @property
     def _choosing(self) -> method_lib.CoordinateMethod:
-        """The method, where it sees coordinates."""
+        """The method, if it chooses by coordinate."""
         return cast(method_lib.CoordinateMethod, self.method)
 
     @property
@@ -145,33 +146,33 @@ class Combine(types.Surgery):
     ) -> tuple[Gradients, Monitors]:
         """Combine the tasks' gradients: {task: scalar}, N variables, batch -> N gradients, scalars.
 
-        The scalars are `surgery/weight/<task>`, and where every step decides by whole batches also
-        `surgery/norm/<task>` and `surgery/conflicts`, the share of pairs of tasks whose
+        The scalars are `surgery/weight/<task>`. If every step decides by whole batches, there are
+        also `surgery/norm/<task>` and `surgery/conflicts`, the share of pairs of tasks whose
         gradients have a negative inner product.
 
         Args:
           losses: of the whole batch.
           variables: in any order.
-          batch: its parts, and what their tasks share; by default these losses alone.
+          batch: the parts of the batch, and their shared outputs; by default these losses alone.
 
         Raises:
           UserError: on the representation, if the network has none; if a pattern of `scopes`
             matches no shared variable.
         """
-        # One task leaves nothing to decide: this is plain training, in one backward pass.
+        # A single task needs no decision: plain training, in one backward pass.
         if len(losses) == 1:
             return Sum()(losses, variables, batch)
         whole = whole_batch.or_losses(batch, losses)
         if self.per_replica:
             whole = whole.without_replicas()
         batch_gradients = task_gradients.BatchGradients(whole, variables, self._representation)
-        # Gradients are combined in one of three ways, by what the method has to see:
-        # - by coordinate, if it sees the gradients themselves (GradDrop), not only their products;
-        # - by decisions, if weights are decided at some steps only or from samples of the batch:
-        #   the gradients that decide are not those that move, so the weighted losses take a pass
-        #   of their own, the only one of a step between two decisions;
-        # - by weights, if every step decides from the gradients of its whole batch: the very same
-        #   gradients are then summed.
+        # Gradients are combined in one of three ways, by the method's inputs:
+        # - by coordinate, if the method reads gradients (GradDrop) and not only their products;
+        # - by decisions, if weights are decided at some steps only or from samples of the batch.
+        #   The deciding gradients then differ from the moving ones, so the weighted losses take a
+        #   separate pass, the only pass of a step between two decisions;
+        # - by weights, if every step decides from the gradients of its whole batch. The step then
+        #   sums these same gradients.
         if self._sees_coordinates:
             combine = self._combine_by_coordinate
         elif self.every_steps > 1 or self._weighing.samples > 1:
@@ -179,7 +180,7 @@ class Combine(types.Surgery):
         else:
             combine = self._combine_by_weights
         gradients, monitors = combine(batch_gradients, losses)
-        # The losses of a replica are its shares of the whole batch's, so the results add up.
+        # A replica's losses are shares of the losses of the whole batch, so the results add up.
         return replicas.sum_over_replicas(gradients) if self.per_replica else gradients, monitors
 
     def _representation(self, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -202,7 +203,7 @@ class Combine(types.Surgery):
     def _combine_by_weights(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
-        """Sum by weight the very gradients that the decision was made by."""
+        """Sum by weight the same gradients that decided the weights."""
         compare = (
             self._compare_parameters if self.on == "parameters" else self._compare_representation
         )
@@ -210,8 +211,8 @@ class Combine(types.Surgery):
         monitors = decision.monitor_weights(weights, list(losses))
         return gradients, monitors | decision.monitor_gramian(gramian, list(losses))
 
-    # Inner products of the whole batch need its whole gradients: those of the passes are added up
-    # first, since the product of two sums is not the sum of products.
+    # Inner products of the whole batch need its whole gradients, which are summed first: the
+    # product of two sums differs from the sum of products.
     def _compare_parameters(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
@@ -229,7 +230,7 @@ class Combine(types.Surgery):
     def _track(
         self, tasks: task_gradients.TaskGradients, compared: Sequence[int], num_tasks: int
     ) -> tuple[dict[int, task_gradients.Leaf], tf.Tensor, tf.Tensor]:
-        """Return leaves of what is kept over steps, and the products that are shown and judged."""
+        """Return leaves of tracked gradients, and the products to show and to decide by."""
         names = [patterns.variable_name(tasks.variables[n]) for n in compared]
         leaves = tasks.list_leaves(compared)
         if self._weighing.tracking_rate < 1:
@@ -246,8 +247,8 @@ class Combine(types.Surgery):
     def _compare_representation(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
-        # The weights follow from products over all parts, and the gradients from the weights: this
-        # takes two passes over the slices, of which only the second one runs their UPDATE_OPS.
+        # The weights need products over all parts, and the gradients need the weights. This takes
+        # two passes over the slices; only the second one runs their UPDATE_OPS.
         gramian = batch_gradients.sum(
             lambda tasks: task_gradients.compute_gramian(tasks.list_leaves(), len(losses))
         )
@@ -273,11 +274,11 @@ class Combine(types.Surgery):
         gramian = batch_gradients.rare_gramian(
             "Combine", self.every_steps, compared, self._take_deciding
         )
-        # With two samples this block has the products of one by the other; with one it is all.
+        # With two samples, this block holds the products between samples; with one it is all.
         weights = self._decide(lambda: gramian()[:size, -size:], losses)
 
         def weighted(tasks: task_gradients.TaskGradients) -> Gradients:
-            # A third sample moves the variables, so that the weights do not depend on its rows.
+            # A third sample moves the variables: the weights do not depend on its rows.
             moving = self._take_samples(tasks)[-1] if self._weighing.samples == 3 else tasks.losses
             tasks = dataclasses.replace(tasks, losses=moving)
             return tasks.complete(tasks.differentiate_weighted(weights, tasks.shared))
@@ -287,7 +288,7 @@ class Combine(types.Surgery):
         )
 
     def _take_deciding(self, tasks: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
-        """Return a part with the losses that decide: of two samples, if the method takes any."""
+        """Return a part with the losses that decide: of two samples if the method samples."""
         if self._weighing.samples == 1:
             return tasks
         first, second, *_ = self._take_samples(tasks)
@@ -306,7 +307,7 @@ class Combine(types.Surgery):
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
         """Take the method's choice at each coordinate."""
-        # A choice by coordinate has no weights: what is not compared gets the plain sum.
+        # A choice by coordinate has no weights: other variables get the plain sum.
         count, ones = len(losses), tf.ones([len(losses)], tf.float64)
         if self.on == "parameters":
             tasks = batch_gradients.sum_gradients()
@@ -323,7 +324,7 @@ class Combine(types.Surgery):
                 evidence = [self._choosing.evidence(leaf.rows, at) for leaf, at in places]
                 return task_gradients.compute_gramian(tasks.list_leaves(), count), evidence
 
-            # What the choice rests on is that of the whole batch, before any part is chosen from.
+            # The choice in each part needs the evidence of the whole batch first.
             gramian, evidence = batch_gradients.sum(compare)
 
             def spread(tasks: task_gradients.TaskGradients) -> Gradients:
@@ -345,7 +346,7 @@ class Combine(types.Surgery):
         for index, (leaf, own) in enumerate(zip(leaves, evidence, strict=True)):
             there, seed = tf.gather(present, leaf.tasks), draws.make_balancing_seed(index)
             values = self._choose_among(there, leaf.rows, own, seed)
-            # A gradient that is not finite is left out of the choice; the update has to see it.
+            # The choice leaves out gradients that are not finite; the update has to see them.
             values += tf.cast(decision.mark_nonfinite(gramian), values.dtype)
             chosen.append(leaf.to_gradient(values))
         return chosen
@@ -353,13 +354,13 @@ class Combine(types.Surgery):
     def _choose_among(
         self, there: tf.Tensor, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor
     ) -> tf.Tensor:
-        """Choose from the rows [S, ...] of the tasks that are there, [S] bool."""
+        """Choose from the rows [S, ...] of the present tasks, [S] bool."""
 
         def choose_some() -> tf.Tensor:
-            # The zeros of an absent task would count as values, in a trimmed mean for one.
+            # The zeros of an absent task would count as values, for example in a trimmed mean.
             own = evidence if evidence is None else tf.boolean_mask(evidence, there)
             return self._choosing(tf.boolean_mask(rows, there), own, seed)
 
-        # Where no task is absent nothing is copied, and it is known how many rows there are.
+        # Without absent tasks this copies nothing, and keeps the static number of rows.
         choose_all = functools.partial(self._choosing, rows, evidence, seed)
         return tf.cond(tf.reduce_all(there), choose_all, choose_some)

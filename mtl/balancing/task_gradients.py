@@ -1,4 +1,4 @@
-"""The gradients of every task, taken once, and what surgery needs of them: inner products and sums.
+"""Computes the gradients of every task once, and the inner products and sums that surgery needs.
 
 leaf = task_gradients.Leaf.from_gradients([gradient of task 0, gradient of task 1, None])
 gramian = task_gradients.compute_gramian([leaf], num_tasks=3)      # [T, T] inner products, float64
@@ -25,16 +25,16 @@ Columns = Sequence[Sequence[types.Gradient]]
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """The gradients of several tasks at one place, a variable or a representation.
+    """The gradients of several tasks at a variable or a representation.
 
-    A looked-up table has only the rows that some task looked up, aligned over the tasks: nothing
-    here is as large as the table.
+    For a looked-up table it holds only the rows that some task looked up, aligned over the tasks.
+    Nothing here is as large as the table.
 
     Attributes:
       tasks: the indices of the S tasks that reach this place.
       rows: [S, ...], a gradient for each of them; [S, U, ...] of a table.
-      ids: [U] row numbers of a table; None where the gradient is dense.
-      shape: of the table.
+      ids: [U] row numbers of a table; None for a dense gradient.
+      shape: of the table; None for a dense gradient.
     """
 
     tasks: tuple[int, ...]
@@ -44,18 +44,18 @@ class Leaf:
 
     @classmethod
     def from_gradients(cls, gradients: Sequence[types.Gradient]) -> "Leaf | factors.Factors":
-        """Align T gradients of one variable, None for a task that does not reach it."""
+        """Align T gradients of one variable; None for a task that does not reach it."""
         tasks = tuple(task for task, value in enumerate(gradients) if value is not None)
         values = [value for value in gradients if value is not None]
         if all(isinstance(value, tf.IndexedSlices) for value in values):
             ids, rows = _align_rows(values)
             return cls(tasks, rows, ids, values[0].dense_shape)
-        # Where one task looks rows up and another one reads the whole, all gradients are dense.
+        # If one task looks rows up and another reads the whole table, all gradients become dense.
         dense = [tf.convert_to_tensor(value) for value in values]
         return factors.Factors.from_gradients(tasks, dense) or cls(tasks, tf.stack(dense))
 
     def multiply_pairs(self) -> tf.Tensor:
-        """Multiply the gradients of all pairs of tasks: [S, S] inner products, float64.
+        """Return inner products of all pairs of tasks, [S, S] float64.
 
         In float64 rows of float32 lose nothing and cannot overflow.
         """
@@ -63,20 +63,20 @@ class Leaf:
         return tf.linalg.matmul(flat, flat, transpose_b=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Sum the gradients by the weights [T]."""
+        """Return the sum of the gradients by the weights [T]."""
         own = tf.cast(tf.gather(weights, self.tasks), self.rows.dtype)
         flat = tf.reshape(self.rows, [len(self.tasks), -1])
         total = tf.linalg.matvec(flat, own, transpose_a=True)
         return self.to_gradient(tf.reshape(total, tf.shape(self.rows)[1:]))
 
     def to_gradient(self, values: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
-        """Turn values of the shape of one row into a gradient of the kind that came in."""
+        """Return values with the shape of a row as a gradient: dense, or IndexedSlices of ids."""
         values = tf.ensure_shape(values, self.rows.shape[1:])
         return values if self.ids is None else tf.IndexedSlices(values, self.ids, self.shape)
 
 
 def _align_rows(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Align S sparse gradients of a table: [U] ids that occur, each once, and rows [S, U, ...]."""
+    """Align S sparse gradients of a table: the [U] ids that occur, and rows [S, U, ...]."""
     indices = [part.indices for part in slices]
     if len(set(map(_find_origin, indices))) == 1:
         ids, slot = tf.unique(indices[0])
@@ -92,9 +92,9 @@ def _align_rows(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _find_origin(indices: tf.Tensor) -> str | tuple:
-    """Return a key that is equal for flat indices that are the same.
+    """Return a key that is equal for equal flat indices.
 
-    Tasks mostly share one lookup, whose ids then need to be made unique only once.
+    Tasks mostly share a lookup. Its ids then need to be made unique only once.
     """
     if indices.op.type in ("Reshape", "Identity"):
         return _find_origin(indices.op.inputs[0])
@@ -106,14 +106,13 @@ def _find_origin(indices: tf.Tensor) -> str | tuple:
 def _is_first_axis(axis: tf.Tensor) -> bool:
     """Return whether parts are joined along the first axis.
 
-    Only then the flat whole is made of the flat parts one behind the other: along any other axis
-    they mix.
+    Only then the flat whole is the flat parts in a row; along any other axis they mix.
     """
     return tf.get_static_value(axis) == 0
 
 
 def compute_gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
-    """Add up the tasks' inner products over all leaves: [T, T] float64, 0 where one is absent."""
+    """Return the sum of the inner products over all leaves, [T, T] float64; 0 for absent tasks."""
     total = tf.zeros([num_tasks, num_tasks], tf.float64)
     for leaf in leaves:
         chosen = tf.one_hot(leaf.tasks, num_tasks, dtype=tf.float64)  # [S, T]
@@ -123,16 +122,16 @@ def compute_gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class TaskGradients:
-    """Which variables the tasks share, read off the graph, and every task's gradients.
+    """Every task's gradients, and the variables that tasks share, read from the graph.
 
     Attributes:
       losses: of T tasks.
       variables: N of them.
-      representation: tensors at which each task's own part of the graph begins; may be empty.
-      at_representation: for each of these T gradients, None where a task does not reach it.
-      at_variables: N times T gradients, taken no further than the representation.
+      representation: tensors that separate shared and single tasks' parts; may be empty.
+      at_representation: for each of these T gradients; None if a task does not reach it.
+      at_variables: N times T gradients; passes stop at the representation.
       shared: the indices of the variables that several tasks reach.
-      samples: S -> the losses of S parts of the rows, if the model can tell.
+      samples: S -> the losses of S parts of the rows; None if the model has none.
     """
 
     losses: Sequence[tf.Tensor]
@@ -150,14 +149,14 @@ class TaskGradients:
         variables: Sequence[tf.Variable],
         representation: Sequence[tf.Tensor] = (),
     ) -> "TaskGradients":
-        """Build one backward pass for each task; what is not used of it does not run."""
+        """Build a backward pass for each task; TensorFlow does not run the unused parts."""
         at = differentiate_tasks(losses, [*representation, *variables], representation)
         split = len(representation)
-        # Only whether these gradients exist is read, off the graph: nothing runs them.
+        # The code reads only whether these gradients exist: nothing runs them.
         below = [None] * len(variables)
         if representation:
             below = tf.gradients(list(representation), list(variables))
-        # What lies below the representation is shared, whoever reaches it from elsewhere.
+        # Everything below the representation is shared, even if one task reaches it elsewhere.
         shared = [
             n
             for n, gradients in enumerate(at[split:])
@@ -166,14 +165,14 @@ class TaskGradients:
         return cls(losses, variables, representation, at[:split], at[split:], shared)
 
     def own_gradient(self, index: int) -> types.Gradient:
-        """Return the gradient of a variable that is not shared: of its task's loss, or None."""
+        """Return the gradient of a variable of one task by the task's loss, or None."""
         return next((value for value in self.at_variables[index] if value is not None), None)
 
     def select_shared(self, where: str, chosen: Iterable[str]) -> list[int]:
         """Return the indices of the shared variables that any of the patterns matches.
 
         Raises:
-          UserError: if one of them matches no shared variable.
+          UserError: if a pattern matches no shared variable.
         """
         shared = [self.variables[n] for n in self.shared]
         found = [patterns.select_variables(where, pattern, shared) for pattern in chosen]
@@ -181,19 +180,19 @@ class TaskGradients:
         return [n for n in self.shared if patterns.variable_name(self.variables[n]) in names]
 
     def list_leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
-        """Return the leaves of the variables with these indices, or of a representation."""
+        """Return the leaves at the representation, or at the variables with these indices."""
         if self.representation:
             return self._at_representation
         passes = stacked_passes.StackedPasses([self.at_variables[n] for n in compared])
         return build_leaves([passes.build(place) for place in range(len(compared))])
 
     def multiply(self, compared: Sequence[int]) -> tuple[tf.Tensor, dict[int, Leaf]]:
-        """Multiply the gradients by these variables: [T, T], and leaves of those it has built.
+        """Return the inner products by these variables, [T, T], and leaves of built gradients.
 
-        A pass of the weighted losses has to give the sum of the others.
+        For the other gradients, a pass of the weighted losses has to give the sum.
         """
         columns = [self.at_variables[n] for n in compared]
-        # That pass goes through each layer and to its weight.
+        # That pass multiplies twice for each layer: for its input and for its weight.
         gramian, built = multiply_columns(columns, len(self.losses), products_elsewhere=2)
         return gramian, {compared[place]: leaf for place, leaf in built.items()}
 
@@ -205,13 +204,13 @@ class TaskGradients:
         return build_leaves(self.at_representation)
 
     def differentiate_anew(self, compared: Sequence[int]) -> Columns:
-        """Return the same gradients in the current graph, a branch that runs only now and then."""
+        """Return the same gradients, built in the current graph, such as a rare branch."""
         places = self.representation or [self.variables[n] for n in compared]
         return differentiate_tasks(self.losses, places, self.representation)
 
     def differentiate_weighted(self, weights: tf.Tensor, chosen: Sequence[int], stop=()) -> Indexed:
         """Differentiate `sum_t weights[t] loss[t]` by the chosen variables, in one pass."""
-        # Weights are made of gradients: without this the pass would take second derivatives.
+        # Weights depend on gradients: without this the pass would take second derivatives.
         weights = tf.stop_gradient(weights)
         total = tf.add_n(
             [loss * tf.cast(weights[t], loss.dtype) for t, loss in enumerate(self.losses)]
@@ -223,14 +222,14 @@ class TaskGradients:
     def continue_below(
         self, combined: Sequence[types.Gradient], weights: tf.Tensor
     ) -> list[types.Gradient]:
-        """Continue from the combined gradients of the representation to those of all N variables.
+        """Return gradients of all N variables, from combined gradients at the representation.
 
-        What lies below the representation gets its gradient from there in one pass, and everything
-        else that is shared from the weighted losses.
+        One pass takes them to variables below the representation. Other shared variables get the
+        gradients of the weighted losses.
         """
         variables = [self.variables[n] for n in self.shared]
         below = tf.gradients(list(self.representation), variables, grad_ys=list(combined))
-        # Stopped at the representation: what goes through it is in `below` already.
+        # Stopped at the representation: `below` already has the gradients through it.
         beside = self.differentiate_weighted(weights, self.shared, self.representation).items()
         added = {
             n: gradients_lib.add_gradients(part, other)
@@ -239,7 +238,7 @@ class TaskGradients:
         return self.complete(added)
 
     def complete(self, of_shared: Indexed) -> list[types.Gradient]:
-        """Return N gradients: the given ones of shared variables, and of each other one its own."""
+        """Return N gradients: the given ones for shared variables, and one task's for others."""
         everything = range(len(self.variables))
         return [of_shared[n] if n in of_shared else self.own_gradient(n) for n in everything]
 
@@ -251,7 +250,7 @@ class BatchGradients:
     Attributes:
       batch: the parts.
       variables: N of them.
-      representation: what of a part's shared outputs the passes of single tasks end at.
+      representation: a part's shared outputs -> the tensors at which single tasks' passes end.
     """
 
     batch: whole_batch.WholeBatch
@@ -264,10 +263,10 @@ class BatchGradients:
         return self._differentiate(self.batch.first)
 
     def sum(self, function: Callable[[TaskGradients], Any], update: bool = False) -> Any:
-        """Return the sum over all parts of what `function` gives, as `WholeBatch.sum`."""
+        """Return the sum of `function` over all parts; see `WholeBatch.sum`."""
 
         def of_part(forward: whole_batch.ForwardPass) -> Any:
-            # Within the loop over slices there is no other way than to build gradients anew.
+            # The loop over slices has to build gradients anew.
             return function(
                 self.first if forward is self.batch.first else self._differentiate(forward)
             )
@@ -293,7 +292,7 @@ class BatchGradients:
         combined: Sequence[types.Gradient],
         weights: tf.Tensor,
     ) -> list[types.Gradient]:
-        """Return N gradients: the combined ones, and of all others those of the weighted losses."""
+        """Return N gradients: the combined ones, and for the rest those of weighted losses."""
         rest = [n for n in tasks.shared if n not in compared]
         others = self.sum(lambda tasks: tasks.differentiate_weighted(weights, rest)) if rest else {}
         return tasks.complete({**others, **dict(zip(compared, combined, strict=True))})
@@ -305,13 +304,13 @@ class BatchGradients:
         compared: Sequence[int],
         deciding: Callable[[TaskGradients], TaskGradients] = lambda tasks: tasks,
     ) -> Callable[[], tf.Tensor]:
-        """Return what gives inner products, called in a branch that runs only now and then.
+        """Return a function for inner products, to call in a branch that rarely runs.
 
         Args:
-          where: of `every_steps`.
-          every_steps: 1 if it is called outside of a branch.
-          compared: indices of variables, at which gradients are taken.
-          deciding: a part with the losses whose gradients are multiplied.
+          where: the part with `every_steps`, for errors.
+          every_steps: 1 if the function is called outside of a branch.
+          compared: indices of the variables whose gradients are compared.
+          deciding: a part -> the part with the losses that decide.
 
         Raises:
           UserError: on the parameters, if replicas that decide together would meet in a branch.
@@ -330,7 +329,7 @@ class BatchGradients:
             return lambda: multiply_columns(self.sum(anew), count)[0]
         if is_one:
             return lambda: self.sum(lambda tasks: multiply_columns(anew(tasks), count)[0])
-        # Every replica has its own products when they are due; all meet at every step.
+        # Each replica computes its products when they are due; all meet at every step.
         own = dataclasses.replace(self, batch=self.batch.without_replicas())
         products, zeros = own.rare_gramian(where, every_steps, compared, deciding), [count, count]
         due = tf.equal(tf1.train.get_global_step().read_value() % every_steps, 0)
@@ -341,15 +340,15 @@ class BatchGradients:
 
 
 def build_leaves(columns: Columns) -> list[Leaf]:
-    """Make leaves of N times T gradients, one for each of N places."""
-    # Factors have what is asked of leaves.
+    """Return a leaf for each of N places, from N times T gradients."""
+    # Factors have the methods of leaves.
     return cast(list[Leaf], [Leaf.from_gradients(column) for column in columns])
 
 
 def shorten_gradients(
     gradients: Sequence[types.Gradient], products_elsewhere: int = 0
 ) -> list[Leaf] | None:
-    """Return leaves with the inner products of T gradients of one variable, if these cost less."""
+    """Return leaves with the inner products of a variable's T gradients, if they cost less."""
     dense = {task: value for task, value in enumerate(gradients) if isinstance(value, tf.Tensor)}
     if len(dense) < sum(value is not None for value in gradients):
         return None
@@ -360,21 +359,21 @@ def shorten_gradients(
 def multiply_columns(
     columns: Columns, num_tasks: int, products_elsewhere: int = 0
 ) -> tuple[tf.Tensor, dict[int, Leaf]]:
-    """Add up the inner products of N times T gradients, building few of them.
+    """Add up the inner products of N times T gradients, building few of the gradients.
 
     Args:
       columns: the gradients.
       num_tasks: T.
-      products_elsewhere: what it costs not to build one, as of `short_gradients`.
+      products_elsewhere: the cost of not building a gradient; see `short_gradients`.
 
     Returns:
-      [T, T] float64, and leaves of the gradients that are built, by their places among the N.
+      [T, T] float64, and {place among the N: leaf} of the gradients that are built.
     """
     passes = stacked_passes.StackedPasses(columns)
     total, built = tf.zeros([num_tasks, num_tasks], tf.float64), {}
     for place in reversed(range(len(columns))):
-        # The pass waits for the products of a layer before it goes on: nothing needs its
-        # cotangents after that, and those of one layer at a time are held.
+        # The pass waits for the products of a layer before it goes on. The layer's cotangents are
+        # free after that, so only one layer's cotangents take memory.
         with tf.control_dependencies([total]):
             column = passes.build(place)
         leaves = shorten_gradients(column, products_elsewhere)

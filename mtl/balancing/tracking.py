@@ -1,7 +1,7 @@
-"""What is kept of every task's gradients over the steps, for the methods that decide from it.
+"""State of every task's gradients over the steps, for methods that decide by it.
 
 surgery.Combine.method = @methods.MoCo()
-surgery.Combine.scopes = ["^network/"]      # dense variables: what is kept is as large as they are
+surgery.Combine.scopes = ["^network/"]      # dense variables: the state is as large as they are
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from mtl.step import step_state
 def track_gradients(
     leaves: Sequence[task_gradients.Leaf], names: Sequence[str], num_tasks: int, rate: float
 ) -> list[task_gradients.Leaf]:
-    """Return the leaves with `y <- y + rate (g - y)` in place of each gradient g, from y = 0.
+    """Return the leaves with `y <- y + rate (g - y)` instead of each gradient g, from y = 0.
 
     The averages y are variables of the scope, `tracked/<name of the leaf>`. A task that is absent
-    from a batch keeps its own.
+    from a batch keeps its average.
 
     Raises:
-      UserError: if a leaf is a looked-up table, whose averages would be as large as the table.
+      UserError: if a leaf is a looked-up table: its averages would be as large as the table.
     """
     _require_dense(leaves, names)
     present = _present(leaves, num_tasks)
@@ -37,8 +37,8 @@ def precondition_gradients(
 ) -> list[task_gradients.Leaf]:
     """Return the leaves with `g / s^(1/4)` for each gradient g, s the sum of all its g^2 so far.
 
-    Their inner products are `g' diag(sqrt(s))^-1 g`, those of AdaGrad's metric. The sums are
-    variables of the scope, `squares/<name of the leaf>`.
+    Their inner products are `g' diag(sqrt(s))^-1 g`, in AdaGrad's metric. The sums are variables of
+    the scope, `squares/<name of the leaf>`.
 
     Raises:
       UserError: as `track_gradients`.
@@ -54,7 +54,7 @@ def _require_dense(leaves: Sequence[task_gradients.Leaf], names: Sequence[str]) 
 
 
 def _present(leaves: Sequence[task_gradients.Leaf], num_tasks: int) -> tf.Tensor:
-    """Find the tasks with a gradient that is not zero: [T] bool."""
+    """Find tasks with a gradient other than zero: [T] bool."""
     found = tf.zeros([num_tasks], tf.bool)
     for leaf in leaves:
         count = len(leaf.tasks)

@@ -188,7 +188,7 @@ class Ascent:
     def run_loop(
         self, activations: types.Activations, start: types.Tensors, steps: int
     ) -> types.Activations:
-        """Return the activations after the last step, as `unroll`, from a loop of one step.
+        """Return the activations after the last step, as `unroll`, from a loop of a single step.
 
         Gradients cannot go through the loop.
         """

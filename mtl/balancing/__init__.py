@@ -1,1 +1,1 @@
-"""How tasks share one network: `weighting` scales losses, `surgery` combines gradients."""
+"""Balances tasks on a shared network: `weighting` scales losses, `surgery` combines gradients."""

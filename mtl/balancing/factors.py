@@ -38,7 +38,7 @@ class Factors:
     def from_gradients(
         cls, tasks: tuple[int, ...], gradients: Sequence[tf.Tensor]
     ) -> "Factors | None":
-        """Split a gradient of each task into factors; None if they are no products, or too wide."""
+        """Split a gradient of each task into factors; None if they are not thin products."""
         if any(gradient.op.type != "MatMul" for gradient in gradients):
             return None
         pairs = [_split_product(gradient.op) for gradient in gradients]
@@ -83,7 +83,7 @@ def _split_product(product: tf.Operation) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _is_cheaper(columns: int, num_tasks: int, width: int | None) -> bool:
-    """Return whether inner products of the factors cost less than those of the gradients.
+    """Return whether inner products cost less with the factors than with the gradients.
 
     Products of factors are [columns, columns], products of gradients [T, T]. Costs are per row, for
     gradients about as high as they are wide.

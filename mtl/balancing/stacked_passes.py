@@ -87,10 +87,10 @@ class StackedPasses:
 
 
 class _Rule(NamedTuple):
-    """A rule to stack ops of one type.
+    """A rule to stack ops of a type.
 
     Attributes:
-      build: a tensor of one task, and inputs, stacked if they differ by task -> [S, ...].
+      build: a tensor of a single task, and inputs, stacked if they differ by task -> [S, ...].
       place: the only input that may differ by task; None if any may.
       suits: whether the rule holds for an op.
     """
@@ -147,7 +147,7 @@ def _sum(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _shift(axes: tf.Tensor, stacked: tf.Tensor) -> tf.Tensor:
-    """Convert axes of one task's tensor into axes of the stack."""
+    """Convert axes of a task's tensor into axes of the stack."""
     return axes % (stacked.shape.rank - 1) + 1
 
 

@@ -44,7 +44,7 @@ class Leaf:
 
     @classmethod
     def from_gradients(cls, gradients: Sequence[types.Gradient]) -> "Leaf | factors.Factors":
-        """Align T gradients of one variable; None for a task that does not reach it."""
+        """Align T gradients of a variable; None for a task that does not reach it."""
         tasks = tuple(task for task, value in enumerate(gradients) if value is not None)
         values = [value for value in gradients if value is not None]
         if all(isinstance(value, tf.IndexedSlices) for value in values):
@@ -165,7 +165,7 @@ class TaskGradients:
         return cls(losses, variables, representation, at[:split], at[split:], shared)
 
     def own_gradient(self, index: int) -> types.Gradient:
-        """Return the gradient of a variable of one task by the task's loss, or None."""
+        """Return the gradient of an unshared variable: of its task's loss, or None."""
         return next((value for value in self.at_variables[index] if value is not None), None)
 
     def select_shared(self, where: str, chosen: Iterable[str]) -> list[int]:

@@ -65,7 +65,7 @@ class Norm:
     This changes the direction of the update; `GlobalNorm` keeps it.
 
     Attributes:
-      max_norm: the largest Euclidean norm of one variable's gradient, above 0, may be infinite.
+      max_norm: the largest Euclidean norm of a variable's gradient, above 0, may be infinite.
     """
 
     max_norm: float

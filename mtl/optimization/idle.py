@@ -19,7 +19,7 @@ class Moving:
     """Variables that move in the same steps.
 
     Attributes:
-      example: the name of one of them.
+      example: the name of a variable.
       where: the setting whose rate ends; the setting of the optimizer if no rate ends.
       first: the step from which they move.
       end: the step from which their rate is 0 up to the last step; infinite if there is none.

@@ -91,7 +91,7 @@ def _factors(
 def _penalty(
     gradient: types.Gradient, variable: tf.Variable, l1: float, l2: float
 ) -> tuple[types.Gradient, tf.Tensor]:
-    """Return the gradient and the value of one variable's penalty; sparse if `gradient` is."""
+    """Return the gradient and the value of a variable's penalty; sparse if `gradient` is."""
     if isinstance(gradient, tf.IndexedSlices):
         # A table of 16 bits has a gradient of 32 bits.
         weights = tf.cast(tf.gather(variable, gradient.indices), gradient.dtype)

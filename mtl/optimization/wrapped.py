@@ -48,7 +48,7 @@ def innermost(optimizer: tf.compat.v1.train.Optimizer) -> tf.compat.v1.train.Opt
 
 
 class Masked(Wrapped):
-    """Restores the entries outside a mask after each move, to the bit, whatever the optimizer does."""
+    """Restores entries outside a mask after each move, to the bit, whatever the optimizer does."""
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, masks: Mapping[str, Mask]):
         super().__init__(inner, "Masked")

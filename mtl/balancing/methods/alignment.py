@@ -1,4 +1,4 @@
-"""Methods that give every task the same say in the direction, in closed form.
+"""Methods in closed form that give every task the same influence on the direction.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.IMTLG()
@@ -12,7 +12,7 @@ import tensorflow as tf
 from mtl import checks
 from mtl.balancing.methods import method
 
-# Eigenvalues below this, relative to the largest, are those of dependent gradients.
+# Smaller eigenvalues, relative to the largest, come from dependent gradients and rounding.
 _DEPENDENT = 1e-13
 
 SCALES = ("min", "median", "rmse")
@@ -23,10 +23,10 @@ class IMTLG(method.Method):
     """`g = sum_t a_t g_t` whose projections onto all gradients are equal, with `sum_t a_t = 1`.
 
     L. Liu, Y. Li, Z. Kuang, J. Xue, Y. Chen, W. Yang, Q. Liao, W. Zhang, "Towards Impartial
-    Multi-task Learning", ICLR 2021. Weights may be negative. Where their sum would be, the paper's
-    normalisation makes every task worse; here it is the absolute value of the sum that is 1. Of
-    several solutions (dependent gradients) this is the one of least norm in unit gradients; where
-    only the zero vector is equal to all, as for opposite gradients, it is that.
+    Multi-task Learning", ICLR 2021. Weights may be negative. If their sum is negative, the paper's
+    normalisation makes every task worse; here the absolute value of the sum is 1. If dependent
+    gradients leave several solutions, this is the solution of least norm in unit gradients. If no
+    other vector projects equally, as for opposite gradients, g is 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -42,8 +42,8 @@ class ConFIG(method.Method):
     """`g = (sum_t g_t'u) u`, u the unit vector that has the same cosine to all gradients.
 
     Q. Liu, M. Chu, N. Thuerey, "ConFIG: Towards Conflict-free Training of Physics Informed Neural
-    Networks", 2024, arXiv:2408.11104. Where dependent gradients leave no such u,
-    it is the nearest by least squares, as by the paper's pseudoinverse; zero for two opposite ones.
+    Networks", 2024, arXiv:2408.11104. If dependent gradients leave no such u, it is the nearest by
+    least squares, as with the paper's pseudoinverse; 0 for two opposite gradients.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -57,17 +57,17 @@ class ConFIG(method.Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlignedMTL(method.Method):
-    """`g = sum_t b_t`, b the orthogonal vectors of one length that are nearest to the gradients.
+    """`g = sum_t b_t`, b the nearest orthogonal vectors of equal length to the gradients.
 
     `B = s V L^(-1/2) V' M` for gradients M [T, D] with `M M' = V L V'`; s is the common length.
 
     D. Senushkin, N. Patakin, A. Kuznetsov, A. Konushin, "Independent Component Alignment for
-    Multi-Task Learning", 2023, arXiv:2305.19000. Directions in which the gradients do not extend
-    (by less than 3e-7 of the longest one) are left out. Weights of the tasks come from `weighting`.
+    Multi-Task Learning", 2023, arXiv:2305.19000. Directions in which the gradients extend by less
+    than 3e-7 of the longest direction are left out. Weights of the tasks come from `weighting`.
 
     Attributes:
-      scale: the length, of the singular values of M: their "min" (the paper; stable), their lower
-        "median" or their root mean square "rmse" (options of the authors' code; larger steps).
+      scale: s, from the singular values of M: their "min" (the paper; stable), their lower "median"
+        or their root mean square "rmse" (options of the authors' code; larger steps).
     """
 
     scale: str = "min"
@@ -85,16 +85,16 @@ class AlignedMTL(method.Method):
         return aligned * tf.sqrt(self._square(tf.boolean_mask(values, used)))
 
     def _square(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the squared length, of the ascending eigenvalues."""
+        """Return the squared length s^2, from the ascending eigenvalues."""
         if self.scale == "rmse":
             return tf.reduce_mean(values)
         return values[0] if self.scale == "min" else values[(tf.size(values) - 1) // 2]
 
 
 def _equal_cosines(cosines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the shortest b with `U b = 1`, or nearest to it, and what of 1 remains.
+    """Return the shortest b with `U b = 1`, or nearest to it, and the remainder of 1.
 
-    What remains is in the null space of U: as weights it sums unit gradients to zero.
+    The remainder is in the null space of U: as weights it sums unit gradients to zero.
     """
     values, vectors = tf.linalg.eigh(cosines)
     parts = tf.reduce_sum(vectors, 0)

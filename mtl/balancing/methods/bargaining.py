@@ -1,4 +1,4 @@
-"""Methods that share the improvement of one step among the tasks by a notion of fairness.
+"""Methods that divide the improvement of a step fairly among the tasks.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.NashMTL()
@@ -18,13 +18,13 @@ class NashMTL(method.Method):
     """`g = sum_t a_t g_t` with `G a = 1 / a`: the Nash bargaining solution.
 
     A. Navon, A. Shamsian, I. Achituve, H. Maron, K. Kawaguchi, G. Chechik, E. Fetaya, "Multi-Task
-    Learning as a Bargaining Game", 2022, arXiv:2202.01017. Solved by Newton's method; the authors'
-    code approximates it by a sequence of convex problems, and clips the result to norm 1, which
-    here is the work of `Update.clipping`.
+    Learning as a Bargaining Game", 2022, arXiv:2202.01017. Newton's method solves it. The authors'
+    code approximates it by a sequence of convex problems, and clips the result to norm 1; here
+    `Update.clipping` can clip.
 
     The length of g is sqrt(T), whatever the gradients' scale. At a Pareto-stationary point there
-    is no solution: the weights then are those the iteration grew towards, the largest one scaled
-    to 1 / |g_t|, and g is about 0.
+    is no solution. The weights are then the direction in which the iteration grew, with the largest
+    one scaled to 1 / |g_t|, and g is about 0.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -37,12 +37,12 @@ class FairGrad(method.Method):
     """`g = sum_t w_t g_t` with `G w = w^(-1 / alpha)`: alpha-fair improvement of the tasks.
 
     H. Ban, K. Ji, "Fair Resource Allocation in Multi-Task Learning", 2024, arXiv:2402.15638.
-    Solved by Newton's method; the authors' code takes a least-squares solver with residuals of
-    percents. Pareto-stationary points as in `NashMTL`.
+    Newton's method solves it; the authors' least-squares solver leaves residuals of percents.
+    Pareto-stationary points are as in `NashMTL`.
 
     Attributes:
       alpha: above 0. 1 is `NashMTL`, 2 (default) minimises the total delay, and large values
-        approach the best for the worst task.
+        approach the best result for the worst task.
     """
 
     alpha: float = 2.0
@@ -53,8 +53,8 @@ class FairGrad(method.Method):
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], above 0."""
         power = 1 / self.alpha
-        # With b = w |g|: U b = |g|^(power - 1) b^-power. The common size of that factor only
-        # scales b, so it is taken out.
+        # With b = w |g|: U b = |g|^(power - 1) b^-power. A common factor only scales b, so it is
+        # taken out.
         scales = (power - 1) * tf.math.log(tasks.norms)
         common = tf.reduce_mean(scales)
         solved = solvers.fair_weights(tasks.cosines, tf.exp(scales - common), self.alpha)

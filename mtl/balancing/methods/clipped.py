@@ -1,4 +1,4 @@
-"""Clipping of every task's gradient before the tasks are balanced.
+"""Clips every task's gradient before a method balances the tasks.
 
 surgery.Combine.method = @methods.Clipped()
 methods.Clipped.max_norm = 1.0
@@ -18,13 +18,13 @@ from mtl.balancing.methods import method as method_lib
 class Clipped(method_lib.Method):
     """Scales each task's gradient to at most `max_norm`, then lets another method decide.
 
-    `g_t <- g_t * min(1, max_norm / |g_t|)`: no task moves what is shared by more than the others
-    can answer. What a task has of its own is not clipped. The method sees the clipped gradients;
-    the update is made of them.
+    `g_t <- g_t * min(1, max_norm / |g_t|)`: no single task dominates the shared variables.
+    Variables that only one task uses are not clipped. The method gets the clipped gradients, and
+    the update sums them.
 
     Attributes:
-      max_norm: the largest norm of a task's gradient of what is compared, above 0. The monitors
-        `surgery/norm/<task>` show the norms before.
+      max_norm: the largest norm of a task's gradient by the compared variables, above 0. The
+        monitors `surgery/norm/<task>` show the norms before clipping.
       method: decides; None gives every task the weight 1.
     """
 
@@ -47,7 +47,7 @@ class Clipped(method_lib.Method):
         return self.method.initial_state(num_tasks) if self.method else {}
 
     def __call__(self, tasks: method_lib.Tasks) -> tuple[tf.Tensor, method_lib.State]:
-        """Return the weights [T] of the gradients before clipping, and the method's state."""
+        """Return the weights [T] of the unclipped gradients, and the method's state."""
         scales = tf.minimum(self.max_norm / tasks.norms, 1.0)
         if not self.method:
             return scales, {}

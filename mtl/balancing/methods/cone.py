@@ -1,17 +1,17 @@
-"""A linear objective where numbers are to be at least 0 and one vector is to be short enough.
+"""Minimises a linear objective, with some numbers at least 0 and a vector of bounded length.
 
 y = cone.minimum(objective, matrix, offset, start, dual_start, tolerance=1e-9)
 
-A point of the cone, u [N], is `numbers` of at least 0 and then, as long as y, a pair (u0, u1) with
-`u0 >= |u1|`.
+A point of the cone, u [N], holds numbers of at least 0, and then, as long as y, a pair (u0, u1)
+with `u0 >= |u1|`.
 """
 
 import tensorflow as tf
 
-# 10 rounds on average, 23 in the worst case seen, of thousands.
+# 10 iterations on average, at most 23 in thousands of problems.
 _MAX_ITERATIONS = 40
 _RIDGE = 5e-15
-# What rounding leaves of `u0^2 - |u1|^2` at the border, relative to u0^2.
+# Rounding errors of `u0^2 - |u1|^2` at the border of the cone, relative to u0^2.
 _ROUNDING = 1e-32
 
 
@@ -23,11 +23,11 @@ def minimum(
     dual_start: tf.Tensor,
     tolerance: float,
 ) -> tf.Tensor:
-    """Return the y [M] that minimises `c'y` where `s = A y + h` lies in the cone.
+    """Return the y [M] that minimises `c'y` such that `s = A y + h` lies in the cone.
 
     Y. Nesterov, M. Todd, "Primal-dual interior-point methods for self-scaled cones", SIAM J. Optim.
-    8(2), 1998, with Mehrotra's steps. Where rounding ends the progress before the tolerance is
-    reached, the last y that was progress.
+    8(2), 1998, with Mehrotra's steps. If rounding stops the progress before the tolerance is
+    reached, this returns the last y that was progress.
 
     Args:
       objective: c [M].
@@ -35,7 +35,7 @@ def minimum(
       offset: h [N].
       start: y with s inside the cone.
       dual_start: z [N] inside the cone; at the minimum `A'z = c`.
-      tolerance: of the gap `s'z`.
+      tolerance: the largest gap `s'z` of a solution.
     """
     size = tf.size(objective)
     degree = tf.cast(tf.size(offset) - size + 1, tf.float64)
@@ -81,7 +81,7 @@ def _inverse_scaling(s: tf.Tensor, z: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 
 
 def _normal_equations(scaled: tf.Tensor, missing: tf.Tensor):
-    """Return a solver: target [N] -> the step of y, and scaled ones of s and z that sum to it."""
+    """Return a solver: target [N] -> the step of y, and scaled steps of s and z that sum to it."""
     size = tf.norm(scaled, axis=0)
     scaled /= size
     system = tf.linalg.matmul(scaled, scaled, transpose_a=True)
@@ -131,7 +131,7 @@ def _longest_step(u: tf.Tensor, du: tf.Tensor, dv: tf.Tensor, size: tf.Tensor) -
     moves, pair = tf.stack([du, dv]), u[-size:]
     pairs, signs = moves[:, -size:], _signs(pair)
     own, mixed = _determinant(pair), tf.linalg.matvec(pairs, signs * pair)
-    # The greatest root of `own y^2 + 2 mixed y + det(move)`, where u + move / y is on the border.
+    # The greatest root of `own y^2 + 2 mixed y + det(move)`: there u + move / y is on the border.
     root = tf.sqrt(tf.maximum(mixed**2 - own * tf.reduce_sum(signs * pairs**2, 1), 0))
     fastest = tf.maximum((root - mixed) / own, tf.reduce_max(-moves[:, :-size] / u[:-size], 1))
     return 1 / tf.maximum(tf.reduce_max(fastest), 1)

@@ -1,4 +1,4 @@
-"""Methods that ask for a direction in which the worst task still improves.
+"""Methods that find a direction in which even the worst task improves.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.MGDA()
@@ -22,13 +22,13 @@ class MGDA(method.Method):
     J.-A. Desideri, "Multiple-gradient descent algorithm (MGDA)", Comptes Rendus Mathematique 350,
     2012; O. Sener, V. Koltun, "Multi-Task Learning as Multi-Objective Optimization", 2018,
     arXiv:1810.04650. With `Combine.on = "representation"` it is their MGDA-UB, samples kept apart.
-    Solved exactly, not by Frank-Wolfe steps.
+    The solution is exact, without Frank-Wolfe steps.
 
     Attributes:
-      normalizer: what a gradient is divided by first: "none", its norm "l2", its "loss", or the
-        product of both, "loss+". From the authors' code; the paper has none.
-      normalize_update: whether the update sums the divided gradients. The authors' code takes them
-        only to find a and sums the gradients themselves, as here by default.
+      normalizer: the divisor of a gradient before the method: "none", its norm "l2", its "loss", or
+        the product of both, "loss+". From the authors' code; the paper has none.
+      normalize_update: True sums the divided gradients in the update. The authors' code divides
+        them only to find a, and sums the gradients themselves, as here by default.
     """
 
     normalizer: str = "none"
@@ -61,12 +61,12 @@ class CAGrad(method.Method):
     """`g = argmax_d min_t g_t'd` with `|d - g_0| <= c |g_0|`, g_0 the mean of the gradients.
 
     B. Liu, X. Liu, X. Jin, P. Stone, Q. Liu, "Conflict-Averse Gradient Descent for Multi-task
-    Learning", 2021, arXiv:2110.14048. Solved as a problem over cones (`cone`) to a gap of
-    1e-11 of `|g_0| max_t |g_t|`, at any scale of the gradients.
+    Learning", 2021, arXiv:2110.14048. `cone` solves the problem to a gap of 1e-11 of
+    `|g_0| max_t |g_t|`, at any scale of the gradients.
 
     Attributes:
-      c: how far the update may leave the mean, at least 0; 0 is the mean itself and convergence is
-        shown below 1. The paper's experiments take 0.4 to 0.5.
+      c: the largest distance from the mean, relative to |g_0|, at least 0. 0 gives the mean, and
+        convergence is proven below 1. The paper's experiments take 0.4 to 0.5.
       rescale: divides by `1 + c^2`, as the authors' code does by default and the paper does not.
     """
 

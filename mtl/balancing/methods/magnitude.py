@@ -1,4 +1,4 @@
-"""Methods that look at lengths and losses but not at directions, and the one that looks at nothing.
+"""Methods that read lengths and losses but no directions, and a method with random weights.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.GradNorm()
@@ -18,19 +18,20 @@ _LEAST_WEIGHT = 1e-3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradNorm(method.Method):
-    """Learns weights w under which slow tasks have the longer gradients.
+    """Learns weights w that give slow tasks longer gradients.
 
-    With `n_t = w_t |g_t|`, their mean n, and r_t the task's share of its first loss that is left,
-    relative to the mean of these: one step of gradient descent on `sum_t |n_t - n r_t^alpha| / n`
-    with n and r held fixed, then w is scaled to sum T.
+    Let `n_t = w_t |g_t|`, with the mean n. Let r_t be the share of a task's first loss that is
+    left, relative to the mean of all tasks. A step of gradient descent lowers
+    `sum_t |n_t - n r_t^alpha| / n` with n and r held fixed; then w is scaled to sum T.
 
     Z. Chen, V. Badrinarayanan, C.-Y. Lee, A. Rabinovich, "GradNorm: Gradient Normalization for
-    Adaptive Loss Balancing in Deep Multitask Networks", 2017, arXiv:1711.02257. The paper leaves
-    out the division by n and takes the optimizer of the network, Adam; with it plain descent does
-    not depend on the gradients' scale. It compares the last shared layer: set `Combine.scopes`.
+    Adaptive Loss Balancing in Deep Multitask Networks", 2017, arXiv:1711.02257. The paper does not
+    divide by n, and moves w by the network's optimizer, Adam. The division makes plain descent
+    independent of the gradients' scale. The paper compares the last shared layer: set
+    `Combine.scopes`.
 
     Attributes:
-      alpha: at least 0, how hard slow tasks are pulled; the paper takes 0.12 to 1.5.
+      alpha: at least 0; larger values favour slow tasks more. The paper takes 0.12 to 1.5.
       learning_rate: of w, above 0, per decision; the paper's 0.025.
     """
 
@@ -42,11 +43,11 @@ class GradNorm(method.Method):
         checks.positive("GradNorm.learning_rate", self.learning_rate)
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return the weights [T], and the first losses [T], 0 until a task was seen."""
+        """Return the weights [T], and the first losses [T], which are 0 for tasks not seen yet."""
         return {"task_weights": np.ones(num_tasks), "first_losses": np.zeros(num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T] of this step, and as state those of the next."""
+        """Return the weights [T] of this step, and the weights of the next step as state."""
         weights, first = tasks.state["task_weights"], tasks.state["first_losses"]
         first = tf.where(first > 0, first, tasks.losses)
         left = tf.where(first > 0, tasks.losses / first, tf.ones_like(first))
@@ -62,22 +63,24 @@ class GradNorm(method.Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExcessMTL(method.Method):
-    """Weight goes to the tasks that have most of their excess risk left.
+    """Moves weight to the tasks with the largest share of their excess risk left.
 
-    `E_t = g_t' H_t^-1 g_t` with `H_t = diag(sqrt(s_t))`, s_t the sum of g_t^2 over the steps: by
-    how much the loss may still fall, whatever noise in the labels leaves of it. Then
-    `w_t <- w_t exp(step_size e_t)`, scaled to sum 1; e_t is the share of the first E_t still left.
+    `E_t = g_t' H_t^-1 g_t` with `H_t = diag(sqrt(s_t))`, s_t the sum of g_t^2 over the steps. E_t
+    estimates how far the loss can still fall, without the part that noise in the labels causes.
+    Then `w_t <- w_t exp(step_size e_t)`, scaled to sum 1; e_t is the share of the first E_t that is
+    left.
 
     Y. He, S. Zhou, G. Zhang, H. Yun, Y. Xu, B. Zeng, T. Chilimbi, H. Zhao, "Robust Multi-Task
-    Learning with Excess Risks", ICML 2024, arXiv:2402.02009. No constant is added to H, so the
-    scale of the gradients does not matter. The authors' code scales w to sum T, and the paper's w
-    scale the losses: here, as in all surgery, a head gets the gradient of its own loss. A task that
-    is absent from a batch keeps its weight. Keeps T times the compared variables.
+    Learning with Excess Risks", ICML 2024, arXiv:2402.02009. The code adds no constant to H, so the
+    scale of the gradients does not matter. The authors' code scales w to sum T. The paper's w scale
+    the losses. Here, as in all surgery, a head gets the unscaled gradient of its loss. A task that
+    is absent from a batch keeps its weight. The state has T times the size of the compared
+    variables.
 
     Attributes:
       step_size: above 0; the default of the authors' code.
-      warmup_steps: at least 1, the steps whose mean excess risk of a task is its first; weights
-        are equal until then. 1 as in the authors' code; the paper takes three epochs.
+      warmup_steps: at least 1; the first excess risk of a task is the mean over these steps, and
+        weights are equal until then. 1 as in the authors' code; the paper takes three epochs.
     """
 
     preconditions = True
@@ -97,7 +100,7 @@ class ExcessMTL(method.Method):
         return {"log_weights": logarithms, "first_risks": zeros, "first_steps": zeros}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T], above 0, and the state; with absent tasks' they sum to 1."""
+        """Return the weights [T], above 0, and the state; the sum, absent tasks included, is 1."""
         risks = tf.linalg.diag_part(tasks.gramian)
         old, first, steps = (
             tasks.state[name] for name in ("log_weights", "first_risks", "first_steps")
@@ -113,10 +116,10 @@ class ExcessMTL(method.Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Random(method.Method):
-    """`g = sum_t w_t g_t` with `w = softmax(normal)`, drawn anew at every decision.
+    """`g = sum_t w_t g_t` with `w = softmax(normal)`, drawn at every decision.
 
     B. Lin, F. Ye, Y. Zhang, I. Tsang, "Reasonable Effectiveness of Random Weighting: A Litmus Test
-    for Multi-Task Learning", 2021, arXiv:2111.10603. A baseline; the draw depends on the run's
+    for Multi-Task Learning", 2021, arXiv:2111.10603. A baseline. The draw depends on the run's
     seed and the global step.
     """
 

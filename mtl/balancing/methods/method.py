@@ -1,4 +1,4 @@
-"""What a method of surgery is: it sees the tasks of one step and says what each of them weighs.
+"""The base of methods of surgery: a method gets the tasks of a step and returns their weights.
 
 class Loudest(method.Method):
     def weights(self, tasks):
@@ -19,17 +19,17 @@ State = Mapping[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Tasks:
-    """The tasks of one step that have a gradient; what has none is left out before.
+    """The tasks of a step that have a gradient; `Combine` leaves out the others.
 
     Attributes:
-      gramian: [T, T] float64, inner products of their gradients; the diagonal is above 0. Where a
-        method takes `samples` of the batch, of the first and the second one: then it is not
-        symmetric, and a diagonal value may have any sign.
+      gramian: [T, T] float64, inner products of their gradients; the diagonal is above 0. If a
+        method takes `samples` of the batch, these are products of the first with the second
+        sample: the matrix is then not symmetric, and its diagonal may have any sign.
       losses: [T] float64.
       seed: [2] int32, of this step and run, for stateless draws.
-      state: what the method keeps, the part of these tasks.
+      state: the state of the method for these tasks.
       names: of all tasks of the model.
-      places: [T], where these tasks are among the names.
+      places: [T], the indices of these tasks in `names`.
     """
 
     gramian: tf.Tensor
@@ -46,15 +46,15 @@ class Tasks:
 
     @property
     def cosines(self) -> tf.Tensor:
-        """[T, T] inner products of the normalised gradients: free of their scale."""
+        """[T, T] inner products of the unit gradients, independent of their scale."""
         scaled = self.gramian / self.norms[:, tf.newaxis] / self.norms
         return tf.linalg.set_diag(scaled, tf.ones_like(self.norms))
 
     def named(self, where: str, name: str | None) -> tf.Tensor:
-        """Find the task of this name, [T] bool; None is the first task of the model.
+        """Return which of these tasks has this name, [T] bool; None is the model's first task.
 
         Raises:
-          UserError: if no task of the model has it.
+          UserError: if no task of the model has this name.
         """
         if name is not None:
             checks.one_of(where, name, self.names)
@@ -64,21 +64,21 @@ class Tasks:
 
 
 class Method:
-    """Decides from inner products, losses and a little state; equal for all coordinates.
+    """Decides weights from inner products, losses and a little state, alike for all coordinates.
 
     Attributes:
-      tracking_rate: below 1, running averages stand in for the gradients; see `tracking`.
-      preconditions: whether inner products are taken after `tracking.precondition_gradients`.
-      samples: above 1, into how many parts without a common row the batch is cut. The gradients of
-        the first two decide; those of the third move the variables, or of the batch if there is
-        none.
+      tracking_rate: below 1, running averages replace the gradients; see `tracking`.
+      preconditions: True takes inner products after `tracking.precondition_gradients`.
+      samples: above 1, the number of parts of the batch, which have no common rows. The gradients
+        of the first two parts decide. The third part moves the variables; without a third part,
+        the whole batch does.
     """
 
     preconditions: ClassVar[bool] = False
 
     @property
     def tracking_rate(self) -> float:
-        """The rate of running averages in place of the gradients; 1 for none."""
+        """The rate of running averages that replace the gradients; 1 for none."""
         return 1.0
 
     @property
@@ -87,7 +87,7 @@ class Method:
         return 1
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return what is kept from step to step: {name: [T] or [T, T]}; nothing by default."""
+        """Return the initial state, {name: [T] or [T, T]}; {} by default."""
         del num_tasks
         return {}
 
@@ -104,12 +104,12 @@ class CoordinateMethod:
     """Decides for every coordinate of the gradient; needs the gradients themselves."""
 
     def evidence(self, rows: tf.Tensor, at: tf.Tensor | None) -> tf.Tensor | None:
-        """Return what a choice for the whole batch rests on: [S, ...], added up over its parts.
+        """Return evidence for a choice from the whole batch: [S, ...], summed over its parts.
 
         Args:
           rows: gradients [S, ...] of the tasks.
-          at: the point [...] they were taken at, for a representation, with the batch as its first
-            axis; else None.
+          at: the point [...] of the gradients, for a representation, with the batch as its first
+            axis; otherwise None.
         """
         del rows, at
         return None

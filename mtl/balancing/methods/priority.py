@@ -1,4 +1,4 @@
-"""The method for one task that matters most, and others that must not be left behind.
+"""A method for a primary task, which matters most, and other tasks that must still improve.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.PCD()
@@ -13,11 +13,11 @@ import tensorflow as tf
 from mtl import checks
 from mtl.balancing.methods import method, solvers
 
-# In units of the longest normalised gradient: how far the progress of a task may fall short, and
-# the largest weight of a solution. Beyond either no direction suits all tasks.
+# In units of the longest normalised gradient: the tolerated shortfall of a task's progress, and the
+# largest weight of a solution. Beyond either limit, no direction suits all tasks.
 _SHORT = 1e-7
 _GREATEST = 1e7
-# Of a squared sum, relative to its parts: what rounding leaves of one that cancels.
+# A squared sum below this, relative to its parts, is a rounding error of a sum that cancels.
 _ROUNDING = 1e-13
 
 
@@ -29,16 +29,16 @@ class PCD(method.Method):
     v the average of `|g|^2` over the steps; then d is scaled to the length of g_p.
 
     D. Varam, M. I. AlHajri, "Not All Objectives Are Born Equal: Priority-Constrained Descent for
-    Hierarchical Multi-Objective Optimization", TMLR 2026, arXiv:2606.29521. Solved by interior
-    points instead of trying all sets of constraints; the paper adds 1e-8 to v, without which the
-    scale of the gradients does not matter at all. As in the paper, g_p itself where no direction
-    meets all constraints, and zero where the primary task has no gradient, such as in a batch
+    Hierarchical Multi-Objective Optimization", TMLR 2026, arXiv:2606.29521. An interior-point
+    method solves it; the paper tries all sets of constraints. The paper adds 1e-8 to v; without
+    that the scale of the gradients does not matter. As in the paper, the result is g_p itself if no
+    direction meets all constraints, and 0 if the primary task has no gradient, such as in a batch
     without its labels.
 
     Attributes:
       primary: the task that matters most; by default the first of the model's heads.
-      tau: in [0, 1], the share of the progress along its own gradient that every other task gets; 0
-        only keeps them from getting worse. 0.02 as in the paper, whose best results are below 0.1.
+      tau: in [0, 1], the share of its own gradient's progress that every other task gets; 0 only
+        keeps them from getting worse. 0.02 as in the paper, whose best results are below 0.1.
       decay: of the average, in [0, 1), corrected for its start at 0; 0.999 as in the paper.
     """
 
@@ -54,7 +54,7 @@ class PCD(method.Method):
         checks.rate("PCD.decay", self.decay)
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return zeros: averages of squared norms [T], not yet corrected, and their steps [T]."""
+        """Return zeros: uncorrected averages of squared norms [T], and their steps [T]."""
         return {"squared_norms": np.zeros(num_tasks), "norm_steps": np.zeros(num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
@@ -72,11 +72,11 @@ class PCD(method.Method):
         return weights, {"squared_norms": squares, "norm_steps": steps}
 
     def _direction(self, cosines: tf.Tensor, lengths: tf.Tensor, primary: tf.Tensor) -> tf.Tensor:
-        """Return the weights [T] of the unit gradients in d: for the others, their multipliers."""
+        """Return the weights [T] of the unit gradients in d: multipliers for the other tasks."""
         others = tf.cast(~primary, tf.float64)
         start = tf.where(primary, lengths, tf.zeros_like(lengths))
         wanted = self.tau * lengths - tf.linalg.matvec(cosines, start)
-        # The primary task stands apart, with a multiplier of 0.
+        # The primary task is left out of the problem, with a multiplier of 0.
         quadratic = cosines * others[:, tf.newaxis] * others + tf.linalg.diag(1 - others)
         linear = tf.where(primary, -tf.ones_like(lengths), wanted)
         added = others * solvers.nonnegative_minimum(quadratic, linear)

@@ -21,13 +21,13 @@ def _random_orders(tasks: method.Tasks) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PCGrad(method.Method):
-    """`g = sum_i g_i'`: each gradient loses, task by task in random order, what conflicts.
+    """`g = sum_i g_i'`: each gradient loses its conflicts with the other tasks, in random order.
 
-    For j in random order, where `g_i'g_j < 0`: `g_i' <- g_i' - (g_i'g_j / |g_j|^2) g_j`.
+    For j in random order, if `g_i'g_j < 0`: `g_i' <- g_i' - (g_i'g_j / |g_j|^2) g_j`.
 
     T. Yu, S. Kumar, A. Gupta, S. Levine, K. Hausman, C. Finn, "Gradient Surgery for Multi-Task
-    Learning", 2020, arXiv:2001.06782. The order is drawn anew at every step for each i, from the
-    run's seed and the global step.
+    Learning", 2020, arXiv:2001.06782. Each step draws a new order for each i, from the run's seed
+    and the global step.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -47,16 +47,16 @@ class PCGrad(method.Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradVac(method.Method):
-    """`g = sum_i g_i'`: each gradient turns towards another one that is less similar than usual.
+    """`g = sum_i g_i'`: each gradient turns towards others that are less similar than usual.
 
-    For j in random order, where the cosine c of g_i' and g_j is below its average v:
-    `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c sqrt(1 - v^2)) / (|g_j| sqrt(1 - v^2)) g_j`, after
-    which the cosine is v; then `v <- (1 - rate) v + rate c`. A g_i' that is exactly opposite to g_j
-    cancels, the limit of c to -1; if they have always been opposite (v = -1), it stays.
+    For j in random order, if the cosine c of g_i' and g_j is below its average v:
+    `g_i' <- g_i' + |g_i'| (v sqrt(1 - c^2) - c sqrt(1 - v^2)) / (|g_j| sqrt(1 - v^2)) g_j`, which
+    makes the cosine v; then `v <- (1 - rate) v + rate c`. A g_i' that is exactly opposite to g_j
+    cancels, the limit of c to -1. If they were always opposite (v = -1), it stays.
 
     Z. Wang, Y. Tsvetkov, O. Firat, Y. Cao, "Gradient Vaccine: Investigating and Improving
-    Multi-task Optimization in Massively Multilingual Models", 2020, arXiv:2010.05874. All leaves
-    share one average; the paper's best results have one a layer.
+    Multi-task Optimization in Massively Multilingual Models", 2020, arXiv:2010.05874. Each pair of
+    tasks has an average for all variables; the paper's best results use one for each layer.
 
     Attributes:
       rate: of the average, in (0, 1]; the paper's beta of 0.01.
@@ -84,10 +84,10 @@ class GradVac(method.Method):
             length = tf.reduce_sum(products * mixed, 1, keepdims=True)
             length = tf.sqrt(tf.maximum(length, 0.0))
             now = tf.clip_by_value(tf.math.divide_no_nan(products, length), -1.0, 1.0)
-            # At an average of 1 no turn is long enough.
+            # With an average of 1 no turn would be long enough.
             usual = tf.minimum(average, 1 - 1e-9)
             turned = usual * tf.sqrt(1 - now**2) / tf.sqrt(1 - usual**2) - now
-            # At one of -1, of opposite gradients, there is no turn, and `turned` is 0 / 0.
+            # With -1, of opposite gradients, there is no turn, and `turned` is 0 / 0.
             mixed += onto * length * tf.where(now < usual, turned, tf.zeros_like(turned))
             return position + 1, mixed, average + self.rate * onto * (now - average)
 
@@ -100,11 +100,11 @@ class GradVac(method.Method):
 class UPGrad(method.Method):
     """`g = mean_i P(g_i)`, P the projection onto the cone of vectors that conflict with no task.
 
-    `P(g_i) = sum_j v_j g_j` where v minimises `v'Gv` over `v >= e_i`. Never conflicts with a task.
+    `P(g_i) = sum_j v_j g_j`, where v minimises `v'Gv` over `v >= e_i`. g conflicts with no task.
 
     P. Quinton, V. Rey, "Jacobian Descent for Multi-Objective Optimization", 2024,
-    arXiv:2406.16232. Solved on gradients of length 1, as each projection scales with its own
-    gradient: no ratio of norms and no small scale harms it.
+    arXiv:2406.16232. Solved for unit gradients, because each projection scales with its gradient.
+    Ratios of norms and small scales do no harm.
     """
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
@@ -129,7 +129,7 @@ class DualProj(method.Method):
 
 
 def _in_dual_cone(cosines: tf.Tensor) -> tf.Tensor:
-    """Project the unit gradients: row i of [T, T] holds the weights that make up the i-th."""
+    """Project the unit gradients: row i of [T, T] has the weights of the i-th projection."""
     size = tf.shape(cosines)[0]
     quadratic = tf.tile(cosines[tf.newaxis], [size, 1, 1])
     return tf.eye(size, dtype=tf.float64) + solvers.nonnegative_minimum(quadratic, -cosines)

@@ -1,4 +1,4 @@
-"""Methods that distrust outlying gradients.
+"""Methods that ignore outlying gradients.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.Krum()
@@ -19,16 +19,17 @@ from mtl.balancing.methods import method
 class Krum(method.Method):
     """`g` is the mean of the `selected` gradients that are nearest to their neighbours.
 
-    A gradient's score is the sum of the squared distances to its `T - outliers - 2` nearest.
+    The score of a gradient is the sum of squared distances to its `T - outliers - 2` nearest.
 
     P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries:
-    Byzantine Tolerant Gradient Descent", 2017, arXiv:1703.02757. At least one neighbour and no
-    more gradients than there are count, so that it works on batches without some of the tasks.
+    Byzantine Tolerant Gradient Descent", 2017, arXiv:1703.02757. At least one neighbour counts, and
+    at most all gradients. Batches without some of the tasks work, too.
 
     Attributes:
-      outliers: how many gradients to distrust, at least 0; meant for tasks that outnumber twice
-        this by 3.
-      selected: how many to average, at least 1; 1 is Krum, more is the paper's Multi-Krum.
+      outliers: the number of gradients to distrust, at least 0; for at least 2 `outliers` + 3
+        tasks.
+      selected: the number of gradients to average, at least 1; 1 is Krum, more is the paper's
+        Multi-Krum.
     """
 
     outliers: int = 1
@@ -54,14 +55,14 @@ class Krum(method.Method):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrimmedMean(method.CoordinateMethod):
-    """At each coordinate the mean of the gradients without the `trim` least and greatest values.
+    """The mean of the gradients at each coordinate, without the `trim` least and greatest values.
 
     D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning: Towards
-    Optimal Statistical Rates", 2018, arXiv:1803.01498. In batches that lack tasks less is trimmed,
-    so that a value is left.
+    Optimal Statistical Rates", 2018, arXiv:1803.01498. Batches that lack tasks trim less, to leave
+    a value.
 
     Attributes:
-      trim: how many values to drop at each end, at least 0.
+      trim: the number of values to drop at each end, at least 0.
     """
 
     trim: int = 1
@@ -87,9 +88,9 @@ _Choice = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def _drop(choose: _Choice, leave: _Choice, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Drop what wins at each coordinate; a third of the time of sorting.
+    """Drop the winner at each coordinate; this takes a third of the time of sorting.
 
-    What a new value and the winner so far leave behind is the other one of both.
+    Each new value meets the winner so far; the loser stays in the list.
     """
     winner, left = values[0], list[tf.Tensor]()
     for value in values[1:]:
@@ -101,7 +102,7 @@ def _drop(choose: _Choice, leave: _Choice, values: Sequence[tf.Tensor]) -> list[
 def _cut(rows: tf.Tensor) -> tf.Tensor:
     """Drop the greatest and the least value at each coordinate, [S, ...] -> [S - 2, ...].
 
-    As `_drop` does, where it shows only in a step how many rows there are.
+    Like `_drop`, for a number of rows that only a step knows.
     """
     rows = tf.minimum(tf.scan(tf.maximum, rows)[:-1], rows[1:])
     return tf.maximum(tf.scan(tf.minimum, rows)[:-1], rows[1:])

@@ -1,4 +1,4 @@
-"""Methods that multiply gradients of different samples, so that noise does not bias the weights.
+"""Methods that multiply gradients of different samples, which keeps noise from biasing weights.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.MoDo()
@@ -20,23 +20,23 @@ def _check_samples(where: str, samples: int) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MoDo(method.Method):
-    """`g = sum_t a_t g_t`, each a one step towards MGDA's weights from products without bias.
+    """`g = sum_t a_t g_t`; each step moves a towards MGDA's weights, from unbiased products.
 
     `a <- P(a - step_size (G G~' + ridge I) a)`, with G and G~ the gradients [T, D] of two parts of
     the batch, P the projection onto the simplex, from a = 1 / T.
 
     L. Chen, H. Fernando, Y. Ying, T. Chen, "Three-Way Trade-Off in Multi-Objective Learning:
     Optimization, Generalization and Conflict-Avoidance", NeurIPS 2023, arXiv:2305.20057. The paper
-    draws three batches a step; here one batch is cut, after one forward pass. As in the paper the
-    size of a step depends on the gradients' scale. A task without a label in one part teaches
-    nothing there; one that is absent from the batch keeps its weight.
+    draws three batches for a step; here a single batch is cut, after one forward pass. As in the
+    paper, the size of a step depends on the gradients' scale. A task without a label in a part
+    adds nothing there. A task that is absent from the batch keeps its weight.
 
     Attributes:
       step_size: of the weights, above 0; the paper's gamma.
       ridge: at least 0; the paper's rho, which makes the weights unique.
-      samples: 3 parts, of which the third moves the variables, independently of the weights, as in
-        the paper; or 2, and the variables move by the whole batch, as in the authors' code: three
-        times the rows for the update, and a bias of the order of `step_size`.
+      samples: 3 or 2. With 3, the third part moves the variables, independently of the weights, as
+        in the paper. With 2, the whole batch moves them, as in the authors' code: three times the
+        rows for the update, and a bias of the order of `step_size`.
     """
 
     step_size: float = 0.1
@@ -53,7 +53,7 @@ class MoDo(method.Method):
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T], at least 0, and the state; with absent tasks' they sum to 1."""
+        """Return the weights [T], at least 0, and the state; the sum, absent tasks included, is 1."""
         old = tasks.state["simplex_weights"]
         slope = tf.linalg.matvec(tasks.gramian, old) + self.ridge * old
         weights = solvers.on_simplex(old - self.step_size * slope, tf.reduce_sum(old))
@@ -65,14 +65,14 @@ class SDMGrad(method.Method):
     """`g = sum_t a_t g_t + pull g_0`, g_0 the mean of the gradients: MGDA drawn towards it.
 
     a takes `steps` of `a <- P(a - step_size C (a + pull / T) / n^2)` towards the shortest such g,
-    from those of the last step; `C = G G~'` are the inner products of two parts of the batch, n the
+    from the a of the last step. `C = G G~'` are the inner products of two parts of the batch, n the
     mean of the roots of its diagonal, P the projection onto the simplex.
 
     P. Xiao, H. Ban, K. Ji, "Direction-oriented Multi-objective Learning: Simple and Provable
-    Stochastic Algorithms", NeurIPS 2023, arXiv:2305.18409. The paper draws samples anew for each of
-    the steps; here, as in the authors' code, all take the same C. That code steps by 10 with
-    momentum 0.5, far beyond what converges, so that a jumps between corners of the simplex, and
-    divides g by 1 + pull. Where no part has a product above 0 the weights stay.
+    Stochastic Algorithms", NeurIPS 2023, arXiv:2305.18409. The paper draws samples for each of the
+    steps; here, as in the authors' code, all steps use the same C. That code divides g by 1 + pull.
+    It steps by 10 with momentum 0.5, which does not converge: a jumps between corners of the
+    simplex. If no diagonal product is above 0, the weights stay.
 
     Attributes:
       pull: at least 0; the paper's lambda. 0 is MGDA, large values are the mean.
@@ -80,9 +80,9 @@ class SDMGrad(method.Method):
         about T for gradients that agree.
       steps: at least 1; the paper's S.
       momentum: of these steps, in [0, 1); 0 as in the paper.
-      rescale: whether g is divided by `1 + pull`, as the authors' code does and the paper does not.
-      samples: 3 parts, of which the third moves the variables as in the paper, or 2, and they move
-        by the whole batch; see `MoDo`.
+      rescale: True divides g by `1 + pull`, as the authors' code does and the paper does not.
+      samples: 3 or 2 parts. The third part moves the variables, as in the paper; with 2, the whole
+        batch does. See `MoDo`.
     """
 
     pull: float = 0.3
@@ -106,7 +106,7 @@ class SDMGrad(method.Method):
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights `a + pull / T` [T], and as state the a to go on from."""
+        """Return the weights `a + pull / T` [T], and a as the state."""
         diagonal = tf.maximum(tf.linalg.diag_part(tasks.gramian), 0.0)
         size = tf.reduce_mean(tf.sqrt(diagonal))
         products = tf.math.divide_no_nan(tasks.gramian, size**2)

@@ -1,4 +1,4 @@
-"""The method that lets one sign win at each coordinate.
+"""A method that keeps a single sign at each coordinate.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.GradDrop()
@@ -15,7 +15,7 @@ from mtl.balancing.methods import method
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradDrop(method.CoordinateMethod):
-    """`g = sum_t (leak + (1 - leak) m_t) g_t`, where m_t keeps the gradients of one sign.
+    """`g = sum_t (leak + (1 - leak) m_t) g_t`; the mask m_t keeps gradients with the drawn sign.
 
     The positive sign is kept with the probability `p = (1 + sum_t g_t / sum_t |g_t|) / 2`, at each
     coordinate independently.
@@ -23,11 +23,11 @@ class GradDrop(method.CoordinateMethod):
     Z. Chen, J. Ngiam, Y. Huang, T. Luong, H. Kretzschmar, Y. Chai, D. Anguelov, "Just Pick a Sign:
     Optimizing Deep Multitask Models with Gradient Sign Dropout", 2020, arXiv:2010.06808. On the
     representation this is the paper's layer: gradients are multiplied by the sign of the
-    activation and summed over the batch before p is found, one draw serves all examples, and the
-    masks follow these signs. On parameters it acts on every coordinate of every variable.
+    activation and summed over the batch to find p. All examples share a draw, and the masks use the
+    same signs. On parameters it acts on every coordinate of every variable.
 
     Attributes:
-      leak: in [0, 1), how much of the gradients that lose gets through; 0 in most of the paper.
+      leak: in [0, 1), the share of the dropped gradients that passes; 0 in most of the paper.
     """
 
     leak: float = 0.0

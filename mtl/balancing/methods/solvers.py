@@ -1,4 +1,4 @@
-"""Small convex problems, solved to float64's precision in the graph.
+"""Solves small convex problems to float64's precision in the graph.
 
 x = solvers.nonnegative_minimum(Q, b)        # min x'Qx / 2 - b'x with x >= 0, by interior points
 a = solvers.min_norm_weights(tasks)          # the shortest vector in the gradients' convex hull
@@ -12,14 +12,14 @@ import tensorflow as tf
 
 from mtl.balancing.methods import cone, method
 
-# Each loop ends by its own test long before; this bounds it where there is no solution.
+# Each loop ends much earlier by its own test; this bounds loops without a solution.
 _MAX_ITERATIONS = 60
-# Far below what is asked of a solution, far above the rounding of inner products: makes the
-# solution unique where gradients depend on each other.
+# Far below the tolerance of a solution, and far above rounding errors of inner products: makes the
+# solution unique if gradients depend on each other.
 _RIDGE = 5e-15
-# What chooses among solutions: a tenth of what the objective may be off by.
+# Chooses among solutions; it may change the objective by a tenth of its tolerance.
 _TIE_BREAK = 1e-10
-# Fractions of a Newton step that are tried, all at once.
+# The tested fractions of a Newton step, all tried at once.
 _FRACTIONS = [0.99 * 0.6**power for power in range(40)]
 
 
@@ -27,7 +27,7 @@ def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
     """Return the x >= 0 that minimises `x'Qx / 2 - b'x`; Q [..., T, T] semidefinite, b [..., T].
 
     S. Mehrotra, "On the implementation of a primal-dual interior point method", SIAM J. Optim.
-    2(4), 1992. No order of the variables enters, so equal tasks get equal values, and the
+    2(4), 1992. The order of the variables does not matter, so equal tasks get equal values. The
     gradient `z = Qx - b` stays at least zero.
     """
 
@@ -38,7 +38,7 @@ def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
         residual = tf.linalg.matvec(quadratic, x) - linear - z
         system = quadratic + tf.linalg.diag(z / x)
 
-        def direction(target):  # Of x z = target, to first order.
+        def direction(target):  # Solves x z = target, to first order.
             dx = tf.linalg.solve(system, ((target / x - z) - residual)[..., tf.newaxis])[..., 0]
             return dx, (target - z * dx) / x - z
 
@@ -64,8 +64,8 @@ def _longest_step(x: tf.Tensor, dx: tf.Tensor, z: tf.Tensor, dz: tf.Tensor) -> t
 def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
     """Return the a [T], at least 0 with sum 1, that minimise `|sum_t a[t] gradient[t]|`.
 
-    Adding `(sum a - 1)^2` instead of fixing the sum moves only the length of the solution. Of
-    several ones, where gradients depend on each other, about the one of least norm.
+    The code adds `(sum a - 1)^2` instead of fixing the sum: this only scales the solution. If
+    gradients depend on each other, it is about the solution of least norm.
     """
     share = tf.reduce_min(tasks.norms) / tasks.norms
     least_norm = _TIE_BREAK * tf.eye(tf.size(share), dtype=tf.float64)
@@ -86,8 +86,8 @@ def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
 def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> tf.Tensor:
     """Return the x [T] whose `d = sum_t (start[t] + x[t]) g[t]` has the greatest least g[t]'d.
 
-    Among all d with `|d - d0| <= radius |d0|`, where d0 is the sum with the weights `start`. Solved
-    in an orthonormal basis of the gradients' span and units of |d0| and of the largest norm.
+    d varies within `|d - d0| <= radius |d0|`, and d0 is the sum with the weights `start`. Solved
+    in an orthonormal basis of the gradients' span, in units of |d0| and of the largest norm.
     """
     values, vectors = tf.linalg.eigh(tasks.cosines)
     roots = tf.sqrt(tf.where(values > _RIDGE, values, tf.zeros_like(values)))
@@ -95,7 +95,7 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
     largest = tf.reduce_max(tasks.norms)
     center = tf.linalg.matvec(rows, start, transpose_a=True)
     length = tf.norm(center)
-    opposed = length <= 1e-13 * largest  # No direction is left to turn away from.
+    opposed = length <= 1e-13 * largest  # d0 is about 0, so d cannot turn.
     moved = _worst_case_move(rows / largest, center / tf.where(opposed, largest, length), radius)
     moved = tf.linalg.matvec(vectors, tf.math.divide_no_nan(moved, roots)) * length / tasks.norms
     return tf.where(opposed, tf.zeros_like(moved), moved)
@@ -104,8 +104,8 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
 def _worst_case_move(rows: tf.Tensor, center: tf.Tensor, radius: float) -> tf.Tensor:
     """Return the x [T], at most `radius` long, that maximises the least of `rows (center + x)`.
 
-    The greatest `level` for which `rows (center + x) - level` and the pair (radius, x) lie in the
-    cone. Its dual are weights w of the rows and the pair (|w rows|, -w rows).
+    The problem: the greatest `level` such that `rows (center + x) - level` and the pair (radius, x)
+    lie in the cone. Its dual are weights w of the rows and the pair (|w rows|, -w rows).
     """
     products, ones = tf.linalg.matvec(rows, center), tf.ones_like(center)
     above = tf.concat([rows, -ones[:, tf.newaxis]], 1)
@@ -127,9 +127,9 @@ def _worst_case_move(rows: tf.Tensor, center: tf.Tensor, radius: float) -> tf.Te
 def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tensor:
     """Return the b [T] > 0 with `U b = c b^(-1/alpha)`, for U [T, T] and c [T] > 0.
 
-    They minimise a convex function, `b'Ub / 2 - sum c b^(1 - 1/alpha) / (1 - 1/alpha)`. Where
-    some sum of the gradients with weights above 0 vanishes there may be no solution: b grows
-    without bound; it is then returned with its largest value scaled to 1.
+    They minimise a convex function, `b'Ub / 2 - sum c b^(1 - 1/alpha) / (1 - 1/alpha)`. If some sum
+    of the gradients with weights above 0 vanishes, there may be no solution, and b grows without
+    bound. It is then returned with its largest value scaled to 1.
     """
     power = -1 / alpha
 
@@ -148,7 +148,7 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
         return i + 1, b + step, change, before
 
     def goes_on(i, b, change, before):
-        # So near, a step is at most half as long as the last one, unless it is rounding.
+        # This near a solution, steps halve at least, except for rounding errors.
         is_rounding = (change < 1e-6) & (change > before / 2)
         return (
             (i < _MAX_ITERATIONS)
@@ -160,7 +160,7 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
     start = scales ** (1 / (1 - power))  # Solves it for orthogonal gradients.
     one = tf.constant(1.0, tf.float64)
     solution, change, _ = _repeat(goes_on, body, start, one, one)
-    # A value far below the others may still be on its way to nothing; only growth is no solution.
+    # Values far below the others may still fall to 0; only growth shows that no solution exists.
     grown = (change > 1e-6) & (tf.reduce_max(solution) > 1e4 * tf.reduce_max(start))
     return tf.where(grown, solution / tf.reduce_max(solution), solution)
 
@@ -174,11 +174,11 @@ def _best_fraction(value: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, step: 
 
 
 def _repeat(goes_on: Callable, body: Callable, *start: tf.Tensor) -> list[tf.Tensor]:
-    """Run a loop with a counter in front of its values."""
+    """Run a loop with a counter before its values; return the values."""
     return tf.while_loop(goes_on, body, [tf.constant(0), *start])[1:]
 
 
 def repeat(times: tf.Tensor, body: Callable, *start: tf.Tensor):
-    """Run `body(i, *values) -> (i + 1, *values)` so many times; a single value comes alone."""
+    """Run `body(i, *values) -> (i + 1, *values)` `times` times; return a single value unpacked."""
     values = _repeat(lambda i, *_: i < times, body, *start)
     return values[0] if len(values) == 1 else values

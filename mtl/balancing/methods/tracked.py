@@ -1,4 +1,4 @@
-"""Methods that decide from running averages of the gradients, which single batches move less.
+"""Methods that decide from running averages of the gradients, to reduce the noise of batches.
 
 from mtl.balancing import methods
 surgery.Combine.method = @methods.MoCo()
@@ -23,21 +23,22 @@ def _check_rate(where: str, rate: float) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MoCo(method.Method):
-    """`g = sum_t a_t y_t`, with y the averaged gradients and one step towards MGDA's weights each.
+    """`g = sum_t a_t y_t`, with averaged gradients y; each step moves a towards MGDA's weights.
 
     `y <- y + rate (g - y)` for each task, then `a <- P(a - step_size (Y Y' + ridge I) a)`, P the
     projection onto the simplex, from a = 1 / T.
 
     H. Fernando, H. Shen, M. Liu, S. Chaudhury, K. Murugesan, T. Chen, "Mitigating Gradient Bias in
     Multi-objective Learning: A Provably Convergent Stochastic Approach", ICLR 2023,
-    arXiv:2210.12624. As in the paper the size of a step depends on the gradients' scale; both
-    rates are constant here, where its theorems let them fall. Keeps T times the compared variables.
+    arXiv:2210.12624. As in the paper, the size of a step depends on the gradients' scale. Both
+    rates are constant here; in the paper's theorems they fall. The state is T times as large as the
+    compared variables.
 
     Attributes:
       rate: of the averages, in (0, 1]; the paper's beta.
       step_size: of the weights, above 0; the paper's gamma.
       ridge: at least 0; the paper's rho, which makes the weights unique.
-      projection: "simplex", or "softmax", by which the authors' code replaces it.
+      projection: "simplex", or "softmax" as in the authors' code.
     """
 
     rate: float = 0.5
@@ -53,7 +54,7 @@ class MoCo(method.Method):
 
     @property
     def tracking_rate(self) -> float:
-        """How fast the averages follow the gradients."""
+        """The rate at which the averages follow the gradients."""
         return self.rate
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
@@ -61,7 +62,7 @@ class MoCo(method.Method):
         return {"simplex_weights": np.full(num_tasks, 1 / num_tasks)}
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
-        """Return the weights [T], at least 0, and the state; with unseen tasks' they sum to 1."""
+        """Return the weights [T], at least 0, and the state; the sum, absent tasks included, is 1."""
         old = tasks.state["simplex_weights"]
         slope = tf.linalg.matvec(tasks.gramian, old) + self.ridge * old
         moved = old - self.step_size * slope
@@ -79,11 +80,12 @@ class DBMTL(method.Method):
 
     B. Lin, W. Jiang, F. Ye, Y. Zhang, P. Chen, Y.-C. Chen, S. Liu, J. Kwok, "Dual-Balancing for
     Multi-Task Learning", 2023, arXiv:2308.12029. The paper's other half, the logarithm of every
-    loss, is `weighting.LogLoss`. Keeps T times the compared variables unless `rate` is 1.
+    loss, is `weighting.LogLoss`. Unless `rate` is 1, the state is T times as large as the compared
+    variables.
 
     Attributes:
       rate: of the averages, `y <- y + rate (g - y)`, in (0, 1]; 1 minus the paper's beta. At 1
-        nothing is averaged, and looked-up tables can be compared too.
+        there are no averages, so looked-up tables can be compared, too.
     """
 
     rate: float = 0.1
@@ -93,7 +95,7 @@ class DBMTL(method.Method):
 
     @property
     def tracking_rate(self) -> float:
-        """How fast the averages follow the gradients."""
+        """The rate at which the averages follow the gradients."""
         return self.rate
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Losses decide: how much each task's loss counts.
+"""Weightings: how much the loss of each task counts.
 
 from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.Fixed()

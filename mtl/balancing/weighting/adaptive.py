@@ -1,4 +1,4 @@
-"""Weights that follow how fast each loss falls, with a state that is kept from step to step.
+"""Weights that depend on how fast each loss falls, with state from step to step.
 
 from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.DynamicWeightAverage()
@@ -21,12 +21,12 @@ class DynamicWeightAverage(types.Weighting):
 
     S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning with Attention", 2019,
     arXiv:1803.10704. L_t(k) is the average over the steps of a period that had the task; the
-    paper's periods are epochs. r_t is 1 in the first two periods and for a task without two of
-    them. The weights sum to T and change when a period ends.
+    paper's periods are epochs. r_t is 1 in the first two periods, and for a task that has not been
+    in two periods. The weights sum to T and change when a period ends.
 
     Attributes:
-      period_steps: the length of a period; the steps of an epoch as in the paper, or as many as
-        make the average of a loss steady. Periods start at multiples of it.
+      period_steps: the length of a period: an epoch, as in the paper, or enough steps for a steady
+        average loss. Periods start at multiples of it.
       temperature: above 0; large values level the weights. 2 as in the paper.
     """
 
@@ -53,7 +53,7 @@ class DynamicWeightAverage(types.Weighting):
         return base.scale_losses(len(losses) * shares, losses)
 
     def _averages(self, values: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the losses [T] of the last period to end, and of the one before; 0 for none."""
+        """Return the losses [T] of the last two finished periods; 0 for none."""
         names = ("sums", "counts", "latest", "earlier")
         zeros = np.zeros(values.shape[0])
         kept = [
@@ -75,23 +75,23 @@ class DynamicWeightAverage(types.Weighting):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FAMO(types.Weighting):
-    """Fast adaptive multitask optimisation: all losses fall at one rate, without their gradients.
+    """Fast adaptive multitask optimisation: all losses fall at the same rate, in one backward pass.
 
     `L = sum_t c z_t log(L_t)`, `z = softmax(xi)`, `c = 1 / sum_t (z_t / L_t)`; and then
     `xi <- xi - rate (J'd + decay xi)`, J the Jacobian of softmax at xi, `d_t = log(L_t before) -
     log(L_t after)` of the step. The weights `c z_t / L_t` sum to 1.
 
     B. Liu, Y. Feng, P. Stone, Q. Liu, "FAMO: Fast Adaptive Multitask Optimization", 2023,
-    arXiv:2306.03792. "After" is here the loss of the next batch, the last one the task was in;
-    the authors' code takes a second forward pass on the same batch. This one is free, and over
-    many steps the differences sum to the same fall of the loss, while those on one batch add up
-    what was learned of that batch only.
+    arXiv:2306.03792. Here "after" is the loss of the next batch that has the task; the authors'
+    code takes a second forward pass on the same batch. The next batch is free. Over many steps its
+    differences sum to the fall of the loss, while differences on the same batch sum what the step
+    learned of that batch only.
 
     Attributes:
       learning_rate: of xi, above 0.
-      decay: of xi towards equal z, at least 0. The default is that of the paper's Algorithm 2.
-      adam: whether Adam moves xi, with decay as an L2 penalty, as in Algorithm 2 and the authors'
-        code; False is the plain step above, Algorithm 1, which needs a far larger rate.
+      decay: of xi towards equal z, at least 0. The default comes from the paper's Algorithm 2.
+      adam: True moves xi by Adam, with decay as an L2 penalty, as in Algorithm 2 and the authors'
+        code. False takes the plain step above, Algorithm 1, which needs a far larger rate.
     """
 
     learning_rate: float = 0.025
@@ -104,7 +104,7 @@ class FAMO(types.Weighting):
         checks.is_a("FAMO.adam", self.adam, bool, "be True or False")
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
           InvalidArgumentError: when run, on a loss below 0.
@@ -118,7 +118,7 @@ class FAMO(types.Weighting):
         return base.scale_losses(scale * shares, base.take_logarithms(losses))
 
     def _logits(self, values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
-        """Return the xi [T] of this step; the losses of this batch judge the last one."""
+        """Return the xi [T] of this step, after the losses of this batch judged the last step."""
         zeros = np.zeros(values.shape[0])
         kept, last = (
             step_state.create_variable(f"famo/{name}", zeros) for name in ("logits", "last")
@@ -138,7 +138,7 @@ class FAMO(types.Weighting):
     def _adam(self, gradient: tf.Tensor, moves: tf.Tensor) -> tf.Tensor:
         """Return the direction of Adam with its usual constants.
 
-        Its state stays unless it moves.
+        The state of Adam changes only if `moves` is true.
         """
         zeros = np.zeros(gradient.shape[0])
         means, squares = (

@@ -1,4 +1,4 @@
-"""What weighting methods share: the losses as one vector, who is present, state from step to step.
+"""Tools of weightings: losses as a vector, present tasks, and weighted losses.
 
 values = base.require_nonnegative("FAMO", losses)       # [T] float64; fails when run on one below 0
 present = base.are_present(values)                    # [T] bool; a batch without a label has loss 0
@@ -12,18 +12,18 @@ import tensorflow as tf
 
 from mtl import checks, types
 
-# Below it a loss is no loss: its inverse, and what is multiplied by it, stay far from overflow.
+# A smaller loss counts as absent, which keeps its inverse far from overflow.
 _LEAST = 1e-30
 _GREATEST_WEIGHT = 1e30
 
 
 def stack_losses(losses: types.Tensors) -> tf.Tensor:
-    """Stack the losses, {task: scalar} -> [T] float64, in which no gradient flows."""
+    """Stack the losses, {task: scalar} -> [T] float64; gradients stop here."""
     return tf.stop_gradient(tf.cast(tf.stack(list(losses.values())), tf.float64))
 
 
 def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
-    """Stack losses of at least 0, {task: scalar} -> [T] float64, in which no gradient flows.
+    """Stack losses of at least 0, {task: scalar} -> [T] float64; gradients stop here.
 
     Raises:
       InvalidArgumentError: when run, on a loss below 0, which has no logarithm.
@@ -47,12 +47,12 @@ def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
 
 
 def are_present(values: tf.Tensor) -> tf.Tensor:
-    """Find the losses that are there: finite, and not 0, as they are without any label."""
+    """Return whether losses are present: finite, and not 0, as they are without labels."""
     return (tf.abs(values) >= _LEAST) & tf.math.is_finite(values)
 
 
 def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
-    """Multiply losses {task: scalar} by weights [T], which are constants to gradients."""
+    """Multiply losses {task: scalar} by weights [T]; gradients treat weights as constants."""
     weights = tf.stop_gradient(tf.minimum(weights, _GREATEST_WEIGHT))
     return {
         task: tf.cast(weights[t], loss.dtype) * loss
@@ -61,24 +61,24 @@ def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
 
 
 def take_logarithms(losses: types.Tensors) -> types.Tensors:
-    """Take {task: scalar} to {task: log(loss)}, and 0 with no gradient where a task is absent."""
+    """Return {task: log(loss)} of {task: scalar}; 0 with no gradient for absent tasks."""
     return {
         task: tf.math.log(tf.where(are_present(loss), loss, 1.0)) for task, loss in losses.items()
     }
 
 
 def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
-    """Take the softmax [T] over the tasks in `among` [T]; 0 elsewhere, and if there are none."""
+    """Return the softmax [T] over the tasks in `among` [T]; 0 for other tasks."""
     logits = tf.where(among, logits, logits.dtype.min)
     shares = tf.where(among, tf.exp(logits - tf.reduce_max(logits)), 0.0)
     return tf.math.divide_no_nan(shares, tf.reduce_sum(shares))
 
 
 def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> list[Any]:
-    """Order {task: value} as the losses are: T values.
+    """Return the T values of {task: value} in the order of the losses.
 
     Raises:
-      UserError: if the setting does not name every task of the model, and no other.
+      UserError: if the tasks of the setting are not the tasks of the model.
     """
     for task in setting:
         checks.one_of(where, task, losses)
@@ -88,7 +88,7 @@ def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> l
 
 
 def derive_weights(weighted: types.Tensors, losses: types.Tensors) -> dict[str, tf.Tensor]:
-    """Derive the weights of the tasks: {task: d(weighted loss) / d(loss)}, scalars."""
+    """Return the weights of the tasks: {task: d(weighted loss) / d(loss)}, scalars."""
     ones = {dtype: tf.ones([], dtype) for dtype in {loss.dtype for loss in losses.values()}}
     return {
         task: ones[loss.dtype] if weighted[task] is loss else tf.gradients(weighted[task], loss)[0]

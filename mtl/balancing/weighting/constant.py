@@ -1,4 +1,4 @@
-"""Weights that no loss changes: equal, fixed, over a schedule, or drawn at every step.
+"""Weights that do not depend on losses: equal, fixed, scheduled, or drawn at every step.
 
 from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.Fixed()
@@ -17,12 +17,12 @@ from mtl.step import draws
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Equal(types.Weighting):
-    """Every task weighs one: `L = sum_t L_t`."""
+    """Every task has the weight 1: `L = sum_t L_t`."""
 
     reads_losses = False
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, as they came."""
+        """Return the losses unchanged: {task: scalar} -> {task: scalar}."""
         del step
         return losses
 
@@ -34,8 +34,8 @@ class Fixed(types.Weighting):
     The weights are used as given and not normalised, so they also scale the learning rate.
 
     Attributes:
-      weights: {task: weight}, at least 0, for every task. A weight of 0 keeps the task's loss
-        and metrics but trains it no more than a task that is not there.
+      weights: {task: weight}, at least 0, for every task. A task of weight 0 still has a loss and
+        metrics, but does not train the network.
     """
 
     reads_losses = False
@@ -65,8 +65,8 @@ class Scheduled(types.Weighting):
     """Weights that change over the steps: `L = sum_t w_t(step) L_t`.
 
     Attributes:
-      weights: {task: schedule or constant}, for every task; the schedules of learning rates serve,
-        such as `schedules.Polynomial` from one weight to another.
+      weights: {task: schedule or constant}, for every task. Use schedules of learning rates, such
+        as `schedules.Polynomial` from one weight to another.
     """
 
     reads_losses = False
@@ -120,16 +120,16 @@ _DISTRIBUTIONS: dict[str, Callable[[int, tf.Tensor], tf.Tensor]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RandomLossWeighting(types.Weighting):
-    """Weights drawn anew at every step: `L = sum_t w_t L_t`, `w = softmax(z)`, `z_t ~ N(0, 1)`.
+    """Weights drawn at every step: `L = sum_t w_t L_t`, `w = softmax(z)`, `z_t ~ N(0, 1)`.
 
     B. Lin, F. Ye, Y. Zhang, I. W. Tsang, "Reasonable Effectiveness of Random Weighting: A Litmus
-    Test for Multi-Task Learning", 2021, arXiv:2111.10603. The weights sum to 1, as there: next to
-    `Equal` the gradient is T times smaller on average. A draw depends on the run's seed and the
-    global step alone, so a run that was stopped and restored draws what it would have drawn.
+    Test for Multi-Task Learning", 2021, arXiv:2111.10603. The weights sum to 1, as in the paper, so
+    the gradient is on average T times smaller than with `Equal`. A draw depends only on the run's
+    seed and the global step, so a restored run repeats its draws.
 
     Attributes:
       distribution: "normal", the paper's recommendation; "uniform", z_t ~ U(0, 1), whose weights
-        vary less; "one_task", the paper's constrained Bernoulli: all weight on one task, drawn
+        vary less; "one_task", the paper's constrained Bernoulli: all weight on a single task, drawn
         with equal chances.
     """
 

@@ -4,9 +4,9 @@ from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.UncertaintyWeighting()
 weighting.UncertaintyWeighting.gaussian = ["age"]
 
-The optimizer trains them with its learning rate, along the gradient of their own task's weighted
-loss. They stay within 50 of 0, weights between 2e-22 and 5e21, so that none overflows. A task that
-is not in the batch leaves the gradient of its variable at 0.
+The optimizer trains each variable with its learning rate, by the gradient of the task's weighted
+loss. Variables stay within 50 of 0, and weights between 2e-22 and 5e21, which prevents overflow.
+The variable of a task that is not in the batch gets a gradient of 0.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ class UncertaintyWeighting(types.Weighting):
 
     A. Kendall, Y. Gal, R. Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses for Scene
     Geometry and Semantics", 2018, arXiv:1705.07115, in its log-variance form: `c_t` is 1 for the
-    cross-entropy of a scaled softmax and 1/2 for the squared error of a Gaussian. For one loss both
-    come to rest at the weight `c_t exp(-s_t) = 1 / (2 L_t)`: c_t only decides where it starts, and
-    what sigma_t means. s_t starts at 0.
+    cross-entropy of a scaled softmax and 1/2 for the squared error of a Gaussian. For a constant
+    loss both converge to the weight `c_t exp(-s_t) = 1 / (2 L_t)`: c_t changes only the start, and
+    the meaning of sigma_t. s_t starts at 0.
 
     Attributes:
       gaussian: the tasks whose loss is a squared error, for c_t = 1/2.
@@ -43,7 +43,7 @@ class UncertaintyWeighting(types.Weighting):
         checks.texts("UncertaintyWeighting.gaussian", self.gaussian, rule)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
           UserError: if `gaussian` names a task that the model does not have.
@@ -71,7 +71,7 @@ class IMTLL(types.Weighting):
     """
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
           InvalidArgumentError: when run, on a loss below 0.
@@ -85,7 +85,7 @@ class IMTLL(types.Weighting):
 
 
 def _checked(where: str, losses: types.Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-    """Return {task: (loss, whether it is present)}, a loss of 0 if not; fail on one below 0."""
+    """Return {task: (loss, or 0 if absent; whether present)}; fail on a loss below 0."""
     present = tf.unstack(base.are_present(base.require_nonnegative(where, losses)))
     return {
         task: (tf.where(there, loss, 0.0), there)

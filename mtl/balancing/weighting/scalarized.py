@@ -1,4 +1,4 @@
-"""Functions of the losses of one step, without state: their product, and their logarithms.
+"""Functions of the losses of a single step, without state: their product, and their logarithms.
 
 from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.LogLoss()
@@ -18,11 +18,11 @@ class GeometricLoss(types.Weighting):
 
     S. Chennupati, G. Sistu, S. Yogamani, S. A. Rawashdeh, "MultiNet++: Multi-Stream Feature
     Aggregation and Geometric Loss Strategy for Multi-Task Learning", 2019, arXiv:1904.08492. The
-    mean is over the tasks that are in the batch; the weighted losses are L / T each.
+    mean is over the tasks in the batch, and each weighted loss is L / T.
     """
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
           InvalidArgumentError: when run, on a loss below 0.
@@ -42,11 +42,12 @@ class LogLoss(types.Weighting):
     """The logarithms of the losses: `L = sum_t log(L_t + epsilon)`, so `w_t = 1 / (L_t + epsilon)`.
 
     The transformation of losses in B. Lin, W. Jiang, F. Ye, Y. Zhang, P. Chen, Y. Chen, S. Liu,
-    J. T. Kwok, "Dual-Balancing for Multi-Task Learning", 2023, arXiv:2308.12029. A loss counts
-    alike in any unit. The rest of that method, gradients of one norm, is a surgery.
+    J. T. Kwok, "Dual-Balancing for Multi-Task Learning", 2023, arXiv:2308.12029. The unit of a loss
+    does not change its gradient. The rest of that method, gradients of equal norm, is
+    `methods.DBMTL`.
 
     Attributes:
-      epsilon: above 0; bounds the weight of a small loss. The default is that of the paper's code.
+      epsilon: above 0; bounds the weight of a small loss. The default comes from the paper's code.
     """
 
     epsilon: float = 1e-8
@@ -55,7 +56,7 @@ class LogLoss(types.Weighting):
         checks.positive("LogLoss.epsilon", self.epsilon)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
           InvalidArgumentError: when run, on a loss below 0.

@@ -1,4 +1,4 @@
-"""Smooth Tchebycheff scalarisation: a smooth maximum of the losses, as published and as coded.
+"""Smooth Tchebycheff scalarisation, a smooth maximum of losses: in the paper's and code's form.
 
 from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.SmoothTchebycheff()
@@ -23,12 +23,12 @@ from mtl.step import step_state
 class SmoothTchebycheff(types.Weighting):
     """The paper's form: `g = mu log sum_t exp(p_t (L_t - z_t) / mu)`.
 
-    So `w_t = p_t softmax_t(p (L - z) / mu)`, the gradient of g; the weighted losses w_t L_t have
-    that gradient and do not add up to g. The maximum is over the tasks that are in the batch. It
-    compares losses as they are: they should be of one scale.
+    So `w_t = p_t softmax_t(p (L - z) / mu)`, the gradient of g. The weighted losses w_t L_t have
+    that gradient, but do not add up to g. The maximum is over the tasks in the batch. It compares
+    the losses themselves, so they should have the same scale.
 
     Attributes:
-      smoothing: mu, in units of the loss, above 0. Towards 0 only the largest counts, far above
+      smoothing: mu, in units of the loss, above 0. Near 0 only the largest loss counts; far above
         the differences of the losses all tasks do. The authors take 0.01 for losses in [0, 1];
         ten times that suits the noise of a batch.
       preferences: {task: p_t}, above 0, for every task; 1 / T each by default.
@@ -77,15 +77,15 @@ class SmoothTchebycheffMTL(types.Weighting):
     """The form of the authors' multi-task code: `g = T mu log sum_t exp(log(L_t / n_t) / mu)`.
 
     So `w_t = T softmax_t(log(L / n) / mu) / L_t`. n_t, the nadir, is the task's average loss over
-    some steps after a warm-up. Up to their end `g = sum_t log(L_t)`. It departs from the paper's
-    form by the logarithm, the division, the factor T and the warm-up; that code counts epochs (4,
-    then 1 for the nadir), this steps. The weighted losses have the gradient of g and do not add
+    some steps after a warm-up. Until then `g = sum_t log(L_t)`. The paper's form lacks the
+    logarithm, the division, the factor T and the warm-up. The authors' code counts epochs (4, then
+    1 for the nadir); this counts steps. The weighted losses have the gradient of g, but do not add
     up to it. Tasks that are not in the batch are left out.
 
     Attributes:
-      smoothing: mu, above 0, in units of log(L_t / n_t); 1 as in that code.
-      warmup_steps: before the nadir is taken.
-      nadir_steps: how many steps it is averaged over, at least 1.
+      smoothing: mu, above 0, in units of log(L_t / n_t); 1 as in the authors' code.
+      warmup_steps: the number of steps before the nadir is measured, at least 0.
+      nadir_steps: the number of steps in the nadir's average, at least 1.
     """
 
     smoothing: float = 1.0
@@ -100,7 +100,7 @@ class SmoothTchebycheffMTL(types.Weighting):
             checks.at_least(where, value, least)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
-        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 where a task is absent.
+        """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.
 
         Raises:
           InvalidArgumentError: when run, on a loss below 0.
@@ -116,7 +116,7 @@ class SmoothTchebycheffMTL(types.Weighting):
         return base.scale_losses(weights, base.take_logarithms(losses))
 
     def _nadir(self, values: tf.Tensor, present: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        """Average the losses [T] of the steps that count; 1 for a task that none of them had."""
+        """Return average losses [T] of the measured steps; 1 for tasks that none of them had."""
         scope, zeros = "smooth_tchebycheff_mtl", np.zeros(values.shape[0])
         sums, counts = (
             step_state.create_variable(f"{scope}/{name}", zeros) for name in ("sums", "counts")

@@ -27,9 +27,9 @@ class AGC:
     `g_i <- g_i * min(1, max_ratio * max(|w_i|, least_norm) / |g_i|)` for every unit i.
 
     A. Brock, S. De, S. L. Smith, K. Simonyan, "High-Performance Large-Scale Image Recognition
-    Without Normalization", 2021, arXiv:2102.06171. A unit holds the weights of an output: a column of
-    a dense kernel, a filter of a convolution, or a looked-up row of a table. Biases, scales and
-    offsets are one unit each, as in the authors' code.
+    Without Normalization", 2021, arXiv:2102.06171. A unit holds the weights of an output: a column
+    of a dense kernel, a filter of a convolution, or a looked-up row of a table. Each bias, scale
+    and offset variable is one unit, as in the authors' code.
 
     Attributes:
       max_ratio: the largest norm of a gradient in units of the norm of the weights, above 0; the

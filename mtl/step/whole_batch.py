@@ -3,7 +3,7 @@
 batch = whole_batch.WholeBatch(whole_batch.ForwardPass(losses))
 gradients = batch.sum(lambda forward: tf.gradients(forward.losses["income"], variables))
 
-A slice needs only its own activations, so a batch of any size trains in the memory of one slice.
+A slice needs only its own activations, so a batch of any size trains in the memory of a slice.
 """
 
 import contextlib

@@ -114,7 +114,7 @@ class PiModel(moved_inputs.OfNoise, base.OfHeads):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
-    """`D(p', p)`, with p' the predictions of the averaged weights; gradients skip p'.
+    """`D(p', p)`, with p' the predictions of the averaged weights, without gradients through p'.
 
     A. Tarvainen, H. Valpola, "Mean teachers are better role models", 2017, arXiv:1703.01780, with
     the divergence of the heads instead of the squared distance of probabilities. The teacher uses

@@ -27,7 +27,7 @@ class Monitored(types.Surgery):
     Training stays the same. A step that shows them costs a backward pass for each task. Other
     steps cost nothing, and their values are NaN. With an MLP of six layers of 512 and 16 tasks,
     every 100 steps, the parameters cost 14% of the time, and the representation 3%.
-    `surgery.Combine` shows the same values in every step that compares gradients.
+    `surgery.Combine` shows the same values at every step if every step decides by whole batches.
 
     Attributes:
       surgery: combines the gradients.

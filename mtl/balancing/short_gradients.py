@@ -84,8 +84,8 @@ def _find_root(inputs: tf.Tensor) -> tf.Tensor:
     size, inputs = inputs.shape[0], tf.cast(inputs, tf.float64)
     products = tf.linalg.matmul(inputs, inputs, transpose_b=True)
     squares = tf.linalg.diag_part(products)
-    # Dependent or zero rows could round to pivots below 0. This makes each square larger than
-    # rounding in float64, and changes it less than rounding in float32.
+    # Dependent or zero rows could round to pivots below 0. So each square grows by more than
+    # rounding in float64, and by less than rounding in float32.
     larger = squares * (1 + 32 * math.sqrt(size) * 2.0**-52) + 1e-300
     lower = tf.linalg.cholesky(tf.linalg.set_diag(products, larger))
     return tf.cast(lower, tf.float32)

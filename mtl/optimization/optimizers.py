@@ -230,8 +230,8 @@ class Adam(_Optimizer):
 class LazyAdam(Adam):
     """`Adam` that moves only the rows of looked-up tables that are in the batch.
 
-    Dense gradients move exactly as in `Adam`. Between two look-ups, the weights and moments of a
-    row stay as they are, and t counts all steps. The attributes come from `Adam`.
+    Variables with dense gradients move exactly as with `Adam`. Between two look-ups, the weights
+    and moments of a row stay as they are, and t counts all steps. The attributes come from `Adam`.
     """
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:

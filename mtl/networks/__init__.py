@@ -1,4 +1,4 @@
-"""Networks: from the encoded columns to one tower a task.
+"""Networks turn the encoded columns into one tower for each task.
 
 networks.SharedBottom.trunk = @networks.MLP()
 networks.MLP.layers = [128, 64]

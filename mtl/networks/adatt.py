@@ -1,4 +1,4 @@
-"""Experts of every task, which all tasks weigh, with each task's own beside.
+"""AdaTT: every task has experts, and each task weighs the experts of all tasks.
 
 networks.AdaTT.experts = [@level_0/networks.MLP(), @level_1/networks.MLP()]
 networks.AdaTT.num_native = 2
@@ -24,14 +24,15 @@ class AdaTT(types.Network):
     """h[l][t] = sum_(s, e) g[l][t, s, e] f[l][s, e](h[l-1][s]) + sum_e v[l][t, e] f[l][t, e].
 
     D. Li et al., "AdaTT: Adaptive Task-to-Task Fusion Network for Multitask Learning in
-    Recommendations", KDD 2023, arXiv:2304.04959. At each level a task has native experts. Its gate
-    weighs those of all tasks, and a linear combination of its own is added, whose weights v start
-    equal and sum to 1; the authors' code draws them. With shared experts a group without a tower
-    fuses as tasks do, as in the general form of the paper; at the last level it has no gate.
+    Recommendations", KDD 2023, arXiv:2304.04959. At each level every task has native experts. The
+    gate g of a task weighs the experts of all tasks. A linear combination of the native experts is
+    added. Its weights v start equal and sum to 1 at first; the authors' code draws them. Shared
+    experts form one more group, which fuses like a task (the general form of the paper). This group
+    has neither a tower nor, at the last level, a gate.
 
     Attributes:
-      experts: one for each level, from the first; variables in `level_<l>/task_<task>/expert_<i>`
-        and `level_<l>/shared/expert_<i>`.
+      experts: a trunk for each level, in order; variables in `level_<l>/task_<task>/expert_<i>` and
+        `level_<l>/shared/expert_<i>`.
       num_native: the experts of a task at each level, at least 1.
       num_shared: the shared experts at each level, 0 for none.
       tower: built for each task on the last fusion; variables in `tower_<task>`. None hands the
@@ -55,7 +56,7 @@ class AdaTT(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        The experts of the last level, of all tasks, are what tasks share.
+        `Towers.shared` holds all experts of the last level.
         """
         counts = {f"task_{task}": self.num_native for task in tasks}
         counts |= {_SHARED: self.num_shared} if self.num_shared else {}
@@ -79,11 +80,11 @@ class AdaTT(types.Network):
     def _fuse(
         self, group: str, given: types.Tensors, found: types.Tensors, training: bool
     ) -> tf.Tensor:
-        """Weigh the experts of all groups and add those of this one, -> [B, H]."""
+        """Weigh the experts of all groups and add the group's own experts, -> [B, H]."""
         of_all = expert_groups.mix_experts(self.gate, group, given, found, list(found), training)
         native = found[group]
         count = native.shape[1]
-        if count == 1:  # A weight of one expert would only scale it.
+        if count == 1:  # A single weight would only scale the expert.
             return of_all + native[:, 0]
         start = tf1.constant_initializer(1 / count)
         weights = tf1.get_variable(f"{group}/native", [count], native.dtype, start)

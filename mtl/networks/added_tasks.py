@@ -1,4 +1,4 @@
-"""Tasks that are added to a network without a change of those that it has, to the bit.
+"""Networks that learn added tasks and keep the predictions of older tasks, to the bit.
 
 networks.Piggyback.network = @networks.SharedBottom()           # or networks.PackNet
 networks.Piggyback.added = ["loops"]
@@ -25,26 +25,26 @@ _log = logging.getLogger(__name__)
 _KERNELS = ("^network/(?!(.*/)?tower_).*kernel$",)
 
 View = Callable[[Any, str, Callable[..., Any], dict[str, Any]], Any]
-"""(kernel, its name, a getter, its settings) -> what a task has in its place."""
+"""(kernel, its name, a getter, its settings) -> the kernel that one task reads."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Piggyback(types.Network):
-    """h[t] = network with kernels W for tasks of before, with W (r[t] > threshold) for added ones.
+    """h[t] = network with kernels W for old tasks, with W (r[t] > threshold) for added tasks.
 
     A. Mallya et al., "Piggyback: Adapting a Single Network to Multiple Tasks by Learning to Mask
-    Weights", ECCV 2018, arXiv:1801.06519. Only the scores r[t], and the towers and heads of added
-    tasks, are trained; the gradient of a mask goes to its scores as it is. So tasks of before stay
-    as they were, to the bit, and an added task costs one bit for each weight that it masks. A run
-    of this kind starts from one of the other tasks, by a warm start.
+    Weights", ECCV 2018, arXiv:1801.06519. Training moves only the scores r[t], and the towers and
+    heads of added tasks. Scores get the gradient of their mask unchanged. So old tasks stay as they
+    were, to the bit, and an added task costs one bit for each weight that it masks. A run starts
+    from a run of the old tasks, by a warm start.
 
     Attributes:
-      network: run once for all tasks of before, and once for each added one.
-      added: the tasks that mask weights; at least one task stays that does not.
-      kernels: patterns (see `mtl.variables.patterns`) of what they mask; by default every kernel of
-        the network that is not of a tower. The scores are `<kernel>_mask_<task>`.
-      start: what scores start from.
-      threshold: above which score a weight is kept.
+      network: run once for all old tasks, and once for each added task.
+      added: the tasks that mask weights; at least one other task must remain.
+      kernels: patterns (see `mtl.variables.patterns`) of the masked kernels; by default all kernels
+        of the network except those in towers. The scores are `<kernel>_mask_<task>`.
+      start: the first value of all scores, above `threshold`.
+      threshold: an added task keeps the weights whose score is above it.
     """
 
     network: types.Network
@@ -62,20 +62,20 @@ class Piggyback(types.Network):
 
     @property
     def starts_from_run(self) -> bool:
-        """Whether a new run needs a warm start."""
+        """True if a new run needs a warm start."""
         return True
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Return what does not move beside the network: columns, and the heads of other tasks."""
+        """Return a freezing that also holds the columns and the heads of old tasks."""
         return _freeze_others(freezing, self.added)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Run the network, {column: [B, ...]} -> {task: [B, H]}.
 
-        Nothing is shared by tasks that are trained.
+        `Towers.shared` is empty, because trained tasks do not share outputs.
 
         Raises:
-          UserError: a task is unknown, none is left of before, or nothing is masked.
+          UserError: a task is unknown, all tasks are added, or the patterns match no kernel.
         """
         for task in self.added:
             checks.one_of("Piggyback.added", task, tasks)
@@ -106,21 +106,21 @@ class PackNet(types.Network):
     """h[t] = network with the kernels' weights of t and of all tasks before it, others 0.
 
     A. Mallya, S. Lazebnik, "PackNet: Adding Multiple Tasks to a Single Network by Iterative
-    Pruning", CVPR 2018, arXiv:1711.05769. Each run adds the last task of `order`: it trains the
-    weights that are free, and `Pruning` cuts a part of them, for later tasks. What a task keeps
-    never moves again: tasks of before stay as they were, to the bit. From the second task on a run
-    starts from the one before it, by a warm start, and everything else that they use stays too,
-    such as biases and norms.
+    Pruning", CVPR 2018, arXiv:1711.05769. Each run adds the last task of `order`: the run trains
+    the free weights, and `Pruning` cuts a part of them, for later tasks. The weights that a task
+    keeps never move again, so old tasks stay as they were, to the bit. From the second task on, a
+    run starts from the previous run, by a warm start. It also freezes all other variables that old
+    tasks use, such as biases and norms.
 
-    `Pruning.sparsity` is the share of all weights that is free in the end: less in each run. The
-    weights of a task are those above 0 in `<kernel>_of_<task>`. A run is refused if the one before
-    it has left no weight free.
+    `Pruning.sparsity` is the share of all weights that is free in the end; set less in each run. A
+    task owns the weights whose entry in `<kernel>_of_<task>` is above 0. A run fails if the
+    previous run left no weight free.
 
     Attributes:
       network: run once for each task.
-      order: all tasks, as they were added; the last one is trained.
-      kernels: patterns (see `mtl.variables.patterns`) of what they share out; by default every
-        kernel of the network that is not of a tower.
+      order: all tasks, in the order in which they were added; the run trains the last one.
+      kernels: patterns (see `mtl.variables.patterns`) of the kernels that tasks divide; by default
+        all kernels of the network except those in towers.
     """
 
     network: types.Network
@@ -132,11 +132,11 @@ class PackNet(types.Network):
 
     @property
     def starts_from_run(self) -> bool:
-        """Whether a new run needs a warm start."""
+        """True if a new run needs a warm start."""
         return len(self.order) > 1
 
     def hold(self, freezing: freezing_lib.Freezing) -> freezing_lib.Freezing:
-        """Return what does not move: all that tasks of before use."""
+        """Return a freezing that holds all that old tasks use."""
         if not self.starts_from_run:
             return freezing
         held = _freeze_others(freezing, self.order[-1:])
@@ -145,10 +145,10 @@ class PackNet(types.Network):
         return dataclasses.replace(held, entries=entries)
 
     def check_start(self, names: Collection[str], read: Callable[[str], Any]) -> None:
-        """Fail unless the run before has left weights free for the task that is added.
+        """Fail unless the previous run left weights free for the added task.
 
         Args:
-          names: of all variables of the run.
+          names: the names of all variables of the run.
           read: name -> the saved value that a variable starts from, or None.
         """
         *before, added = self.order
@@ -156,7 +156,7 @@ class PackNet(types.Network):
         free: dict[str, np.ndarray] = {}
         for kernel in [name.removesuffix(own) for name in names if name.endswith(own)]:
             owned = [read(pruned.owner_name(kernel, task)) for task in before]
-            # What the source does not tell belongs to the tasks of before.
+            # Without a saved mask, all weights belong to the old tasks.
             is_free = [np.zeros(1) if one is None else one == 0 for one in owned]
             free[kernel] = functools.reduce(np.multiply, is_free, np.ones(1))
         count, total = (int(sum(f(one) for one in free.values())) for f in (np.sum, np.size))
@@ -168,10 +168,10 @@ class PackNet(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Run the network, {column: [B, ...]} -> {task: [B, H]}.
 
-        Nothing is shared by tasks that are trained.
+        `Towers.shared` is empty, because only one task trains.
 
         Raises:
-          UserError: `order` does not name each task once, or nothing is shared out.
+          UserError: `order` does not name each task once, or the patterns match no kernel.
         """
         rule = f"name each task once, {list(tasks)}"
         checks.require(sorted(self.order) == sorted(tasks), "PackNet.order", rule, list(self.order))
@@ -180,13 +180,13 @@ class PackNet(types.Network):
             is_last = number == len(self.order)
             view = self._find_view(self.order[:number], is_last, training)
             with freezing_lib.hold_part(trainable=is_last):
-                # Before quantisation, whose scale is then that of what a task keeps.
+                # Before quantisation, so that its scale comes from the weights of the task.
                 stage = views.Stage.SHARED_OUT
                 towers |= _run_for(task, self, inputs, training, view, stage)
         return types.Towers({task: towers[task] for task in tasks})
 
     def _find_view(self, tasks: Sequence[str], is_last: bool, training: bool) -> View:
-        """Return what the last of `tasks` has of a kernel."""
+        """Return a function that gives the last of `tasks` its view of a kernel."""
 
         def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> Any:
             own = {
@@ -204,7 +204,7 @@ class PackNet(types.Network):
                 weights = tf.convert_to_tensor(kernel)
                 return tf.stop_gradient(weights) * tf.cast(_join(masks), weights.dtype)
             if training:
-                # Zeros are what is cut: at the end the others are those that the task keeps.
+                # Pruning sets cut weights to 0; the task keeps the other free weights.
                 kept = tf.cast(tf.not_equal(tf.convert_to_tensor(kernel), 0), tf.float32)
                 kept *= 1 - _join(masks[:-1]) if masks[:-1] else 1
                 assigned = masks[-1].assign(kept, read_value=False)
@@ -216,7 +216,7 @@ class PackNet(types.Network):
 
 @dataclasses.dataclass(frozen=True)
 class _Free:
-    """Moves the weights that no task of before keeps."""
+    """Masks the weights that old tasks do not keep: True for weights that may move."""
 
     tasks: Sequence[str]
 
@@ -227,7 +227,7 @@ class _Free:
 
 
 def _join(masks: Sequence[Any]) -> tf.Tensor:
-    """Return ones where one of the masks has one."""
+    """Return the union of masks of 0 and 1."""
     joined = tf.convert_to_tensor(masks[0])
     for mask in masks[1:]:
         joined = tf.maximum(joined, mask)
@@ -246,7 +246,7 @@ def _check_settings(part: Any, setting: str, tasks: Sequence[str]) -> None:
 def _freeze_others(
     freezing: freezing_lib.Freezing, moving: Collection[str]
 ) -> freezing_lib.Freezing:
-    """Freeze all beside the network, but for the heads of tasks that move."""
+    """Freeze all variables outside the network, except the heads of `moving` tasks."""
     others = f"^(?!network/|head/({'|'.join(map(re.escape, moving))})/)"
     frozen = [*freezing.frozen, others]
     return dataclasses.replace(freezing, frozen=frozen, batch_norm="inference")
@@ -260,7 +260,7 @@ def _run_for(
     view: View,
     stage: views.Stage,
 ) -> types.Tensors:
-    """Run the network of a part for one task, which has its view of the kernels.
+    """Run the network of a part for one task, with the task's view of the kernels.
 
     Raises:
       UserError: the part's patterns match no kernel.
@@ -270,7 +270,7 @@ def _run_for(
     def get(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         if not any(patterns.matches(pattern, name) for pattern in part.kernels):
             return getter(name, **settings)
-        with freezing_lib.release_part():  # By their entries it is said what moves of kernels.
+        with freezing_lib.release_part():  # `Freezing.entries` chooses the weights that move.
             kernel = getter(name, **settings)
             if kernel.shape.rank < 2:
                 return kernel
@@ -289,7 +289,7 @@ def _run_for(
 
 
 def _compare(scores: tf.Tensor, threshold: float) -> tf.Tensor:
-    """Return ones where scores are above a threshold, with the gradient of the scores."""
+    """Return 1 for scores above a threshold, else 0; the gradient passes to the scores as it is."""
 
     @tf.custom_gradient
     def binarise(scores: tf.Tensor):  # type: ignore[no-untyped-def]

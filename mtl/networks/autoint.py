@@ -20,18 +20,18 @@ class AutoInt:
     """e[l] = relu(attention(e[l-1]) + W[l] e[l-1]) over the columns as fields, joined at the end.
 
     W. Song et al., "AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural
-    Networks", CIKM 2019, arXiv:1810.11921. Each of the heads weighs the fields by a softmax of
-    `<query, key>`, without a scale, as there.
+    Networks", CIKM 2019, arXiv:1810.11921. As in the paper, each attention head weighs the fields
+    by a softmax of `<query, key>`, without a scale.
 
     Attributes:
-      num_layers: at least 1; variables in `layer_<l>`.
-      num_heads: at least 1.
+      num_layers: the number of attention layers, at least 1; variables in `layer_<l>`.
+      num_heads: the attention heads of each layer, at least 1.
       units: the width of each head.
-      dimension: the width of a field before the first layer; a column of another width is projected
-        (see `fields.stack_fields`). None takes columns as they are.
+      dimension: the width of a field before the first layer; other columns are projected to it (see
+        `fields.stack_fields`). None requires columns of equal width.
       dropout: the share of attention weights that are zeroed in training, in [0, 1).
-      residual: whether W[l] e[l-1] is added.
-      trainable: False leaves all of it as it is.
+      residual: True adds W[l] e[l-1].
+      trainable: False freezes all variables of the trunk.
     """
 
     num_layers: int = 2

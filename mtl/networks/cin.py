@@ -1,4 +1,4 @@
-"""Explicit feature interactions of a chosen degree, by element: the CIN of xDeepFM.
+"""The CIN of xDeepFM: products of up to a chosen number of features, by element.
 
 networks.SharedBottom.trunk = @networks.Parallel()
 networks.Parallel.trunks = [@networks.CIN(), @deep/networks.MLP()]       # xDeepFM
@@ -22,17 +22,17 @@ class CIN:
     """x[l][h] = activation(sum_(i, j) W[l][h, i, j] x[l-1][i] * x[0][j]), summed over the width.
 
     J. Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender
-    Systems", KDD 2018, arXiv:1803.05170: a compressed interaction network. x[0] are the columns as
-    fields of one width, and each layer adds a degree of interaction.
+    Systems", KDD 2018, arXiv:1803.05170: a compressed interaction network. x[0] holds the columns
+    as fields of the same width. Each layer adds a degree: its products have one more factor.
 
     Attributes:
-      layers: the feature maps of each layer, one at least; variables in `hidden_<l>`.
-      dimension: the width of a field; a column of another width is projected (see
-        `fields.stack_fields`). None takes columns as they are.
+      layers: the number of feature maps in each layer, at least one; variables in `hidden_<l>`.
+      dimension: the width of a field; columns of other widths are projected to it (see
+        `fields.stack_fields`). None requires columns of equal width.
       activation: a name in `mtl.layers.ACTIVATIONS`; the paper found "linear" to be best.
-      split_half: whether half of the maps of a layer go into the next one and half into the output,
-        as in the authors' code. The last layer gives all of its maps.
-      trainable: False leaves all of it as it is.
+      split_half: True sends half of a layer's maps to the next layer and half to the output, as in
+        the authors' code. The last layer always outputs all of its maps.
+      trainable: False freezes all variables of the trunk.
     """
 
     layers: Sequence[int] = (64, 64)
@@ -55,7 +55,7 @@ class CIN:
         """Run the trunk, {column: [B, D]} -> [B, maps of all layers]."""
         with freezing.hold_part(self.trainable):
             first = fields.stack_fields("CIN", inputs, self.dimension, training)
-            # The width goes before the fields: a layer is then one product of [B * width, maps].
+            # The width goes before the fields, so a layer is one matrix product for all rows.
             first = tf.transpose(first, [0, 2, 1])  # [B, width, F]
             hidden, outputs = first, []
             for index, size in enumerate(self.layers):

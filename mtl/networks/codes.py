@@ -1,4 +1,4 @@
-"""Representations of few values: the nearest of learnt codes, or classes that are drawn.
+"""Discrete representations: the nearest of learned codes, or drawn classes.
 
 networks.SharedBottom.trunk = @networks.Codes()
 networks.Codes.trunk = @networks.MLP()
@@ -33,23 +33,23 @@ class Codes:
     """q = e[k], k = argmin_k |z - e[k]|, z = trunk(x), with the gradient of q passed on to z.
 
     A. van den Oord, O. Vinyals, K. Kavukcuoglu, "Neural Discrete Representation Learning" (VQ-VAE),
-    2017, arXiv:1711.00937. Two auxiliary losses come with it: "codebook", `|stop(z) - e[k]|^2`,
-    which alone moves the codes, and "commitment", `|z - stop(e[k])|^2`, which moves the trunk; both
-    are sums over the values of a vector. Balancing sees them as tasks. Codes move by gradients, as
-    in the paper, and not by moving averages: so slices and replicas have the same codes.
+    2017, arXiv:1711.00937. The trunk emits two auxiliary losses: "codebook", `|stop(z) - e[k]|^2`,
+    alone moves the codes, and "commitment", `|z - stop(e[k])|^2`, moves the trunk. Both are sums
+    over the values of a vector. Balancing treats them like tasks. As in the paper, gradients move
+    the codes; moving averages would differ between slices and replicas.
 
-    The vector is cut into groups of equal size, each with codes of its own, so that it can take
-    `num_codes ^ num_groups` values; it is compared with all codes of its group. A code that is
-    never the nearest one gets no gradient and stays unused: the monitor `codes/<scope>/used` shows
-    the share of codes that a batch uses, and `codes/<scope>/perplexity` the exponential of their
-    entropy, both as means over the groups.
+    The vector z is cut into groups of equal size. Each group has its own codes, so z can take
+    `num_codes ^ num_groups` values. A code that is never the nearest gets no gradient and stays
+    unused. The monitor `codes/<scope>/used` shows the share of codes that a batch uses, and
+    `codes/<scope>/perplexity` the exponential of their entropy, both as means over the groups.
 
     Attributes:
-      trunk: what makes z; variables in `coded`.
-      num_codes: of each group, at least 2; variable `codes` [num_groups num_codes, H / num_groups].
-      num_groups: divides the width of the trunk.
+      trunk: computes z; variables in `coded`.
+      num_codes: the codes of each group, at least 2; variable `codes` [num_groups num_codes,
+        H / num_groups].
+      num_groups: the number of groups; it divides the width of the trunk.
       commitment: the weight of the commitment loss, at least 0; 0.25 in the paper.
-      shows_codes: whether predictions show the places of the codes, as `<scope>/code_id` [B,
+      shows_codes: True adds the indices of the codes to the predictions, as `<scope>/code_id` [B,
         num_groups].
     """
 
@@ -68,14 +68,14 @@ class Codes:
 
     @property
     def emitted_losses(self) -> Mapping[str, float]:
-        """The loss that moves the codes, and the one that holds the trunk near them."""
+        """The losses that move the codes and hold the trunk near them, {name: weight}."""
         return {_CODEBOOK: 1.0, _COMMITMENT: self.commitment}
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk and round it to codes, {column: [B, ...]} -> [B, H]."""
         with tf1.variable_scope("coded"):
             given = self._cut(self.trunk(inputs, training))  # [B, G, D]
-        # Inside goes on in the network; of outside losses are made, in 32 bits.
+        # The network goes on with `inside`; losses are computed from `outside`, in 32 bits.
         inside, outside = precision.share_output(given)
         near = 1 / self.num_codes
         shape = [self.num_groups * self.num_codes, given.shape[2]]
@@ -91,7 +91,7 @@ class Codes:
         chosen = tf.gather(codes, ids + first)
         _emit(_CODEBOOK, tf.stop_gradient(outside), precision.share_output(chosen)[1])
         _emit(_COMMITMENT, outside, tf.stop_gradient(chosen))
-        # The value is that of the code, to the bit, and the gradient that of the trunk's output.
+        # The value of the code, to the bit, with the gradient of the trunk's output.
         held = tf.stop_gradient(tf.cast(chosen, inside.dtype))
         joined = held + (inside - tf.stop_gradient(inside))
         return tf.reshape(joined, [-1, math.prod(given.shape[1:])])
@@ -109,17 +109,17 @@ class Codes:
 class Categories:
     """h = [c[1], c[2], ...], c[i] ~ Categorical(softmax(W[i] trunk(x) + b[i])), each one-hot.
 
-    Drawn in training as `layers.gumbel_softmax` says, with straight-through gradients; elsewhere
+    Training draws each c by `layers.gumbel_softmax`, with straight-through gradients; otherwise
     each c is its most likely class.
     E. Jang, S. Gu, B. Poole, "Categorical Reparameterization with Gumbel-Softmax", 2017,
     arXiv:1611.01144.
 
     Attributes:
-      trunk: what the classes depend on; variables in `categorised`, and of W and b in `logits`.
-      num_variables: how many c, at least 1.
-      num_classes: of each, at least 2.
-      temperature: above 0, or a schedule; never less than 0.01. Near 0 gradients are those of the
-        draw, and large.
+      trunk: computes the inputs of W; variables in `categorised`, and of W and b in `logits`.
+      num_variables: the number of variables c, at least 1.
+      num_classes: the classes of each variable, at least 2.
+      temperature: a number above 0, or a schedule, whose values are raised to 0.01 at least. Near 0
+        the softmax is close to the draw, but its gradients are large.
     """
 
     trunk: trunk_lib.Trunk
@@ -151,7 +151,7 @@ class Categories:
         if not callable(self.temperature):
             return self.temperature
         if not training:
-            return 1.0  # The most likely class is the same at any.
+            return 1.0  # The temperature does not change the most likely class.
         step = tf1.train.get_global_step().read_value()
         return tf.maximum(self.temperature(step), 0.01)
 
@@ -160,7 +160,7 @@ def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Te
     """Return the nearest code of each group, [B, G, D], [G K, D] -> int64 [B, G]."""
     groups = tf.transpose(tf.stop_gradient(vectors), [1, 0, 2])  # [G, B, D]
     own = tf.reshape(tf.stop_gradient(codes), [num_groups, -1, codes.shape[1]])  # [G, K, D]
-    # Without the squares of the vectors, which are the same for all codes.
+    # The squares of the vectors are left out: they are the same for all codes.
     products = tf.linalg.matmul(groups, own, transpose_b=True)
     distances = tf.reduce_sum(tf.square(own), 2)[:, tf.newaxis] - 2 * products
     return tf.transpose(tf.argmin(distances, 2))

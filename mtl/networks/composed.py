@@ -1,4 +1,4 @@
-"""Trunks made of trunks: side by side, or one on the other.
+"""Trunks that combine trunks: side by side, or one after the other.
 
 networks.SharedBottom.trunk = @networks.Parallel()
 networks.Parallel.trunks = [@networks.FM(), @deep/networks.MLP()]    # DeepFM
@@ -22,7 +22,7 @@ class Parallel:
     """h = [trunk[0](x), trunk[1](x), ...], joined.
 
     Attributes:
-      trunks: all read the same inputs; variables in `parallel_<i>`.
+      trunks: trunks that all read the same inputs; variables in `parallel_<i>`.
     """
 
     trunks: Sequence[trunk.Trunk]
@@ -31,7 +31,7 @@ class Parallel:
         trunk.check_trunks("Parallel.trunks", self.trunks)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Build the trunks, {column: [B, ...]} -> [B, the sum of their H], or maps joined so."""
+        """Build the trunks, {column: [B, ...]} -> [B, sum of H], or maps [B, H, W, sum of C]."""
         outputs = []
         for index, part in enumerate(self.trunks):
             with tf1.variable_scope(f"parallel_{index}"):
@@ -41,10 +41,10 @@ class Parallel:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stacked:
-    """h[i] = trunk[i](h[i-1]), from the columns on.
+    """h[i] = trunk[i](h[i-1]), the first trunk reads the columns.
 
     Attributes:
-      trunks: from the first, which alone reads the columns; variables in `stacked_<i>`.
+      trunks: the trunks in order; only the first reads the columns. Variables in `stacked_<i>`.
     """
 
     trunks: Sequence[trunk.Trunk]

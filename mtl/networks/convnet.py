@@ -19,20 +19,20 @@ from mtl.variables import freezing
 class Convnet:
     """Blocks of convolution, norm, activation and max-pooling, then fully connected layers.
 
-    Images of equal height and width are stacked along their channels. Inputs that are no images
-    join in front of the fully connected layers.
+    Images of equal height and width are stacked along their channels. Other inputs join the
+    flattened blocks, as inputs of the fully connected layers.
 
     Attributes:
-      filters: of each block.
+      filters: the number of filters of each block, at least one block.
       size: height and width of the kernels, in pixels.
-      padding: "same" keeps the borders, "valid" takes only places where a kernel fits, so that each
-        block loses `size - 1` of height and width.
+      padding: "same" keeps height and width; "valid" only takes places at which the kernel fits, so
+        each convolution loses `size - 1` of height and width.
       pool: each block's max-pooling divides height and width by this, rounding up; 1 for none.
-      layers: units of the fully connected layers on the flattened blocks; [] for none.
+      layers: the units of the fully connected layers; [] for none.
       activation: a name in `mtl.layers.ACTIVATIONS`.
-      dropout: share of the units of each fully connected layer that are zeroed in training.
-      batch_norm: normalises before each activation, in place of the bias.
-      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
+      dropout: the share of units of the fully connected layers zeroed in training, in [0, 1).
+      batch_norm: True normalises over the batch before each activation, in place of the bias.
+      trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
     filters: Sequence[int] = (32, 64)

@@ -1,4 +1,4 @@
-"""Cross layers: products of the inputs with learned maps of themselves, a degree a layer.
+"""Cross layers: products of the inputs with linear maps of them; each layer adds a degree.
 
 networks.SharedBottom.trunk = @networks.Parallel()
 networks.Parallel.trunks = [@networks.Cross(), @deep/networks.MLP()]     # DCN-v2
@@ -23,20 +23,21 @@ class Cross:
     """x[l+1] = x[0] * (W[l] x[l] + b[l]) + x[l], by element, on the columns joined.
 
     R. Wang et al., "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale
-    Learning to Rank Systems", WWW 2021, arXiv:2008.13535. With a rank, W = U V. With experts as
-    well, `x[l+1] = sum_e g[e](x[l]) x[0] * (U[e] act(C[e] act(V[e] x[l])) + b[l]) + x[l]`, where
-    act is tanh and g a softmax of a linear map.
+    Learning to Rank Systems", WWW 2021, arXiv:2008.13535. If `rank` is set, W = U V. With several
+    experts, `x[l+1] = sum_e g[e](x[l]) x[0] * (U[e] act(C[e] act(V[e] x[l])) + b[l]) + x[l]`; act
+    is tanh, and g a softmax of a linear map.
 
-    `gated` multiplies what is added to x[l] by `sigmoid(G[l] x[l])`: the gated cross of F. Wang et
-    al., "Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction", CIKM 2023,
-    arXiv:2311.04635.
+    `gated` multiplies the term that is added to x[l] by `sigmoid(G[l] x[l])`: the gated cross of F.
+    Wang et al., "Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction", CIKM
+    2023, arXiv:2311.04635.
 
     Attributes:
-      num_layers: at least 1; variables in `layer_<l>`.
-      rank: of W; None for a full matrix.
-      num_experts: of low rank, mixed by a gate; 1 for none, which has no act and no C.
-      gated: whether a gate weighs each new product; only without experts.
-      trainable: False leaves all of it as it is.
+      num_layers: the number of cross layers, at least 1; variables in `layer_<l>`.
+      rank: the rank of W, at least 1; None for a full matrix.
+      num_experts: the experts that a gate mixes; more than 1 need a `rank`. With 1 there is only W,
+        without act and C.
+      gated: True lets a gate weigh each new product; only with one expert.
+      trainable: False freezes all variables of the trunk.
     """
 
     num_layers: int = 3
@@ -76,7 +77,7 @@ class Cross:
         return added + hidden
 
     def _map(self, hidden: tf.Tensor, name: str, use_bias: bool) -> tf.Tensor:
-        """Apply W, of full or of low rank, [B, D] -> [B, D]."""
+        """Apply a map of full or of low rank, [B, D] -> [B, D]."""
         width = hidden.shape[-1]
         if self.rank is None:
             return layers.dense(hidden, width, name, use_bias=use_bias)
@@ -89,11 +90,11 @@ class Cross:
         count, rank, width = self.num_experts, cast(int, self.rank), hidden.shape[-1]
         logits = layers.dense(hidden, count, "gate", use_bias=False)
         weights = tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32)), hidden.dtype)
-        # All V side by side, and all U on each other: two products for all experts.
+        # The V of all experts are one matrix, and their U another: two products for all experts.
         low = tf.tanh(layers.dense(hidden, count * rank, "down", use_bias=False))
         low = tf.reshape(low, [-1, count, rank])
         initializer = tf1.glorot_uniform_initializer()
         core = tf1.get_variable("core/kernel", [count, rank, rank], hidden.dtype, initializer)
         low = tf.tanh(tf.einsum("ber,ers->bes", low, core)) * weights[..., tf.newaxis]
-        # The weights of the experts sum to 1, and so does their share of the bias.
+        # One bias serves all experts, because their weights sum to 1.
         return layers.dense(tf.reshape(low, [-1, count * rank]), width, "up")

@@ -1,4 +1,4 @@
-"""A network for each task, whose stages read from each other by learned weights.
+"""Cross-stitch networks: each task has a network, and learned weights mix their stages.
 
 networks.CrossStitch.stages = [@stage_0/networks.MLP(), @stage_1/networks.MLP()]
 networks.CrossStitch.own = 0.9
@@ -25,14 +25,15 @@ class CrossStitch(types.Network):
     """h[l][t] = sum_s a[l][t, s] f[l][s](h[l-1][s]).
 
     I. Misra, A. Shrivastava, A. Gupta, M. Hebert, "Cross-stitch Networks for Multi-task Learning",
-    CVPR 2016, arXiv:1604.03539. As there, a task starts with most of its own; its share of the
-    others' is divided equally among them.
+    CVPR 2016, arXiv:1604.03539. As in the paper, the stage of the task itself starts with the
+    largest weight, `own`; the stages of the other tasks share 1 - `own` equally.
 
     Attributes:
-      stages: one trunk for each stage, from the first; all tasks build it once more. Variables in
-        `stage_<l>/task_<task>`; those of the stitch behind it in `stitch_<l>`.
-      own: what a task starts with of its own stage, in (0, 1].
-      per_unit: a weight for each unit, as in the paper, or one for all units of a pair of tasks.
+      stages: a trunk for each stage, in order, built once for each task; variables in
+        `stage_<l>/task_<task>`. The weights a of a stage lie in `stitch_<l>`.
+      own: the first weight of a task's own stage, in (0, 1].
+      per_unit: True learns a weight for each unit, as in the paper; False learns one for all units
+        of a pair of tasks.
     """
 
     stages: Sequence[trunk.Trunk]
@@ -48,7 +49,7 @@ class CrossStitch(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        What the last stitch reads is what tasks share.
+        `Towers.shared` holds the inputs of the last stitch.
         """
         given: types.Tensors | list[tf.Tensor] = inputs
         for level, stage in enumerate(self.stages):
@@ -74,18 +75,18 @@ class Sluice(types.Network):
     """Cross-stitches between parts of the units, and a mixture of all stages at the end.
 
     S. Ruder, J. Bingel, I. Augenstein, A. Søgaard, "Latent Multi-task Architecture Learning", AAAI
-    2019, arXiv:1705.08142. The units of each stage are cut into subspaces, g of each of T tasks,
-    which a [T g, T g] matrix mixes; a task's tower is `sum_l b[t, l] h[l][t]`, at first the last
-    stage alone. A penalty, one of REGULARIZATION_LOSSES, keeps the subspaces of a task apart:
-    `orthogonality * sum |G_i' G_j|^2` over pairs. In the paper G are weights. Here they are the
-    subspaces' outputs in the batch, centred and divided by the root of its size, as a stage may be
-    any trunk.
+    2019, arXiv:1705.08142. The units of each stage are cut into g subspaces for each of T tasks,
+    and a [T g, T g] matrix mixes the subspaces. A task's tower is `sum_l b[t, l] h[l][t]`; b starts
+    with the last stage alone. A penalty in REGULARIZATION_LOSSES keeps the subspaces of a task
+    apart: `orthogonality * sum |G_i' G_j|^2` over pairs. In the paper G are weights. Here a stage
+    may be any trunk, so G are the outputs of the subspaces in the batch, centred and divided by the
+    square root of the batch size.
 
     Attributes:
-      stages: one trunk for each stage, from the first, of equally many units; all tasks build it
-        once more. Variables in `stage_<l>/task_<task>`, `stitch_<l>` and `mixture`.
+      stages: a trunk for each stage, in order, with equally many units, built once for each task.
+        Variables in `stage_<l>/task_<task>`, `stitch_<l>` and `mixture`.
       num_subspaces: g, at least 1; it divides the units.
-      own: what a subspace starts with of itself, in (0, 1].
+      own: the first weight of a subspace for itself, in (0, 1].
       orthogonality: the factor of the penalty, at least 0.
     """
 
@@ -104,10 +105,10 @@ class Sluice(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        What the last stitch reads is what tasks share.
+        `Towers.shared` holds the inputs of the last stitch.
 
         Raises:
-          UserError: the stages differ in units, or the subspaces do not divide them.
+          UserError: the stages differ in units, or `num_subspaces` does not divide them.
         """
         given: types.Tensors | list[tf.Tensor] = inputs
         stitched: list[tf.Tensor] = []
@@ -139,12 +140,12 @@ class Sluice(types.Network):
         return tf.reshape(tf.linalg.matmul(weights, parts), [-1, count, units])
 
     def _penalise(self, means: types.Tensors) -> tf.Tensor:
-        """Return the penalty by the first and second moments of the subspaces, a scalar."""
+        """Compute the penalty from the first and second moments of the subspaces, a scalar."""
         covariances = means["products"] - _multiply_pairs(means["values"], self.num_subspaces)
         return self.orthogonality * tf.cast(tf.reduce_sum(covariances**2), tf.float32)
 
     def _mix_stages(self, stitched: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Mix the stages of each task, L of [B, T, H] -> [B, T, H]; at first the last one alone."""
+        """Mix the stages of each task, L of [B, T, H] -> [B, T, H]; starts with the last stage."""
         count, last = stitched[-1].shape[1], len(stitched) - 1
         start = np.eye(len(stitched))[[last] * count]
         weights = _get_weights("mixture", start, stitched[-1].dtype)
@@ -158,14 +159,14 @@ def _compute_moments(parts: tf.Tensor, num_subspaces: int) -> dict[str, tf.Tenso
     centred = tf.reshape(values - means, [-1, *_split(parts, num_subspaces)])
     size = tf.cast(tf.shape(values)[0], tf.float32)
     products = tf.einsum("btik,btjl->tijkl", centred, centred) / size
-    # The means of float32 would leave nothing of a covariance that is small beside them.
+    # In float32, a covariance that is small beside the means would be lost to rounding.
     means = tf.cast(means, tf.float64)
     products = tf.cast(products, tf.float64) * _choose_pairs(num_subspaces)
     return {"values": means, "products": products + _multiply_pairs(means, num_subspaces)}
 
 
 def _multiply_pairs(means: tf.Tensor, num_subspaces: int) -> tf.Tensor:
-    """Multiply the means of each two subspaces of a task, [T g, K] -> [T, g, g, K, K]."""
+    """Multiply the means of each pair of subspaces of a task, [T g, K] -> [T, g, g, K, K]."""
     means = tf.reshape(means, _split(means, num_subspaces))
     return tf.einsum("tik,tjl->tijkl", means, means) * _choose_pairs(num_subspaces)
 
@@ -195,7 +196,7 @@ def _build_stage(
 
 
 def _first_weights(count: int, parts: int, own: float) -> np.ndarray:
-    """Return what each of `count` tasks' parts starts with of all, rows that sum to 1."""
+    """Return the first weights of all parts of `count` tasks, [T g, T g]; each row sums to 1."""
     size = count * parts
     if size == 1:
         return np.ones([1, 1])

@@ -1,4 +1,4 @@
-"""Experts in groups, such as those of a task and those that all tasks share.
+"""Experts in groups: usually a group for each task, and a group that all tasks share.
 
 found = expert_groups.build_experts(expert, given, {"task_a": 2, "shared": 1}, training)
 mixed = expert_groups.mix_experts(gate, "task_a", given, found, ["task_a", "shared"], training)
@@ -25,14 +25,14 @@ def build_experts(
     """Build the experts of every group: {group: [B, D]} -> {group: [B, E, H]}.
 
     Args:
-      expert: one of them; variables in `<group>/expert_<i>`.
-      given: what the experts of each group see.
-      counts: how many experts each group has; a group of none is left out.
+      expert: the trunk that each expert builds; variables in `<group>/expert_<i>`.
+      given: the inputs of the experts of each group.
+      counts: the number of experts of each group; groups with 0 are left out.
       training: as for the network.
-      columns: what all experts see in place of `given`; None for `given`.
+      columns: inputs of all experts in place of `given`; None takes `given`.
     """
     found: dict[str, tf.Tensor] = {}
-    # Under a surgery each group is built by itself: one may belong to a single task.
+    # A surgery needs separate groups, because a group may belong to a single task.
     for together in trunk.group_tasks([group for group in given if counts[group]]):
         experts = [(group, i) for group in together for i in range(counts[group])]
         scopes = [f"{group}/expert_{i}" for group, i in experts]
@@ -54,11 +54,11 @@ def mix_experts(
     """Weigh the experts of some groups for one group: {group: [B, E, H]} -> [B, H].
 
     Args:
-      gate: weighs them; variables in `<group>/gate`.
-      group: whose mixture it is.
-      given: what the gate of each group sees, {group: [B, D]}.
+      gate: weighs the experts; variables in `<group>/gate`.
+      group: the group that gets the mixture.
+      given: the inputs of the gate of each group, {group: [B, D]}.
       found: the experts of all groups.
-      seen: the groups whose experts it weighs; one without experts is left out.
+      seen: the groups whose experts are weighed; groups without experts are left out.
       training: as for the network.
     """
     others = [other for other in seen if other in found]

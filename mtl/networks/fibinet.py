@@ -23,15 +23,15 @@ class FiBiNET:
 
     T. Huang, Z. Zhang, J. Zhang, "FiBiNET: Combining Feature Importance and Bilinear feature
     Interaction for Click-Through Rate Prediction", RecSys 2019, arXiv:1905.09433. v are the columns
-    as fields of one width, and w their weights by a squeeze-and-excitation network on the mean of
-    each field: `relu(B relu(A mean(v)))`.
+    as fields of the same width. A squeeze-and-excitation network computes their weights w from the
+    mean of each field: `relu(B relu(A mean(v)))`.
 
     Attributes:
-      dimension: the width of a field; a column of another width is projected (see
-        `fields.stack_fields`). None takes columns as they are.
-      reduction: A has the number of fields divided by it units, one at least.
+      dimension: the width of a field; columns of other widths are projected to it (see
+        `fields.stack_fields`). None requires columns of equal width.
+      reduction: A has `fields // reduction` units, at least one.
       bilinear: "all" has one W, "each" one for each field i, "interaction" one for each pair.
-      trainable: False leaves all of it as it is.
+      trainable: False freezes all variables of the trunk.
     """
 
     dimension: int | None = 8
@@ -67,7 +67,7 @@ class FiBiNET:
         return stacked * weights[..., tf.newaxis]
 
     def _multiply_pairs(self, stacked: tf.Tensor, name: str) -> tf.Tensor:
-        """Return (v[i] W) * v[j] of all pairs, [B, F, D] -> [B, F (F - 1) / 2, D]."""
+        """Compute (v[i] W) * v[j] for all pairs, [B, F, D] -> [B, F (F - 1) / 2, D]."""
         count, width = stacked.shape[1:]
         pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
         left, right = (tf.gather(stacked, list(side), axis=1) for side in zip(*pairs, strict=True))

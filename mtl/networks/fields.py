@@ -1,4 +1,4 @@
-"""Columns by name, and as fields: vectors of one width, which feature interactions compare.
+"""Chooses columns by name, and stacks them as fields: vectors of equal width for interactions.
 
 stacked = fields.stack_fields("FM", inputs, 8, training)                    # [B, F, 8]
 chosen = fields.choose_columns("PEPNet.domain", ["hashed_*"], inputs)       # {column: [B, D]}
@@ -23,7 +23,7 @@ def check_dimension(where: str, dimension: int | None) -> None:
 
 
 def check_patterns(where: str, patterns: Sequence[str]) -> None:
-    """Fail unless `patterns` is a list of names, in which `*` stands for anything."""
+    """Fail unless `patterns` is a list of names, in which `*` matches any text."""
     checks.is_a(where, patterns, (list, tuple), "be a list of columns")
     for pattern in patterns:
         checks.is_a(where, pattern, str, "hold names of columns")
@@ -31,10 +31,10 @@ def check_patterns(where: str, patterns: Sequence[str]) -> None:
 
 
 def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T]) -> dict[str, T]:
-    """Return the columns that a pattern names, in the order of the inputs.
+    """Return the columns that match a pattern, in the order of the inputs.
 
     Raises:
-      UserError: a pattern names no column.
+      UserError: a pattern matches none of the columns.
     """
     for pattern in patterns:
         is_one = any(fnmatch.fnmatchcase(column, pattern) for column in inputs)
@@ -52,18 +52,18 @@ def stack_fields(
 ) -> tf.Tensor:
     """Stack the columns in the order given, {column: [B, D]} -> [B, F, dimension].
 
-    A column of another width than `dimension` is multiplied by a matrix without a bias, which lies
-    in `field_<column>/projection/kernel`: a number scales a vector, as in factorisation machines.
+    A matrix without a bias, `field_<column>/projection/kernel`, projects each column whose width
+    differs from `dimension`. So a number scales a vector, as in factorisation machines.
 
     Args:
-      kind: the trunk that reads them, for errors.
-      inputs: vectors alone.
-      dimension: the width of a field; None takes columns as they are.
+      kind: the trunk that reads the fields, for errors.
+      inputs: columns that are vectors.
+      dimension: the width of a field; None requires columns of equal width.
       training: as for the trunk.
 
     Raises:
-      UserError: there are fewer than two columns, one is an image, or widths differ and `dimension`
-        is None.
+      UserError: there are fewer than two columns, a column is not a vector, or widths differ and
+        `dimension` is None.
     """
     columns = list(inputs)
     fix = "It compares columns with each other."
@@ -93,7 +93,7 @@ def require_vectors(kind: str, column: str, value: tf.Tensor) -> None:
 def _project(
     inputs: types.Tensors, columns: Sequence[str], dimension: int, training: bool
 ) -> list[tf.Tensor]:
-    """Project columns of one width, {column: [B, D]} -> F of [B, dimension]."""
+    """Project columns of equal width, {column: [B, D]} -> F of [B, dimension]."""
     scopes = [f"field_{column}" for column in columns]
     values = [inputs[column] for column in columns]
     return copies.dense(values, dimension, "projection", scopes, training, use_bias=False)

@@ -1,4 +1,4 @@
-"""Two MLPs that see differently gated inputs, and the products of what they say.
+"""Two MLPs on differently gated inputs, and the products of their outputs.
 
 networks.SharedBottom.trunk = @networks.FinalMLP()
 networks.FinalMLP.streams = [@first/networks.MLP(), @second/networks.MLP()]
@@ -22,18 +22,18 @@ class FinalMLP:
     """h = [o1, o2, o1[k]' W[k] o2[k] for each head k], o = stream(2 sigmoid(gate(context)) * x).
 
     K. Mao et al., "FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction", AAAI 2023,
-    arXiv:2304.00902. o[k] is the k-th part of a stream's output. The paper adds up linear terms and
-    products to one logit, `b + w1' o1 + w2' o2 + sum_k o1[k]' W[k] o2[k]`; here a linear head does,
-    and may weigh each product.
+    arXiv:2304.00902. o[k] is the k-th part of a stream's output. The paper adds linear terms and
+    products to a logit, `b + w1' o1 + w2' o2 + sum_k o1[k]' W[k] o2[k]`. Here a linear head adds
+    them, and also learns a weight for each product.
 
     Attributes:
-      streams: two trunks, on the gated columns, joined; variables in `stream_<i>`.
-      contexts: the columns that each gate sees, by name, where `*` stands for anything. An empty
-        list stands for a learned vector, the same for all rows, as in the paper. Variables in
-        `gate_<i>`.
+      streams: two trunks on the gated, joined columns; variables in `stream_<i>`.
+      contexts: names of the columns that each gate sees, in which `*` matches any text. With an
+        empty list the gate sees a learned vector, the same for all rows, as in the paper. Variables
+        in `gate_<i>`.
       gate_units: the hidden units of a gate, at least 1.
-      num_heads: into how many parts outputs are cut, at least 1; it divides their units.
-      trainable: False leaves all of it as it is.
+      num_heads: the number of parts of each stream's output, at least 1; it divides their units.
+      trainable: False freezes all variables of the trunk.
     """
 
     streams: Sequence[trunk.Trunk]
@@ -58,7 +58,8 @@ class FinalMLP:
         """Run the trunk, {column: [B, ...]} -> [B, H1 + H2 + num_heads].
 
         Raises:
-          UserError: a context names no column, or the heads do not divide a stream's units.
+          UserError: a context matches none of the columns, or `num_heads` does not divide the
+            units of a stream.
         """
         joined = trunk.join_columns("FinalMLP", inputs)
         with freezing.hold_part(self.trainable):
@@ -74,7 +75,7 @@ class FinalMLP:
             return tf.concat([*outputs, self._multiply(*outputs)], axis=1)
 
     def _gate(self, joined: tf.Tensor, context: types.Tensors) -> tf.Tensor:
-        """Return the weights of the inputs, [B, D] or [1, D] in (0, 1)."""
+        """Compute the weights of the inputs, [B, D] or [1, D] in (0, 1)."""
         if context:
             seen = trunk.join_columns("FinalMLP", context)
         else:
@@ -84,7 +85,7 @@ class FinalMLP:
         return layers.dense(hidden, joined.shape[-1], "scale", tf.sigmoid)
 
     def _multiply(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-        """Return the bilinear product of each head, [B, H1], [B, H2] -> [B, num_heads]."""
+        """Compute the bilinear product of each head, [B, H1], [B, H2] -> [B, num_heads]."""
         count, parts = self.num_heads, []
         for output in (first, second):
             units = output.shape[-1]

@@ -17,15 +17,15 @@ from mtl.variables import freezing
 class FM:
     """h = [x, ((sum_i v[i])^2 - sum_i v[i]^2) / 2]: columns, and the sum of v[i] * v[j] over pairs.
 
-    S. Rendle, "Factorization Machines", ICDM 2010, https://doi.org/10.1109/ICDM.2010.127. A linear
-    head on it is a factorisation machine of its task: its weights on x are the linear terms. Rendle
-    adds up the products of a pair, which is a weight of 1 on each; a head may learn others.
+    S. Rendle, "Factorization Machines", ICDM 2010, https://doi.org/10.1109/ICDM.2010.127. With a
+    linear head, the trunk is a factorisation machine: the head's weights on x are the linear terms.
+    Rendle adds the elements of v[i] * v[j] with weight 1; here the head learns their weights.
 
     Attributes:
-      dimension: the width of v; a column of another width is projected (see `fields.stack_fields`).
-        None takes columns as they are.
-      linear: whether x is part of the output.
-      trainable: False leaves all of it as it is.
+      dimension: the width of v; columns of other widths are projected to it (see
+        `fields.stack_fields`). None requires columns of equal width.
+      linear: True adds x to the output.
+      trainable: False freezes all variables of the trunk.
     """
 
     dimension: int | None = 8
@@ -38,7 +38,7 @@ class FM:
         checks.is_a("FM.linear", self.linear, bool, "be True or False")
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Run the trunk, {column: [B, D]} -> [B, dimension], with the sum of all D before it."""
+        """Run the trunk, {column: [B, D]} -> [B, sum of all D + dimension], or [B, dimension]."""
         with freezing.hold_part(self.trainable):
             stacked = fields.stack_fields("FM", inputs, self.dimension, training)
         pairs = (tf.reduce_sum(stacked, axis=1) ** 2 - tf.reduce_sum(stacked**2, axis=1)) / 2

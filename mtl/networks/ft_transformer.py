@@ -24,28 +24,28 @@ class FTTransformer:
     """h = relu(norm(z[cls])), z = z + attention(norm(z)), z = z + feed_forward(norm(z)), ...
 
     Y. Gorishniy, I. Rubachev, V. Khrulkov, A. Babenko, "Revisiting Deep Learning Models for Tabular
-    Data", NeurIPS 2021, arXiv:2106.11959. Each column is a token, projected to `dimension` where
-    its width is another one, plus a bias of its own. A learned token joins them, and what becomes
-    of it is the output. As there, the first block does not normalise what its attention reads. The
-    feed-forward layer is `W2 (a * gate(b))` with `[a, b] = W1 z`.
+    Data", NeurIPS 2021, arXiv:2106.11959. Each column becomes a token, plus a bias for this column;
+    columns of other widths are projected to `dimension`. A learned token, `cls`, joins them, and
+    its last state is the output. As in the paper, the first block does not normalise the inputs of
+    its attention. The feed-forward layer is `W2 (a * gate(b))` with `[a, b] = W1 z`.
 
-    The order of the columns plays no part. The work grows with the square of their number.
+    The order of the columns does not matter. The work grows with the square of their number.
 
     Unlike in the paper, kernels start Glorot-uniform. The last block computes the learned token
-    alone: nothing would read what becomes of the others.
+    only, because the output does not depend on the others.
 
     Attributes:
-      dimension: of a token, a multiple of `num_heads`. The paper has 192.
-      num_blocks: at least 1; variables in `block_<i>`.
-      num_heads: of the attention.
-      feed_forward_factor: the hidden units of the feed-forward layer over `dimension`.
+      dimension: the width of a token, a multiple of `num_heads`. The paper has 192.
+      num_blocks: the number of blocks, at least 1; variables in `block_<i>`.
+      num_heads: the heads of each attention, at least 1.
+      feed_forward_factor: the hidden units of the feed-forward layer, divided by `dimension`.
       activation: the gate of the feed-forward layer, "reglu" as in the paper, or "swiglu".
-      attention_dropout: share of the attention weights that are zeroed in training, in [0, 1).
-      feed_forward_dropout: likewise of the hidden units.
-      residual_dropout: likewise of what a block adds.
-      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
+      attention_dropout: the share of attention weights that are zeroed in training, in [0, 1).
+      feed_forward_dropout: the share of hidden units that are zeroed in training, in [0, 1).
+      residual_dropout: the share of zeroed values in the outputs that a block adds, in [0, 1).
+      trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
 
-    Biases of columns lie in `field_<column>/bias`, the learned token in `cls`.
+    Biases of columns lie in `field_<column>/bias`, and the learned token lies in `cls`.
     """
 
     dimension: int = 64
@@ -79,7 +79,7 @@ class FTTransformer:
         with freezing.hold_part(self.trainable):
             tokens = self._tokens(inputs, training)
             count = tokens.shape[1]
-            # Rows of tokens: a matrix times a batch of matrices would keep a gradient for each.
+            # As rows [B T, D]: from [B, T, D], each example would keep a gradient of the kernel.
             rows = tf.reshape(tokens, [-1, self.dimension])
             for index in range(self.num_blocks):
                 with tf1.variable_scope(f"block_{index}"):
@@ -89,9 +89,9 @@ class FTTransformer:
             return tf.nn.relu(layers.layer_norm(rows, "norm"))
 
     def _tokens(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Return the tokens, {column: [B, D]} -> [B, 1 + F, dimension], the learned one first."""
+        """Build the tokens, {column: [B, D]} -> [B, 1 + F, dimension], the learned token first."""
         stacked = fields.stack_fields("FTTransformer", inputs, self.dimension, training)
-        # As in the authors' code, so that tokens differ from the start.
+        # Random biases, as in the authors' code, make tokens differ from the start.
         bound = self.dimension**-0.5
         uniform = tf1.random_uniform_initializer(-bound, bound)
         biases = []
@@ -106,13 +106,13 @@ class FTTransformer:
     def _attend(
         self, rows: tf.Tensor, count: int, has_norm: bool, is_last: bool, training: bool
     ) -> tf.Tensor:
-        """Add what tokens take of each other.
+        """Add the attention of tokens to each other, -> [B T, dimension] or [B, dimension].
 
         Args:
           rows: [B T, dimension], T tokens of each example.
           count: T.
-          has_norm: whether the tokens are normalised first.
-          is_last: whether the first token alone attends: [B, dimension] come back.
+          has_norm: True normalises the tokens first.
+          is_last: True if only the first token attends: the result is [B, dimension].
           training: as for the trunk.
         """
         given = layers.layer_norm(rows, "attention_norm") if has_norm else rows
@@ -132,7 +132,7 @@ class FTTransformer:
         return rows + layers.dropout(added, self.residual_dropout, "attention_residual", training)
 
     def _feed_forward(self, rows: tf.Tensor, training: bool) -> tf.Tensor:
-        """Add what a token makes of itself, [N, dimension] -> [N, dimension]."""
+        """Add the feed-forward layer of each token, [N, dimension] -> [N, dimension]."""
         given = layers.layer_norm(rows, "feed_forward_norm")
         hidden = layers.dense(given, 2 * self._hidden_units, "feed_forward/hidden")
         values, gates = tf.split(hidden, 2, axis=1)

@@ -1,4 +1,4 @@
-"""How much a task takes of each expert, and what is shown of it.
+"""Gates weigh experts for each task, and monitors show their weights.
 
 scopes, names = ["gate_income", "gate_age"], ["expert_0", "expert_1", "expert_2"]
 mixed = gates.build_mixtures(gates.Softmax(), inputs, experts, scopes, names, training)
@@ -23,7 +23,7 @@ tf1 = tf.compat.v1
 
 
 class Gate(Protocol):
-    """Weighs experts, for each example anew."""
+    """Weighs experts, separately for each example."""
 
     def __call__(
         self, inputs: tf.Tensor, scopes: Sequence[str], num_experts: int, training: bool
@@ -37,11 +37,11 @@ class Softmax:
 
     Attributes:
       layers: units of hidden layers before W, with ReLU; none by default.
-      temperature: above 0; below 1 sharpens.
-      dropout: the share of experts that a training step leaves out, in [0, 1). The weights of the
-        others are divided by their sum; where all are left out, all stay. It keeps a gate from
-        relying on one expert (Z. Zhao et al., "Recommending What Video to Watch Next", RecSys 2019,
-        https://doi.org/10.1145/3298689.3346997, section 4.2.1, with 0.1).
+      temperature: a number above 0; values below 1 sharpen the weights.
+      dropout: the share of experts that a training step drops for each example, in [0, 1). The
+        other weights are divided by their sum; if all experts are dropped, all stay. Dropout keeps
+        a gate from relying on one expert (Z. Zhao et al., "Recommending What Video to Watch Next",
+        RecSys 2019, https://doi.org/10.1145/3298689.3346997, section 4.2.1, with 0.1).
     """
 
     layers: Sequence[int] = ()
@@ -72,7 +72,7 @@ class Softmax:
         drawn = draws.draw_uniform(tf.shape(weights), draws.make_step_seed(f"{scope}/drop"))
         kept = tf.where(drawn >= self.dropout, weights, tf.zeros_like(weights))
         total = tf.reduce_sum(kept, axis=-1, keepdims=True)
-        # Divided where the sum is 0, both branches of the `where` would have a NaN in the gradient.
+        # A division by 0 would give NaN gradients even in the branch that `where` does not take.
         is_empty = tf.equal(total, 0)
         safe = tf.where(is_empty, tf.ones_like(total), total)
         return tf.where(is_empty, weights, kept / safe)
@@ -83,22 +83,22 @@ class DSelectK:
     """Chooses k of E experts with binary codes that training can move: `sum_i p_i r(s(z_i))`.
 
     H. Hazimeh et al., "DSelect-k: Differentiable Selection in the Mixture of Experts with
-    Applications to Multi-Task Learning", NeurIPS 2021, arXiv:2106.03760. Each of k selectors has a
-    number z for each of the log2(E) bits of an expert's place, rounded up. The smooth step s turns
-    it into the probability of a 1 (0 below -gamma/2, 1 above gamma/2, a cubic between), r(e) is the
-    product over the bits, and p the softmax of k numbers. Both come from the inputs by a linear
-    map, and are plain variables where `static` is True.
+    Applications to Multi-Task Learning", NeurIPS 2021, arXiv:2106.03760. The index of an expert has
+    log2(E) bits, rounded up, and each of k selectors has a number z for each bit. The smooth step s
+    turns z into the probability that the bit is 1: 0 below -gamma/2, 1 above gamma/2, and a cubic
+    between. r(e) is the product over the bits, and p the softmax of k numbers. A linear map of the
+    inputs gives z and these numbers; with `static` they are variables.
 
-    An entropy penalty, added to REGULARIZATION_LOSSES, makes each selector settle on one expert:
-    `entropy * sum_i H(r_i)`, a mean over the batch. Where E is no power of 2, codes that stand for
-    no expert are penalised too, by `1 / sum_e r(e)` with the same factor (appendix of the paper).
-    Unlike in the paper, the weights of the experts are then divided by their sum.
+    An entropy penalty in REGULARIZATION_LOSSES makes each selector settle on one expert:
+    `entropy * sum_i H(r_i)`, a mean over the batch. If E is not a power of 2, some codes do not
+    stand for an expert. `1 / sum_e r(e)` with the same factor penalises them (appendix of the
+    paper). Unlike in the paper, the weights of the experts are divided by their sum.
 
     Attributes:
-      k: how many experts a gate takes at most, at least 1.
+      k: the greatest number of experts that a gate takes, at least 1.
       gamma: the width of the smooth step, above 0.
       entropy: the factor of the penalty, at least 0.
-      static: whether a gate chooses the same experts for every example.
+      static: True chooses the same experts for every example.
     """
 
     k: int = 2
@@ -118,7 +118,7 @@ class DSelectK:
         """Build a gate in each scope: [B, D] -> [B, N, E], of which the experts' E sum to 1.
 
         Raises:
-          UserError: k is more than the experts.
+          UserError: k is above the number of experts.
         """
         fits = self.k <= num_experts
         checks.require(fits, "DSelectK.k", f"be at most {num_experts}, the experts", self.k)
@@ -142,7 +142,7 @@ class DSelectK:
             tf1.add_to_collection(
                 tf1.GraphKeys.REGULARIZATION_LOSSES, self.entropy * self._penalty(chosen)
             )
-        # Codes of no expert may hold some of the probability: the rest is what counts.
+        # Unused codes may hold some of the probability, so divide the rest by its sum.
         weights = tf.reduce_sum(shares[:, :, tf.newaxis] * chosen, axis=1)
         total = tf.reduce_sum(weights, axis=-1, keepdims=True)
         spread = tf.fill(tf.shape(weights), 1 / num_experts)
@@ -151,7 +151,7 @@ class DSelectK:
 
     def _numbers(self, inputs: tf.Tensor, count: int, name: str) -> tf.Tensor:
         """Return `count` numbers for each example, [B, count]."""
-        # Small and different numbers: at 0 all selectors would choose alike, and stay alike.
+        # Small, different numbers: selectors that start equal would stay equal.
         uniform = tf1.random_uniform_initializer(-self.gamma / 100, self.gamma / 100)
         if self.static:
             numbers = tf1.get_variable(name, [count], tf.float32, uniform)
@@ -162,7 +162,7 @@ class DSelectK:
             return tf.linalg.matmul(inputs, kernel) + bias
 
     def _penalty(self, chosen: tf.Tensor) -> tf.Tensor:
-        """Return the entropy of the selectors, [B, k, E] -> a scalar, and what no expert has."""
+        """Compute the selectors' entropy and the penalty of unused codes, [B, k, E] -> scalar."""
         total = tf.maximum(tf.reduce_sum(chosen, axis=-1), _LEAST)
         shares = chosen / total[..., tf.newaxis]
         logarithms = tf.math.log(tf.maximum(shares, _LEAST))
@@ -179,7 +179,7 @@ _SHOWN_ROWS = 128
 def smooth_step(numbers: tf.Tensor, gamma: float) -> tf.Tensor:
     """Return 0 below -gamma/2, 1 above gamma/2, and a cubic with a continuous slope between.
 
-    `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2`; its derivative is 0 outside of the interval.
+    The cubic is `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2`; outside the derivative is 0.
     """
     bounded = tf.clip_by_value(numbers / gamma, -0.5, 0.5)
     return -2 * bounded**3 + 1.5 * bounded + 0.5
@@ -196,15 +196,15 @@ def build_mixtures(
     """Build a gate in each scope, and weigh the experts by it: [B, D] -> N of [B, H].
 
     Args:
-      gate: weighs.
-      inputs: what the gates see.
-      experts: [B, E, H].
-      scopes: N, of the gates.
-      names: E, which monitors call the experts by.
+      gate: weighs the experts.
+      inputs: the inputs of the gates, [B, D].
+      experts: the outputs of the experts, [B, E, H].
+      scopes: N scopes, one for each gate.
+      names: E names of the experts, for monitors.
       training: as for the gate.
 
     Raises:
-      UserError: the gate gives weights of other experts than there are.
+      UserError: the weights of the gate are not [B, N, E].
     """
     weights = gate(inputs, scopes, len(names), training)
     shape, kind = [len(scopes), len(names)], type(gate).__name__
@@ -212,7 +212,7 @@ def build_mixtures(
     fits = weights.shape[1:].as_list() == shape
     checks.require(fits, f"{kind} weights", rule, tuple(weights.shape))
     _monitor(scopes, names, weights, experts, training)
-    # One small product an example; a sum over experts would build N times their outputs.
+    # One small product for each example; a sum over experts would build N copies of them.
     return tf.unstack(tf.linalg.matmul(weights, experts), len(scopes), axis=1)
 
 
@@ -223,19 +223,20 @@ def _monitor(
     experts: tf.Tensor,
     training: bool,
 ) -> None:
-    """Show what gates do in a training step, for TensorBoard.
+    """Show the behaviour of gates in a training step, for TensorBoard.
 
-    `gate/<scope>/<expert>` is the mean weight of an expert, `gate/<scope>/entropy` the mean entropy
-    of the weights as a share of the greatest possible, `gate/<scope>/dead_units` the share of the
-    units of its experts that are 0 for all of 128 examples, and `gate/<scope>/similarity` the mean
-    cosine of pairs of experts over these: 1 where all experts say the same.
+    `gate/<scope>/<expert>` is the mean weight of an expert. `gate/<scope>/entropy` is the mean
+    entropy of the weights, divided by its greatest possible value. `gate/<scope>/dead_units` is the
+    share of the experts' units that are 0 for all of the first 128 examples.
+    `gate/<scope>/similarity` is the mean cosine of pairs of experts over these examples: 1 if all
+    outputs are proportional.
 
     Args:
-      scopes: N, of the gates.
-      names: E, of the experts.
+      scopes: N scopes of the gates.
+      names: E names of the experts.
       weights: [B, N, E].
       experts: [B, E, H].
-      training: nothing is shown outside of training.
+      training: False adds no monitors.
     """
     if not training:
         return
@@ -249,7 +250,7 @@ def _monitor(
 
 
 def _describe(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
-    """Return what is shown of each gate: [B, N, E], [B, E, H] -> [N (E + 3)]."""
+    """Compute the monitors of each gate: [B, N, E], [B, E, H] -> [N (E + 3)]."""
     weights, experts = (tf.cast(x, tf.float32) for x in (weights, experts))
     num_gates, num_experts = weights.shape[1:]
     means = tf.reduce_mean(weights, axis=0)

@@ -1,4 +1,4 @@
-"""Experts in a hierarchy: of all tasks, of groups of tasks and of single tasks, each kept alive.
+"""HoME: experts of all tasks, of groups of tasks and of single tasks, all kept alive.
 
 networks.HoME.groups = {"watch": ["view", "finish"], "interact": ["like", "comment"]}
 networks.HoME.experts = [@meta/networks.MLP(), @task/networks.MLP()]
@@ -22,30 +22,30 @@ _SHARED = "shared"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HoME(types.Network):
-    """Two levels of experts: those of groups of tasks, then those of tasks.
+    """Two levels of experts: for groups of tasks, then for groups and for single tasks.
 
     X. Wang et al., "HoME: Hierarchy of Multi-Gate Experts for Multi-Task Learning at Kuaishou",
-    2024, arXiv:2408.05430. At the first level every group of tasks has experts, and all share some
-    more. The gate of a group weighs its own and the shared ones, the shared gate all of them. At
-    the second level tasks have experts as well, which see what the gate of their group gave. The
-    gate of a task weighs its own experts, those of its group and the shared ones.
+    2024, arXiv:2408.05430. At the first level every group of tasks has experts, and all tasks share
+    more experts. The gate of a group weighs the experts of the group and the shared experts; the
+    shared gate weighs all experts. At the second level single tasks have experts as well, whose
+    input is the mixture of their group. The gate of a task weighs its own experts, the experts of
+    its group and the shared experts.
 
-    Three things keep experts alive, and each can be switched off to see what it is for:
+    Three settings keep experts alive. You can switch each off to see its effect:
 
-    - Expert norm. An expert is `swish(batch_norm(f(x)))`, or else `relu(f(x))`, whose units die.
-    - Feature gates. Expert e sees `x * 2 sigmoid(x A[e] B[e])`, of low rank, or else x.
-    - Self gates. A mixture gets what its own experts give once more, weighed by a softmax of their
-      own (by a sigmoid where there is one expert).
+    - Expert norm. An expert is `swish(batch_norm(f(x)))`; if off, `relu(f(x))`, whose units die.
+    - Feature gates. Expert e sees `x * 2 sigmoid(x A[e] B[e])`, of low rank; if off, x.
+    - Self gates. The experts of the owner are added to its mixture once more, weighed by another
+      softmax (by a sigmoid if there is one expert).
 
     Attributes:
-      experts: f of the first and of the second level, without an activation at their end; variables
-        in `level_<l>/<owner>/expert_<i>`, where an owner is `shared`, `group_<group>` or
-        `task_<task>`.
-      groups: {group: its tasks}; every task is in one of them.
-      num_experts: of each owner at each level, at least 1.
-      expert_norm: whether what experts give is normalised; variables in `<expert>/norm`.
+      experts: f of the first and of the second level, without a last activation. An owner is
+        `shared`, `group_<group>` or `task_<task>`; variables in `level_<l>/<owner>/expert_<i>`.
+      groups: {group: its tasks}; every task is in exactly one group.
+      num_experts: the experts of each owner at each level, at least 1.
+      expert_norm: True normalises the outputs of experts; variables in `<expert>/norm`.
       feature_rank: the rank of feature gates, 0 for none; variables in `<expert>/feature_gate`.
-      self_gates: whether owners have them; variables in `level_<l>/<owner>/self_gate`.
+      self_gates: True adds self gates; variables in `level_<l>/<owner>/self_gate`.
       tower: built for each task on its mixture; variables in `tower_<task>`. None hands the mixture
         to the head.
       gate: weighs experts; variables in `level_<l>/<owner>/gate`.
@@ -81,10 +81,10 @@ class HoME(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        The shared experts of the second level are what all tasks share.
+        `Towers.shared` holds the shared experts of the second level.
 
         Raises:
-          UserError: a group names no task, or a task is in no group.
+          UserError: a group names an unknown task, or a task is missing from all groups.
         """
         group_of = self._find_groups(tasks)
         groups = [f"group_{group}" for group in self.groups]
@@ -149,7 +149,7 @@ class HoME(types.Network):
 
 @dataclasses.dataclass(frozen=True)
 class _GatedExpert:
-    """An expert with a feature gate before and a norm behind it, [B, D] -> [B, H]."""
+    """An expert with a feature gate before it and a norm after it, [B, D] -> [B, H]."""
 
     expert: trunk.Trunk
     norm: bool
@@ -162,7 +162,7 @@ class _GatedExpert:
     def build_copies(
         self, inputs: Sequence[tf.Tensor], scopes: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
-        """Build one in each scope: N of [B, D] -> N of [B, H]."""
+        """Build an expert in each scope: N of [B, D] -> N of [B, H]."""
         gated = copies.for_each(self._gate, inputs, scopes)
         made = trunk.build_copies(self.expert, gated, scopes, training)
         return copies.for_each(lambda own: self._activate(own, training), made, scopes)

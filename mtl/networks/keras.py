@@ -25,20 +25,19 @@ tf1 = tf.compat.v1
 class KerasModel:
     """h = model(x), the model of `tf.keras` (Keras 2: tf-keras from TensorFlow 2.16 on).
 
-    Its updates, as of batch normalisation, join UPDATE_OPS, and its losses, of weights, activities
-    and `add_loss`, REGULARIZATION_LOSSES, where Keras itself would leave both aside. Its variables
-    are named `<scope>/<layer>/<weight>` and are frozen, warm-started, saved and exported as all
-    others; weights that a model brings along are not: write them into a checkpoint
-    (`transfer.write_checkpoint`) and start from there. Layers with `trainable = False` stay as
-    they are. Initial weights and dropout are drawn by Keras: give the layers seeds, as `Run.seed`
-    does not reach them. Quantisation and numbers of 16 bits (`Run.precision`) reach the weights
-    that layers keep as attributes.
+    Updates of the model, such as the moving averages of batch norm, join UPDATE_OPS. Its losses, of
+    weights, activities and `add_loss`, join REGULARIZATION_LOSSES. (Keras would do neither in such
+    a graph.) Its variables are named `<scope>/<layer>/<weight>`, and are frozen, warm-started,
+    saved and exported like all others. Weights that a model already has are lost: write them to a
+    checkpoint (`transfer.write_checkpoint`) and start from it. Layers with `trainable = False` stay
+    frozen. Keras draws initial weights and dropout without `Run.seed`: give the layers seeds.
+    Quantisation and 16-bit numbers (`Run.precision`) reach weights that layers keep as attributes.
 
     Attributes:
-      build: makes the model; called in each graph anew, once for each scope that it is used in, in
-        gin `@name` without parentheses. The model takes the one input, or {column: input} where
-        there are several, and gives [B, H].
-      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
+      build: a function that makes the model; in gin `@name` without parentheses. It runs in each
+        graph, once for each scope. The model takes one input, or {column: input} if there are
+        several, and returns [B, H].
+      trainable: False freezes all variables of the model (see `mtl.variables.freezing`).
     """
 
     build: Callable[[], Any]
@@ -68,9 +67,9 @@ class KerasModel:
         return outputs
 
     def _model(self, inputs: types.Tensors) -> Any:
-        """Return a new Keras model, or, where the scope reuses variables, the one made there."""
+        """Return a new Keras model, or the model of the scope if the scope reuses variables."""
         scope = tf1.get_variable_scope()
-        # A key that is no string stays out of saved graphs.
+        # Saved graphs leave out collections whose key is not a string.
         kept = graphs.outermost_graph().get_collection_ref(
             (self, scope.name, precision.current_dtype())
         )
@@ -93,13 +92,13 @@ def _is_model(made: Any) -> bool:
 
 
 def _given(inputs: types.Tensors) -> Any:
-    """Return new tensors each time: by them Keras tells one call's updates from another's."""
+    """Return new tensors for each call: Keras tells the updates of calls apart by their inputs."""
     given = {column: tf.identity(value) for column, value in inputs.items()}
     return given if len(given) > 1 else next(iter(given.values()))
 
 
 def _hold(made: Any) -> None:
-    """Hold layers that are frozen in Keras or by `freezing` on both sides."""
+    """Freeze layers in Keras and in TensorFlow if either side freezes them."""
     for layer in made.submodules:
         if hasattr(layer, "moving_mean"):
             moves = freezing.averages_move(layer.moving_mean)
@@ -115,10 +114,10 @@ def _hold(made: Any) -> None:
 
 @contextlib.contextmanager
 def _weights_given(made: Any) -> Iterator[None]:
-    """Replace the weights of layers within it by what the scope reads for them.
+    """Replace the weights of layers within the context by the values that the scope reads.
 
     Raises:
-      UserError: if a weight that it makes something of is not an attribute of a layer.
+      UserError: a weight to be replaced is not an attribute of a layer.
     """
     given = _read_weights(_learned(made)) if tf1.get_variable_scope().custom_getter else {}
     holders = [made, *made.submodules]
@@ -141,7 +140,7 @@ def _weights_given(made: Any) -> Iterator[None]:
 
 
 def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
-    """Return {id of a weight: (weight, what the scope reads for it)}, where these differ."""
+    """Return {id of a weight: (weight, value that the scope reads)} for all that differ."""
     made = {}
     for weight in weights:
         dtype = precision.current_dtype() if keras_lib.is_cast(weight) else weight.dtype
@@ -153,11 +152,11 @@ def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
 
 
 def _learned(made: Any) -> list[Any]:
-    """Return the weights that have a gradient where nothing is frozen: no averages."""
+    """Return the weights that would train without any freezing; moving averages are left out."""
     layers = [layer for layer in [made, *made.submodules] if hasattr(layer, "trainable_weights")]
     before = [layer.trainable for layer in layers]
     made.trainable = True
     weights = made.trainable_weights
-    for layer, is_trainable in zip(layers, before, strict=True):  # A model's reaches its layers.
+    for layer, is_trainable in zip(layers, before, strict=True):  # `made` has set all its layers.
         layer.trainable = is_trainable
     return weights

@@ -1,4 +1,4 @@
-"""A tree that is learned: every node, and every task, chooses the node that it reads from.
+"""A learned tree: every node, and every task, chooses the node from which it reads.
 
 networks.LTB.levels = [@level_0/networks.MLP(), @level_1/networks.MLP()]
 networks.LTB.num_nodes = [2, 3]
@@ -26,23 +26,22 @@ class LTB(types.Network):
     """x[c] = sum_p d[c, p] h[p], d[c] = softmax((log q[c] + gumbel) / temperature), p the parents.
 
     P. Guo, C.-Y. Lee, D. Ulbricht, "Learning to Branch for Multi-Task Learning", ICML 2020,
-    arXiv:2006.01895. The nodes of the first level read the columns, every other node reads from
-    those of the level above, and tasks read from the last level. A child learns the probabilities
-    q of its parents. Every training step draws its choice anew, the same for all examples of the
-    batch, in all of its slices and on all replicas. The lower the temperature, the nearer a
-    choice is to one parent alone. In evaluation and exports a child reads its most likely parent
-    alone, but all nodes are computed.
+    arXiv:2006.01895. The nodes of the first level read the columns, other nodes read from the level
+    above, and tasks read from the last level. A child c learns the probabilities q of its parents.
+    Every training step draws a new choice, the same for all examples of the batch, in all slices
+    and on all replicas. A lower temperature brings a choice nearer to a single parent. In
+    evaluation and exports a child reads only its most likely parent, but all nodes are computed.
 
     Attributes:
-      levels: one trunk for each level, from the first; variables in `level_<l>/node_<i>`.
-      num_nodes: how often each level builds its trunk, at least 1. A level of one node leaves its
-        children no choice. Log probabilities (up to a constant) lie in `level_<l>/choice_<i>` and
-        `choice_<task>`; they start equal.
-      tower: built for each task on what it reads; variables in `tower_<task>`. None hands it to the
+      levels: a trunk for each level, in order; variables in `level_<l>/node_<i>`.
+      num_nodes: the nodes of each level, at least 1; with 1 its children have no choice. Log
+        probabilities (up to a constant) lie in `level_<l>/choice_<i>` and `choice_<task>`; they
+        start equal.
+      tower: built for each task on its mixture x; variables in `tower_<task>`. None hands x to the
         head.
-      temperature: above 0, or a schedule; never less than 0.01.
-      warm_steps: how many steps leave the probabilities as they are, so that all nodes learn at
-        first; at least 0.
+      temperature: a number above 0, or a schedule; values below 0.01 are raised to 0.01.
+      warm_steps: the first steps, at least 0, that do not move the probabilities, so that all nodes
+        learn.
     """
 
     levels: Sequence[trunk.Trunk]
@@ -87,13 +86,13 @@ class LTB(types.Network):
     def _choose(
         self, parents: tf.Tensor, scopes: Sequence[str], shown: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
-        """Have children choose among P parents, [B, P, H] -> C of [B, H].
+        """Let children choose among P parents, [B, P, H] -> C of [B, H].
 
         Args:
           parents: the outputs of the level above.
-          scopes: C, of the log probabilities.
-          shown: C, which monitors call the children by.
-          training: whether choices are drawn.
+          scopes: C scopes of the log probabilities.
+          shown: C names of the children, for monitors.
+          training: True draws choices.
         """
         count = parents.shape[1]
         if count == 1:
@@ -101,7 +100,7 @@ class LTB(types.Network):
         logarithms = tf.stack(
             [tf1.get_variable(s, [count], tf.float32, tf1.zeros_initializer()) for s in scopes]
         )
-        if not training:  # Not a product: what is not chosen may hold anything.
+        if not training:  # Not a product: other parents may hold NaN.
             chosen = tf.gather(parents, tf.argmax(logarithms, axis=1), axis=1)
         else:
             _monitor(shown, logarithms)
@@ -110,14 +109,14 @@ class LTB(types.Network):
         return tf.unstack(chosen, len(scopes), axis=1)
 
     def _draw(self, logarithms: tf.Tensor, scopes: Sequence[str]) -> tf.Tensor:
-        """Draw how much each child takes of its parents, [C, P] that sum to 1."""
+        """Draw the weights of the parents of each child, [C, P]; each row sums to 1."""
         step = tf1.train.get_global_step().read_value()
         if self.warm_steps:
             is_warm = step < self.warm_steps
             logarithms = tf.where(is_warm, tf.stop_gradient(logarithms), logarithms)
         temperature = self.temperature(step) if callable(self.temperature) else self.temperature
         least = np.finfo(np.float32).tiny  # The logarithm of 0 is infinite.
-        # Another slice or replica would draw other numbers.
+        # All slices and replicas draw as slice 0, because they make the same choice.
         with draws.draw_for_slice(0):
             drawn = tf.stack(
                 [

@@ -1,4 +1,4 @@
-"""Masks that each example lays on its own features.
+"""Multiplies the features of each example by masks that are computed from the example.
 
 networks.SharedBottom.trunk = @networks.MaskNet()
 networks.MaskNet.blocks = [64, 64]
@@ -21,16 +21,16 @@ class MaskNet:
     """block(x, h) = relu(layer_norm(W (mask(x) * h))), mask(x) = W2 relu(W1 x + b1) + b2.
 
     Z. Wang, Q. She, J. Zhang, "MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking
-    Models by Instance-Guided Mask", DLP-KDD 2021, arXiv:2102.07619. x are the columns, joined. The
-    blocks read the columns, each normalised by itself, side by side; or, in series, each reads the
-    block before it.
+    Models by Instance-Guided Mask", DLP-KDD 2021, arXiv:2102.07619. x are the joined columns. The
+    first block reads the columns, each of which has its own layer norm.
 
     Attributes:
-      blocks: the number of units of each block, one at least; variables in `block_<i>`, and in
+      blocks: the number of units of each block, at least one; variables in `block_<i>`, and in
         `norm_<column>`.
-      reduction: the hidden units of a mask are this many times its inputs, above 0.
-      parallel: whether blocks lie side by side, and their outputs are joined; or in series.
-      trainable: False leaves all of it as it is.
+      reduction: the hidden units of a mask, divided by its inputs; above 0.
+      parallel: True joins the outputs of blocks that all read the normalised columns. False stacks
+        them: each block reads the previous block.
+      trainable: False freezes all variables of the trunk.
     """
 
     blocks: Sequence[int] = (64, 64)

@@ -22,20 +22,21 @@ _SWIGLU = "swiglu"
 class MLP:
     """h[i] = dropout(activation(norm(W[i] h[i-1] + b[i]))), on all inputs flattened and joined.
 
-    The activation "swiglu" multiplies by a gate that reads the input of the layer too,
+    The activation "swiglu" multiplies by a gate that also reads the input of the layer,
     `norm(W h + b) * swish(V h + c)` (N. Shazeer, "GLU Variants Improve Transformer", 2020,
-    arXiv:2002.05202, where W and V have each other's names). V and c lie in `hidden_<i>/gate`: such
-    a layer has twice the parameters.
+    arXiv:2002.05202, which swaps the names W and V). V and c lie in `hidden_<i>/gate`, so such a
+    layer has twice the parameters.
 
     Attributes:
       layers: the number of units of each layer; [] passes the joined inputs on.
       activation: a name in `mtl.layers.ACTIVATIONS`, or "swiglu", after every layer.
-      dropout: share of the units that are zeroed in training, in [0, 1); 0 for none.
-      batch_norm: normalises before each activation, in place of the bias.
-      layer_norm: normalises each example there, over its units; not together with `batch_norm`.
-      residual: adds h[i-1] to h[i] in each layer that has as many units as inputs. The other
-        layers, often the first, stay as they are: nothing is projected.
-      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
+      dropout: the share of units that are zeroed in training, in [0, 1).
+      batch_norm: True normalises over the batch before each activation, in place of the bias.
+      layer_norm: True normalises each example over its units at the same place; not together with
+        `batch_norm`.
+      residual: True adds h[i-1] to h[i] in each layer that has as many units as inputs. Other
+        layers, often the first, have no such sum, because nothing is projected.
+      trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
     layers: Sequence[int] = (128, 64)
@@ -72,7 +73,7 @@ class MLP:
     def build_copies(
         self, inputs: types.Tensors | Sequence[tf.Tensor], scopes: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
-        """Build one in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H]."""
+        """Build a copy in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H]."""
         count = len(scopes)
         given: copies.Inputs
         given = trunk.join_columns("MLP", inputs) if isinstance(inputs, Mapping) else inputs
@@ -88,19 +89,19 @@ class MLP:
                 for scope, own, products, gate in zip(scopes, seen, sums, gates, strict=True):
                     with tf.compat.v1.variable_scope(scope):
                         given.append(self._finish_layer(own, products, gate, name, training))
-        # Without a layer every copy passes the inputs on.
+        # If `layers` is empty, every copy passes the inputs on.
         return [given] * count if isinstance(given, tf.Tensor) else list(given)
 
     @property
     def can_stack(self) -> bool:
-        """Whether `build_stack` knows all that these settings ask for."""
+        """True if `build_stack` supports these settings."""
         is_known = self.activation != _SWIGLU and not self.dropout and self._has_bias
         return bool(self.layers) and is_known and not self.residual and self.trainable
 
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
-        """Build one in each of T scopes, with stacks of variables: {column: [B, D]} -> T [B, H]."""
+        """Build a copy in each of T scopes, as stacked variables: {column: [B, D]} -> T [B, H]."""
         hidden = trunk.join_columns("MLP", inputs)
-        # In the order in which MLPs that are built one by one draw theirs.
+        # Draw seeds in the same order as MLPs that are built one by one.
         seeds = [stacks.draw_seeds(len(self.layers)) for _ in scopes]
         for index, size in enumerate(self.layers):
             own = [of_scope[index] for of_scope in seeds]
@@ -120,7 +121,7 @@ class MLP:
         name: str,
         training: bool,
     ) -> tf.Tensor:
-        """Return a layer's output, [B, H], of its inputs [B, D] and of its sums and gate [B, H]."""
+        """Compute a layer's output [B, H] from its inputs [B, D], its sums and its gate [B, H]."""
         if self.batch_norm:
             sums = layers.batch_norm(sums, f"{name}_norm", training)
         elif self.layer_norm:

@@ -1,4 +1,4 @@
-"""Experts that all tasks share, and gates by which each task weighs them.
+"""MMoE: all tasks share experts, and each task weighs them by its gate.
 
 networks.MMoE.expert = @expert/networks.MLP()
 networks.MMoE.num_experts = 8
@@ -21,12 +21,13 @@ class MMoE(types.Network):
 
     J. Ma et al., "Modeling Task Relationships in Multi-task Learning with Multi-gate
     Mixture-of-Experts", KDD 2018, https://doi.org/10.1145/3219819.3220007. Experts start from
-    different draws: equal ones would get equal gradients and stay equal. Gates see the columns,
-    flattened and joined.
+    different draws, because equal experts would get equal gradients and stay equal. Gates see the
+    columns, flattened and joined.
 
     Attributes:
       expert: built `num_experts` times; variables in `expert_<i>`.
-      num_experts: at least 1; with 1 the network is a shared bottom, without gates.
+      num_experts: the number of experts, at least 1; with 1 the network is a shared bottom, without
+        gates.
       tower: built for each task on its mixture; variables in `tower_<task>`. None hands the mixture
         to the head.
       gate: weighs the experts; variables in `gate_<task>`.
@@ -48,7 +49,7 @@ class MMoE(types.Network):
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}; the experts are shared."""
         scopes = [f"expert_{index}" for index in range(self.num_experts)]
         made = trunk.build_copies(self.expert, inputs, scopes, training)
-        if len(made) == 1:  # A gate over one expert is 1, whatever it learns.
+        if len(made) == 1:  # A gate over one expert is always 1.
             hidden, shared = precision.share_output(made[0])
             mixed = [hidden] * len(tasks)
         else:
@@ -77,8 +78,8 @@ class MMoE(types.Network):
 class OMoE(MMoE):
     """MMoE with one gate for all tasks; its variables are in `gate`.
 
-    The baseline of the MMoE paper: the experts of R. A. Jacobs et al., "Adaptive Mixtures of Local
-    Experts", Neural Computation 3, 1991, under the towers of several tasks.
+    It is the baseline of the MMoE paper: the experts of R. A. Jacobs et al., "Adaptive Mixtures of
+    Local Experts", Neural Computation 3, 1991, with a tower for each task.
     """
 
     def _mix(

@@ -1,8 +1,8 @@
-"""Shared stages, of which every task takes what its own attention lets through.
+"""MTAN: tasks share stages, and the attention masks of each task select from their outputs.
 
 networks.MTAN.layers = [64, 32]                      # stages of dense layers, for vectors
 networks.MTAN.filters = [16, 32]                     # or of convolutions, for images
-networks.MTAN.decoder = True                         # and back up, for towers that are maps
+networks.MTAN.decoder = True                         # with filters, for towers that are maps
 """
 
 import dataclasses
@@ -23,34 +23,34 @@ class MTAN(types.Network):
     """h[t, j] = sigmoid(norm(W2 relu(norm(W1 [u[j]; c[t, j]])))) p[j], c[t, j] = f[j](h[t, j-1]).
 
     S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning with Attention", CVPR 2019,
-    arXiv:1803.10704. A stage j has two shared layers, with the outputs u and p. The mask of a task,
-    which has W1 and W2 of its own, sees u and what the task has passed on from the stage before, by
-    a layer f that all tasks share, but for its norm. In the authors' code tasks share the norm as
-    well: then its moving averages, which evaluation takes, are those of no task. The first stage
-    has no c; the last h is what a task gets.
+    arXiv:1803.10704. A stage j has two shared layers, with the outputs u and p. Each task has a
+    mask with weights W1 and W2. The mask sees u and c, the task's output of the previous stage
+    after a layer f. All tasks share f, except for its norm. (In the authors' code tasks share the
+    norm too, so evaluation uses moving averages that mix all tasks.) The first stage has only u.
+    The last h of a task feeds its tower.
 
-    In stages of convolutions f and the shared layers are of 3x3, W1 and W2 of 1x1 pixels, and p and
-    c are pooled between stages. The paper has two to three shared layers in a stage. A global
-    average pooling ends the last one; inputs that are no images join there.
+    In stages of convolutions, f and the shared layers have 3x3 kernels, W1 and W2 have 1x1 kernels,
+    and p and c are pooled between stages. The paper has two to three shared layers in a stage.
+    Global average pooling follows the last stage; other inputs than images join there.
 
-    With a decoder, stages of the same filters go back up to the size of the image, and what a task
-    gets is a map. There p and c are enlarged between stages, and the shared layers see the output
-    of the shared stage of their size on the way down as well (the paper's network, SegNet, hands on
-    where it pooled, in place of that output). Inputs must then be images.
+    With a decoder, stages with the same filters enlarge the output to the size of the image, and
+    each task gets a map. The decoder enlarges p and c between stages. Its shared layers also see
+    the output of the encoder stage of their size; the paper's network, SegNet, reuses the pooling
+    positions instead. All inputs must then be images.
 
-    Variables lie in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`, those of
-    the decoder in `decoder_<j>/...`, where j is the stage of the same size.
+    Variables lie in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`. In the
+    decoder they lie in `decoder_<j>/...`, with the j of the encoder stage of the same size.
 
     Attributes:
-      layers: units of each stage of dense layers, on all inputs flattened and joined.
-      filters: of each stage of convolutions; set this or `layers`.
+      layers: the units of each stage of dense layers, on all inputs flattened and joined.
+      filters: the filters of each stage of convolutions; set this or `layers`.
       pool: pooling between stages of convolutions divides height and width by this, rounding up; 1
         for none.
-      decoder: whether stages of convolutions go back up, for heads of maps.
-      activation: a name in `mtl.layers.ACTIVATIONS`, of f, the shared layers and the masks' hidden
-        layer.
-      batch_norm: normalises before each activation, in place of the bias.
-      tower: built for each task on what it gets; variables in `tower_<task>`. None hands it to the
+      decoder: True adds a decoder to stages of convolutions, for heads of maps.
+      activation: a name in `mtl.layers.ACTIVATIONS`, for f, the shared layers and the hidden layer
+        of masks.
+      batch_norm: True normalises over the batch before each activation, in place of the bias.
+      tower: built for each task on its last h; variables in `tower_<task>`. None hands h to the
         head.
     """
 
@@ -78,7 +78,7 @@ class MTAN(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}, or maps with a decoder.
 
-        The outputs of the shared layers, which masks see and let through, are what tasks share.
+        `Towers.shared` holds the outputs of all shared layers.
         """
         others: types.Tensors = {}
         if self.decoder:
@@ -118,18 +118,18 @@ class MTAN(types.Network):
         shared: list[tf.Tensor],
         training: bool,
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Build a stage on the shared input; return its output, and what each task's mask leaves.
+        """Build a stage on the shared input; return its output, and {task: masked output}.
 
         Args:
-          hidden: what the shared layers see.
-          masked: {task: what its mask has left of the stage before}; None at the first stage.
-          units: of every layer.
-          resize: brings what tasks pass on to the size of this stage.
-          shared: to which the outputs of the shared layers are added.
+          hidden: the input of the shared layers.
+          masked: {task: masked output of the previous stage}; None at the first stage.
+          units: the units of every layer.
+          resize: brings the passed-on outputs of tasks to the size of this stage.
+          shared: a list to which the outputs of the shared layers are appended.
           training: as for the network.
         """
         passed = {
-            # One by one: moments of all tasks' rows would have each depend on the masks of others.
+            # One by one: common batch moments would make each task depend on the masks of others.
             task: self._pass_on(task, found, units, resize, index > 0, training)
             for index, (task, found) in enumerate(masked.items())
         }
@@ -153,7 +153,7 @@ class MTAN(types.Network):
         is_built: bool,
         training: bool,
     ) -> list[tf.Tensor]:
-        """Build what a task passes on from the stage before: nothing at the first stage."""
+        """Apply f to the task's output of the previous stage; [] at the first stage."""
         if found is None:
             return []
         with tf1.variable_scope("passed_on", reuse=is_built or None):
@@ -163,7 +163,7 @@ class MTAN(types.Network):
         return [resize(hidden)]
 
     def _mask(self, task: str, seen: Sequence[tf.Tensor], units: int, training: bool) -> tf.Tensor:
-        """Build the mask of a task, numbers in (0, 1) in the shape of a stage's output."""
+        """Build the mask of a task, numbers in (0, 1) with the shape of the stage's output."""
         with tf1.variable_scope(f"task_{task}"):
             joined = tf.concat(seen, axis=-1)
             hidden = self._layer(joined, units, "hidden", 1, self.activation, training)
@@ -176,7 +176,7 @@ class MTAN(types.Network):
         return self._finish(self._sum(inputs, units, name, size), name, activation, training)
 
     def _sum(self, inputs: tf.Tensor, units: int, name: str, size: int) -> tf.Tensor:
-        """Build the sums of such a layer."""
+        """Build a layer without norm and activation."""
         use_bias = not self.batch_norm
         if self.filters:
             return layers.conv(inputs, units, name, size, use_bias=use_bias)
@@ -190,7 +190,7 @@ class MTAN(types.Network):
         return layers.max_pool(hidden, self.pool) if is_pooled else hidden
 
     def _enlarge(self, hidden: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-        """Bring a map to the height and width of another."""
+        """Enlarge a map to the height and width of `like`."""
         return layers.enlarge(hidden, self.pool, *like.shape[1:3])
 
 

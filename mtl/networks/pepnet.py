@@ -1,4 +1,4 @@
-"""Gates that fit embeddings to a domain, and the towers of all tasks to a person.
+"""PEPNet: gates adapt the embeddings to a domain, and the towers of all tasks to a person.
 
 networks.PEPNet.domain = ["categorical_site"]
 networks.PEPNet.personal = ["hashed_user", "hashed_author"]
@@ -23,24 +23,24 @@ class PEPNet(types.Network):
 
     J. Chang et al., "PEPNet: Parameter and Embedding Personalized Network for Infusing with
     Personalized Prior Information", KDD 2023, arXiv:2302.01115. A gate is
-    `gamma * sigmoid(W' relu(W [prior, x] + b) + b')`, and no gradient goes from it into the x that
-    it sees. EPNet is the gate of the inputs, which all tasks share. PPNet has a gate for each layer
-    of each task's tower.
+    `gamma * sigmoid(W' relu(W [prior, x] + b) + b')`, without a gradient into its input x. EPNet is
+    the gate of the inputs, which all tasks share. PPNet has a gate for each layer of each task's
+    tower.
 
-    Columns that are a prior enter the network through gates alone. A second column object of the
-    same field, with another prefix, makes one of them an input too.
+    Columns of a prior enter the network only through gates. To use such a field as an input too,
+    add a second column object of the field, with another prefix.
 
     Attributes:
-      domain: the columns that EPNet sees, by name, where `*` stands for anything; none for no
-        EPNet. Variables in `embedding_gate`.
-      personal: those that the gates of PPNet see; none for no PPNet. Variables in
+      domain: names of the prior columns of EPNet, in which `*` matches any text; () leaves EPNet
+        out. Variables in `embedding_gate`.
+      personal: names of the prior columns of PPNet; () leaves PPNet out. Variables in
         `tower_<task>/gate_<l>`.
-      layers: the number of units of each layer of a tower, one at least; variables in
+      layers: the number of units of each layer of a tower, at least one layer; variables in
         `tower_<task>/hidden_<l>`.
       activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.
-      dropout: the share of the units that are zeroed in training, in [0, 1).
+      dropout: the share of units that are zeroed in training, in [0, 1).
       gate_units: the hidden units of a gate, at least 1.
-      gamma: the greatest value of a gate, above 0. With 2 a gate is 1 where its logits are 0.
+      gamma: the upper limit of a gate, above 0. With 2, a gate with logits of 0 is 1.
     """
 
     domain: Sequence[str] = ()
@@ -62,10 +62,10 @@ class PEPNet(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        The gated inputs are what tasks share.
+        `Towers.shared` holds the gated inputs.
 
         Raises:
-          UserError: a pattern names no column, or no column is left as an input.
+          UserError: a pattern matches none of the columns, or all columns are priors.
         """
         domain = fields.choose_columns("PEPNet.domain", self.domain, inputs)
         personal = fields.choose_columns("PEPNet.personal", self.personal, inputs)
@@ -95,7 +95,7 @@ class PEPNet(types.Network):
     def _gate(
         self, values: tf.Tensor, prior: types.Tensors, seen: tf.Tensor, name: str
     ) -> tf.Tensor:
-        """Scale values [B, H] by a gate of the prior columns and of what the network sees."""
+        """Scale values [B, H] by a gate on the prior columns and on `seen`, the inputs."""
         with tf1.variable_scope(name):
             joined = trunk.join_columns("PEPNet", prior)
             joined = tf.concat([joined, tf.stop_gradient(seen)], axis=1)

@@ -1,4 +1,4 @@
-"""Experts of single tasks beside shared ones, in one level or several.
+"""PLE: experts of single tasks and shared experts, in one or several levels.
 
 networks.PLE.experts = [@level_0/networks.MLP(), @level_1/networks.MLP()]
 networks.PLE.num_specific = 2
@@ -27,14 +27,15 @@ class PLE(types.Network):
     H. Tang et al., "Progressive Layered Extraction (PLE): A Novel Multi-Task Learning Model for
     Personalized Recommendations", RecSys 2020, https://doi.org/10.1145/3383313.3412236.
 
-    At each level a task has `num_specific` experts, and all share `num_shared` more. The gate of a
-    task weighs its own experts and the shared ones; the shared gate, which the last level does
-    without, weighs all of them. A group (a task, or the shared one) feeds what its gate gave to its
-    experts and its gate at the next level; at the first level all of them see the columns.
+    At each level every task has `num_specific` experts, and all tasks share `num_shared` more. The
+    gate of a task weighs the task's experts and the shared experts. Every level but the last also
+    has a shared gate, which weighs all experts. A group is a task or `shared`. The mixture of a
+    group is the input of its experts and its gate at the next level; the first level reads the
+    columns.
 
     Attributes:
-      experts: one for each level, from the first; variables in
-        `level_<l>/task_<task>/expert_<i>` and `level_<l>/shared/expert_<i>`.
+      experts: a trunk for each level, in order; variables in `level_<l>/task_<task>/expert_<i>` and
+        `level_<l>/shared/expert_<i>`.
       num_specific: the experts of a task at each level, at least 1.
       num_shared: the shared experts at each level, at least 1.
       tower: built for each task on the last mixture; variables in `tower_<task>`. None hands the
@@ -61,17 +62,17 @@ class PLE(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        The shared experts of the last level are what tasks share.
+        `Towers.shared` holds the shared experts of the last level.
         """
         counts = {**{f"task_{task}": self.num_specific for task in tasks}, _SHARED: self.num_shared}
-        # What the experts and the gate of a group see.
+        # The inputs of the experts and the gate of each group.
         given = dict.fromkeys(counts, trunk.join_columns("PLE", inputs))
         for level, expert in enumerate(self.experts):
             columns = inputs if level == 0 else None
             with tf1.variable_scope(f"level_{level}"):
                 found = expert_groups.build_experts(expert, given, counts, training, columns)
                 found[_SHARED], shared = precision.share_output(found[_SHARED])
-                # Nothing would read what the shared gate of the last level gives.
+                # The last level needs no shared gate: nothing would read its mixture.
                 is_last = level == len(self.experts) - 1
                 given = {
                     group: expert_groups.mix_experts(

@@ -23,46 +23,45 @@ tf1 = tf.compat.v1
 _LOSS = "contrastive_divergence"
 _BINARY, _GAUSSIAN = "binary", "gaussian"
 _HIDDEN, _FREE_ENERGY = "hidden", "free_energy"
-# Names of a layer of `networks.MLP`, so that one with "sigmoid" starts from an RBM as it is.
+# The name of the first layer of `networks.MLP`: a sigmoid MLP can start from an RBM.
 _LAYER = "hidden_0"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RBM:
-    """h = sigmoid(W^T v + b), of columns v whose density is `p(v) = exp(-F(v)) / Z`.
+    """h = sigmoid(W^T v + b), for columns v with the density `p(v) = exp(-F(v)) / Z`.
 
     The free energy F sums over all states of the hidden units:
 
         binary:    F(v) = -a v - sum_j log(1 + exp(b_j + v W_j))
         gaussian:  F(v) = |v - a|^2 / 2 - sum_j log(1 + exp(b_j + v W_j))
 
-    The auxiliary loss "contrastive_divergence" of a row is `F(v) - F(v')` with samples v' that are
-    constant to gradients, so that its gradient is `<v h>` of the model less that of the data. Its
-    value is no likelihood: it may be negative, and is near 0 all the time. No gradient of it
-    reaches the columns, since they could make any density as great as they like.
+    The auxiliary loss "contrastive_divergence" of a row is `F(v) - F(v')`. Gradients treat the
+    samples v' as constants, so the gradient is `<v h>` of the model minus `<v h>` of the data. The
+    value does not measure a likelihood: it may be negative, and stays near 0. The gradient stops at
+    the columns, because a column could otherwise increase its density without limit.
 
-    - `chains = 0`, CD-k: v' is what k steps of Gibbs sampling make of the row. G. Hinton, "Training
+    - `chains = 0`, CD-k: v' is the row after k steps of Gibbs sampling. G. Hinton, "Training
       Products of Experts by Minimizing Contrastive Divergence", Neural Computation 14, 2002.
-    - `chains = N`, persistent: N chains go on from step to step by k Gibbs steps each, and F(v') is
+    - `chains = N`, persistent: each training step moves N chains by k Gibbs steps, and F(v') is
       their mean. T. Tieleman, "Training Restricted Boltzmann Machines using Approximations to the
-      Likelihood Gradient", ICML 2008. They start at 0, and are saved with the model. Rows do not
-      meet them: the same chains are in every slice and on every replica.
+      Likelihood Gradient", ICML 2008. Chains start at 0, are saved with the model, and do not
+      depend on the rows, so all slices and replicas have the same chains.
 
-    Draws count by the run, the step, and the row of the whole batch.
+    Draws depend on the seed of the run, the step, and the row's index in the whole batch.
 
-    Variables are `hidden_0/kernel` [D, units] and `hidden_0/bias`, named as those of an `MLP` of
-    one layer, and `visible/bias` [D].
+    Variables are `hidden_0/kernel` [D, units] and `hidden_0/bias`, as in an `MLP` with one layer,
+    and `visible/bias` [D].
 
     Attributes:
-      units: how many hidden units, at least 1.
-      visible: "binary" for columns that hold 0 and 1, or probabilities in between; any other value
-        ends the run. "gaussian" for numbers, with a variance of 1 given the hidden units:
-        standardise them.
-      steps: k, of Gibbs sampling in a training step, at least 1.
-      chains: how many persistent chains; 0 for none.
-      weight: of the loss, at least 0; 0 for none.
+      units: the number of hidden units, at least 1.
+      visible: "binary" for columns of 0, 1 or probabilities in between; any other value ends the
+        run. "gaussian" for numbers, with a variance of 1 given the hidden units: standardise them.
+      steps: k, the Gibbs steps in a training step, at least 1.
+      chains: the number of persistent chains; 0 for CD-k.
+      weight: the weight of the auxiliary loss, at least 0; 0 leaves it out.
       output: "hidden" gives the probabilities of the hidden units, [B, units]; "free_energy" gives
-        F(v) [B, 1], in nats and up to a constant: the higher, the more unusual the row.
+        F(v) [B, 1], in nats and up to a constant. A higher F means a more unusual row.
     """
 
     units: int = 128
@@ -82,20 +81,20 @@ class RBM:
 
     @property
     def emitted_losses(self) -> Mapping[str, float]:
-        """The loss that trains it."""
+        """The auxiliary loss that trains the RBM, {name: weight}."""
         return {_LOSS: self.weight}
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Run it, {column: [B, ...]} -> [B, units] or [B, 1].
+        """Run the RBM, {column: [B, ...]} -> [B, units] or [B, 1].
 
         Raises:
-          InvalidArgumentError: when run, on a value outside of [0, 1] of binary units.
+          InvalidArgumentError: when run, if a binary unit gets a value outside of [0, 1].
         """
-        del training  # Who trains collects the loss.
+        del training  # Training collects the emitted loss.
         columns = trunk.join_columns("RBM", inputs)
         if self.output == _HIDDEN:
             output = layers.dense(columns, self.units, _LAYER, tf.sigmoid)
-        # In any case: what is served has the variables of training, and warm starts find them.
+        # Always: exports need the same variables as training, and warm starts look for them.
         machine, chains = self._create_variables(columns.shape[1])
         if self.output == _FREE_ENERGY:
             energies = machine.compute_free_energies(self._check(columns))
@@ -105,11 +104,11 @@ class RBM:
         return output
 
     def _create_variables(self, width: int) -> tuple["Machine", tf.Variable | None]:
-        """Return those of the energy, in 32 bits also in a network of 16, and the chains."""
+        """Create the variables of F, with 32 bits in any network, and the chains or None."""
         zeros = tf1.zeros_initializer()
         with tf1.variable_scope("visible"):
             visible = tf1.get_variable("bias", [width], tf.float32, zeros)
-        # The layer has created them, or does not exist.
+        # With the output "hidden", the dense layer has already created them.
         with tf1.variable_scope(_LAYER, reuse=tf1.AUTO_REUSE):
             kernel = tf1.get_variable("kernel", [width, self.units], tf.float32)
             hidden = tf1.get_variable("bias", [self.units], tf.float32, zeros)
@@ -117,8 +116,8 @@ class RBM:
         machine = Machine(kernel, hidden, visible, self.visible)
         if not self.chains:
             return machine, None
-        # Slices may read before or after another one's update. So a step reads one of two places,
-        # and all slices write the same chains to the other one.
+        # A slice may read before or after the update of another slice. So a step reads one of two
+        # copies, and all slices write the same chains to the other copy.
         initial = np.zeros([2, self.chains, width], np.float32)
         return machine, step_state.create_variable("chains", initial)
 
@@ -137,7 +136,7 @@ class RBM:
         return precision.share_output(machine.compute_free_energies(columns) - others)[1]
 
     def _check(self, columns: tf.Tensor) -> tf.Tensor:
-        """Return the columns in 32 bits; fail when run on values that binary units cannot have."""
+        """Return the columns in 32 bits; when run, fail on values that binary units cannot have."""
         columns = tf.cast(columns, tf.float32)
         if self.visible != _BINARY:
             return columns
@@ -152,14 +151,14 @@ class RBM:
             return tf.identity(columns)
 
     def _draw_samples(self, machine: "Machine", columns: tf.Tensor) -> tf.Tensor:
-        """Return what Gibbs sampling makes of each row, [B, D] -> [B, D]."""
+        """Apply k steps of Gibbs sampling to each row, [B, D] -> [B, D]."""
         num_rows, size = tf.shape(columns)[0], machine.count_draws()
         for step in range(self.steps):
             columns = machine.resample(columns, draws.draw_rows(f"gibbs_{step}", num_rows, size))
         return columns
 
     def _advance_chains(self, machine: "Machine", kept: tf.Variable) -> tf.Tensor:
-        """Return the chains of this step, [N, D], and leave them to the next one."""
+        """Return the chains of this step, [N, D], and save them for the next step."""
         is_odd = tf.equal(tf1.train.get_global_step() % 2, 1)
         both = kept.read_value()
         chains = tf.where(is_odd, both[1], both[0])
@@ -196,7 +195,7 @@ class Machine(NamedTuple):
         return tf.reduce_sum(tf.square(columns - self.visible_bias), 1) / 2 - hidden
 
     def count_draws(self) -> int:
-        """Return how many uniform numbers a Gibbs step takes: one for each unit."""
+        """Return the number of uniform draws of a Gibbs step: one for each unit."""
         return sum(self.kernel.shape)
 
     def resample(self, columns: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
@@ -206,7 +205,7 @@ class Machine(NamedTuple):
         sums = self.visible_bias + tf.linalg.matmul(hidden, self.kernel, transpose_b=True)
         if self.visible == _BINARY:
             return tf.cast(of_visible < tf.sigmoid(sums), tf.float32)
-        # Draws are multiples of 2^-23 from 0 on: in the middle between two all are finite.
+        # Draws are multiples of 2^-23, from 0 on. Shifted by half a step, all results are finite.
         return sums + tf.math.ndtri(of_visible + 2.0**-24)
 
     def _sum_up(self, columns: tf.Tensor) -> tf.Tensor:

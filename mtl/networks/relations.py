@@ -1,7 +1,7 @@
-"""Relations between tasks: towers that read from the towers of the tasks before them.
+"""Relations between tasks: a tower reads from the towers of the tasks before it.
 
 networks.DBMTL.network = @networks.SharedBottom()
-networks.DBMTL.after = {"order": ["click"]}              # a task: the tasks before it
+networks.DBMTL.after = {"order": ["click"]}              # {task: the tasks before it}
 networks.DBMTL.relation = @relation/networks.MLP()
 """
 
@@ -23,13 +23,13 @@ class DBMTL(types.Network):
     """h[t] = relation[t]([q[t], h[s] of the tasks s before t]), q the towers of the inner network.
 
     Q. Wang et al., "Multi-task Deep Learning: Deep Bayesian Multi-Target Learning", CIKM 2019,
-    arXiv:1902.09154. A task with none before it has a relation too, of its own tower alone.
+    arXiv:1902.09154. If no task comes before t, its relation reads only q[t].
 
-    What tasks share is what the inner network shares. A tower that other tasks read from is moved
-    by their losses as well; a surgery tells that by the graph.
+    `Towers.shared` comes from the inner network. The loss of a task also moves the towers before
+    it; a surgery detects this from the graph.
 
     Attributes:
-      network: makes the towers q; its variables lie where they do without relations.
+      network: builds the towers q; its variables keep the names that they have without relations.
       after: {task: the task before it, or several}; tasks may not be before themselves.
       relation: built for each task; variables in `relation_<task>`.
     """
@@ -46,7 +46,7 @@ class DBMTL(types.Network):
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
         Raises:
-          UserError: `after` names a task that there is not.
+          UserError: `after` names an unknown task.
         """
         before = _sort_tasks("DBMTL.after", self.after, tasks)
         inner = self.network(inputs, tasks, training)
@@ -65,21 +65,20 @@ class AITM(types.Network):
     D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions with
     Multi-task Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489. q are the
     towers of the inner network, s the tasks before t, and H the units of q[t]. A task attends to
-    its own tower and to what g, a dense layer with ReLU, makes of each z[s]. The linear maps h1, h2
-    and h3 are those of the task, the same for every u. The tower of a task with none before it
-    stays as it is.
+    its own tower and to g(z[s]) of each task s; g is a dense layer with ReLU. Each task has linear
+    maps h1, h2 and h3, the same for every u. If no task comes before t, z[t] = q[t].
 
-    The paper also has a loss that calibrates the probability of a task by that of the one before
-    it. That is `auxiliary.Calibrator`.
+    The paper also penalises a task that is more probable than the task before it. For this, use
+    `auxiliary.Calibrator`.
 
-    What tasks share is what the inner network shares. A tower that other tasks read from is moved
-    by their losses as well, unless `stop_gradient` is True.
+    `Towers.shared` comes from the inner network. The loss of a task also moves the towers before
+    it, unless `stop_gradient` is True.
 
     Attributes:
-      network: makes the towers q; its variables lie where they do without relations.
+      network: builds the towers q; its variables keep the names that they have without relations.
       after: {task: the task before it, or several}; tasks may not be before themselves.
-      stop_gradient: whether the loss of a task leaves the towers before it alone. In the paper it
-        moves them.
+      stop_gradient: True stops the gradient of a task's loss at the towers before it. In the paper
+        the loss moves them.
     """
 
     network: types.Network
@@ -93,11 +92,11 @@ class AITM(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        The variables of a task lie in `transfer_<task>`: those of h1, h2, h3 in `query`, `key` and
-        `value`, of g in `from_<the task before>`.
+        The variables of a task lie in `transfer_<task>`: h1, h2 and h3 in `query`, `key` and
+        `value`, and g in `from_<the task before>`.
 
         Raises:
-          UserError: `after` names a task that there is not.
+          UserError: `after` names an unknown task.
         """
         before = _sort_tasks("AITM.after", self.after, tasks)
         inner = self.network(inputs, tasks, training)
@@ -109,7 +108,7 @@ class AITM(types.Network):
         return _with_towers(inner, related)
 
     def _attend(self, own: tf.Tensor, given: types.Tensors) -> tf.Tensor:
-        """Attend to the own tower and to those given, [B, H] and {task: [B, G]} -> [B, H]."""
+        """Attend to the task's own and to the given towers, [B, H], {task: [B, G]} -> [B, H]."""
         units, seen = own.shape[-1], [own]
         for other, tower in given.items():
             read = tf.stop_gradient(tower) if self.stop_gradient else tower
@@ -129,22 +128,22 @@ class ResFlow(types.Network):
     """h[t, l] = f[t, l](h[t, l-1]) + sum_s h[s, l], s the tasks before t; h[t, 0] is given.
 
     C. Fu et al., "Residual Multi-Task Learner for Applied Ranking", 2024, arXiv:2411.09705. The
-    inner network gives each task its input, and this one builds the towers: dense layers f, each of
-    which adds to what the same layer of the tasks before has found. The paper adds the logits along
-    the funnel as well; here each head has logits of its own.
+    inner network gives each task its input, and ResFlow builds the towers of dense layers f. The
+    output of each f is added to the outputs of the same layer of the tasks before. The paper also
+    adds the logits along the funnel; here the logits of each head are separate.
 
-    What tasks share is what the inner network shares. A tower that other tasks read from is moved
-    by their losses as well; a surgery tells that by the graph.
+    `Towers.shared` comes from the inner network. The loss of a task also moves the towers before
+    it; a surgery detects this from the graph.
 
     Attributes:
-      network: gives the inputs of the towers, best without towers of its own; its variables lie
-        where they do without relations.
+      network: gives the inputs of the towers, and best builds no towers itself; its variables keep
+        the names that they have without relations.
       after: {task: the task before it, or several}; tasks may not be before themselves.
-      layers: units of the towers' layers, the same in all of them, at least one; variables in
+      layers: the units of each layer, the same in all towers, at least one layer; variables in
         `flow_<task>/hidden_<l>`.
       activation: a name in `mtl.layers.ACTIVATIONS`, before the addition.
-      dropout: share of the units of each f that are zeroed in training, in [0, 1).
-      batch_norm: normalises before each activation, in place of the bias.
+      dropout: the share of units of each f that are zeroed in training, in [0, 1).
+      batch_norm: True normalises over the batch before each activation, in place of the bias.
     """
 
     network: types.Network
@@ -163,7 +162,7 @@ class ResFlow(types.Network):
         """Build the towers, {column: [B, ...]} -> {task: [B, layers[-1]]}.
 
         Raises:
-          UserError: `after` names a task that there is not.
+          UserError: `after` names an unknown task.
         """
         before = _sort_tasks("ResFlow.after", self.after, tasks)
         inner = self.network(inputs, tasks, training)
@@ -185,7 +184,7 @@ class ResFlow(types.Network):
 def _check_relations(
     kind: str, network: types.Network, after: Mapping[str, str | Sequence[str]]
 ) -> None:
-    """Fail unless `after` maps tasks to tasks, and none comes before itself."""
+    """Fail unless `after` maps tasks to tasks, without a cycle."""
     checks.require_part(f"{kind}.network", network, "networks.SharedBottom", arguments=3)
     where, rule = f"{kind}.after", "map tasks to the tasks before them"
     checks.mapping(where, after, rule)
@@ -215,7 +214,7 @@ def _list_names(after: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]
 def _sort_tasks(
     where: str, after: Mapping[str, str | Sequence[str]], tasks: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return all tasks with those before them, {task: tasks}, so that none comes before those."""
+    """Return {task: the tasks before it} for all tasks, in an order that respects `after`."""
     named = _list_names(after)
     for task, others in named.items():
         checks.one_of(where, task, tasks)
@@ -226,5 +225,5 @@ def _sort_tasks(
 
 
 def _with_towers(inner: types.Towers, towers: Mapping[str, tf.Tensor]) -> types.Towers:
-    """Return other towers, in the order of the inner network's, with what it shares."""
+    """Return other towers, with the order and the shared outputs of the inner network."""
     return types.Towers({task: towers[task] for task in inner}, shared=getattr(inner, "shared", ()))

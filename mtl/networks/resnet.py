@@ -20,18 +20,19 @@ class ResNet:
     """h <- relu(shortcut(h) + norm(conv(relu(norm(conv(h)))))), n times at each of three sizes.
 
     K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", 2015,
-    arXiv:1512.03385, section 4.2: a convolution, 3 n blocks of two 3x3 convolutions, the first of
-    the second and third size with stride 2, and the mean over all places. 32x32 images are halved
-    to 16x16 and 8x8, 28x28 to 14x14 and 7x7. Images of equal height and width are stacked along
-    their channels; inputs that are no images are joined to the result.
+    arXiv:1512.03385, section 4.2: a convolution, 3 n blocks of two 3x3 convolutions, and the mean
+    over all places. The first blocks of the second and the third size have stride 2, so 32x32
+    images are halved to 16x16 and 8x8, and 28x28 images to 14x14 and 7x7. Images of equal height
+    and width are stacked along their channels; other inputs are joined to the result.
 
     Attributes:
-      depth: the number of layers with weights, a head's included: 6 n + 2. 20 has 0.27 million
-        weights, 32 has 0.46, 56 has 0.85.
-      filters: of the three sizes.
-      shortcut: across a change of size "pad" takes every second pixel and fills up with channels
-        of zeros, the paper's option A, as for its results; "projection" is a 1x1 convolution, B.
-      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
+      depth: the number of layers with weights, including the head: 6 n + 2. Depth 20 has 0.27
+        million weights, 32 has 0.46 million, and 56 has 0.85 million.
+      filters: the number of filters at each of the three sizes, not falling.
+      shortcut: the shortcut across a change of size. "pad" takes every second pixel and adds
+        channels of zeros (option A, which the paper's results use); "projection" is a 1x1
+        convolution (option B).
+      trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
     depth: int = 20
@@ -84,6 +85,6 @@ class ResNet:
             return inputs
         if self.shortcut == "projection":
             return self._convolved(inputs, filters, "shortcut", stride, training, size=1)
-        # Half of the zeros on either side.
+        # Half of the zero channels come before the others, and half after them.
         sides = [[0, 0]] * 3 + [[added // 2, added - added // 2]]
         return tf.pad(inputs[:, ::stride, ::stride], sides)

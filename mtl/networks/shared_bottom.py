@@ -25,8 +25,8 @@ class SharedBottom:
 
     Attributes:
       trunk: shared by all tasks; variables in `trunk`.
-      tower: built once more for each task, on the trunk's output; variables in `tower_<task>`.
-        None hands the trunk's output to the heads.
+      tower: built for each task, on the trunk's output; variables in `tower_<task>`. None hands the
+        trunk's output to the heads.
     """
 
     trunk: trunk_lib.Trunk
@@ -39,12 +39,12 @@ class SharedBottom:
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Run trunk and towers, {column: [B, D] or [B, H, W, C]} -> {task: [B, H]}.
 
-        The trunk's output is what the tasks share.
+        `Towers.shared` holds the trunk's output.
         """
         with tf.compat.v1.variable_scope("trunk"):
             hidden, shared = precision.share_output(self.trunk(inputs, training))
         tower = self.tower
-        # A subclass of MLP may build anything.
+        # Only MLP itself: `build_stack` does not know the layers that a subclass builds.
         if type(tower) is mlp.MLP and tower.can_stack and stacks.are_stacked(len(tasks)):
             scopes = [f"tower_{task}" for task in tasks]
             made = tower.build_stack({"trunk": hidden}, scopes)

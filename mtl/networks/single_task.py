@@ -1,4 +1,4 @@
-"""Nothing shared but the columns: the network to compare every other with.
+"""Separate networks on shared columns: the baseline for every other network.
 
 networks.SingleTask.trunk = @networks.MLP()
 networks.MLP.layers = [128, 64, 32]
@@ -15,9 +15,9 @@ from mtl.networks import trunk
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SingleTask(types.Network):
-    """h[task] = trunk[task](x): a network of its own for each task, on the same columns.
+    """h[task] = trunk[task](x): a separate network for each task, on the same columns.
 
-    Tables of embeddings are still shared. A run of one head shares nothing at all.
+    Tasks still share embedding tables. To share nothing at all, train a run for each head.
 
     Attributes:
       trunk: built once for each task; variables in `tower_<task>`.
@@ -29,7 +29,7 @@ class SingleTask(types.Network):
         checks.require_part("SingleTask.trunk", self.trunk, "networks.MLP", arguments=2)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
-        """Build the towers, {column: [B, ...]} -> {task: [B, H]}, of which none is shared."""
+        """Build the towers, {column: [B, ...]} -> {task: [B, H]}; `Towers.shared` is empty."""
         towers: dict[str, tf.Tensor] = {}
         for group in trunk.group_tasks(tasks):
             scopes = [f"tower_{task}" for task in group]

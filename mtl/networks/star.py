@@ -1,4 +1,4 @@
-"""One network for several domains, such as sites or markets, with weights that all of them share.
+"""STAR: a network with shared weights and weights for each domain, such as a site or a market.
 
 networks.SharedBottom.trunk = @networks.STAR()
 networks.STAR.domain = "identity_site"           # one-hot: features.Identity.dimension = None
@@ -24,29 +24,29 @@ class STAR:
 
     X. Sheng et al., "One Model to Serve All: Star Topology Adaptive Recommender for Multi-Domain
     Click-Through Rate Prediction", CIKM 2021, arXiv:2101.11427. `*` is by element. W[l, d] starts
-    at 1 and b[l, d] at 0, so all domains start alike. The inputs are normalised by the moments of
-    the rows of their domain in the batch, as batches here mix domains and those of the paper hold
-    one each. A domain of few rows takes moments of all rows (see `mtl.layers.partitioned_norm`).
+    at 1 and b[l, d] at 0, so all domains start equal. Batches mix domains, while each batch of the
+    paper holds a single domain. So the inputs are normalised by the moments of their domain's rows
+    in the batch; domains with few rows use all rows (see `mtl.layers.partitioned_norm`).
 
-    It is a trunk, and works under several tasks. The paper adds the logit of its auxiliary network
-    to that of this one. Here the outputs of both are joined, and the linear layer of each head adds
+    STAR is a trunk, and works for several tasks. The paper adds the logits of STAR and of an
+    auxiliary network. Here the outputs of both are joined, and the linear layer of each head adds
     them up.
 
-    A step computes each layer for the domains that the batch holds, and keeps what is a row's own:
-    n domains cost n times the products of an MLP. The gradient of their weights is sparse, so that
-    a lazy optimizer leaves those of absent domains as they are.
+    A step computes each layer once for each domain in the batch, then picks the result of each
+    row's domain: n domains cost n times the products of an MLP. The gradient of the domains'
+    weights is sparse, so a lazy optimizer does not move the weights of absent domains.
 
     Attributes:
-      domain: the column that tells the domain, one-hot [B, N]: an Identity or a Categorical with
-        `dimension = None`. A row belongs to the place of its largest value.
-      layers: the number of units of each layer, one at least; variables in `hidden_<l>/shared`,
-        and in `hidden_<l>/domains` with a first axis of N.
+      domain: the name of the one-hot column [B, N] of the domain: an Identity or a Categorical with
+        `dimension = None`. The index of its largest value is the domain of a row.
+      layers: the number of units of each layer, at least one layer; variables in
+        `hidden_<l>/shared`, and in `hidden_<l>/domains` with a first axis of N.
       activation: a name in `mtl.layers.ACTIVATIONS`, after every layer.
-      dropout: the share of the units that are zeroed in training, in [0, 1).
-      norm: whether the inputs are normalised by domain; variables in `norm`.
-      auxiliary: a trunk on all columns, the domain included; variables in `auxiliary`. None for no
-        such network.
-      trainable: False leaves all of it as it is.
+      dropout: the share of units that are zeroed in training, in [0, 1).
+      norm: True normalises the inputs by domain; variables in `norm`.
+      auxiliary: a trunk on all columns, including the domain; variables in `auxiliary`. None leaves
+        it out.
+      trainable: False freezes all variables of the trunk.
     """
 
     domain: str
@@ -65,10 +65,10 @@ class STAR:
         trunk.check_tower("STAR.auxiliary", self.auxiliary)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        """Run the trunk, {column: [B, ...]} -> [B, layers[-1]], with the auxiliary's [B, H] behind.
+        """Run the trunk, {column: [B, ...]} -> [B, layers[-1]], or [B, layers[-1] + auxiliary H].
 
         Raises:
-          UserError: there is no such column, or no other.
+          UserError: the column `domain` is missing, or it is the only column.
         """
         checks.one_of("STAR.domain", self.domain, list(inputs))
         one_hot = inputs[self.domain]
@@ -102,7 +102,7 @@ def _dense(inputs: tf.Tensor, domains: tf.Tensor, count: int, units: int, name: 
         with tf1.variable_scope("domains"):
             kernels = tf1.get_variable("kernel", [count, width, units], dtype, ones)
             biases = tf1.get_variable("bias", [count, units], dtype, zeros)
-    # Looked up, so that the gradient is sparse.
+    # A look-up makes the gradient sparse.
     present, places = tf.unique(domains)
     of_all = tf.linalg.matmul(inputs[tf.newaxis], kernel * tf.gather(kernels, present))  # [n, B, H]
     at = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)

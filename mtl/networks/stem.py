@@ -1,4 +1,4 @@
-"""Embeddings of each task beside shared ones, kept apart by stopped gradients.
+"""STEM: embeddings of each task and shared embeddings, separated by stopped gradients.
 
 networks.STEM.own = {"click": ["click_*"], "order": ["order_*"]}
 networks.STEM.expert = @networks.MLP()
@@ -22,22 +22,22 @@ _SHARED = "shared"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class STEM(types.Network):
-    """h[t] = tower[t](sum_e g[t, e] f[e](x[group of e])), where other tasks' f have no gradient.
+    """h[t] = tower[t](sum_e g[t, e] f[e](x[group of e])), without gradients to other tasks' f.
 
     L. Su et al., "STEM: Unleashing the Power of Embeddings for Multi-task Recommendation", AAAI
-    2024, arXiv:2308.13537. Each task has columns of its own, with tables of their own, beside the
-    shared columns. A group of experts reads those of each task, and one more the shared columns.
-    The gate of a task weighs the experts of all groups. Its loss moves its own experts and the
-    shared ones, and the columns that these read: "all forward, task-specific backward".
+    2024, arXiv:2308.13537. Beside the shared columns, each task has columns with separate tables. A
+    group of experts reads the columns of each task, and one more group reads the shared columns.
+    The gate of a task weighs the experts of all groups. The loss of a task moves its experts, the
+    shared experts, and the columns of both: "all forward, task-specific backward".
 
-    The gate of the paper sees the sum of a task's own and the shared embeddings. Here it sees both,
-    joined, as their widths may differ; a linear gate of the sum is one of these.
+    In the paper the gate sees the sum of the task's and the shared embeddings. Here it sees both,
+    joined, because their widths may differ; a linear gate of the sum is a special case.
 
     Attributes:
       expert: built in each group; variables in `task_<task>/expert_<i>` and `shared/expert_<i>`.
-      own: {task: its columns}, by name, where `*` stands for anything. All other columns are
-        shared. A task's columns come from a second column object of the same fields, with another
-        prefix.
+      own: {task: names of its columns}, in which `*` matches any text. All other columns are
+        shared. For the columns of a task, add a second column object of the same fields, with
+        another prefix.
       num_specific: the experts of a task, at least 1.
       num_shared: the shared experts, at least 1.
       tower: built for each task on its mixture; variables in `tower_<task>`. None hands the mixture
@@ -65,10 +65,10 @@ class STEM(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
 
-        The shared experts are what tasks share.
+        `Towers.shared` holds the shared experts.
 
         Raises:
-          UserError: a task has no column of its own, two have the same one, or none is shared.
+          UserError: a task lacks columns, two tasks name the same column, or none is shared.
         """
         given = {
             group: trunk.join_columns("STEM", columns)
@@ -92,7 +92,7 @@ class STEM(types.Network):
     def _group_columns(
         self, inputs: types.Tensors, tasks: Sequence[str]
     ) -> dict[str, dict[str, tf.Tensor]]:
-        """Return the columns of each task, and of all of them as the last group."""
+        """Return {group: its columns}: the groups of all tasks, then the shared group."""
         for task in self.own:
             checks.one_of("STEM.own", task, tasks)
         found: dict[str, dict[str, tf.Tensor]] = {}

@@ -1,4 +1,4 @@
-"""What a trunk is, how trunks join inputs, and how several copies of one are built.
+"""The protocol of trunks, and helpers that join inputs and build several copies of a trunk.
 
 Trunk: callable(inputs {column: [B, D] or [B, H, W, C]}, training) -> [B, H], or a map [B, H, W, C]
 hidden = trunk.join_columns("MLP", inputs)                     # [B, sum of D]
@@ -16,23 +16,23 @@ from mtl import ambient, checks, layers, types
 
 
 class Trunk(Protocol):
-    """A network body that knows no tasks."""
+    """A network body that does not depend on the tasks."""
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Build the trunk: {column: [B, D] or [B, H, W, C]} -> [B, H], or a map [B, H, W, C]."""
 
 
 def separate_tasks(when: bool) -> contextlib.AbstractContextManager[bool]:
-    """Build parts that belong to one task each by themselves within it, not as one product.
+    """Build the parts of each task separately within the context, not as one product.
 
-    A variable of a task that is stacked with those of others has a gradient of zeros by the others'
-    losses, not None: it would pass for shared, and surgery would weigh it as such.
+    If variables of tasks were stacked, each would have a gradient of zeros, not None, from the
+    losses of other tasks. A surgery would then treat it as a shared variable.
     """
     return _ARE_SEPARATE.set(when)
 
 
 def group_tasks(tasks: Sequence[str]) -> list[list[str]]:
-    """Return which tasks are built at once: all of them, or one by one (see `separate_tasks`)."""
+    """Return the tasks in groups that are built at once: all, or one by one (`separate_tasks`)."""
     return [[task] for task in tasks] if _ARE_SEPARATE.get() else [list(tasks)]
 
 
@@ -59,12 +59,12 @@ def build_copies(
 ) -> list[tf.Tensor]:
     """Build a trunk once in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H].
 
-    A trunk that has a method `build_copies` of these arguments builds all of them at once.
+    A trunk may have a method `build_copies(inputs, scopes, training)` that builds all at once.
 
     Args:
       part: the trunk.
-      inputs: columns that all copies share, or what each of them gets.
-      scopes: where the variables of each copy lie.
+      inputs: columns that all copies share, or an input for each copy.
+      scopes: the variable scope of each copy.
       training: as for the trunk.
     """
     at_once = getattr(part, "build_copies", None)
@@ -79,7 +79,7 @@ def build_copies(
 
 
 def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Stack what experts or stages give, N of [B, H] -> [B, N, H]; fail on maps."""
+    """Stack the outputs of experts or stages, N of [B, H] -> [B, N, H]; fail on maps."""
     for each in vectors:
         fix = "SharedBottom, SingleTask and MTAN take trunks that give maps."
         where, rule = "an expert or a stage that is mixed with others", "give vectors, [B, H]"
@@ -90,7 +90,7 @@ def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
 def check_settings(
     kind: str, sizes: Sequence[int], activation: str, dropout: float, batch_norm: bool
 ) -> None:
-    """Fail unless the settings of `dense_layers` are good."""
+    """Fail unless the settings of `dense_layers` are valid."""
     check_sizes(f"{kind}.layers", sizes)
     checks.one_of(f"{kind}.activation", activation, layers.ACTIVATIONS)
     checks.rate(f"{kind}.dropout", dropout)
@@ -98,7 +98,7 @@ def check_settings(
 
 
 def check_trunks(where: str, trunks: Sequence[Trunk]) -> None:
-    """Fail unless `trunks` is a list of trunks, with one at least."""
+    """Fail unless `trunks` is a list of at least one trunk."""
     checks.is_a(where, trunks, (list, tuple), "be a list of trunks")
     checks.require(len(trunks) > 0, where, "hold a trunk", trunks)
     for part in trunks:
@@ -120,7 +120,7 @@ def check_sizes(where: str, sizes: Sequence[int]) -> None:
 
 
 def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Stack all images to [B, H, W, sum of C], and return the other columns beside them."""
+    """Stack all images to [B, H, W, sum of C]; return them and the other columns."""
     found = {column: value for column, value in inputs.items() if value.shape.rank == 4}
     others = {column: value for column, value in inputs.items() if column not in found}
     fix = "Give it an Image column, or use MLP."
@@ -132,7 +132,7 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
 
 
 def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
-    """Stack all inputs, which must be images of one size: {column: [B, H, W, C]} -> a map."""
+    """Stack all inputs, which must be images of equal size: {column: [B, H, W, C]} -> a map."""
     images, others = join_images(kind, inputs)
     fix = "At which place of a map would a vector stand?"
     checks.require(not others, f"{kind} inputs", "be images alone", list(others), fix)
@@ -162,7 +162,7 @@ def dense_layers(
 ) -> tf.Tensor:
     """Stack dense layers, [B, D] -> [B, sizes[-1]], in the scopes hidden_0, hidden_1, ...
 
-    The norm comes before the activation.
+    The batch norm, if any, comes before the activation.
     """
     for index, size in enumerate(sizes):
         name = f"hidden_{index}"
@@ -174,7 +174,7 @@ def dense_layers(
 def finish_layer(
     hidden: tf.Tensor, name: str, activation: str, dropout: float, batch_norm: bool, training: bool
 ) -> tf.Tensor:
-    """Normalise the sums of a layer, activate and drop them, [B, H] -> [B, H]."""
+    """Apply batch norm, activation and dropout to the sums of a layer, [B, H] -> [B, H]."""
     if batch_norm:
         hidden = layers.batch_norm(hidden, f"{name}_norm", training)
     hidden = layers.ACTIVATIONS[activation](hidden)

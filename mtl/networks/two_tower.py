@@ -1,4 +1,4 @@
-"""Two trunks that do not see each other's columns: one for the query, one for the item.
+"""Two trunks on separate columns: one for the query, one for the item.
 
 networks.SharedBottom.trunk = @networks.TwoTower()
 networks.TwoTower.query = @query/networks.MLP()
@@ -24,14 +24,14 @@ class TwoTower:
 
     P. Covington, J. Adams and E. Sargin, "Deep Neural Networks for YouTube Recommendations",
     RecSys 2016; X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
-    Recommendations", RecSys 2019. The vector of an item does not depend on the query, so that an
-    index of all items can be built.
+    Recommendations", RecSys 2019. The vector of an item does not depend on the query, so you can
+    build an index of all items.
 
     Attributes:
-      query: a trunk on all columns but those of the item; variables in `query`.
-      item: a trunk on the columns of the item, of as many units; variables in `item`.
-      item_columns: these columns, by name, where `*` stands for anything.
-      trainable: False leaves all of it as it is.
+      query: a trunk on all columns except `item_columns`; variables in `query`.
+      item: a trunk on `item_columns`, with as many units as `query`; variables in `item`.
+      item_columns: names of the columns of the item, in which `*` matches any text.
+      trainable: False freezes all variables of the trunk.
     """
 
     query: trunk.Trunk
@@ -48,7 +48,7 @@ class TwoTower:
         """Run the trunk, {column: [B, ...]} -> [B, 2 D].
 
         Raises:
-          UserError: there is no column for one of the two, or their outputs have two widths.
+          UserError: a trunk gets no column, or the widths of their outputs differ.
         """
         of_item = fields.choose_columns("TwoTower.item_columns", self.item_columns, inputs)
         of_query = {name: value for name, value in inputs.items() if name not in of_item}

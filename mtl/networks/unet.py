@@ -2,8 +2,8 @@
 
 networks.SharedBottom.trunk = @networks.UNet()
 networks.SharedBottom.tower = @tower/networks.UNet()
-networks.UNet.filters = [16, 32, 64]             # of each size, from that of the image down
-tower/networks.UNet.filters = [16]               # of one size: two convolutions, nothing is pooled
+networks.UNet.filters = [16, 32, 64]             # of each size, from the image's size down
+tower/networks.UNet.filters = [16]               # one size: two convolutions without pooling
 """
 
 import dataclasses
@@ -23,20 +23,21 @@ class UNet:
     """d[l] = f(g([enlarge(d[l+1]); e[l]])) with e[l] = f(g(pool(e[l-1]))): the map d[0].
 
     O. Ronneberger, P. Fischer, T. Brox, "U-Net: Convolutional Networks for Biomedical Image
-    Segmentation", MICCAI 2015, arXiv:1505.04597. f and g are convolutions of 3x3, each with norm
-    and activation. As in the paper, channels of the encoder are joined to those that the decoder
-    enlarges. Unlike there, borders are kept, so that the map is as large as the image, each pixel
-    is enlarged as it is, with no convolution of its own, and there is batch norm.
+    Segmentation", MICCAI 2015, arXiv:1505.04597. f and g are 3x3 convolutions, each with norm and
+    activation. As in the paper, the channels of the encoder join the enlarged channels of the
+    decoder. Unlike in the paper, padding keeps the size, so the map is as large as the image;
+    enlarging repeats pixels, without a convolution; and there is batch norm.
 
-    Inputs must be images of one height and width; they are stacked along their channels. Variables
-    lie in `encoder_<l>` and `decoder_<l>`.
+    Inputs must be images of equal height and width; they are stacked along their channels.
+    Variables lie in `encoder_<l>` and `decoder_<l>`.
 
     Attributes:
-      filters: of each size, from that of the image to the smallest one; the map has the first.
+      filters: the filters at each size, from the image's size to the smallest; the output has
+        `filters[0]` channels.
       pool: pooling divides height and width by this from one size to the next, rounding up.
       activation: a name in `mtl.layers.ACTIVATIONS`.
-      batch_norm: normalises before each activation, in place of the bias.
-      trainable: False leaves all of it as it is, as `mtl.variables.freezing` does by name.
+      batch_norm: True normalises over the batch before each activation, in place of the bias.
+      trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
     filters: Sequence[int] = (16, 32, 64)

@@ -1,4 +1,4 @@
-"""Columns that go past the network, right to the heads: the wide part.
+"""Wide columns, which bypass the network and go directly to the heads.
 
 networks.WideAndDeep.network = @networks.SharedBottom()
 networks.WideAndDeep.wide = ["wide_*"]
@@ -18,16 +18,16 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WideAndDeep(types.Network):
-    """h[task] = [network(other columns)[task], wide columns], for a head to weigh.
+    """h[task] = [network(other columns)[task], wide columns], and the head weighs them.
 
     H.-T. Cheng et al., "Wide & Deep Learning for Recommender Systems", DLRS 2016, arXiv:1606.07792.
-    A wide column is an embedding of `dimension = 1`: a weight for each id, of crosses too. A number
-    for each column and task, in the head, multiplies it; in the paper it is 1. The optimizer of the
-    wide part is chosen by the scope of its columns.
+    A wide column is an embedding with `dimension = 1`: a weight for each id, also for ids of
+    crosses. The head multiplies it by a learned number for each column and task; in the paper this
+    number is 1. Choose the optimizer of the wide part by the scope of its columns.
 
     Attributes:
       network: reads the other columns; variables in `network`.
-      wide: the columns that go to the heads, by name, where `*` stands for anything.
+      wide: names of the columns that go to the heads, in which `*` matches any text.
     """
 
     network: types.Network
@@ -42,10 +42,10 @@ class WideAndDeep(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H + width of the wide columns]}.
 
-        The inner network tells what tasks share; the wide columns are shared beside it.
+        `Towers.shared` comes from the inner network, without the wide columns.
 
         Raises:
-          UserError: a pattern names no column, or none is left for the network.
+          UserError: a pattern matches none of the columns, or all columns are wide.
         """
         wide = fields.choose_columns("WideAndDeep.wide", self.wide, inputs)
         deep = {column: value for column, value in inputs.items() if column not in wide}

@@ -1,4 +1,4 @@
-"""Layers as functions, and what they compute in: few values, 16 bits, or as they are.
+"""Layers as functions, which can compute with quantised values or 16-bit numbers.
 
 from mtl import layers
 hidden = layers.dense(inputs, 64, "hidden_0", activation=tf.nn.relu)      # [B, D] -> [B, 64]

@@ -1,15 +1,14 @@
-"""Layers of several copies of a network, each with variables of its own.
+"""Layers of several copies of a network, with separate variables for each copy.
 
 hidden = copies.dense(inputs, 64, "hidden_0", scopes, training)    # [B, D] for all, or N of [B, D]
 hidden = copies.dense(hidden, 32, "hidden_1", scopes, training)    # N of [B, 32]
 
-The variables have the names of a layer that is built alone: they are frozen, restored and penalised
-one by one. Copies that read the same inputs are one product with all kernels side by side, at the
-cost of a copy of the weights in every step. Copies that read inputs of their own, of one width, are
-one batched product in training on GPUs, where every op has to be launched. On CPUs they are a
-product each: a copy whose layers follow each other finds its values in the cache, and was measured
-up to a third faster. Served graphs have a product each as well, and are the same wherever they are
-built.
+Variables have the same names as in layers that are built one by one, so they are frozen, restored
+and penalised one by one. Copies that read the same inputs become one product with all kernels side
+by side, which copies the weights in every step. Copies with different inputs of equal width become
+one batched product when they train on GPUs, because launching each op takes time. On CPUs each copy
+computes a separate product: its next layer finds the values in the cache, which was measured up to
+a third faster. Served graphs also have separate products, so they do not depend on the device.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,15 +56,15 @@ def dense(
 
 
 def _are_at_once(inputs: Inputs, scopes: Sequence[str], training: bool) -> bool:
-    """Return whether the layers of all copies are one product."""
-    # What looks at the inputs of a layer chooses it by its own scope.
+    """Return True if the layers of all copies become one product."""
+    # Quantisation and watched inputs need each layer in its own scope.
     if len(scopes) == 1 or quantization.is_active() or pruned.are_inputs_watched():
         return False
     return isinstance(inputs, tf.Tensor) or (training and _can_batch(inputs))
 
 
 def _can_batch(inputs: Sequence[tf.Tensor]) -> bool:
-    """Return whether one batched product is possible, and there is a device that gains by it."""
+    """Return True if one batched product is possible, and a GPU makes it worthwhile."""
     is_one_width = len({own.shape[-1] for own in inputs}) == 1
     return is_one_width and bool(tf.config.list_physical_devices("GPU"))
 
@@ -73,7 +72,7 @@ def _can_batch(inputs: Sequence[tf.Tensor]) -> bool:
 def for_each(
     build: Callable[[tf.Tensor], tf.Tensor], inputs: Inputs, scopes: Sequence[str]
 ) -> list[tf.Tensor]:
-    """Build in each scope from the inputs of its own: [B, D] or N of [B, D] -> N."""
+    """Call `build` in each of N scopes, on [B, D] for all or on N of [B, D] -> N outputs."""
     given = [inputs] * len(scopes) if isinstance(inputs, tf.Tensor) else inputs
     outputs = []
     for scope, own in zip(scopes, given, strict=True):

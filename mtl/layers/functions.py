@@ -1,4 +1,4 @@
-"""Layers as small functions on `get_variable`: no object holds state, scopes name everything.
+"""Layers as small functions on `get_variable`: scopes name their variables.
 
 hidden = layers.dense(inputs, 64, "hidden_0", activation=tf.nn.relu)      # [B, D] -> [B, 64]
 hidden = layers.batch_norm(hidden, "hidden_0_norm", training)
@@ -18,7 +18,7 @@ tf1 = tf.compat.v1
 
 
 def _noted(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return an activation whose outputs are noted for who shows them."""
+    """Return an activation that also hands its outputs to `mtl.step.noted`."""
 
     def activate(sums: tf.Tensor) -> tf.Tensor:
         outputs = activation(sums)
@@ -29,7 +29,7 @@ def _noted(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor]
 
 
 def _activate(activation: Callable[[tf.Tensor], tf.Tensor], sums: tf.Tensor) -> tf.Tensor:
-    """Apply the activation of a layer, which may be one of a user's own."""
+    """Apply the activation of a layer, and note the outputs even of a user's function."""
     outputs = activation(sums)
     if activation is not tf.identity:
         noted.add_output(sums, outputs)
@@ -62,7 +62,7 @@ def dense(
     """
     with tf1.variable_scope(name):
         inputs = pruned.watch_inputs(quantization.quantize_inputs(inputs))
-        # Asked for in 16 bits, a variable stays float32 and comes cast; see `precision`.
+        # With 16-bit inputs, the variable stays float32 and is cast; see `precision`.
         kernel = tf1.get_variable("kernel", [inputs.shape[-1], units], inputs.dtype)
         outputs = tf.linalg.matmul(inputs, kernel)
         if use_bias:
@@ -84,7 +84,7 @@ def conv(
 ) -> tf.Tensor:
     """Apply a convolution, [B, H, W, D] -> [B, H / stride, W / stride, filters].
 
-    It is padded to keep the borders. With the padding "valid" H and W lose `size - 1` first.
+    H and W are divided rounding up. With the padding "valid" both first lose `size - 1`.
     """
     with tf1.variable_scope(name):
         inputs = pruned.watch_inputs(quantization.quantize_inputs(inputs))
@@ -100,13 +100,13 @@ def conv(
 
 
 def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
-    """Return a Conv2D, padded as "SAME" or "VALID", of the same images with another kernel."""
+    """Return a Conv2D with another kernel on the same images; the padding is "SAME" or "VALID"."""
     settings = {name: op.get_attr(name) for name in ("strides", "dilations")}
     return tf.nn.conv2d(op.inputs[0], kernel, padding=op.get_attr("padding").decode(), **settings)
 
 
 def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
-    """Take the largest of each square, [B, H, W, C] -> [B, H / size, W / size, C], rounded up."""
+    """Take the maximum of each square, [B, H, W, C] -> [B, H / size, W / size, C], rounded up."""
     names = {"MaxPool": _MAX_POOL}
     with tf1.get_default_graph().gradient_override_map(names):
         return tf.nn.max_pool2d(images, size, size, "SAME")
@@ -117,9 +117,9 @@ _MAX_POOL = "MaxPoolBesideItsGradient"
 
 @tf.RegisterGradient(_MAX_POOL)
 def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
-    """Return the gradient of `max_pool`; a branch pools once more.
+    """Return the gradient of `max_pool`; in another graph, such as a branch, pool once more.
 
-    oneDNN's kernel is 15 times as fast, and needs the pooling in the same graph.
+    oneDNN's gradient kernel is 15 times as fast, but needs the pooling in the same graph.
     """
     (images,) = op.inputs
     settings = {name: op.get_attr(name) for name in ("ksize", "strides")}
@@ -130,9 +130,9 @@ def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
 
 
 def enlarge(images: tf.Tensor, factor: int, height: int, width: int) -> tf.Tensor:
-    """Make a square of each pixel, [B, h, w, C] -> [B, height, width, C]: what `max_pool` undoes.
+    """Repeat each pixel in a square, [B, h, w, C] -> [B, height, width, C]; `max_pool` undoes it.
 
-    `max_pool` rounds up, so that what is enlarged may be larger than what was pooled: it is cut.
+    Surplus pixels are cut off, because `max_pool` rounds up.
     """
     if factor == 1:
         return images
@@ -147,16 +147,16 @@ def batch_norm(
 ) -> tf.Tensor:
     """Normalise by the batch over all axes but the last (Ioffe, Szegedy 2015, arXiv:1502.03167).
 
-    In training the batch's own mean and variance are used and their moving averages are updated by
-    ops in `UPDATE_OPS`, which the update runs first; otherwise, and where the averages are frozen
-    (see `mtl.variables.freezing`), the averages are used. Replicas that train in step take the
-    moments of all their rows together, unless `mtl.step.replicas.separate_replicas` says otherwise.
-    The averages follow `average += (1 - momentum) * (batch - average)`, with the biased variance;
-    moments that are not finite leave them as they are.
+    Training uses the mean and the variance of the batch, and UPDATE_OPS, which run before the
+    update, move their averages. Otherwise, or if the averages are frozen (see
+    `mtl.variables.freezing`), the averages are used. Synchronous replicas use the moments of all
+    their rows, unless `mtl.step.replicas.separate_replicas` separates them. The averages follow
+    `average += (1 - momentum) * (batch - average)`, with the biased variance; moments that are not
+    finite do not move them.
     """
     with tf1.variable_scope(name):
         shape = [inputs.shape[-1]]
-        # Scales, offsets and averages have 32 bits in any network; outputs are cast at the end.
+        # Scales, offsets and averages always have 32 bits; outputs are cast at the end.
         gamma = tf1.get_variable("gamma", shape, tf.float32, tf1.ones_initializer())
         beta = tf1.get_variable("beta", shape, tf.float32, tf1.zeros_initializer())
         averages = [
@@ -164,7 +164,7 @@ def batch_norm(
             create_average("moving_variance", shape, tf1.ones_initializer()),
         ]
         moving = freezing.averages_move(averages[0]) if training else False
-        # The fused op knows images alone, and the moments of no rows but its own.
+        # The fused op takes only images, and computes moments of a single replica.
         if moving is True and inputs.shape.rank == 4 and replicas.are_separate():
             outputs, moments = _normalise_fused(inputs, gamma, beta, epsilon)
         else:
@@ -201,15 +201,15 @@ def layer_norm(inputs: tf.Tensor, name: str, epsilon: float = 1e-5) -> tf.Tensor
 def _scale_channels(values: tf.Tensor, scale: tf.Tensor, is_constant: bool) -> tf.Tensor:
     """Multiply values by a scale of their last axis.
 
-    If they come of a convolution, scale its kernel instead, where that is less work.
+    If the values come from a convolution and its kernel is smaller, scale the kernel instead.
     """
-    if tf.executing_eagerly():  # There, no tensor knows where it comes from.
+    if tf.executing_eagerly():  # Eager tensors do not know their ops.
         return values * scale
     op = values.op
     while op.type == "Identity":
         op = op.inputs[0].op
     count = values.shape.num_elements()
-    # A scale that follows from the batch's moments needs the outputs of the convolution first.
+    # A scale from the batch's moments depends on the outputs of the convolution.
     if is_constant and op.type == "Conv2D" and count is not None:
         kernel = op.inputs[1]
         if count > kernel.shape.num_elements():
@@ -222,7 +222,7 @@ def _normalise_fused(
 ) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
     """Return normalised images and the moments of their batch, by one op.
 
-    It takes a third of the time of the single ops.
+    The fused op takes a third of the time of separate ops.
     """
     outputs, mean, variance = tf1.nn.fused_batch_norm(images, gamma, beta, epsilon=epsilon)
     count = tf.cast(tf.size(images) / images.shape[3], tf.float32)
@@ -237,7 +237,7 @@ def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf
         tf.float32,
         initializer,
         trainable=False,
-        # Every replica moves averages of its own, and a checkpoint holds the mean of them.
+        # Each replica moves its own averages, and a checkpoint holds their mean.
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.MEAN,
     )
@@ -246,14 +246,14 @@ def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf
 def update_averages(
     averages: Sequence[tf.Variable], moments: Sequence[tf.Tensor], momentum: float | tf.Tensor
 ) -> None:
-    """Have UPDATE_OPS move averages: `average += (1 - momentum) * (moment - average)`."""
-    # Where layers share averages, one moves them after the other.
+    """Add ops to UPDATE_OPS that set `average += (1 - momentum) * (moment - average)`."""
+    # If layers share averages, they move them one after the other.
     is_shared = tf1.get_variable_scope().reuse
     before = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if is_shared else []
     with tf.control_dependencies(before):
         values = [average.read_value() for average in averages]
     for average, value, moment in zip(averages, values, moments, strict=True):
-        # Where the average itself stands in for the moment, the change is 0.
+        # While averages are frozen, the moment is the average itself, and the change is 0.
         change = (1 - momentum) * (value - moment)
         change = tf.where(tf.math.is_finite(change), change, tf.zeros_like(change))
         update = average.assign_sub(change)
@@ -265,15 +265,16 @@ def _batch_moments(inputs: tf.Tensor) -> Sequence[tf.Tensor]:
     if replicas.are_separate():
         return mean, variance
     of_all = replicas.average_over_replicas(mean)
-    # The variance around the common mean: that of each replica is around a mean of its own.
+    # The variance around the common mean: `variance` of each replica is around its own mean.
     return of_all, replicas.average_over_replicas(variance + (mean - of_all) ** 2)
 
 
 def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Tensor:
-    """Zero a share `rate` of the values in training and scale up the rest.
+    """Zero a share `rate` of the values in training, and multiply the rest by 1 / (1 - rate).
 
-    The draw depends only on the run's seed, the layer's scope and the global step, so a run that
-    was stopped and restored draws what it would have drawn. The graph must hold a global step.
+    The draw depends only on the run's seed, the layer's scope, the global step and the slice of the
+    batch, so a restored run repeats the draws of an uninterrupted run. The graph must hold a global
+    step.
     """
     if not training or rate == 0:
         return inputs
@@ -286,17 +287,17 @@ def gumbel_softmax(
 ) -> tf.Tensor:
     """Draw one class of each distribution, [B, ..., C] -> [B, ..., C] that sum to 1.
 
-    `softmax((logits + g) / temperature)`, g standard Gumbel; with `hard` the class where it is
-    largest, one-hot, with the gradient of the softmax (E. Jang, S. Gu, B. Poole, "Categorical
-    Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144). Outside of training nothing is
-    drawn: g is 0. A row draws the same numbers in whatever slice of the batch it is. The graph must
-    hold a global step.
+    The output is `softmax((logits + g) / temperature)`, g standard Gumbel. With `hard` it is the
+    one-hot vector of the largest value, with the gradient of the softmax (E. Jang, S. Gu, B. Poole,
+    "Categorical Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144). Outside of
+    training g is 0. The slices of a batch do not change the draws of a row. The graph must hold a
+    global step.
     """
     scores = tf.cast(logits, tf.float32)
     if training:
         count = math.prod(logits.shape[1:])
         drawn = draws.draw_rows(name, logits.shape[0] or tf.shape(logits)[0], count)
-        # Numbers in [0, 1) have steps of 2^-23: from the middle of one a logarithm is finite.
+        # Draws in [0, 1) are multiples of 2^-23. Half a step more makes the logarithms finite.
         gumbel = -tf.math.log(-tf.math.log(drawn + 2.0**-24))
         scores += tf.reshape(gumbel, tf.shape(scores))
     soft = tf.nn.softmax(scores / temperature)
@@ -316,9 +317,9 @@ def embedding(
 ) -> tf.Tensor:
     """Look up ids in [0, vocabulary_size), [...] -> [..., dimension].
 
-    The gradient of the table is IndexedSlices. It starts from a normal distribution of this
-    standard deviation, `dimension ** -0.5` if it is None, cut off at two of them; or as
-    `initializer` says.
+    The gradient of the table is IndexedSlices. First values come from `initializer`; if it is None,
+    from a normal distribution with this standard deviation, cut off at two standard deviations. A
+    `stddev` of None is `dimension ** -0.5`.
     """
     stddev = dimension**-0.5 if stddev is None else stddev
     initializer = initializer or tf1.truncated_normal_initializer(stddev=stddev)

@@ -1,10 +1,11 @@
-"""Tables of 16 bits: looked up and trained in float32, and rounded at random where they are stored.
+"""Tables stored in 16 bits, looked up and trained in float32, and written with random rounding.
 
 features.Hashed.storage = "bfloat16"
 
-A gradient reaches the optimizer in float32, as sums over a batch need it. Where a row is written it
-is rounded up or down with the probability that leaves its mean as it is: bfloat16 has 8 bits of
-precision, and a step of less than half of the last of them would vanish at each write.
+A gradient reaches the optimizer in float32, because sums over a batch need this precision. A
+written row is rounded up or down at random, with probabilities that keep its mean. Rounding to the
+nearest would lose small steps: bfloat16 has 8 bits of precision, and each write would drop a step
+of less than half of the last bit.
 """
 
 import zlib
@@ -23,7 +24,7 @@ _LAST_16_BITS = 0xFFFF
 
 
 def look_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """Look up ids [...] in a table -> float32 [..., D]; so is the gradient of the table."""
+    """Look up ids [...] in a table -> float32 [..., D]; the table's gradient is float32 too."""
     if table.dtype.base_dtype != tf.bfloat16:
         return moved.add_to_rows(tf.nn.embedding_lookup(table, ids), table, ids)
     names = {"ResourceGather": _GATHER, "Cast": _CAST}
@@ -34,14 +35,14 @@ def look_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
 
 @tf.RegisterGradient(_CAST)
 def _cast_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
-    """Hand a gradient on in float32."""
+    """Pass a gradient on in float32."""
     del op
     return upstream
 
 
 @tf.RegisterGradient(_GATHER)
 def _gather_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSlices | None]:
-    """Return the gradient of the table, float32, and none of the ids."""
+    """Return the gradient of the table, float32, and None for the ids."""
     table, ids = op.inputs
     shape = tf.raw_ops.VariableShape(input=table, out_type=tf.int64)
     values = tf.reshape(upstream, [-1, op.outputs[0].shape[-1]])
@@ -52,7 +53,7 @@ def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> t
     """Subtract a change, float32 [N, D], from the rows of N different indices."""
     if not sharding.is_half(variable):
         return tf.group(variable.scatter_sub(tf.IndexedSlices(change, indices)))
-    # In order, so that a row draws the same however the batch was cut.
+    # Sorted, so that the slices of a batch do not change the draws of a row.
     order = tf.argsort(indices)
     indices, change = tf.gather(indices, order), tf.gather(change, order)
     rows = tf.cast(tf.gather(variable, indices), tf.float32) - change
@@ -61,9 +62,9 @@ def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> t
 
 
 def round_at_random(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Round float32 to one of the two bfloat16 beside it, in the mean to the value itself."""
-    # A bfloat16 is the first half of a float32. Of the second half h, 0 <= h < 2^16, a random
-    # number carries over with the probability h / 2^16.
+    """Round float32 to one of the two nearest bfloat16 values; the mean is the value itself."""
+    # A bfloat16 is the first half of a float32. Let h be the second half, 0 <= h < 2^16. Adding a
+    # random number below 2^16 carries into the first half with the probability h / 2^16.
     drawn = tf.random.stateless_uniform(
         tf.shape(values), seed, minval=0, maxval=_LAST_16_BITS + 1, dtype=tf.int32
     )
@@ -72,7 +73,7 @@ def round_at_random(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _make_seed(variable: tf.Variable) -> tf.Tensor:
-    """Make a seed [2] int32 of the run, the table and the step, the same on every replica."""
+    """Make a seed, int32 [2], from the run, the table and the step, equal on all replicas."""
     run_seed = tf1.get_default_graph().seed or 0
     name = patterns.shard_name(variable)
     own = (run_seed ^ zlib.crc32(f"storage/{name}".encode())) & 0x7FFFFFFF

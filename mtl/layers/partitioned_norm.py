@@ -25,18 +25,17 @@ def normalise(
     """Normalise each row by the moments of its group: [B, D] and one-hot [B, N] -> [B, D].
 
     `gamma * gamma[n] * (x - mean[n]) / sqrt(variance[n] + epsilon) + beta + beta[n]` (X. Sheng et
-    al., CIKM 2021, arXiv:2101.11427, section 4.2). In training the moments are those of the group's
-    rows in the batch, of all replicas that train in step, with the unbiased variance. A group of
-    less than 16 rows takes moments of all rows of the batch for what it lacks: of r rows,
-    `w own + (1 - w) all, w = (r - 1) / 15`. One row has no variance of its own.
+    al., CIKM 2021, arXiv:2101.11427, section 4.2). Training uses the moments of the group's rows in
+    the batch, over all synchronous replicas, with the unbiased variance. A group of r < 16 rows
+    mixes in the moments of all rows of the batch: `w own + (1 - w) all, w = (r - 1) / 15`. A single
+    row, whose variance is undefined, uses only these.
 
-    Otherwise, and where they are frozen, the moments are moving averages [N, D] of those that
-    normalised the group in training. They start as those of the first batch with a row of the
-    group, then UPDATE_OPS move them as those of `layers.batch_norm`. A group without a row in the
-    batch keeps its averages. Every other batch counts alike, also one with a single row of the
-    group: its moments are those of all rows, so that one row more or less hardly changes them.
-    Counted by rows, the averages of a rare group would stay behind for thousands of steps while
-    the columns learn.
+    Otherwise, or if they are frozen, the moments are moving averages [N, D] of the moments that
+    normalised the group in training. They start at the first batch with a row of the group, then
+    UPDATE_OPS move them as in `layers.batch_norm`. A batch without a row of the group does not move
+    its averages. All other batches have equal weight: few rows are safe, because their moments come
+    mostly from all rows of the batch. With weights by rows, the averages of a rare group would lag
+    behind for thousands of steps while the columns learn.
     """
     with tf1.variable_scope(name):
         width, count = inputs.shape[-1], groups.shape[-1]
@@ -58,7 +57,7 @@ def normalise(
         scale = (gamma * tf.linalg.matmul(members, gammas)) * tf.math.rsqrt(variance + epsilon)
         outputs = (values - mean) * scale + beta + tf.linalg.matmul(members, betas)
         if moving is not False:
-            # A rare group would be normalised for long by what the averages start from.
+            # The first batch sets the averages; otherwise a rare group would long keep 0 and 1.
             own_momentum = tf.where(_are_unmoved(*averages), 0.0, momentum)
             functions.update_averages(averages, moments, own_momentum)
         return tf.cast(outputs, inputs.dtype)
@@ -67,13 +66,13 @@ def normalise(
 def _find_moments(
     values: tf.Tensor, members: tf.Tensor, averages: list[tf.Variable]
 ) -> list[tf.Tensor]:
-    """Return mean and variance for each group, [N, D]; the averages where a group has no row."""
+    """Return mean and variance of each group, [N, D]; its averages if the group has no rows."""
     counts = _sum_over_rows(members, tf.ones_like(values[:, :1]))  # [N, 1]
     means = _sum_over_rows(members, values) / tf.maximum(counts, 1)
     centred = values - tf.linalg.matmul(members, means)
     squares = _sum_over_rows(members, centred**2)
     variances = squares / tf.maximum(counts - 1, 1)
-    # All rows together, by the groups: squares within them, and of their means.
+    # Moments of all rows: the variance is within the groups plus between their means.
     size = tf.reduce_sum(counts)
     mean = tf.reduce_sum(counts * means, axis=0) / size
     between = tf.reduce_sum(counts * (means - mean) ** 2, axis=0)
@@ -84,7 +83,7 @@ def _find_moments(
 
 
 def _are_unmoved(mean: tf.Variable, variance: tf.Variable) -> tf.Tensor:
-    """Return which groups have had no row so far, [N, 1]: their averages are 0 and 1."""
+    """Return True for groups without a row so far, [N, 1]: their averages are 0 and 1."""
     is_first = tf.equal(mean, 0) & tf.equal(variance, 1)
     return tf.reduce_all(is_first, axis=1, keepdims=True)
 

@@ -1,4 +1,4 @@
-"""In which numbers, and by which compiler, the network of a training step computes.
+"""Mixed precision and XLA compilation for the network of a training step.
 
 from mtl.layers import precision
 precision.Precision.dtype = "bfloat16"          # or "float16", with a dynamic loss scale
@@ -30,28 +30,29 @@ StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 class Precision:
     """Mixed precision and compilation of the network, forward and backward, in training.
 
-    P. Micikevicius et al., "Mixed Precision Training", 2017, arXiv:1710.03740: activations and what
-    multiplies them have 16 bits; variables, gradients, optimizer state and checkpoints have 32, as
-    do columns, normalisations, heads, losses, balancing and the update. Evaluation, prediction and
-    exports compute in float32, so that what is measured is what is served, on any device.
+    P. Micikevicius et al., "Mixed Precision Training", 2017, arXiv:1710.03740. Activations, and the
+    weights that multiply them, have 16 bits. Variables, gradients, optimizer state, checkpoints,
+    columns, normalisations, heads, losses, balancing and the update have 32 bits. Evaluation,
+    prediction and exports compute in float32, so metrics hold for the served model on any device.
 
-    In float16 small gradients vanish. Unlike in the paper it is not the loss that is multiplied: a
-    gradient is multiplied by the loss scale where it enters the network, and divided by it where it
-    leaves, at every variable and input. Nothing outside the network ever sees a scaled gradient.
+    In float16 small gradients would vanish. The paper multiplies the loss; here a gradient is
+    multiplied by the loss scale when it enters the network, and divided by the scale when it leaves
+    the network, at every variable and input. So all code outside the network sees true gradients.
 
-    The scale is halved, and nothing moves, at a step whose losses are finite and whose gradients
-    are not; after `growth_steps` finite steps in a row it is doubled. At 1 it is not to blame any
-    more: what happens then is for `Update.if_not_finite` to say, as for losses that are not finite.
-    The scale is saved with the model.
+    If the losses of a step are finite but its gradients are not, the step moves nothing and halves
+    the scale. After `growth_steps` finite steps in a row, the scale doubles. A scale of 1 cannot
+    cause overflows: then, or if losses are not finite, `Update.if_not_finite` decides. The scale is
+    saved with the model.
 
-    XLA compiles what it can of the network; columns, with their strings and looked-up tables, and
-    what TensorFlow finds unfit for it, run as they always do.
+    XLA compiles as much of the network as it can. The rest runs as without XLA: columns, with their
+    strings and looked-up tables, and ops that TensorFlow cannot compile.
 
     Attributes:
       dtype: "float32", "bfloat16" (any recent device, no scale) or "float16" (older GPUs).
-      xla: whether XLA compiles the network; for GPUs; few steps gain on a CPU.
-      initial_scale: of float16, at least 1; a power of 2, so that scaling is exact.
-      growth_steps: of float16; 2,000 as in `tf.keras.mixed_precision.LossScaleOptimizer`.
+      xla: True compiles the network; for GPUs, because few steps gain on a CPU.
+      initial_scale: the first scale of float16, at least 1; a power of 2, so scaling is exact.
+      growth_steps: the finite steps, at least 1, after which the scale of float16 doubles; 2,000 as
+        in `tf.keras.mixed_precision.LossScaleOptimizer`.
     """
 
     dtype: str = _FLOAT32
@@ -72,7 +73,7 @@ class Precision:
         checks.require(has_xla, "Precision.xla", "be False", self.xla, fix)
 
     def wrap_step(self, step_fn: StepFn) -> StepFn:
-        """Return `step_fn` with networks that compute as these settings say."""
+        """Return a step function that runs `step_fn` with these settings for its networks."""
 
         def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
             with _STEP.set(_Step(self)):
@@ -84,9 +85,9 @@ class Precision:
 def run_network(
     network: Callable[[types.Tensors], types.Tensors], inputs: types.Tensors, training: bool
 ) -> types.Towers:
-    """Return the towers of a network: float32 in, float32 out, in between as the step computes.
+    """Return the towers of a network: float32 in and out, with the step's precision in between.
 
-    What a step infers beside its training has 32 bits, as in evaluation.
+    Without `training`, the network computes with 32 bits, as in evaluation.
     """
     step = _current_step() if training else _Step(PLAIN)
     with _STEP.set(step), step.compile_network():
@@ -98,28 +99,28 @@ def run_network(
 
 
 def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return what goes on within a network, and the same for `types.Towers.shared`, in float32."""
+    """Return a tensor for the rest of the network, and its float32 copy for `Towers.shared`."""
     step = _current_step()
-    # Out and in again: gradients that are taken here are float32, and not scaled.
+    # Out of the network and in again: a surgery reads unscaled float32 gradients here.
     outside = step.leave(hidden)
     return step.enter(outside), outside
 
 
 def current_dtype() -> tf.DType:
-    """Return what a network computes in."""
+    """Return the type in which the network computes."""
     return _current_step().dtype
 
 
 def current_loss_scale() -> "LossScale | None":
-    """Return the loss scale of the step being built; None where gradients are not scaled."""
+    """Return the loss scale of the step being built; None if gradients are not scaled."""
     return _current_step().scale
 
 
 class LossScale:
-    """What gradients within the network are multiplied by, from step to step.
+    """The factor of gradients within the network, which changes from step to step.
 
     Attributes:
-      value: of this step, a float32 scalar.
+      value: the factor of this step, a float32 scalar.
     """
 
     def __init__(self, initial: float, growth_steps: int):
@@ -130,7 +131,7 @@ class LossScale:
         self.value = self._kept.read_value()
 
     def overflows(self, losses_are_finite: tf.Tensor, all_is_finite: tf.Tensor) -> tf.Tensor:
-        """Return whether the scale is to blame, a bool scalar; leave the next one to UPDATE_OPS."""
+        """Return True if the scale is too high, a bool scalar; UPDATE_OPS set the next scale."""
         overflows = losses_are_finite & ~all_is_finite & (self.value > 1)
         since = self._since.read_value() + tf.cast(all_is_finite, tf.int64)
         grows = since >= self._growth_steps
@@ -153,7 +154,7 @@ class _Step:
 
     @contextlib.contextmanager
     def compile_network(self) -> Iterator[None]:
-        """Have XLA compile the ops within it and their gradients, if the settings say so."""
+        """Compile the ops within the context and their gradients, if `Precision.xla` is True."""
         if not self._xla:
             yield
             return
@@ -170,7 +171,7 @@ class _Step:
 
     @contextlib.contextmanager
     def cast_variables(self) -> Iterator[None]:
-        """Cast variables asked for in the network's dtype within it; they are kept in float32."""
+        """Cast float32 variables within the context, if a layer asks for the network's dtype."""
         if self.dtype == tf.float32:
             yield
             return
@@ -200,7 +201,7 @@ class _Step:
         @tf.custom_gradient
         def cast(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                # In float16 what the scale has saved from vanishing would vanish as it is divided.
+                # Divide in float32: in float16, small gradients would vanish again.
                 upstream = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
                 return tf.cast(rescaled(upstream, scale.value), value.dtype)
 
@@ -210,17 +211,17 @@ class _Step:
 
 
 def _current_step() -> _Step:
-    """Return the step that is being built; a plain one outside of training."""
+    """Return the step that is being built; a float32 step outside of training."""
     return _STEP.get() or _Step(PLAIN)
 
 
 def _create_uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-    """Create a variable with the initial values it has without XLA, which would draw others."""
+    """Create a variable with the same first values as without XLA, which would draw others."""
     with draws.draw_without_xla():
         return next_creator(**settings)
 
 
 PLAIN = Precision()
-"""Numbers of 32 bits, compiled by TensorFlow alone."""
+"""Numbers of 32 bits, without XLA."""
 
 _STEP: ambient.Ambient[_Step | None] = ambient.Ambient("precision", default=None)

@@ -1,14 +1,14 @@
-"""Quantisation-aware training of any network: weights and activations of few values, by pattern.
+"""Quantisation-aware training of any network; patterns choose the weights and activations.
 
 model.MultiTaskModel.quantization = @quantization.Quantization()
 quantization.Quantization.weights = {"^network/trunk/.*/kernel$": @quantization.Uniform()}
 quantization.Quantization.activations = {"^network/trunk/hidden_": @quantization.Uniform()}
 quantization.Uniform.bits = 4
 
-The network's code stays as it is: what `get_variable` gives it are the quantised weights, and
-`layers.dense` and `layers.conv` quantise what goes in. Training, evaluation and the exported model
-compute with the same few values, in float arithmetic; what is saved, trained, averaged and
-warm-started are the float weights behind them.
+The network's code does not change: `get_variable` returns quantised weights, and `layers.dense` and
+`layers.conv` quantise their inputs. Training, evaluation and the exported model compute with the
+same few values, in float arithmetic. Training moves the float weights behind them, which are also
+saved, averaged and warm-started.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from mtl.variables import freezing, patterns, pruned, views
 
 tf1 = tf.compat.v1
 
-# Of the running bound of activations, as of the averages of batch norm.
+# For the moving average of bounds of activations; batch norm has the same.
 _MOMENTUM = 0.99
 
 
 class Quantizer(Protocol):
-    """From float values to few ones, with a straight-through gradient."""
+    """Maps float values to few levels, with a straight-through gradient."""
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """Quantise values of any shape by the largest magnitude, which broadcasts to them."""
+        """Quantise values of any shape by their largest magnitude, `bound`, which broadcasts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Uniform:
     unit of the weights.
 
     Attributes:
-      bits: 2 to 16; 2 has three values.
+      bits: 2 to 16; 2 bits give three values.
     """
 
     bits: int = 8
@@ -54,20 +54,20 @@ class Uniform:
         checks.require(2 <= self.bits <= 16, "Uniform.bits", "be in 2 .. 16", self.bits)
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """Quantise values of any shape by the largest magnitude, `bound`."""
+        """Quantise values of any shape by their largest magnitude, `bound`."""
         return straight_through.round_uniformly(values, self.bits, bound)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Binary:
-    """`a sign(x)`; the gradient is that of `a x` where |x| is at most 1.
+    """`a sign(x)`; the gradient is a if |x| is at most 1, else 0.
 
-    M. Courbariaux et al., "Binarized Neural Networks", 2016, arXiv:1602.02830. With `scaled` a is
-    the mean of |x| over all axes but the last, as the weights of M. Rastegari et al., "XNOR-Net",
-    2016, arXiv:1603.05279, have it; no gradient goes through a.
+    M. Courbariaux et al., "Binarized Neural Networks", 2016, arXiv:1602.02830. With `scaled`, a is
+    the mean of |x| over all axes but the last, as for the weights of M. Rastegari et al.,
+    "XNOR-Net", 2016, arXiv:1603.05279. The gradient treats a as a constant.
 
     Attributes:
-      scaled: for weights; without it a is 1, for activations.
+      scaled: True for weights; False sets a = 1, for activations.
     """
 
     scaled: bool = True
@@ -87,13 +87,13 @@ class Binary:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ternary:
-    """`a t(x)`, t in -1, 0, 1 and 0 where `|x| <= threshold mean|x|`, a the mean of the other |x|.
+    """`a t(x)`, t in -1, 0, 1, and 0 if `|x| <= threshold mean|x|`; a is the mean of other |x|.
 
-    F. Li, B. Liu, "Ternary Weight Networks", 2016, arXiv:1605.04711; both means are over all axes
-    but the last, the paper's over the whole kernel. No gradient goes through a.
+    F. Li, B. Liu, "Ternary Weight Networks", 2016, arXiv:1605.04711. Both means are over all axes
+    but the last; in the paper, over the whole kernel. The gradient of t is 1, and a is a constant.
 
     Attributes:
-      threshold: above 0; the paper's 0.7 is near the best for normal weights.
+      threshold: a number above 0; the paper's 0.7 is nearly optimal for normal weights.
     """
 
     threshold: float = 0.7
@@ -114,16 +114,17 @@ class Ternary:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quantization:
-    """Chooses by pattern what is quantised; the first pattern that matches counts.
+    """Chooses quantised weights and activations by pattern; the first matching pattern counts.
 
-    The bound of activations is the largest magnitude in the batch in training, where its running
-    average is kept as `<layer>/input_bound`; otherwise it is that average, so that a prediction
-    does not depend on the other rows of its batch.
+    In training, the bound of activations is their largest magnitude in the batch, and
+    `<layer>/input_bound` keeps its moving average. Otherwise the bound is this average, so a
+    prediction does not depend on the other rows of its batch.
 
     Attributes:
-      weights: {pattern of variables: a quantizer}. A looked-up table among them gets a dense
-        gradient, and its step costs the whole table.
-      activations: {pattern of scopes of `layers.dense` and `layers.conv`: a quantizer} of inputs.
+      weights: {pattern of variables: a quantizer}. A quantised embedding table gets a dense
+        gradient, so each step processes the whole table.
+      activations: {pattern of scopes of `layers.dense` and `layers.conv`: a quantizer}, which
+        quantises the inputs of these layers.
     """
 
     weights: Mapping[str, Quantizer] = dataclasses.field(default_factory=dict)
@@ -141,10 +142,10 @@ class Quantization:
 
     @contextlib.contextmanager
     def quantize_network(self, training: bool, requires_use: bool = True) -> Iterator[None]:
-        """Quantise the network that is built within it.
+        """Quantise the network that is built within the context.
 
         Raises:
-          UserError: on leaving, if a pattern has matched nothing and `requires_use`.
+          UserError: at the end of the context, if `requires_use` and a pattern matches nothing.
         """
         if not self.weights and not self.activations:
             yield
@@ -157,32 +158,32 @@ class Quantization:
 
 
 def is_active() -> bool:
-    """Return whether something may be quantised in what is being built."""
+    """Return True if the network being built may have quantised weights or activations."""
     return _SCOPE.get() is not None
 
 
 def quantize_inputs(values: tf.Tensor) -> tf.Tensor:
-    """Return what goes into the layer whose scope this is, quantised if it is to be."""
+    """Return the inputs of the layer of this scope, quantised if a pattern matches the scope."""
     scope = _SCOPE.get()
     return scope.inputs(values) if scope else values
 
 
 class _Scope:
-    """The network that is being built; `seen` are the names of its weights and of its layers."""
+    """The network that is being built; `seen` holds the names of its weights and layers."""
 
     def __init__(self, quantization: Quantization, training: bool):
         self._quantization, self._training = quantization, training
         self.seen: dict[str, list[str]] = {"weights": [], "activations": []}
 
     def variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
-        """Return what `getter` gives, quantised if a pattern of the weights matches its name."""
-        # Averages and bounds are state, and no weights.
+        """Return the variable of `getter`, quantised if a pattern of weights matches its name."""
+        # Averages and bounds are state, not weights.
         if settings.get("trainable") is False:
             return getter(name, **settings)
         quantizer = self._quantizer("weights", name)
         if quantizer is None:
             return getter(name, **settings)
-        # It is read as a whole in every step: there is no use in shards.
+        # Every step reads the whole variable, so shards would not help.
         weights = tf.convert_to_tensor(getter(name, **{**settings, "partitioner": None}))
         fits = getattr(quantizer, "has_zero", True) or not pruned.is_cut(name)
         rule = f"have the value 0 for {name!r}, which is pruned"
@@ -198,7 +199,7 @@ class _Scope:
         return tf.cast(quantizer(floats, tf.stop_gradient(bound)), values.dtype)
 
     def require_used(self) -> None:
-        """Fail if a pattern has matched nothing."""
+        """Fail if a pattern matches nothing."""
         for setting, names in self.seen.items():
             for pattern in getattr(self._quantization, setting):
                 patterns.select_variables(f"Quantization.{setting}", pattern, names)
@@ -210,7 +211,7 @@ class _Scope:
 
 
 def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
-    """Return the largest magnitude; a scalar."""
+    """Return the largest magnitude, a scalar: of the batch in training, else its average."""
     average = tf1.get_variable(
         "input_bound",
         [],
@@ -226,7 +227,7 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
     bound = tf.reduce_max(tf.abs(values))
     if moves is not True:
         bound = tf.where(moves, bound, average)
-    # The first bound stands for those before it.
+    # The first bound sets the average.
     share = tf.where(tf.equal(average, 0), 1.0, 1 - _MOMENTUM)
     change = tf.cast(share, values.dtype) * (bound - average)
     update = average.assign_add(tf.where(tf.math.is_finite(change), change, tf.zeros_like(change)))
@@ -235,7 +236,7 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
 
 
 def _over_units(function: Callable[..., tf.Tensor], values: tf.Tensor) -> tf.Tensor:
-    """Reduce all axes but the last, which is that of the units; of a vector, all."""
+    """Reduce all axes but the last, the units; reduce a vector to [1]."""
     axes = list(range(max(values.shape.rank - 1, 1)))
     return function(values, axes, keepdims=True)
 

@@ -1,4 +1,4 @@
-"""Gradients of expectations over what is drawn, where no gradient goes through the draw.
+"""Gradients of expected costs over random draws that do not pass gradients.
 
 probabilities = tf.nn.softmax(logits)                            # [B, C]
 action = tf.random.stateless_categorical(logits, 1, seed)[:, 0]
@@ -6,7 +6,7 @@ log_probability = -tf.nn.sparse_softmax_cross_entropy_with_logits(action, logits
 loss = score_function.reinforce(log_probability, cost, baseline)            # [B]
 loss = score_function.magic_box(log_probability) * cost                     # any derivative
 
-The mean of the gradient over draws is that of the expected cost.
+Over many draws, the mean gradient is the gradient of the expected cost.
 """
 
 import tensorflow as tf
@@ -15,28 +15,28 @@ import tensorflow as tf
 def reinforce(
     log_probabilities: tf.Tensor, costs: tf.Tensor, baseline: tf.Tensor | float = 0.0
 ) -> tf.Tensor:
-    """Return the costs, with a gradient whose mean over draws is that of the expected cost.
+    """Return the costs, with an unbiased gradient of the expected cost.
 
-    `(cost - baseline) d log p + d cost`; no gradient goes through the first factor. R. J. Williams,
-    "Simple Statistical Gradient-Following Algorithms" (REINFORCE), 1992. Second derivatives are not
-    those of the expectation: see `magic_box`.
+    The gradient is `(cost - baseline) d log p + d cost`, with a constant first factor. R. J.
+    Williams, "Simple Statistical Gradient-Following Algorithms" (REINFORCE), 1992. Second
+    derivatives do not match the expectation: see `magic_box`.
 
     Args:
-      log_probabilities: of what was drawn, [...]; sums over the draws of a row, where there are
-        several.
-      costs: [...], which may depend on variables themselves.
-      baseline: what the cost is compared with, [...] or a number. It takes noise off the gradient,
-        and changes its mean nowhere as long as it does not depend on the draw.
+      log_probabilities: the log probabilities of the draws, [...]; their sum for a row with several
+        draws.
+      costs: the costs of the draws, [...]; they may depend on variables.
+      baseline: subtracted from the costs, [...] or a number. It reduces the noise of the gradient.
+        The mean does not change if the baseline does not depend on the draw.
     """
     gain = tf.stop_gradient(costs - baseline)
     return costs + gain * (log_probabilities - tf.stop_gradient(log_probabilities))
 
 
 def magic_box(log_probabilities: tf.Tensor) -> tf.Tensor:
-    """Return 1, whose derivatives of any order are those that the score function asks for.
+    """Return 1, with the derivatives of any order that the score function needs.
 
-    `exp(x - stop(x))`. A cost is multiplied by the box of all draws that it depends on, and a
-    baseline b of a draw enters as `(1 - box) b`, which is 0.
+    The value is `exp(x - stop(x))`. Multiply a cost by the box of all draws on which it depends. To
+    use a baseline b of a draw, add `(1 - box) b`, which is 0.
     J. Foerster et al., "DiCE: The Infinitely Differentiable Monte Carlo Estimator", 2018,
     arXiv:1802.05098.
     """

@@ -1,4 +1,4 @@
-"""Layers of many equal tasks, whose variables are stacks (see `mtl.variables.stacks`).
+"""Layers of many equal tasks, with stacked variables (see `mtl.variables.stacks`).
 
 hidden = stacked.dense(inputs, 32, "hidden_0", scopes, seeds)        # [B, D] for all -> [B, T, 32]
 logits = stacked.dense(hidden, 1, "logits", scopes, seeds)           # [B, T, 32] -> [B, T, 1]
@@ -24,16 +24,16 @@ def dense(
     """Apply a dense layer of each scope: [B, D] for all or [B, T, D] -> [B, T, units].
 
     Args:
-      inputs: of float32.
-      units: of each layer.
-      name: of the layer in its scope.
-      scopes: T, within the variable scope that is open.
-      seeds: T, of the kernels' first values.
-      bias_initializer: of all biases; zeros by default.
+      inputs: float32, the same for all scopes or with an axis of scopes.
+      units: the units of each layer.
+      name: the name of the layer in its scope.
+      scopes: T scopes, within the current variable scope.
+      seeds: T seeds, for the first values of the kernels.
+      bias_initializer: the initializer of all biases; zeros by default.
     """
     count, size = len(scopes), inputs.shape[-1]
     is_shared = inputs.shape.rank == 2
-    # All kernels side by side are one product; what reads inputs of its own is a batch of them.
+    # Shared inputs take one product with all kernels side by side; others a batched product.
     axis, shape = (1, [size, count, units]) if is_shared else (0, [count, size, units])
     start = stacks.start_uniform(seeds, axis)
     kernel = stacks.create(scopes, f"{name}/kernel", shape, axis, start)
@@ -49,9 +49,9 @@ def dense(
 
 
 def stack_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Stack T parts, T of [B, ...] -> [B, T, ...]; of what was unstacked, return what it was.
+    """Stack T parts, T of [B, ...] -> [B, T, ...]; return the source if they were unstacked.
 
-    What walks over a graph, as an export does for each signature, has T inputs less to look at.
+    This saves T inputs in the graph, which an export walks once for each signature.
     """
     source = parts[0].op
     is_unstacked = source.type == "Unpack" and source.get_attr("axis") == 1

@@ -1,12 +1,12 @@
-"""Straight-through and partial gradients: any forward with any backward.
+"""Straight-through and partial gradients: a function's values with another one's gradient.
 
 levels = straight_through.round_to_integers(7 * x)                       # forward round, gradient 1
 y = straight_through.replace_gradient(tf.sign, lambda x: tf.clip_by_value(x, -1, 1))(x)
-w = straight_through.let_through(w, mask)                          # gradient only where mask is 1
+w = straight_through.let_through(w, mask)                          # gradient only if the mask is 1
 
 Y. Bengio, N. Leonard, A. Courville, "Estimating or Propagating Gradients Through Stochastic Neurons
-for Conditional Computation", 2013, arXiv:1308.3432. Usually written `g(x) + stop(f(x) - g(x))`,
-which is f(x) up to rounding; here `stop(f(x)) + (g(x) - stop(g(x)))`, which is f(x) to the bit.
+for Conditional Computation", 2013, arXiv:1308.3432. The usual form is `g(x) + stop(f(x) - g(x))`,
+f(x) up to rounding. Here it is `stop(f(x)) + (g(x) - stop(g(x)))`, f(x) to the bit.
 """
 
 from collections.abc import Callable
@@ -36,14 +36,14 @@ def round_to_integers(x: tf.Tensor) -> tf.Tensor:
 
 
 def sign(x: tf.Tensor) -> tf.Tensor:
-    """Return 1 where x >= 0, else -1; the gradient is 1 where |x| is at most 1, else 0."""
+    """Return 1 if x >= 0, else -1; the gradient is 1 if |x| is at most 1, else 0."""
     return replace_gradient(
         lambda x: tf.where(x >= 0, tf.ones_like(x), -tf.ones_like(x)), _clipped
     )(x)
 
 
 def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
-    """Return the sign of x, but 0 where |x| is at most the threshold; the gradient is 1."""
+    """Return the sign of x, but 0 if |x| is at most the threshold; the gradient is 1."""
     return replace_gradient(
         lambda x: tf.where(tf.abs(x) > threshold, tf.sign(x), tf.zeros_like(x)), tf.identity
     )(x)
@@ -52,7 +52,7 @@ def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
 def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Tensor:
     """Return the nearest of `2^bits - 1` evenly spaced values from -bound to bound, 0 among them.
 
-    The gradient is 1 where |x| is at most the bound, else 0; none goes to the bound.
+    The gradient is 1 if |x| is at most the bound, else 0. The bound is a constant to gradients.
     """
     levels = float(2 ** (bits - 1) - 1)
     bound = tf.stop_gradient(tf.maximum(tf.convert_to_tensor(bound, x.dtype), 1e-12))
@@ -61,9 +61,9 @@ def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Ten
 
 
 def let_through(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Return x with a gradient only where `mask`, which broadcasts to x, is True or 1.
+    """Return x, with a gradient only for entries whose `mask` is True or 1; it broadcasts to x.
 
-    An optimizer with state, or with weight decay, may move the other entries nevertheless: to
-    retrain chosen entries of a variable use `freezing.Freezing.entries`.
+    An optimizer with state, or with weight decay, may still move the other entries. To retrain
+    chosen entries of a variable, use `freezing.Freezing.entries`.
     """
     return tf.where(tf.cast(mask, tf.bool), x, tf.stop_gradient(x))

@@ -1,4 +1,4 @@
-"""The parts of a run as types: all one has to read to write a column, a head or a source.
+"""The parts of a run as types: read them before you write a column, a head or a source.
 
 A part derives from its protocol, or has the same members:
 
@@ -9,8 +9,8 @@ A part derives from its protocol, or has the same members:
         def __call__(self, losses, step):
             return {task: 0.5 * loss for task, loss in losses.items()}
 
-A member with `abstractmethod` is required. The others have defaults, and a part that does not
-derive from its protocol may leave them out: `read_member` then takes the default.
+A member with `abstractmethod` is required. The others have defaults. A part that does not derive
+from its protocol may leave these out: `read_member` then takes the default.
 """
 
 from mtl.types.auxiliary import Activations, Attack, AuxiliaryLoss

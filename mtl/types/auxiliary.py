@@ -1,4 +1,4 @@
-"""Losses without a head, and what they may look at."""
+"""Losses without a head, and the activations that they may read."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -11,18 +11,18 @@ from mtl.types import networks, parts, training, values
 
 
 class Activations(Protocol):
-    """What the network of a training step computed for its rows, for an auxiliary loss to read.
+    """Values that the network of a training step computed for its rows; auxiliary losses read them.
 
     Attributes:
       features: {field: [B, ...]}.
-      labels: the same.
+      labels: {field: [B, ...]}.
       inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
-      towers: {task: [B, H]}, and what tasks share.
+      towers: {task: [B, H]}, with the outputs that tasks share.
       logits: {task: [B, C]}.
       heads: {task: its head}.
-      draws_by_step: whether the network draws numbers, such as for dropout; known after `run`.
-      emitted: {name: [B]}, the losses that columns and networks emit, as their `emitted_losses`
-        say; those of the plain pass.
+      draws_by_step: True if the network draws numbers, such as for dropout; known after `run`.
+      emitted: {name: [B]}, the losses that columns and networks emit in the plain pass (see
+        `emitted_losses`).
     """
 
     features: values.Tensors
@@ -41,71 +41,71 @@ class Activations(Protocol):
         draw: int = 0,
         replace: Callable[[tf.Variable], tf.Tensor] | None = None,
     ) -> "Activations":
-        """Run the network once more, by the same variables: {column: ...} -> what it computes.
+        """Run the network once more, with the same variables: {column: ...} -> its activations.
 
-        No average of a normalisation moves, and nothing else of UPDATE_OPS runs again.
+        UPDATE_OPS, such as moving averages of normalisations, do not run again.
 
         Args:
-          inputs: in place of the encoded columns.
-          draw: 0 drops out what the pass before dropped out; any other number draws anew.
-          replace: trainable variable -> what is read in its place.
+          inputs: inputs in place of the encoded columns.
+          draw: 0 repeats the draws of the plain pass, such as dropout; other numbers draw anew.
+          replace: trainable variable -> the tensor that the network reads in its place.
         """
 
 
 class Attack(Protocol):
-    """Moves the inputs of an evaluation to where the losses of the labels are large."""
+    """Moves the inputs of an evaluation to increase the losses of the labels."""
 
     @abc.abstractmethod
     def attack(self, activations: Activations) -> Activations:
-        """Return what the network makes of the inputs that were moved."""
+        """Return the activations of the network on the moved inputs."""
 
     @abc.abstractmethod
     def check(self, heads: Mapping[str, heads_lib.Head]) -> None:
-        """Fail unless it can attack a model with these heads, {task: head}."""
+        """Fail unless the attack suits a model with these heads, {task: head}."""
 
 
 class AuxiliaryLoss(Protocol):
-    """A named loss without a head, in training alone; its variables live in `auxiliary/<name>`.
+    """A named training loss without a head; its variables live in `auxiliary/<name>`.
 
-    Weighting, surgery, clipping and summaries treat it as they treat the loss of a task.
+    Weighting, surgery, clipping and summaries treat it like the loss of a task.
     """
 
     name: str
 
     @abc.abstractmethod
     def __call__(self, activations: Activations) -> tf.Tensor:
-        """Compute the losses of rows, [B], or [B, P] of P parts that count on their own.
+        """Compute the losses of rows, [B], or [B, P] for P separate parts.
 
-        The loss is the sum over the parts of the mean by `row_weights`.
+        Each part is averaged by `row_weights`, and the loss is the sum of the parts.
         """
 
     def row_weights(self, labels: values.Tensors, heads: Mapping[str, heads_lib.Head]) -> tf.Tensor:
-        """Return what rows weigh in the mean of each part, [B] or [B, P]; by default 1 each.
+        """Compute the weights of rows in the mean of each part, [B] or [B, P]; by default 1 each.
 
-        {label: [B, ...]}, {task: head} -> weights. Nothing but labels decides, since what a slice
-        of a batch weighs is known before it goes through the network. Where the data has no label
-        at all, these are the features.
+        {label: [B, ...]}, {task: head} -> weights. They may depend only on labels, because a step
+        needs the weight of each slice before its forward pass. If the data has no labels at all,
+        `labels` are the features.
         """
         del heads
         return tf.ones([parts.count_rows(labels)])
 
     def check(self, heads: Mapping[str, heads_lib.Head]) -> None:
-        """Fail unless it can be computed for a model with these heads, {task: head}."""
+        """Fail unless the loss suits a model with these heads, {task: head}."""
         del heads
 
     @property
     def weight(self) -> float | training.Schedule:
-        """What its loss is multiplied by beside the balancing; with 0 none of it is built."""
+        """The factor of the loss, beside balancing; 0 builds nothing of the loss."""
         return 1.0
 
     @property
     def teaches(self) -> Sequence[str]:
-        """The tasks that it can teach in place of their own losses (`Head.has_loss`)."""
+        """The tasks without a loss (`Head.has_loss`) that it can teach."""
         return ()
 
     @property
     def own_heads(self) -> Sequence[heads_lib.Head]:
-        """The heads that it builds itself, whose labels are checked as those of tasks are."""
+        """The heads that it builds itself; their labels are checked like the labels of tasks."""
         return ()
 
     @property
@@ -122,42 +122,42 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def reads_average(self) -> bool:
-        """Whether it reads the averages of the weights, which `Update.average` keeps."""
+        """True if it reads the averages of the weights, which `Update.average` keeps."""
         return False
 
     @property
     def reads_labels(self) -> bool:
-        """Whether a label has to belong to its row, so that rows cannot be mixed."""
+        """True if it reads labels of single rows, which mixed rows do not have."""
         return bool(parts.read_member(self, AuxiliaryLoss, "label_fields"))
 
     @property
     def reads_features(self) -> bool:
-        """Whether a feature has to belong to its row.
+        """True if it reads features of single rows.
 
-        Where `MultiTaskModel.mixing` mixes rows, such a loss sees rows that are not mixed, for
-        which the network runs once more. Other losses see mixed rows, without features or labels.
+        If `MultiTaskModel.mixing` mixes rows, the network runs once more on rows that are not mixed
+        for such a loss. Other losses see mixed rows, without features or labels.
         """
         return False
 
     @property
     def are_rows_apart(self) -> bool:
-        """Whether the loss of a row depends on that row alone."""
+        """True if the loss of a row depends only on that row."""
         return True
 
     @property
     def needs_draws(self) -> bool:
-        """Whether it compares what the network draws, such as dropout, and has no other cause.
+        """True if it only compares draws of the network, such as dropout.
 
-        A pass as in evaluation, which draws nothing, leaves nothing of it.
+        Without draws, as in evaluation, such a loss is 0.
         """
         return False
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The files that its settings name, {what for: path}. Their checksums are kept."""
+        """The files that its settings name, {purpose: path}; a run keeps their checksums."""
         return {}
 
     @property
     def trainable(self) -> bool:
-        """Whether its variables may move."""
+        """True if its variables may move."""
         return True

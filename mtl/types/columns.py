@@ -1,4 +1,4 @@
-"""From features to the inputs of a network: columns, and what they are made of."""
+"""Columns encode features as inputs of a network; their parts are here, too."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -10,21 +10,21 @@ from mtl.types import emitting, training, values
 
 
 class Statistics(Protocol):
-    """What columns, heads and samplers learned of the training split before the first step."""
+    """Statistics of the training split, gathered before the first step for columns and others."""
 
     @abc.abstractmethod
     def for_column(self, column: str) -> Mapping[str, values.Json]:
-        """Return what the accumulator of this name saved, as it is read from JSON."""
+        """Return the JSON values that the accumulator of this name saved."""
 
     @abc.abstractmethod
     def path(self, name: str) -> str:
-        """Return where a file lies that an accumulator wrote."""
+        """Return the path of a file that an accumulator wrote."""
 
 
 class Accumulator(Protocol):
-    """Gathers what a column or a head has to know of the training split, in one pass over it.
+    """Gathers statistics for a column or a head, in one pass over the training split.
 
-    Its `repr` tells its settings: statistics that were gathered by other ones are not taken.
+    Its `repr` must show its settings: statistics are reused only if they match.
     """
 
     @abc.abstractmethod
@@ -33,20 +33,21 @@ class Accumulator(Protocol):
 
     @abc.abstractmethod
     def save(self, directory: str, column: str) -> dict[str, values.Json]:
-        """Return what goes into statistics.json; files may be written to `directory`."""
+        """Return values for statistics.json; it may also write files to `directory`."""
 
 
 class RowNames(NamedTuple):
-    """What the rows of a variable stand for, or its columns.
+    """Names for the rows of a variable, or for its columns.
 
     Attributes:
-      names: in order; or the path of a file with one on each line.
-      axis: the axis that they lie along: 0 of tables, -1 of last layers, whose columns are classes.
-      and_unknown: whether rows of unknown names may follow.
-      first, last: of which of the names; all of them from the first on where `last` is None.
-      are_grouped: whether a row stands for several of the names, by their order: it means the same
-        only where all names are the same.
-      are_a_set: whether such names are in no order, and rows mean the same where more are added.
+      names: the names in order, or the path of a file with a name on each line.
+      axis: the axis of the names: 0 for tables, -1 for last layers, whose columns are classes.
+      and_unknown: True if rows of unknown names may follow.
+      first, last: the range of the names for this variable; `last` None includes all from `first`.
+      are_grouped: True if a row stands for several names, by their order; its meaning changes if
+        any name changes.
+      are_a_set: True if the order of such names does not matter, and added names do not change the
+        meaning of a row.
     """
 
     names: Sequence[str] | str
@@ -68,73 +69,73 @@ class Column(emitting.Emitting, Protocol):
 
     @abc.abstractmethod
     def __call__(self, features: values.Tensors, fitted: Statistics) -> values.Tensors:
-        """Encode {field: [B, ...]} by what was learned -> {column: [B, D] or [B, H, W, C]}.
+        """Encode {field: [B, ...]} with statistics -> {column: [B, D] or [B, H, W, C]}.
 
-        It is called in the scope `features`, and opens a scope of the column's name itself.
+        It runs in the scope `features`, and must open a scope with the column's name.
         """
 
     def accumulators(self) -> Mapping[str, Accumulator]:
-        """Return what has to be learned of the training split, by the name it is kept under."""
+        """Return accumulators for its statistics, by the names that statistics keep."""
         return {}
 
     def row_names(self, fitted: Statistics) -> Mapping[str, RowNames]:
-        """Return what the rows of its tables stand for: {column: names}."""
+        """Return the names of the rows of its tables, {column: names}."""
         del fitted
         return {}
 
     def check(self, features: Mapping[str, values.PythonValue]) -> str | None:
-        """Check the fields of one record, texts as bytes; return what is wrong, or None."""
+        """Check the fields of a record, texts as bytes; return an error text, or None."""
         del features
         return None
 
     @property
     def files(self) -> Mapping[str, str]:
-        """The files that its settings name: {column: path}. Their checksums are kept."""
+        """The files that its settings name, {column: path}; a run keeps their checksums."""
         return {}
 
     @property
     def trainable(self) -> bool:
-        """Whether its variables may move."""
+        """True if its variables may move."""
         return True
 
     def keys(self, features: values.Tensors) -> Mapping[str, tf.Tensor]:
-        """Return what a batch looks up in tables that grow: {table: keys [N], int64}."""
+        """Return the keys of a batch in growing tables, {table: keys [N], int64}."""
         del features
         return {}
 
     @property
     def limited_fields(self) -> Sequence[str]:
-        """The fields of which it knows some values alone, such as those of a vocabulary."""
+        """The fields with a limited set of known values, such as a vocabulary."""
         return ()
 
     def find_unknown(self, features: values.Tensors, fitted: Statistics) -> values.Tensors:
-        """Find what it does not know: {field: [B, ...]} -> {limited field: bool [N], each value}.
+        """Find unknown values: {field: [B, ...]} -> {limited field: bool [N], for each value}.
 
-        An empty text is missing, and not unknown.
+        An empty text counts as missing, not as unknown.
         """
         del features, fitted
         return {}
 
     @property
     def parts(self) -> Sequence["Column"]:
-        """The columns that it is made of; none where it reads fields alone."""
+        """The columns that it contains; empty if it reads only fields."""
         return ()
 
     @property
     def reads_columns(self) -> Sequence[str]:
-        """The other columns that it reads, which are given to it as a third argument."""
+        """The other columns that it reads; a call gets them as a third argument."""
         return ()
 
 
 class Table(NamedTuple):
-    """The table that a plain embedding would be, which a smaller one stands for.
+    """The table of a plain embedding, which an `Embedding` may replace by smaller tables.
 
     Attributes:
-      size: ids are in [0, size).
-      dimension: of a vector.
-      stddev: the standard deviation that is set for first values; None for the usual one.
-      counts: how often the training split holds the ids of each of `Embedding.block_ends`; empty
-        where that is not known.
+      size: the number of ids, which are in [0, size).
+      dimension: the width of a vector.
+      stddev: the standard deviation of first values; None for `dimension ** -0.5`.
+      counts: the number of times that the training split holds ids of each block of
+        `Embedding.block_ends`; empty if it is not known.
     """
 
     size: int
@@ -149,32 +150,31 @@ class Table(NamedTuple):
 
 
 class Embedding(Protocol):
-    """How ids become vectors; its variables lie in the scope that it is called in.
+    """Turns ids into vectors; its variables lie in the scope of the caller.
 
-    It creates all tables itself, so neither columns nor networks know how many rows there are.
+    It creates all tables itself, so columns and networks do not know the number of rows.
     """
 
     @abc.abstractmethod
     def __call__(self, ids: tf.Tensor, table: Table) -> tf.Tensor:
-        """Turn ids int64 [...] into vectors [..., D]; it may be called with any number of them."""
+        """Turn ids, int64 of any shape [...], into vectors [..., D]."""
 
     @property
     def block_ends(self) -> Sequence[int]:
-        """The ids at which all blocks of rows but the last end, where a row stands for one id.
+        """The end ids of all blocks of rows but the last; empty if a row stands for several ids.
 
-        The rows of block n lie in the scope `block_<n>`, and ids have to come by falling frequency.
-        Empty where a row stands for several ids.
+        The rows of block n lie in the scope `block_<n>`. Ids must be sorted by falling frequency.
         """
         return ()
 
 
 class Augmentation(Protocol):
-    """Changes images at random in training; what it draws is given to it."""
+    """Changes images at random in training, by draws that the caller makes."""
 
     @property
     @abc.abstractmethod
     def num_draws(self) -> int:
-        """How many numbers it draws for an image."""
+        """The number of draws that it takes for an image."""
 
     @abc.abstractmethod
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
@@ -185,7 +185,7 @@ class Augmentation(Protocol):
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether what was at one place may be at another, where labels that are maps are not."""
+        """True if it may move pixels, which labels that are maps do not follow."""
         return True
 
 
@@ -196,57 +196,57 @@ class HistoryEncoder(Protocol):
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
         """Encode events, [B, (L), D] and maybe a target [B, T] -> [B, H].
 
-        A row without an event is a row, too.
+        Rows may be without events.
         """
 
     @property
     def needs_target(self) -> bool:
-        """Whether events are compared with something, such as the item that may be clicked."""
+        """True if it compares events with a target, such as the item that may be clicked."""
         return False
 
     def name_losses(self, history: str) -> Mapping[str, float | training.Schedule]:
-        """Return {name: weight} of what it hands to `mtl.step.emitted` in such a history."""
+        """Return the losses that it hands to `mtl.step.emitted` for a history, {name: weight}."""
         del history
         return {}
 
     @property
     def are_emitted_rows_apart(self) -> bool:
-        """Whether such a loss of a row depends on that row alone."""
+        """True if the emitted loss of a row depends only on that row."""
         return True
 
     @property
     def weighs_events(self) -> bool:
-        """Whether it adds the weights of events to `mtl.step.shown`, as "attention" [B, L]."""
+        """True if it adds the weights of events to `mtl.step.shown`, as "attention" [B, L]."""
         return False
 
 
 class Tokenizer(Protocol):
-    """Cuts texts into tokens, in the graph: what is served are the texts as they are."""
+    """Cuts texts into tokens in the graph, so the served model takes raw texts."""
 
     @abc.abstractmethod
     def __call__(self, texts: tf.Tensor, name: str, fitted: Statistics) -> tf.RaggedTensor:
         """Return the ids of tokens, strings [B] -> int64 [B, (L)] in [0, num_tokens).
 
-        `name` is what was learned is kept under.
+        `name` is the key of its statistics.
         """
 
     @abc.abstractmethod
     def num_tokens(self, name: str, fitted: Statistics) -> int:
-        """Return how many ids there are, those of unknown tokens included."""
+        """Return the number of ids, including the ids of unknown tokens."""
 
     def accumulator(
         self, field: str, read: Callable[[values.Tensors], tf.Tensor]
     ) -> Accumulator | None:
-        """Return what learns of the texts [N] that `read` takes of a batch; None for nothing."""
+        """Return an accumulator over the texts [N] that `read` takes from a batch, or None."""
         del field, read
         return None
 
     def row_names(self, name: str, fitted: Statistics) -> RowNames | None:
-        """Return which tokens the ids stand for; None where they have no names."""
+        """Return the tokens of the ids; None if they have no names."""
         del name, fitted
         return None
 
     @property
     def file(self) -> str | None:
-        """The file that its settings name, whose checksum is kept."""
+        """The file that its settings name, or None; a run keeps its checksum."""
         return None

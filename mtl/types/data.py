@@ -1,4 +1,4 @@
-"""Where the rows of a run come from."""
+"""Sources of the rows of a run."""
 
 import abc
 from collections.abc import Iterator, Mapping
@@ -11,15 +11,15 @@ from mtl.types import columns, values
 
 
 class Reading(NamedTuple):
-    """How one process reads the batches of a training.
+    """Settings by which a process reads the training batches.
 
     Attributes:
-      statistics: what was learned of the training split.
-      seed: what draws depend on, beside the step.
-      start_step: the global step from which training goes on.
-      parts: into how many equal parts, one after the other, this process cuts a batch.
-      num_shards: how many processes read a part of the data each.
-      shard: which of them this is.
+      statistics: the statistics of the training split.
+      seed: the seed of draws, which also depend on the step.
+      start_step: the global step at which training starts or continues.
+      parts: the number of equal, consecutive parts into which this process cuts a batch.
+      num_shards: the number of processes that each read a part of the data.
+      shard: the index of this process among them, from 0.
     """
 
     statistics: columns.Statistics
@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 
 
 class Source(Protocol):
-    """Splits of raw records, a fast way to decode them and a slow way to find what is wrong."""
+    """Splits of raw records, with a fast way to decode them and a slow way to find errors."""
 
     @abc.abstractmethod
     def records(self, split: str) -> tf.data.Dataset:
@@ -49,20 +49,20 @@ class Source(Protocol):
 
         Raises:
           UserError: when built, if the records lack a field or hold it in another type.
-          InvalidArgumentError: when run, if a record is malformed; `scan` tells which.
+          InvalidArgumentError: when run, if a record is malformed; `scan` finds the record.
         """
 
     @abc.abstractmethod
     def scan(
         self, split: str, spec: spec_lib.Spec
     ) -> Iterator[tuple[str, dict[str, values.PythonValue] | str]]:
-        """Yield every record in plain Python: (location, {name: value} or what is wrong)."""
+        """Yield every record in plain Python: (location, {name: value} or an error text)."""
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
-        """Return the same records, many in a tensor, [n, ...] of any n; None for one by one.
+        """Return the same records in tensors [n, ...] of any n; None if it has only `records`.
 
-        Passes that only read take these: one by one, a record costs microseconds on its way to a
-        batch. A training takes `records`, unless it keeps all of them in memory.
+        Passes that only read use blocks, because single records cost microseconds each. Training
+        uses `records`, unless it keeps all of them in memory.
         """
         del split
         return None
@@ -70,7 +70,7 @@ class Source(Protocol):
     def shard(self, split: str, num_shards: int, shard: int) -> "Source | None":
         """Return a source of every `num_shards`-th file of a split, from the `shard`-th on.
 
-        None where files cannot be dealt so: then every worker reads all records and keeps its own.
+        None if its files cannot be divided: then every worker reads all records and keeps its part.
         """
         del split, num_shards, shard
         return None

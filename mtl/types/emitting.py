@@ -1,4 +1,4 @@
-"""What columns and networks have in common: losses that they emit while they are built."""
+"""Columns and networks may emit auxiliary losses while they are built."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -16,5 +16,5 @@ class Emitting(Protocol):
 
     @property
     def are_emitted_rows_apart(self) -> bool:
-        """Whether such a loss of a row depends on that row alone."""
+        """True if the emitted loss of a row depends only on that row."""
         return True

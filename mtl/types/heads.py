@@ -1,4 +1,4 @@
-"""From towers to logits, losses, predictions and metrics: the tasks."""
+"""Heads compute the logits, losses, predictions and metrics of tasks from towers."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ class LossInputs(NamedTuple):
 
     A map has n = H W places; logits and targets may have a further axis, [B, n, C].
 
-    Where the weight is 0, the label is missing or does not count: the target is a harmless value
-    and the logits are 0, so that no infinity or NaN gets from there into a sum or a gradient.
+    A weight of 0 means that the label is missing or does not count. Its target is then a harmless
+    value and its logits are 0, which keeps infinity and NaN out of sums and gradients.
     """
 
     logits: tf.Tensor
@@ -25,10 +25,10 @@ class LossInputs(NamedTuple):
 
 
 class Head(Protocol):
-    """One task: from the tower to logits, loss, predictions and metrics; scope `head/<task>`.
+    """One task: turns its tower into logits, loss, predictions and metrics; scope `head/<task>`.
 
-    Where the label is a map, `is_dense`, a tower is [B, H, W, C] in place of [B, H], and so are the
-    logits in place of [B, C].
+    If the label is a map (`is_dense`), towers and logits are maps [B, H, W, C] in place of [B, H]
+    and [B, C].
     """
 
     name: str
@@ -59,27 +59,27 @@ class Head(Protocol):
 
     @abc.abstractmethod
     def check(self, labels: Mapping[str, values.PythonValue]) -> str | None:
-        """Check the label values of one record (Python values); return what is wrong, or None."""
+        """Check the label values of a record (Python values); return an error text, or None."""
 
     def accumulators(self) -> Mapping[str, columns.Accumulator]:
-        """Return what gathers statistics of the labels, by the name they are kept under."""
+        """Return accumulators for statistics of its labels, by the names that statistics keep."""
         return {}
 
     def fitted(self, statistics: columns.Statistics) -> "Head":
-        """Return the head with what its accumulators gathered."""
+        """Return the head with the statistics of its accumulators."""
         del statistics
         return self
 
     def calibrate(self, logits: tf.Tensor, features: values.Tensors) -> tf.Tensor:
-        """Calibrate logits, by the features of their rows: [B, C], {field: [B, ...]} -> [B, C]."""
+        """Calibrate logits, maybe by features: [B, C], {field: [B, ...]} -> [B, C]."""
         del features
         return logits
 
     @property
     def directions(self) -> Mapping[str, bool]:
-        """{metric: whether a higher value is better}, the one that tells most first.
+        """{metric: True if a higher value is better}, the most important metric first.
 
-        A name may hold "*". A metric without an order, such as a mean, is left out.
+        A name may hold "*". Metrics without a better direction, such as a mean, are left out.
         """
         return {"average_loss": False}
 
@@ -90,17 +90,17 @@ class Head(Protocol):
 
     @property
     def weight(self) -> str | None:
-        """The label field that weighs the examples; None where each weighs 1."""
+        """The label field with the weights of examples; None if each weighs 1."""
         return None
 
     @property
     def are_rows_apart(self) -> bool:
-        """Whether the loss is a weighted mean of losses that each know one row alone."""
+        """True if the loss is a weighted mean of losses that each depend on a single row."""
         return True
 
     @property
     def whole_groups(self) -> str | None:
-        """The label field whose equal values no batch of training may part; None where any may."""
+        """The label field whose groups must stay whole in a training batch; None without groups."""
         return None
 
     def check_fields(self, spec: spec_lib.Spec) -> None:
@@ -109,13 +109,13 @@ class Head(Protocol):
 
     @property
     def rows_added(self) -> int:
-        """How many rows `add_rows` puts into a batch of training, over all of its parts."""
+        """The number of rows that `add_rows` puts into a training batch, in all of its parts."""
         return 0
 
     def add_rows(
         self, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: data.Reading
     ) -> tf.data.Dataset:
-        """Return the batches of training with the rows that its loss needs beside their own.
+        """Return the training batches with the additional rows that its loss needs.
 
         These rows have no labels, so other heads ignore them.
         """
@@ -123,66 +123,66 @@ class Head(Protocol):
         return batches
 
     def see_batch(self, labels: values.Tensors) -> values.Tensors:
-        """Return the labels of a step's whole batch, with what its loss has to know of all of it.
+        """Return the labels of a step's whole batch, with added fields that its loss needs.
 
         Training calls it once a step, before the batch is cut into slices: {field: [B, ...]} of
         this replica -> the same, and maybe more. State for the next step is written by UPDATE_OPS.
-        Replicas can meet here, but not in the loop over slices.
+        Replicas can communicate here, but not in the loop over slices.
         """
         return labels
 
     @property
     def class_names(self) -> Sequence[str]:
-        """The names of the classes in the order of their ids; none where there are no classes."""
+        """The names of the classes in the order of their ids; empty without classes."""
         return ()
 
     @property
     def has_one_class(self) -> bool:
-        """Whether each of its rows has one class of several."""
+        """True if each of its rows has one class of several."""
         return bool(self.class_names)
 
     @property
     def is_dense(self) -> bool:
-        """Whether the label is a map, with something to predict at each of its places."""
+        """True if the label is a map, with a prediction for each place."""
         return False
 
     @property
     def class_counts(self) -> Sequence[int] | Mapping[str, int] | None:
-        """How many rows of the training split every class has; None where that is not known."""
+        """The number of training rows of each class; None if it is not known."""
         return None
 
     @property
     def has_loss(self) -> bool:
-        """Whether training adds its own loss; if not, it learns by what reads its logits."""
+        """True if training adds its loss; if False, it learns from losses that read its logits."""
         return True
 
     @property
     def composes(self) -> Sequence[str]:
-        """The tasks whose logits its own are made of, in place of a tower of the network."""
+        """The tasks from whose logits it computes its logits, in place of a tower."""
         return ()
 
     def compose(self, logits: values.Tensors) -> tf.Tensor:
-        """Compute the logits from those of the tasks that it `composes`, {task: [B, C]}."""
+        """Compute its logits from those of `composes`, {task: [B, C]} -> [B, C]."""
         raise NotImplementedError
 
     @property
     def balances(self) -> str | None:
-        """The label field whose rare classes the loss counts for more; None where it does not."""
+        """The label field whose rare classes weigh more in the loss; None for equal weights."""
         return None
 
     @property
     def row_names(self) -> columns.RowNames | None:
-        """What the columns of its last layer stand for; None where they have no names."""
+        """The names of the columns of its last layer; None if they have no names."""
         return None
 
     @property
     def trainable(self) -> bool:
-        """Whether its variables may move."""
+        """True if its variables may move."""
         return True
 
 
 class CombinedMetric(Protocol):
-    """A metric that is computed from those of tasks."""
+    """A metric that is computed from metrics of tasks."""
 
     name: str
 
@@ -193,22 +193,22 @@ class CombinedMetric(Protocol):
 
     @abc.abstractmethod
     def combine(self, values: values.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
-        """Combine {metric: scalar} into a scalar; `directions` say which should be high."""
+        """Combine {metric: scalar} into a scalar; `directions` are True for metrics to maximise."""
 
     def fitted(self, statistics: columns.Statistics) -> "CombinedMetric":
-        """Return the metric with what a run keeps of it."""
+        """Return the metric with the statistics that a run keeps for it."""
         del statistics
         return self
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether higher values are better."""
+        """True if higher values are better."""
         return True
 
 
 @runtime_checkable
 class ExampleHead(Protocol):
-    """A head that also knows the loss of every example, as the clip audit and `refit` need it."""
+    """A head with a loss for every example, which the clip audit and `refit` need."""
 
     @property
     @abc.abstractmethod
@@ -222,7 +222,7 @@ class ExampleHead(Protocol):
 
     @abc.abstractmethod
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Split labels [B, ...] into targets and whether they are present, [B] or [B, n] each."""
+        """Split labels [B, ...] into targets and a mask of present labels, [B] or [B, n] each."""
 
     @abc.abstractmethod
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -230,7 +230,7 @@ class ExampleHead(Protocol):
 
     @abc.abstractmethod
     def examples(self, logits: tf.Tensor, labels: values.Tensors) -> LossInputs:
-        """Align logits [B, C] and {label: [B, ...]}, for the losses to be computed from them."""
+        """Align logits [B, C] and {label: [B, ...]} as inputs of `losses`."""
 
     @abc.abstractmethod
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -239,7 +239,7 @@ class ExampleHead(Protocol):
 
 @runtime_checkable
 class WeighingHead(ExampleHead, Protocol):
-    """A head that knows what rows weigh before it knows their logits, for auxiliary losses."""
+    """A head that computes the weights of rows without logits, for auxiliary losses."""
 
     @abc.abstractmethod
     def row_weights(self, labels: values.Tensors) -> tf.Tensor:
@@ -248,19 +248,19 @@ class WeighingHead(ExampleHead, Protocol):
 
 @runtime_checkable
 class ComparableHead(Protocol):
-    """A head that knows how far two predictions for a row are apart."""
+    """A head that measures the distance of two predictions for a row."""
 
     @abc.abstractmethod
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return how far predictions are from the ones of `logits`: [B, C], [B, C] -> [B].
+        """Compute the divergence of two predictions, given by logits: [B, C], [B, C] -> [B].
 
-        It is at least 0, and 0 where both are the same; gradients go through both.
+        It is at least 0, and 0 if both are equal; gradients go through both.
         """
 
 
 @runtime_checkable
 class UncertainHead(Protocol):
-    """A head that knows how uncertain a prediction is."""
+    """A head that measures the uncertainty of a prediction."""
 
     @abc.abstractmethod
     def entropy(self, logits: tf.Tensor) -> tf.Tensor:
@@ -273,4 +273,4 @@ class TeachableHead(ComparableHead, Protocol):
 
     @abc.abstractmethod
     def recover_logits(self, predictions: values.Tensors) -> tf.Tensor:
-        """Return logits that give predictions, {name: [B, ...]} of `Head.predictions` -> [B, C]."""
+        """Return logits with these `Head.predictions`, {name: [B, ...]} -> [B, C]."""

@@ -1,6 +1,6 @@
-"""What watches a training: a hook of tf.estimator, made for each graph.
+"""Hooks watch a training: hooks of tf.estimator, made for each graph.
 
-A setting holds a part that makes hooks, and not a hook, because one part may train several times.
+A setting holds a part that makes hooks, not a hook, because the part may train several times.
 """
 
 import abc
@@ -11,9 +11,9 @@ import tensorflow as tf
 
 
 class Steps(Protocol):
-    """What a session call gives: it runs one step, or several in a loop.
+    """Tensors of a session call, which runs one step, or several in a loop.
 
-    `steps[name]` is the float32 scalar of a name, such as `steps["income/loss"]`.
+    `steps[name]` is a float32 scalar by its name, such as `steps["income/loss"]`.
     """
 
     @property
@@ -22,29 +22,29 @@ class Steps(Protocol):
 
     @property
     def values(self) -> tf.Tensor:
-        """What is watched of the last step of the call, float32 [M]."""
+        """The watched scalars of the last step of the call, float32 [M]."""
 
     @property
     def names(self) -> Sequence[str]:
-        """The M names, those of the scalars in TensorBoard."""
+        """The M names of the scalars, as in TensorBoard."""
 
     @abc.abstractmethod
     def __getitem__(self, name: str) -> tf.Tensor:
-        """Add an op to the graph, so before the session begins."""
+        """Return the scalar of a name; it adds an op, so call it before the session begins."""
 
 
 class Hook(Protocol):
-    """Makes the `SessionRunHook` that watches a training, in the process that saves it.
+    """Makes a `SessionRunHook` that watches a training, in the process that saves checkpoints.
 
-    `after_run` comes after each session call. What a hook fetches is read from `Steps`: a tensor of
-    the network lies in a loop, where no hook can fetch it.
+    `after_run` runs after each session call. A hook must fetch tensors of `Steps`: it cannot fetch
+    tensors of the network, which lie in a loop.
     """
 
     @property
     def every_steps(self) -> int:
-        """A session call ends at each multiple of this step, so that the hook sees it."""
+        """The hook's period in steps: a session call ends at each multiple, so the hook sees it."""
         return 1
 
     @abc.abstractmethod
     def __call__(self, steps: Steps) -> tf.compat.v1.train.SessionRunHook:
-        """Make the hook of a graph, which may still add ops."""
+        """Make the hook of a graph; it may still add ops to the graph."""

@@ -1,4 +1,4 @@
-"""From inputs to a tower for each task, and what mixes the rows of a batch before."""
+"""Networks build a tower for each task; mixing mixes the rows of a batch before them."""
 
 import abc
 from collections.abc import Callable, Collection, Sequence
@@ -13,9 +13,9 @@ class Mixture(NamedTuple):
     """Rows of a batch, each mixed with a partner.
 
     Attributes:
-      inputs: {column: [B, ...]}, mixed where a column takes part and the row's own elsewhere.
+      inputs: {column: [B, ...]}; columns that do not take part keep the values of the row.
       partners: [B] int32, a permutation: the partner of each row.
-      share: scalar in [0, 1], which of each row is its own; that of its partner is 1 - share.
+      share: scalar in [0, 1], the share of the row itself; its partner has the share 1 - share.
     """
 
     inputs: values.Tensors
@@ -26,8 +26,8 @@ class Mixture(NamedTuple):
 class Mixing(Protocol):
     """Mixes the rows of a batch in training, between columns and network.
 
-    The loss of a task becomes `share loss(labels) + (1 - share) loss(labels of the partners)`. As
-    partners are a permutation, both losses have the same sum of weights below them.
+    The loss of a task becomes `share loss(labels) + (1 - share) loss(labels of the partners)`. Both
+    losses are divided by the same sum of weights, because partners are a permutation.
     """
 
     @abc.abstractmethod
@@ -36,18 +36,18 @@ class Mixing(Protocol):
 
     @property
     def is_even(self) -> bool:
-        """Whether all of a row is mixed by the share, and no part of it is the partner's alone."""
+        """True if the share mixes all values; False if some values come only from the partner."""
         return True
 
 
 class Towers(dict[str, tf.Tensor]):
-    """{task: [B, H]}, with the outputs that tasks share and all of them are made of.
+    """{task: [B, H]}, with the shared outputs from which all towers are computed.
 
     A task whose label is a map gets a map, [B, H, W, C].
 
     Attributes:
-      shared: tensors [B, ...] that separate what tasks share from what each has of its own; a
-        network takes them from `precision.share_output`, which have 32 bits.
+      shared: tensors [B, ...] that separate the shared part of the network from the part of each
+        task; a network gets them, with 32 bits, from `precision.share_output`.
     """
 
     def __init__(self, towers: values.Tensors, shared: Sequence[tf.Tensor] = ()):
@@ -58,7 +58,7 @@ class Towers(dict[str, tf.Tensor]):
 class Network(emitting.Emitting, Protocol):
     """The shared network; its variables live in `network`.
 
-    It asks `get_variable` for them in the type of its inputs, which need not be float32.
+    It must create them by `get_variable` in the type of its inputs, which may not be float32.
     """
 
     @abc.abstractmethod
@@ -67,19 +67,18 @@ class Network(emitting.Emitting, Protocol):
 
     @property
     def starts_from_run(self) -> bool:
-        """Whether a new run of it makes no sense without a warm start."""
+        """True if a new run needs a warm start."""
         return False
 
     def hold(self, freezing: Any) -> Any:
-        """Return the `Freezing` of a run, with what this network needs to stay as it is."""
+        """Return the `Freezing` of a run, which also freezes all that this network needs frozen."""
         return freezing
 
     def check_start(self, names: Collection[str], read: Callable[[str], Any]) -> None:
-        """Fail unless a run can go on from a warm start.
+        """Fail unless a run can start from a warm start.
 
         Args:
-          names: of all variables of the run.
-          read: name -> the saved value that a variable starts from; None if it starts as without a
-            warm start.
+          names: the names of all variables of the run.
+          read: name -> the saved value from which a variable starts; None without a saved value.
         """
         del names, read

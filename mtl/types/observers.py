@@ -1,4 +1,4 @@
-"""What a feature does beside a training, from outside of it."""
+"""Observers add a feature to a training, from outside of its code."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -12,17 +12,18 @@ from mtl.types.tracking import RunPart
 EvaluationHooks: TypeAlias = Callable[
     [values.Tensors, values.Tensors, values.Tensors], Sequence[tf.compat.v1.train.SessionRunHook]
 ]
-"""Takes features, labels and logits of an evaluation's graph, and returns its hooks."""
+"""Takes features, labels and logits of an evaluation's graph; returns its hooks."""
 
 
 class ObservedRun(NamedTuple):
-    """A training, as one of its processes sees it.
+    """A training, seen from one of its processes.
 
     Attributes:
       experiment: the settings, an `experiment.Experiment`.
       model_dir: the folder of the run.
-      place: of this process, a `distribution.settings.Place`.
-      part: what the training is of a run of several, such as a stage; None for a whole run.
+      place: the place of this process in a cluster, a `distribution.settings.Place`.
+      part: the part of a run that consists of several trainings, such as a stage; None for a whole
+        run.
     """
 
     experiment: Any
@@ -32,13 +33,13 @@ class ObservedRun(NamedTuple):
 
 
 class RunHooks(NamedTuple):
-    """Hooks of a training's session, by when they run.
+    """Hooks of a training's session, in the order in which they run.
 
     Attributes:
-      first: before all others.
-      of_steps: hooks of the kind `monitoring.hooks.StepHook`, which share what they fetch.
-      before_saving: after these, before checkpoints are saved and evaluated.
-      last: after that.
+      first: hooks that run before all others.
+      of_steps: hooks of the kind `monitoring.hooks.StepHook`, which share their fetches.
+      before_saving: hooks that run after these, before checkpoints are saved and evaluated.
+      last: hooks that run after saving and evaluation.
     """
 
     first: Sequence[tf.compat.v1.train.SessionRunHook] = ()
@@ -51,16 +52,16 @@ class RunObserver:
     """Acts beside a training; each member does nothing by default.
 
     `runs/observers.py` opens the observers of a run in each process, and calls their members in
-    this order. The chief alone prepares, builds hooks, saves and writes results. The process that
-    evaluates calls `watch_evaluation` and `log`: the chief, or the evaluator of a cluster.
-    `launch.debug` opens observers, too, and calls what changes the data and the graph of the step.
+    this order. Only the chief prepares, builds hooks, saves and writes results. The chief, or the
+    evaluator of a cluster, evaluates and calls `watch_evaluation` and `log`. `launch.debug` also
+    opens observers, and calls the members that change the data and the graph of the step.
 
     Attributes:
-      due_every: a session call ends at every multiple of these steps, so that hooks see it.
+      due_every: a session call ends at every multiple of these steps, so hooks see it.
       due_at: a session call ends at these steps.
-      seen_at: hooks see these steps also if steps are taken by calls that they do not see.
-      has_due_items: whether the graph of a step holds ops that run where something is due.
-      writes_graph: whether it writes the graph for TensorBoard, which is not written twice.
+      seen_at: hooks see these steps, even if they do not see other session calls.
+      has_due_items: True if the graph of a step holds ops that run only at due steps.
+      writes_graph: True if it writes the graph for TensorBoard, so the graph is not written twice.
     """
 
     due_every: Sequence[int] = ()
@@ -70,31 +71,31 @@ class RunObserver:
     writes_graph = False
 
     def change_data(self, data: Any) -> Any:
-        """Return the `pipeline.Pipeline` that is trained on."""
+        """Return the `pipeline.Pipeline` of the training data."""
         return data
 
     def around_run(self) -> contextlib.AbstractContextManager[object]:
-        """Return a context around all that this process does of the training."""
+        """Return a context around all the work of this process for the training."""
         return contextlib.nullcontext()
 
     def prepare(self, is_new: bool) -> None:
-        """Get ready, now that the folder of the run is; `is_new` if it holds no checkpoint."""
+        """Prepare: the folder of the run is ready; `is_new` if it does not hold a checkpoint."""
 
     def begin(self) -> None:
         """Begin: the model is built and restored, and its first step is next."""
 
     def end_early(self) -> None:
-        """Act in place of `begin` where no step is left to train."""
+        """Act in place of `begin` if all steps are already trained."""
 
     def go_on_from(self, step: int) -> None:
-        """Get ready to train from a global step, before the graph is built."""
+        """Prepare to train from a global step, before the graph is built."""
 
     def list_extensions(self, model: Any, statistics: Any) -> Sequence[extensions.MakeExtension]:
-        """Return what acts in a training step of a `model.MultiTaskModel`, before its own."""
+        """Return extensions of a training step, which act before those of the `MultiTaskModel`."""
         return ()
 
     def list_last_extensions(self) -> Sequence[extensions.MakeExtension]:
-        """Return what acts in a training step after the extensions of the model."""
+        """Return extensions of a training step, which act after those of the model."""
         return ()
 
     def wrap_model_fn(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,27 +106,27 @@ class RunObserver:
         """Return hooks of the graph that was just built.
 
         Args:
-          result: of the step, a `training_loop.StepResult`.
+          result: the result of the step, a `training_loop.StepResult`.
           metrics: returns the last evaluation's metrics, None before the first.
         """
         return RunHooks()
 
     def save(self, step: int) -> None:
-        """Save what a checkpoint of this step goes on with, before it is listed."""
+        """Save the state that belongs to a checkpoint of this step, before it is listed."""
 
     def watch_evaluation(self, checkpoint: str) -> EvaluationHooks | None:
-        """Return what makes hooks of an evaluation of a checkpoint; None for no hooks."""
+        """Return a function that makes hooks for the evaluation of a checkpoint, or None."""
         return None
 
     def log(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Hear of metrics: `kind` is "eval" for an evaluation."""
+        """Receive metrics of a step; `kind` is "eval" for an evaluation."""
 
     def close(self) -> None:
-        """Let go of what a session that ends has left open."""
+        """Release the resources that a session has left open at its end."""
 
     def write_results(self) -> None:
-        """Write what follows from all steps, also if an earlier process has taken them."""
+        """Write the results of all steps, including the steps of earlier processes."""
 
 
 OpenObserver: TypeAlias = Callable[[ObservedRun], RunObserver | None]
-"""Returns what acts beside a run in this process; None for nothing."""
+"""Returns an observer of a run in this process, or None."""

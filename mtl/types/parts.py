@@ -1,4 +1,4 @@
-"""What can be done with any part: read a member of it, find the parts in it, count its rows."""
+"""Helpers for any part: read its members, find the parts in it, count the rows of its batch."""
 
 import dataclasses
 import inspect
@@ -12,14 +12,14 @@ from mtl.types import values
 
 
 def read_member(part: object, protocol: type, name: str) -> Any:
-    """Return a member of a part; where the part lacks it, the default that `protocol` declares."""
+    """Return a member of a part; if the part lacks it, the default that `protocol` declares."""
     if hasattr(part, name):
         return getattr(part, name)
     return inspect.getattr_static(protocol, name).__get__(part, type(part))
 
 
 def walk_parts(part: Any) -> Iterator[Any]:
-    """Yield a part, or each of a list or map of parts, and all parts that their settings hold."""
+    """Yield a part, or the parts of a list or map, and all parts that their settings hold."""
     if isinstance(part, Mapping):
         part = list(part.values())
     if isinstance(part, (list, tuple)):
@@ -33,12 +33,12 @@ def walk_parts(part: Any) -> Iterator[Any]:
 
 
 def check_parts(parts: object, member: str, owner: object) -> None:
-    """Have each part check whether it suits its owner, if it has such a member.
+    """Let each part check that it suits its owner, if it has such a member.
 
     Args:
-      parts: a part, or a list or map of parts, with all that their settings hold.
+      parts: a part, or a list or map of parts; parts in their settings are checked, too.
       member: "check_model", which takes the model, or "check_experiment", which takes the
-        experiment. A part raises a UserError if another part does not go with it.
+        experiment. A part raises a UserError if another part does not suit it.
       owner: the model or the experiment.
     """
     for part in walk_parts(parts):
@@ -48,7 +48,7 @@ def check_parts(parts: object, member: str, owner: object) -> None:
 
 
 def count_rows(fields: values.Tensors) -> tf.Tensor:
-    """Count the rows of a batch, {field: [B, ...]} -> B, an int32 scalar; there has to be one."""
+    """Count the rows of a batch, {field: [B, ...]} -> B, an int32 scalar; needs a field."""
     first = next(iter(fields.values()))
     is_list = isinstance(first, tf.RaggedTensor)
     return tf.cast(first.nrows(), tf.int32) if is_list else tf.shape(first)[0]

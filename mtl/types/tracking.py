@@ -1,4 +1,4 @@
-"""Where a run is reported to, beside its own folder: trackers of experiments."""
+"""Trackers of experiments, to which a run reports beside its own folder."""
 
 import abc
 import dataclasses
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Protocol
 
 FINISHED, FAILED, KILLED = "finished", "failed", "killed"
-"""How a training ends: by itself, by an error, or as it was asked to stop."""
+"""How a training ends: by itself, by an error, or by a request to stop."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunPart:
-    """What one of several trainings is of the run that they make up, such as a stage.
+    """One of several trainings that form a run, such as a stage.
 
     Attributes:
-      name: of the part; it stands before the names of what the part reports.
-      folder: of the whole run.
-      is_first: whether the run begins with this part.
+      name: the name of the part, a prefix of the names that the part reports.
+      folder: the folder of the whole run.
+      is_first: True if the run begins with this part.
     """
 
     name: str
@@ -26,15 +26,15 @@ class RunPart:
 
 @dataclasses.dataclass(frozen=True)
 class RunDescription:
-    """What a tracker is told when a process begins to report.
+    """A run, as a tracker gets it when a process begins to report.
 
     Attributes:
-      name: of the run, by its folder.
+      name: the name of the run, from its folder.
       folder: the run's folder.
-      parameters: {setting: value}, as text of at most 500 characters; {} where the process only
-        adds to what is there.
-      run_id: the tracker's own name for the run, where it has begun; None for a new one.
-      is_beside: whether another process may report to the same run at the same time.
+      parameters: {setting: value}, as text of at most 500 characters; {} if the process only adds
+        to an existing run.
+      run_id: the tracker's own name of an existing run; None for a new run.
+      is_beside: True if another process may report to the same run at the same time.
     """
 
     name: str
@@ -45,60 +45,60 @@ class RunDescription:
 
 
 class TrackedRun(Protocol):
-    """A run that a tracker has begun, or goes on with.
+    """A run that a tracker has begun or continued.
 
-    All calls come from one thread, which is not that of the training. A call may take its time, and
-    may raise anything: the training goes on.
+    All calls come from one thread, separate from the training. A call may be slow, and may raise
+    any error: the training goes on.
     """
 
     @property
     @abc.abstractmethod
     def run_id(self) -> str:
-        """The tracker's own name for the run, by which another process goes on with it."""
+        """The tracker's own name of the run, by which another process can continue it."""
 
     @abc.abstractmethod
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report {name: value} at a step; NaN is a value.
+        """Report {name: value} at a step; values may be NaN.
 
-        Names begin with train/, with eval/, or with eval_<split>/; those of a part of the run with
-        its name before that.
+        Names begin with train/, with eval/, or with eval_<split>/. In a part of a run, the name of
+        the part comes first.
         """
 
     def add_file(self, path: str, folder: str) -> None:
-        """Add a file, or a folder with all in it, to a folder of the tracker's; "" is its root."""
+        """Add a file, or a whole folder, to a folder of the tracked run; "" is its root."""
         del path, folder
 
     def end(self, state: str | None) -> None:
-        """End what this process reports: in a state, or with the run's state as it was."""
+        """End the report of this process; set the state of the run, or keep it with None."""
         del state
 
 
 class Tracker(Protocol):
-    """Settings of a tracker; `start` makes what talks to it."""
+    """Settings of a tracker; `start` begins or continues a tracked run."""
 
     @property
     def name(self) -> str:
-        """Names the tracker in messages, and its folder under `<model_dir>/tracking`."""
+        """The name of the tracker in messages, and of its folder under `<model_dir>/tracking`."""
         return type(self).__name__.lower()
 
     @property
     def destination(self) -> str:
-        """Where runs lie; a run that goes on with another destination is a new one there."""
+        """The place of tracked runs; with another destination, a run starts anew there."""
         return ""
 
     @property
     def flush_secs(self) -> float:
-        """How long the end of a run waits for what is not reported yet, in seconds."""
+        """The longest time, in seconds, that the end of a run waits for pending reports."""
         return 10.0
 
     @property
     def export_limit_mb(self) -> float:
-        """Up to which size an export is added as files, in megabytes; 0 adds none."""
+        """The largest export, in megabytes, whose files are added; 0 adds none."""
         return 0.0
 
     def require(self) -> None:
-        """Fail where what it needs is not installed; called before a run begins."""
+        """Fail if a package that it needs is not installed; called before a run begins."""
 
     @abc.abstractmethod
     def start(self, run: RunDescription) -> TrackedRun:
-        """Begin a run, or go on with `run.run_id`."""
+        """Begin a run, or continue `run.run_id`."""

@@ -1,4 +1,4 @@
-"""From the losses of the tasks to new weights: weighting, surgery, update."""
+"""Weighting, surgery and update turn the losses of the tasks into new weights."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -10,44 +10,44 @@ from mtl.types import values
 
 
 class Weighting(Protocol):
-    """Losses decide: scales each task's loss; state lives in `balancing`, updated by UPDATE_OPS.
+    """Scales the loss of each task; its state lives in `balancing`, and UPDATE_OPS update it.
 
-    Where neither it nor the surgery reads losses, a batch in slices passes through the network
-    once: losses of the first slice stand in for the batch's.
+    If neither the weighting nor the surgery reads losses, the slices of a batch pass through the
+    network only once, and losses of the first slice stand in for the whole batch.
     """
 
     @property
     def reads_losses(self) -> bool:
-        """Whether the values of the losses decide."""
+        """True if the weights depend on the values of the losses."""
         return True
 
     @abc.abstractmethod
     def __call__(self, losses: values.Tensors, step: tf.Tensor) -> values.Tensors:
         """Weigh the losses, {task: scalar} -> {task: scalar}.
 
-        The derivative of each by its own loss is the weight of the task; no gradient goes from one
-        task's value to another's loss. A loss of 0 may be that of a batch without a label.
+        The derivative of an output by the task's loss is the weight of the task; its derivative by
+        the losses of other tasks must be 0. A batch without labels has a loss of 0.
         """
 
 
 Samples: TypeAlias = Callable[[int], Sequence[values.Tensors]]
-"""S -> the losses {task: scalar} of S samples of the rows, which have no row in common."""
+"""S -> the losses {task: scalar} of S samples of the rows; each row is in one sample."""
 
 
 class ForwardPass(Protocol):
-    """What went through the network at once: a slice of the batch on one replica."""
+    """The forward pass of a slice of the batch on one replica."""
 
     @property
     def losses(self) -> values.Tensors:
-        """{task: scalar}, weighted; they add up over passes to those of the batch."""
+        """{task: scalar}, weighted; their sum over passes is the loss of the batch."""
 
     @property
     def shared(self) -> Sequence[tf.Tensor]:
-        """`Towers.shared`, the outputs that tasks share."""
+        """The outputs that tasks share, `Towers.shared`."""
 
     @property
     def samples(self) -> Samples | None:
-        """S -> the losses of every S-th row, from the first to the S-th on."""
+        """A function S -> losses of S samples; sample i holds every S-th row from row i on."""
 
     @property
     def unweighted(self) -> values.Tensors | None:
@@ -59,27 +59,28 @@ class Batch(Protocol):
 
     @property
     def first(self) -> ForwardPass:
-        """The first pass on this replica; the whole batch where there is no other."""
+        """The first pass on this replica; the whole batch if it is the only pass."""
 
     def sum(
         self, function: Callable[[ForwardPass], values.Nested], update: bool = False
     ) -> values.Nested:
-        """Return the sum of what `function` gives for each `ForwardPass`, of all replicas.
+        """Sum the results of `function` over each `ForwardPass` of all replicas.
 
-        `function` returns tensors, IndexedSlices and None, in any nesting. In exactly one pass of a
-        step, `update` has the UPDATE_OPS of the slices run.
+        `function` returns tensors, IndexedSlices and None, in any nesting. `update` runs the
+        UPDATE_OPS of the slices; set it in exactly one sum of a step.
         """
 
 
 class Surgery(Protocol):
-    """Gradients decide: one update direction from several losses.
+    """Combines the gradients of several losses into one update direction.
 
-    One that does not read losses (see `Weighting`) returns `<task>/loss` of the batch, unweighted.
+    If it does not read losses (see `Weighting`), it returns the unweighted `<task>/loss` of the
+    batch as monitors.
     """
 
     @property
     def reads_losses(self) -> bool:
-        """Whether the values of the losses decide."""
+        """True if the direction depends on the values of the losses."""
         return True
 
     @abc.abstractmethod
@@ -91,19 +92,19 @@ class Surgery(Protocol):
     ) -> tuple[list[values.Gradient], dict[str, tf.Tensor]]:
         """Combine gradients: {task: scalar}, N variables, batch -> N gradients, monitors.
 
-        A gradient is sparse where a variable was looked up. Gradients are those of the whole batch,
-        the sum over its passes; the monitors are scalars for people to watch.
+        Gradients are sums over all passes of the batch, and sparse for looked-up variables. The
+        monitors are scalars for people to watch.
         """
 
 
 class Update(Protocol):
-    """From gradients to a training step: schedule, clip, apply, after UPDATE_OPS."""
+    """Turns gradients into a training step: schedule, clip, apply, after UPDATE_OPS."""
 
     @property
     def average(self) -> object | None:
-        """What keeps an average of the weights, which evaluation and export use; None if nothing.
+        """The part that averages the weights for evaluation and export; None for no averages.
 
-        Such an average lies beside each variable, as `mtl.variables.averaging` saves it.
+        The average lies beside each variable, as `mtl.variables.averaging` saves it.
         """
         return None
 
@@ -131,16 +132,16 @@ class Clipping(Protocol):
 
 
 class Optimizer(Protocol):
-    """How a gradient moves a variable."""
+    """Makes the optimizer that moves variables by their gradients."""
 
     @property
     @abc.abstractmethod
     def learning_rate(self) -> "float | Schedule":
-        """A number above 0, or how it changes over the steps."""
+        """A number above 0, or a schedule over the steps."""
 
     @abc.abstractmethod
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
-        """Return the optimizer of the graph, at the learning rate of this step, a scalar."""
+        """Return the optimizer of the graph, with the learning rate of this step, a scalar."""
 
 
 class Schedule(Protocol):

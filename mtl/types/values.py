@@ -1,4 +1,4 @@
-"""What the members of parts take and return: tensors, gradients, metrics, values in Python."""
+"""Types that the members of parts take and return: tensors, gradients, metrics, Python values."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -6,13 +6,13 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 Tensors = Mapping[str, tf.Tensor]
-"""Named tensors; by task where the name is plural (`losses`), by field for features and labels."""
+"""Named tensors: by task, such as `losses`, or by field, such as features and labels."""
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
-"""The gradient of one variable: sparse where it was looked up, None where nothing depends on it."""
+"""The gradient of a variable: sparse after a look-up, None if the loss does not depend on it."""
 
 Connected: TypeAlias = tf.Tensor | tf.IndexedSlices
-"""The gradient of a variable that something depends on."""
+"""The gradient of a variable on which the loss depends."""
 
 GradientsAndVariables = list[tuple[tf.Tensor | tf.IndexedSlices | None, tf.Variable]]
 
@@ -26,7 +26,7 @@ Nested: TypeAlias = Any
 """Tensors, IndexedSlices and None, in any nesting of tuples, lists and dicts."""
 
 Json: TypeAlias = Any
-"""What JSON can hold: numbers, text, lists and dicts of them."""
+"""A JSON value: a number, text, or a list or dict of JSON values."""
 
 PythonValue: TypeAlias = object
-"""What one field of one record holds in Python: a number, text, an array, or a list of them."""
+"""The value of a field of a record in Python: a number, text, an array, or a list of them."""

@@ -58,7 +58,7 @@ def dense(
 ) -> tf.Tensor:
     """Apply a dense layer, [B, D] -> [B, units]: `activation(inputs @ kernel + bias)`.
 
-    The kernel starts Glorot-uniform.
+    The kernel starts Glorot-uniform, and the bias at 0 or by `bias_initializer`.
     """
     with tf1.variable_scope(name):
         inputs = pruned.watch_inputs(quantization.quantize_inputs(inputs))
@@ -84,7 +84,8 @@ def conv(
 ) -> tf.Tensor:
     """Apply a convolution, [B, H, W, D] -> [B, H / stride, W / stride, filters].
 
-    H and W are divided rounding up. With the padding "valid" both first lose `size - 1`.
+    The divisions round up. With the padding "valid", H and W first lose `size - 1`. The kernel
+    starts He-normal, and the bias at 0 or by `bias_initializer`.
     """
     with tf1.variable_scope(name):
         inputs = pruned.watch_inputs(quantization.quantize_inputs(inputs))

@@ -31,10 +31,10 @@ def normalise(
     row, whose variance is undefined, uses only these.
 
     Otherwise, or if they are frozen, the moments are moving averages [N, D] of the moments that
-    normalised the group in training. They start at the first batch with a row of the group, then
-    UPDATE_OPS move them as in `layers.batch_norm`. A batch without a row of the group does not move
-    its averages. All other batches have equal weight: few rows are safe, because their moments come
-    mostly from all rows of the batch. With weights by rows, the averages of a rare group would lag
+    normalised the group in training. The first batch with a row of the group sets the averages,
+    then UPDATE_OPS move them as in `layers.batch_norm`. Batches without a row of the group do not
+    move them. All other batches count equally: few rows are safe, because their moments come mostly
+    from all rows of the batch. If batches counted by rows, the averages of a rare group would lag
     behind for thousands of steps while the columns learn.
     """
     with tf1.variable_scope(name):

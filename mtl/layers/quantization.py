@@ -77,7 +77,7 @@ class Binary:
         checks.is_a("Binary.scaled", self.scaled, bool, "be True or False")
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """Quantise values of any shape; their bound plays no part."""
+        """Quantise values of any shape; `bound` is not used."""
         del bound
         signs = straight_through.sign(values)
         if not self.scaled:
@@ -102,7 +102,7 @@ class Ternary:
         checks.positive("Ternary.threshold", self.threshold)
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-        """Quantise values of any shape; their bound plays no part."""
+        """Quantise values of any shape; `bound` is not used."""
         del bound
         sizes = tf.abs(values)
         least = self.threshold * _over_units(tf.reduce_mean, sizes)

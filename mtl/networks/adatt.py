@@ -27,8 +27,8 @@ class AdaTT(types.Network):
     Recommendations", KDD 2023, arXiv:2304.04959. At each level every task has native experts. The
     gate g of a task weighs the experts of all tasks. A linear combination of the native experts is
     added. Its weights v start equal and sum to 1 at first; the authors' code draws them. Shared
-    experts form one more group, which fuses like a task (the general form of the paper). This group
-    has neither a tower nor, at the last level, a gate.
+    experts form another group, which fuses like a task at all levels but the last (the general form
+    of the paper).
 
     Attributes:
       experts: a trunk for each level, in order; variables in `level_<l>/task_<task>/expert_<i>` and

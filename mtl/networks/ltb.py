@@ -39,7 +39,7 @@ class LTB(types.Network):
         start equal.
       tower: built for each task on its mixture x; variables in `tower_<task>`. None hands x to the
         head.
-      temperature: a number above 0, or a schedule; values below 0.01 are raised to 0.01.
+      temperature: a number above 0, or a schedule; both are clipped to at least 0.01.
       warm_steps: the first steps, at least 0, that do not move the probabilities, so that all nodes
         learn.
     """

@@ -110,7 +110,7 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def label_fields(self) -> Sequence[str]:
-        """The label fields that it reads itself, beside those of the model's heads."""
+        """The label fields that it reads itself, beside the fields of the model's heads."""
         read = []
         for head in parts.read_member(self, AuxiliaryLoss, "own_heads"):
             weight = parts.read_member(head, heads_lib.Head, "weight")

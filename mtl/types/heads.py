@@ -158,11 +158,11 @@ class Head(Protocol):
 
     @property
     def composes(self) -> Sequence[str]:
-        """The tasks from whose logits it computes its logits, in place of a tower."""
+        """The tasks whose logits it combines into its logits, in place of a tower."""
         return ()
 
     def compose(self, logits: values.Tensors) -> tf.Tensor:
-        """Compute its logits from those of `composes`, {task: [B, C]} -> [B, C]."""
+        """Compute its logits from the logits of the tasks in `composes`, {task: [B, C]}."""
         raise NotImplementedError
 
     @property

@@ -91,11 +91,11 @@ class RunObserver:
         """Prepare to train from a global step, before the graph is built."""
 
     def list_extensions(self, model: Any, statistics: Any) -> Sequence[extensions.MakeExtension]:
-        """Return extensions of a training step, which act before those of the `MultiTaskModel`."""
+        """Return extensions of a training step that act before the model's own extensions."""
         return ()
 
     def list_last_extensions(self) -> Sequence[extensions.MakeExtension]:
-        """Return extensions of a training step, which act after those of the model."""
+        """Return extensions of a training step that act after the model's own extensions."""
         return ()
 
     def wrap_model_fn(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -37,8 +37,8 @@ def check_parts(parts: object, member: str, owner: object) -> None:
 
     Args:
       parts: a part, or a list or map of parts; parts in their settings are checked, too.
-      member: "check_model", which takes the model, or "check_experiment", which takes the
-        experiment. A part raises a UserError if another part does not suit it.
+      member: the method to call: "check_model" takes the model, and "check_experiment" takes the
+        experiment. It raises a UserError if the part does not suit another part.
       owner: the model or the experiment.
     """
     for part in walk_parts(parts):

@@ -41,8 +41,8 @@ class Piggyback(types.Network):
     Attributes:
       network: run once for all old tasks, and once for each added task.
       added: the tasks that mask weights; at least one other task must remain.
-      kernels: patterns (see `mtl.variables.patterns`) of the masked kernels; by default all kernels
-        of the network except those in towers. The scores are `<kernel>_mask_<task>`.
+      kernels: patterns of the masked kernels (see `mtl.variables.patterns`). By default they match
+        all kernels of the network except in towers. The scores are `<kernel>_mask_<task>`.
       start: the first value of all scores, above `threshold`.
       threshold: an added task keeps the weights whose score is above it.
     """
@@ -119,8 +119,8 @@ class PackNet(types.Network):
     Attributes:
       network: run once for each task.
       order: all tasks, in the order in which they were added; the run trains the last one.
-      kernels: patterns (see `mtl.variables.patterns`) of the kernels that tasks divide; by default
-        all kernels of the network except those in towers.
+      kernels: patterns of the kernels that tasks divide (see `mtl.variables.patterns`). By default
+        they match all kernels of the network except in towers.
     """
 
     network: types.Network

@@ -118,8 +118,8 @@ class Categories:
       trunk: computes the inputs of W; variables in `categorised`, and of W and b in `logits`.
       num_variables: the number of variables c, at least 1.
       num_classes: the classes of each variable, at least 2.
-      temperature: a number above 0, or a schedule, clipped to at least 0.01. Near 0 the softmax is
-        close to the draw, but its gradients are large.
+      temperature: a number above 0, or a schedule that is clipped to at least 0.01. Near 0 the
+        softmax is close to the draw, but its gradients are large.
     """
 
     trunk: trunk_lib.Trunk

@@ -41,7 +41,7 @@ class Parallel:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stacked:
-    """h[i] = trunk[i](h[i-1]), the first trunk reads the columns.
+    """h[i] = trunk[i](h[i-1]); the first trunk reads the columns.
 
     Attributes:
       trunks: the trunks in order; only the first reads the columns. Variables in `stacked_<i>`.

@@ -136,7 +136,7 @@ class ResFlow(types.Network):
     it; a surgery detects this from the graph.
 
     Attributes:
-      network: gives the inputs of the towers, preferably without towers itself; its variables keep
+      network: gives the inputs of the towers, preferably without towers itself. Its variables keep
         the names that they have without relations.
       after: {task: the task before it, or several}; tasks may not be before themselves.
       layers: the units of each layer, the same in all towers, at least one layer; variables in

@@ -29,9 +29,9 @@ class ResNet:
       depth: the number of layers with weights, including the head: 6 n + 2. Depth 20 has 0.27
         million weights, 32 has 0.46 million, and 56 has 0.85 million.
       filters: the number of filters at each of the three sizes, not falling.
-      shortcut: the shortcut across a change of size. "pad" takes every second pixel and adds
-        channels of zeros (option A, which the paper's results use); "projection" is a 1x1
-        convolution (option B).
+      shortcut: "pad" or "projection", the shortcut across a change of size. "pad" takes every
+        second pixel and adds channels of zeros (option A, which the paper's results use).
+        "projection" is a 1x1 convolution (option B).
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 

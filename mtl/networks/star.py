@@ -37,7 +37,7 @@ class STAR:
     weights is sparse, so a lazy optimizer does not move the weights of absent domains.
 
     Attributes:
-      domain: the name of the one-hot column [B, N] of the domain: an Identity or a Categorical with
+      domain: the one-hot column [B, N] of domains, an Identity or a Categorical with
         `dimension = None`. The index of its largest value is the domain of a row.
       layers: the number of units of each layer, at least one layer; variables in
         `hidden_<l>/shared`, and in `hidden_<l>/domains` with a first axis of N.

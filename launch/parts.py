@@ -26,6 +26,8 @@ from mtl import checks
 from mtl.configs import gin_names, run_settings, trust
 
 _OWN = "mtl"
+# Not "t_1 < ... < t_T".
+_SENTENCE_END = re.compile(r"(?<!\.)\. ")
 # Made by code, and by no gin file.
 _NO_PARTS = (
     "mtl.configs",
@@ -165,13 +167,13 @@ def _write_section(kind: type) -> list[str]:
     first = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
     lines = [f"## {run_settings.gin_name(kind)}", "", _escape(first), ""]
     directions = getattr(kind, "directions", None)
-    if isinstance(directions, Mapping):
+    if isinstance(directions, Mapping) and directions:
         told = (f"`{name}` {'higher' if up else 'lower'}" for name, up in directions.items())
         lines += [f"Metrics, with what is better: {', '.join(told)}.", ""]
     settings = list_settings(kind)
     lines += ["| setting | default | meaning |", "| -- | -- | -- |"] if settings else []
     for name, _, default, meaning in settings:
-        short = meaning.partition(". ")[0].rstrip(".")  # A cell is no paragraph.
+        short = _SENTENCE_END.split(meaning)[0].rstrip(".")  # A cell is no paragraph.
         lines.append(f"| `{name}` | `{default}` | {_escape(short)} |")
     return [*lines, ""]
 

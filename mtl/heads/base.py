@@ -1,4 +1,4 @@
-"""What all heads share: the label, its weight, missing labels, and how they enter loss and metrics.
+"""The common base of heads: labels, weights, missing labels, loss and metrics.
 
 income/heads.Binary.name = "income"           # the task
 income/heads.Binary.label = "income_bracket"  # the field; the name of the task by default
@@ -26,17 +26,17 @@ NAN_PREDICTIONS = "nan_predictions"
 class Labelled(types.Head):
     """One linear layer on the tower, and a label for each row.
 
-    A label is missing where it is absent, NaN (float32) or "" (string): it then weighs nothing in
-    loss, gradients and metrics. Of classes, grades and other ids, -1 in an int64 label marks a
-    missing one too, unless a setting names -1 as one of them; of numbers it is a value.
+    A label is missing if it is absent, NaN (float32) or "" (string). It then adds nothing to the
+    loss, the gradients and the metrics. If labels are ids, such as classes and grades, an int64
+    label of -1 is also missing, unless a setting names -1. If labels are numbers, -1 is a value.
 
     Attributes:
-      name: the task; names the scope `head/<name>` and prefixes metrics and predictions.
+      name: the task. It names the scope `head/<name>` and prefixes metrics and predictions.
       label: the label field; the name of the task by default.
-      weight: the label field with the weight of each example, finite and at least 0; by default
-        every example weighs 1. Losses and metrics are weighted alike.
-      missing: the values of the label that mark a missing one as well, such as [-999].
-      trainable: False leaves the last layer as it is, as `mtl.variables.freezing` does by name.
+      weight: the label field with the weight of each example, finite and at least 0. By default
+        every example weighs 1. The loss and the metrics use the same weights.
+      missing: more label values that mark a missing label, such as [-999].
+      trainable: False freezes the last layer, as `mtl.variables.freezing` does by name.
     """
 
     name: str
@@ -69,14 +69,14 @@ class Labelled(types.Head):
         """The name of the label field."""
         return self.label or self.name
 
-    # What a head defines.
+    # Subclasses define these members.
 
     has_ids: ClassVar[bool] = True
-    """Whether -1 in an int64 label marks a missing one unless it is named; not so of numbers."""
+    """True if -1 in an int64 label marks a missing label, unless a setting names -1."""
 
     @property
     def named_values(self) -> Sequence[Any]:
-        """The label values that settings name, which may hold -1."""
+        """The label values that settings name. They may include -1."""
         return ()
 
     @property
@@ -85,7 +85,7 @@ class Labelled(types.Head):
         raise NotImplementedError
 
     label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32)
-    """What the label field may hold."""
+    """The types that the label field may have."""
 
     @property
     def label_shape(self) -> tuple[int | None, ...]:
@@ -93,28 +93,28 @@ class Labelled(types.Head):
         return ()
 
     directions: ClassVar[Mapping[str, bool]] = {"average_loss": False}
-    """{metric: whether a higher value is better}, the one that tells most first.
+    """{metric: True if a higher value is better}, the most telling metric first.
 
-    A name may hold "*". A metric without an order, such as a mean, is left out.
+    A name may contain "*". Metrics without a better direction, such as means, are left out.
     """
 
     def initial_bias(self) -> Any:
-        """Return a number, or one for each logit: what an untrained head starts from."""
+        """Return the first bias of the logits: one number, or one for each logit."""
         return 0.0
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B, ...] labels -> targets and whether they are present, [B] or [B, n].
+        """Parse labels [B, ...] into targets and whether each is present, [B] or [B, n].
 
-        Labels out of range fail through `checked`.
+        Labels out of range fail through `checked`, when run.
         """
         raise NotImplementedError
 
     def accepts(self, value: Any) -> bool:
-        """Return whether one Python value, not a missing one, is a label of this task."""
+        """Return True if one Python value, which is not missing, is a label of this task."""
         raise NotImplementedError
 
     def rule(self, dtype: Any) -> str:
-        """Return what a label of this type must be: `be in [0, 10)`."""
+        """Return the rule for labels of this type, such as `be in [0, 10)`, for errors."""
         raise NotImplementedError
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -124,15 +124,15 @@ class Labelled(types.Head):
         """
         raise NotImplementedError
 
-    # What all heads do.
+    # All heads share these members.
 
     @property
     def leaves_out_minus_one(self) -> bool:
-        """Whether -1 in a label of int64 marks a missing one."""
+        """True if -1 in an int64 label marks a missing label."""
         return self.has_ids and spec.NO_ID not in self.named_values
 
     def are_present(self, label: tf.Tensor) -> tf.Tensor:
-        """Return False where a label is missing; same shape."""
+        """Return True for each label that is present, in the same shape."""
         present = (
             values.are_ids_present(label)
             if self.leaves_out_minus_one
@@ -145,7 +145,7 @@ class Labelled(types.Head):
         return present & ~values.is_any(label, marks)
 
     def is_missing(self, value: Any) -> bool:
-        """Return whether one Python value marks a missing label."""
+        """Return True if one Python value marks a missing label."""
         is_mark = values.is_id_missing if self.leaves_out_minus_one else values.is_missing
         return is_mark(value) or value in self.missing
 
@@ -155,18 +155,18 @@ class Labelled(types.Head):
         return layers.dense(tower, self.size, "logits", bias_initializer=initializer)
 
     def label_of(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the label field; fail unless it has a type and a shape that the head can take."""
+        """Return the label field. Fail if the head cannot take its type or shape."""
         return self.read_field(labels, self.field, self.label_types, self.label_shape)
 
     def weights(self, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
-        """Return the weights of `present` labels, [B] or [B, n], and 0 of those missing."""
+        """Return the weights of the labels, [B] or [B, n]: 0 unless `present`."""
         weights = tf.cast(present, tf.float32)
         if self.weight:
             weights *= self._example_weights(self.weight, labels, present)
         return weights
 
     def _example_weights(self, field: str, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
-        """Return the weight field as [B] or [B, 1], 0 where the label is missing."""
+        """Return the weight field as [B] or [B, 1], with 0 for missing labels."""
         given = self.read_field(labels, field, (tf.float32, tf.int64), ())
         weights = tf.cast(given, tf.float32)
         if present.shape.rank == 2:
@@ -178,7 +178,7 @@ class Labelled(types.Head):
     def read_field(
         self, labels: types.Tensors, field: str, kinds: tuple[tf.DType, ...], shape: tuple
     ) -> tf.Tensor:
-        """Return a label field; fail unless it is there, of such a type and shape."""
+        """Return a label field. Fail unless it exists and has such a type and shape."""
         if field not in labels:
             fix = checks.nearest(field, labels) or "Heads also read the features of Spec.keys."
             rule = f"be one of {', '.join(labels)}"
@@ -199,17 +199,17 @@ class Labelled(types.Head):
         rule: str,
         field: str | None = None,
     ) -> tf.Tensor:
-        """Return `result`, and fail when run unless all `given` are valid."""
+        """Return `result`. When run, fail unless all `given` labels are valid."""
         text = self.message(field or self.field, rule)
         with tf.control_dependencies([values.require(valid, given, text)]):
             return tf.identity(result)
 
     def message(self, field: str, rule: str) -> str:
-        """Return how an error says that a label must follow a rule; the label comes behind it."""
+        """Return the start of an error about a label's rule. The label comes after it."""
         return f"head {self.name!r}: label {field!r} must {rule}, got"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the label or weight of one record (Python values), or None."""
+        """Return an error about the label or weight of one record (Python values), or None."""
         given = values.flatten_values(labels.get(self.field, []))
         present = self.find_present(given)
         weight = self.weight or ""  # No field has this name.
@@ -226,22 +226,22 @@ class Labelled(types.Head):
         return None
 
     def _explain_minus_one(self, value: Any) -> str:
-        """Say how -1 marks a missing number, as it does by itself among ids alone."""
+        """Return a hint on -1 in a head of numbers, for which -1 is a value by default."""
         if self.has_ids or isinstance(value, str) or value != spec.NO_ID:
             return ""
         return f". If it marks a missing label, set {type(self).__name__}.missing = [-1]"
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return those of one record's label values that are present."""
+        """Return the label values of one record that are present."""
         return [value for value in given if not self.is_missing(value)]
 
     def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
-        """Return whether the label of one record weighs something, if its weight does."""
+        """Return True if the label of one record counts, apart from its weight."""
         del labels
         return is_present
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """Return what each of one record's label values must pass, and how the error puts it."""
+        """Return the check for each label value of one record, and its rule for errors."""
         return self.accepts, self.rule(type(given[0]) if given else None)
 
 
@@ -249,15 +249,16 @@ class Labelled(types.Head):
 class Base(Labelled):
     """A labelled head whose loss is a weighted mean over the labelled rows.
 
-    `loss = sum_i w_i loss_i / sum_i w_i`, and 0 where no row is labelled.
+    `loss = sum_i w_i loss_i / sum_i w_i`, and 0 if no row is labelled.
 
     Attributes:
-      within: the sample space: a label field, such as "click", that has to be 1 for a row to count,
-        or {label field: values} of which each field has to have one. A label outside of the space,
-        or where it is not known whether a row is in it, is a missing one. An outcome outside of the
-        space, which is a positive label or a number other than 0, is an error.
-      has_loss: False leaves its own loss out of training, for a task that learns by something else
-        that reads its logits: a `heads.Joint`, or an auxiliary loss.
+      within: the sample space, the rows that the task is about. A label field, such as "click", has
+        to be 1 for a row to count. In {label field: values} each field has to have one of its
+        values. Labels of other rows count as missing, as do labels of rows with an unknown field. A
+        row outside of the space must not have an outcome: a positive label, or a number other than
+        0.
+      has_loss: False leaves the head's own loss out of training. The task then learns through
+        another loss on its logits: a `heads.Joint`, or an auxiliary loss.
     """
 
     within: spaces.Within | None = None
@@ -274,16 +275,16 @@ class Base(Labelled):
         return spaces.Space(self.within or {})
 
     metrics_of_labels: ClassVar[frozenset[str]] = frozenset({"accuracy_baseline", "label_mean"})
-    """The metrics that know nothing of the predictions."""
+    """The metrics that depend on the labels alone."""
 
-    # What a head defines.
+    # Subclasses define these members.
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return which targets tell of an outcome, which there is within the space alone."""
+        """Return which targets are outcomes. Outcomes occur only within the space."""
         return tf.zeros_like(targets, tf.bool)
 
     def is_outcome(self, value: Any) -> bool:
-        """Return the same of one Python value, not a missing one."""
+        """Return True if one Python value, which is not missing, is an outcome."""
         del value
         return False
 
@@ -292,13 +293,13 @@ class Base(Labelled):
         raise NotImplementedError
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return what the metrics are made of: tensors that add up over rows, and totals."""
+        """Return the inputs of the metrics: tensors that add up over rows, and totals."""
         raise NotImplementedError
 
     def sums_by_group(
         self, examples: types.LossInputs, labels: types.Tensors
     ) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return further sums, of rows that belong together by a label field."""
+        """Return more sums, over groups of rows with the same value of a label field."""
         del examples, labels
         return {}
 
@@ -306,7 +307,7 @@ class Base(Labelled):
         """Return the metrics of these sums."""
         raise NotImplementedError
 
-    # What all heads do.
+    # All heads share these members.
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
         """Compute the loss: [B, size] and {field: [B, ...]} -> a scalar.
@@ -319,7 +320,7 @@ class Base(Labelled):
         return objectives.weighted_mean(losses, examples.weights)
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Sum the weights of the labels: {field: [B, ...]} -> the sum of the weights, a scalar."""
+        """Sum the weights of the labels: {field: [B, ...]} -> a scalar."""
         return tf.reduce_sum(self._targets_and_weights(labels)[1])
 
     def row_weights(self, labels: types.Tensors) -> tf.Tensor:
@@ -330,10 +331,10 @@ class Base(Labelled):
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics.
 
-        [B, size] and {field: [B, ...]} -> the task's metrics, `average_loss` among them.
+        [B, size] and {field: [B, ...]} -> the task's metrics, including `average_loss`.
 
-        `nan_predictions` counts the labelled rows of a weight above 0 with a NaN as a prediction or
-        as the loss. One such row makes NaN of every metric but those of the labels alone.
+        `nan_predictions` counts rows with a label, a weight above 0, and NaN in a prediction or in
+        the loss. A single such row turns every metric except those of the labels alone into NaN.
         """
         examples = self.examples(logits, labels)
         losses = self.losses(examples.logits, examples.targets)
@@ -351,13 +352,13 @@ class Base(Labelled):
         return list(self.predictions(logits).values())
 
     def all_metrics(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Return the metrics of these sums, those that every head has among them."""
+        """Return the metrics of these sums, including those that every head has."""
         average_loss = metrics.ratio(sums["loss"], sums["weight"])
         summary = {"average_loss": average_loss, **self.summary(sums)}
         return or_nan(summary, sums["nan_predictions"], self.metrics_of_labels)
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Aligns logits, targets and weights, neutral where a label is missing."""
+        """Align logits, targets and weights. Logits are 0 for labels that do not count."""
         targets, weights = self._targets_and_weights(labels)
         counts = weights > 0
         mask = counts if logits.shape.rank == counts.shape.rank else counts[..., tf.newaxis]
@@ -376,23 +377,23 @@ class Base(Labelled):
     def _require_within(
         self, targets: tf.Tensor, outside: tf.Tensor, labels: types.Tensors
     ) -> tf.Tensor:
-        """Return the targets; fail when run on an outcome outside of the space."""
+        """Return the targets. When run, fail on an outcome outside of the space."""
         label = labels[self.field]
         given = targets if isinstance(label, tf.RaggedTensor) else label
         happened = self.happened(targets)
-        # A place of a map may hold several numbers.
+        # A place of a map may have several numbers.
         happened = tf.reduce_any(happened, -1) if happened.shape.rank > 2 else happened
         return self.checked(targets, ~(outside & happened), given, self._space_rule)
 
     def _confine(
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the targets and which of them count, by where their rows are."""
+        """Return the targets, and which of them count inside of the space."""
         del outside
         return targets, present & inside
 
     def _is_weighed(self, is_present: bool, place: bool | None) -> bool:
-        """Return whether one label counts, by whether its row is inside; None where not known."""
+        """Return True if one label counts. `place`: True inside, None if unknown."""
         return is_present and bool(place)
 
     @property
@@ -400,7 +401,7 @@ class Base(Labelled):
         return f"tell of no outcome unless {self._space.rule}"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the label or weight of one record (Python values), or None."""
+        """Return an error about the label or weight of one record (Python values), or None."""
         found = super().check(labels)
         if found or self.within is None or self._space.place(labels) is not False:
             return found
@@ -410,13 +411,13 @@ class Base(Labelled):
         return None
 
     def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
-        """Return whether the label of one record weighs something, if its weight does."""
+        """Return True if the label of one record counts, apart from its weight."""
         place = True if self.within is None else self._space.place(labels)
         return self._is_weighed(is_present, place)
 
 
 def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
-    """Return how many rows hold a NaN in a float output [B, ...], where `counts`, [B] or [B, n]."""
+    """Count rows with NaN in a float output [B, ...]. `counts`, [B] or [B, n], selects labels."""
     found = tf.zeros_like(counts)
     for output in outputs:
         if output.dtype.is_floating:
@@ -430,7 +431,7 @@ def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
 def or_nan(
     summary: types.Tensors, nan_predictions: tf.Tensor, of_labels: Collection[str]
 ) -> dict[str, tf.Tensor]:
-    """Return the metrics, NaN but for those `of_labels` where a prediction is; and their number."""
+    """Return the metrics and `nan_predictions`. A NaN leaves only metrics `of_labels` defined."""
     names = [name for name in summary if name not in of_labels]
     values = tf.stack([tf.cast(summary[name], tf.float64) for name in names])
     values = tf.where(nan_predictions > 0, tf.constant(float("nan"), tf.float64), values)
@@ -453,13 +454,13 @@ _WEIGHT_RULE = "be finite and at least 0"
 
 
 def classification_output(scores: tf.Tensor, names: Sequence[str]) -> Any:
-    """Return the classify signature of [B, C] scores: every class by name, in order of ids."""
+    """Return the classify output of [B, C] scores: the name of each class, in order of ids."""
     classes = tile_names(names, scores)
     return compat.estimator.export.ClassificationOutput(scores, classes)
 
 
 def tile_names(names: Sequence[str], scores: tf.Tensor) -> tf.Tensor:
-    """Return the names of the classes for each row of [B, C] scores: [B, C]."""
+    """Repeat the class names for each row of [B, C] scores: [B, C]."""
     return tf.tile(tf.constant(names)[tf.newaxis], [tf.shape(scores)[0], 1])
 
 

@@ -33,29 +33,29 @@ class Binary(base.Base):
 
     `loss_i = w_y (1 - p_y)^gamma CE(p, (1 - s) y + s / 2)`; see `objectives.binary_cross_entropy`.
     Predicts `probability` (of the positive class), `class_id` (0 or 1) and `class` (its name).
-    `auc` and `pr_auc` are exact as `mtl.heads.ranking` says.
+    `auc` and `pr_auc` are exact within the limits of `mtl.heads.ranking`.
 
     Attributes:
-      positive: the label values that count as positive, the first of them naming the class; 1 by
-        default.
-      negative: the same of the negative class; by default 0 where `positive` is left alone, and
-        otherwise any other value.
-      positive_weight: w of positives, above 0; negatives weigh 1. It shifts the probabilities
-        upwards when above 1, so the default leaves them calibrated.
+      positive: the label values that count as positive; 1 by default. The first one names the
+        class.
+      negative: the label values that count as negative. By default this is 0 if `positive` is
+        empty, and otherwise every other value.
+      positive_weight: w of positives, above 0; negatives weigh 1. Other values than 1 shift the
+        probabilities, so only the default keeps them calibrated.
       label_smoothing: s in [0, 1).
       focal_gamma: gamma, at least 0; 2 is the paper's choice for rare positives.
-      threshold: the probability in (0, 1) from which the positive class is predicted; accuracy,
-        precision and recall follow it.
-      prior: the share of positives in (0, 1) from which training starts, as bias; spares a rare
-        class the first steps of learning how rare it is.
-      knots: how many knots bend the logits, for `calibration.Isotonic` to compute; 0, or at least
-        4. Until then they change nothing.
-      calibration_slices: {feature: values}, as `MultiTaskModel.slices`, whose rows are calibrated
-        apart by `mtl.transfer.calibration`; a row of several is one of the first. Until then it
-        changes nothing.
-      group: the field whose equal values make a group, such as a user, int64 or string, for the
-        metric `gauc`: a label, or a feature that `Spec.keys` names. It is needed in every row that
-        has a label, and keeps 20 bytes a row.
+      threshold: the probability in (0, 1) from which the positive class is predicted. It affects
+        accuracy, precision and recall.
+      prior: the share of positives in (0, 1) from which training starts, as bias. It saves the
+        first steps, in which the head would learn how rare a class is.
+      knots: how many knots bend the logits: 0, or at least 4. `calibration.Isotonic` computes them;
+        until then they change nothing.
+      calibration_slices: {feature: values}, in the form of `MultiTaskModel.slices`;
+        `mtl.transfer.calibration` calibrates each slice apart. A row in several slices belongs to
+        the first. Before the calibration the slices change nothing.
+      group: the field whose equal values form a group, such as a user, for the metric `gauc`. It is
+        an int64 or string label, or such a feature in `Spec.keys`. Every row with a label needs it;
+        it takes 20 bytes a row.
     """
 
     positive: Sequence[Any] = ()
@@ -107,13 +107,13 @@ class Binary(base.Base):
 
     @property
     def class_names(self) -> tuple[str, str]:
-        """The names of the negative and of the positive class."""
+        """The names of the negative and the positive class."""
         positive = str(self.positive[0]) if self.positive else "1"
         fallback = f"not {positive}" if self.positive else "0"
         return (str(self.negative[0]) if self.negative else fallback, positive)
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
-        """Bend the logits by knots or lines, if there are some: [B, 1] -> [B, 1]."""
+        """Calibrate the logits by knots or lines, if there are any: [B, 1] -> [B, 1]."""
         if not self.knots and not self.calibration_slices:
             return logits
         where = self._where("calibration_slices")
@@ -125,12 +125,12 @@ class Binary(base.Base):
 
     @property
     def named_values(self) -> Sequence[Any]:
-        """The values of either class."""
+        """The label values of both classes."""
         return (*self.positive, *self.negative)
 
     @property
     def _values(self) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Positive and negative label values; no negative ones mean all others."""
+        """Positive and negative label values. Without negative values, all others are negative."""
         if self.positive:
             return self.positive, self.negative
         return (1,), self.negative or (0,)
@@ -145,7 +145,7 @@ class Binary(base.Base):
     def parsed(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
         """Return targets, which labels are present, and which are in range.
 
-        The last is None where any label is in range.
+        The third item is None if every label is in range.
         """
         where = self._where("positive and negative")
         field = f"label {self.field!r}"
@@ -157,7 +157,7 @@ class Binary(base.Base):
         return targets, present, ~present | hits | values.is_any(label, negative)
 
     def accepts(self, value: Any) -> bool:
-        """Return whether the value is positive or negative."""
+        """Return True if the value belongs to one of the classes."""
         positive, negative = self._values
         return not negative or value in (*positive, *negative)
 
@@ -166,11 +166,11 @@ class Binary(base.Base):
         return targets > 0
 
     def is_outcome(self, value: Any) -> bool:
-        """Return whether the value is positive."""
+        """Return True if the value is positive."""
         return value in self._values[0]
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the label, weight or group of one record, or None."""
+        """Return an error about the label, weight or group of one record, or None."""
         found = super().check(labels)
         return groups.check_key(self, self.group, labels) if self.group and not found else found
 
@@ -180,7 +180,7 @@ class Binary(base.Base):
         return values.one_of([*negative, *positive])
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align examples as all heads do, with logits [B]."""
+        """Align logits [B], targets and weights, neutral for labels that do not count."""
         return super().examples(tf.squeeze(logits, -1), labels)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -204,8 +204,8 @@ class Binary(base.Base):
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits.
 
-        [B, 1] -> probability float32, class_id int64 and class string, all [B]; [B, T] of several
-        tasks, [B, T, 1].
+        [B, 1] -> probability float32, class_id int64 and class string, all [B]. With T tasks,
+        [B, T, 1] -> [B, T].
         """
         probability = tf.sigmoid(tf.squeeze(logits, -1))
         class_id = tf.cast(probability >= self.threshold, tf.int64)
@@ -229,7 +229,7 @@ class Binary(base.Base):
     def list_outputs(
         self, predictions: types.Tensors, scores: tf.Tensor, classes: tf.Tensor
     ) -> dict[str, Any]:
-        """Return the outputs of an export: predictions [B], scores and classes [B, 2]."""
+        """Return the outputs of an export from predictions [B], scores and classes [B, 2]."""
         export = compat.estimator.export
         return {
             "predict": export.PredictOutput(predictions),
@@ -238,9 +238,9 @@ class Binary(base.Base):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return scores and rows of either class, calibration by bin, confusion at the threshold.
+        """Return scores and rows of each class, calibration by bin, and confusion at the threshold.
 
-        Of examples [B] they are scalars; of [B, T], several tasks, they are [T].
+        Sums are scalars for examples [B], and [T] for examples [B, T] of T tasks.
         """
         total = functools.partial(metrics.sum_weighted, axis=0)
         logits, targets, weights = examples
@@ -262,14 +262,14 @@ class Binary(base.Base):
     def sums_by_group(
         self, examples: types.LossInputs, labels: types.Tensors
     ) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the rows with their groups, if these are known."""
+        """Return the rows with their groups, if `group` is set."""
         if self.group is None:
             return {}
         keys = groups.read_keys(self, self.group, labels, examples.weights > 0)
         return {"rows": groups.GroupedRows(keys, *examples)}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Quality of the classes, of the ranking and of the probabilities."""
+        """Return the quality of the classes, the ranking and the probabilities."""
         weight, positive = sums["weight"], sums["positive"]
         areas = ranking.areas_by_class if weight.shape.rank else ranking.integrate_curves
         return {
@@ -288,7 +288,7 @@ class Binary(base.Base):
 
 
 def confusion(sums: types.Tensors) -> dict[str, tf.Tensor]:
-    """Accuracy, precision and recall at the threshold."""
+    """Return accuracy, precision and recall at the threshold."""
     positive, flagged, hits = sums["positive"], sums["flagged"], sums["hits"]
     right = sums["weight"] - positive - flagged + 2 * hits
     return {

@@ -1,10 +1,10 @@
-"""What `transfer.calibration` computes behind the last layer: a rising line, or lines of slices.
+"""Calibration of logits after the last layer, by `transfer.calibration`: knots or lines.
 
 logits = calibrated.calibrate(logits, 0, {"sex": ["Female"]}, features, where)  # in a head's scope
 variable = calibrated.create("click", "lines", values)        # outside of a head, with its values
 
-Without a calibration it changes nothing, to the bit. It is made of plain ops, so that every format
-of an export can hold it.
+Uncalibrated knots and lines leave logits exactly as they are. The code uses plain ops alone, which
+every export format supports.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ from mtl.heads import slices as slices_lib
 tf1 = tf.compat.v1
 
 KNOTS = "knots"
-"""The variable of (logit, calibrated logit), [K, 2], or [S + 1, K, 2] of S slices."""
+"""The variable of (logit, calibrated logit) pairs: [K, 2], or [S + 1, K, 2] for S slices."""
 
 LINES = "lines"
-"""The variable of (slope, shift) of each logit, [S + 1, 2, C] of S slices."""
+"""The variable of the slope and shift of each logit: [S + 1, 2, C] for S slices."""
 
 _REACH = 8.0
 
@@ -34,20 +34,20 @@ def calibrate(
     features: types.Tensors,
     where: str,
 ) -> tf.Tensor:
-    """Bend logits by knots, or else move them by the line of their slice: [B, C] -> [B, C].
+    """Bend logits by knots, or transform them by the line of their slice: [B, C] -> [B, C].
 
-    The last knots or line are those of rows in no slice. C is 1 where there are knots. Beyond the
-    first and the last knot the slope is 1.
+    Rows in no slice use the last knots or line. With knots, C is 1, and the slope is 1 beyond the
+    first and the last knot.
 
     Args:
       logits: [B, C].
       num_knots: K; 0 for lines.
-      slices: {feature: values}; none for the same knots for all rows.
+      slices: {feature: values}; if empty, all rows use the same knots.
       features: {field: [B, ...]}.
-      where: the setting that holds the slices.
+      where: the name of the setting with the slices, for errors.
 
     Raises:
-      UserError: a field of a slice holds several values, or values of another type.
+      UserError: a field of a slice has several values, or values of another type.
     """
     if not slices:
         return _bend(logits, _create_knots([num_knots, 2])) if num_knots else logits
@@ -71,17 +71,16 @@ def _create_knots(shape: Sequence[int]) -> tf.Variable:
 
 
 def _bend(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
-    """Map logits [B, 1] by knots, [K, 2] for all or [B, K, 2]."""
+    """Map logits [B, 1] by knots: [K, 2] for all rows, or [B, K, 2]."""
     given, calibrated = knots[..., 0], knots[..., 1]
     left, low = given[..., :-1], calibrated[..., :-1]
     widths, rises = given[..., 1:] - left, calibrated[..., 1:] - low
-    # How far a logit has come in each segment: a sum of these cancels no large numbers, however
-    # steep a segment is.
+    # A sum over the passed parts of segments cancels no large numbers, even in steep segments.
     passed = tf.clip_by_value((logits - left) / widths, 0.0, 1.0)  # [B, K - 1]
     moved = tf.reduce_sum(passed * (rises - widths), 1, keepdims=True)
     return logits + (low - left)[..., :1] + moved
 
 
 def create(task: str, name: str, values: np.ndarray) -> tf.Variable:
-    """Create the knots or lines of a task, with values, in a graph that has none."""
+    """Create the knots or lines of a task with these values, in a graph that lacks them."""
     return tf1.get_variable(f"head/{task}/{name}", initializer=np.float32(values), trainable=False)

@@ -1,4 +1,4 @@
-"""What the heads over several named classes share: the classes, and labels that name them.
+"""The common base of heads over named classes: the classes, and labels that name them.
 
 digit/heads.MultiClass.classes = 10
 animal/heads.MultiClass.classes = ["cat", "dog", "bird"]
@@ -21,12 +21,12 @@ from mtl.spec import literals
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classes(base.Base):
-    """A head whose labels are names of classes where their field is string, and ids where int64.
+    """A head over classes. Labels are class names (string) or class ids (int64).
 
-    Where all names are whole numbers, such as "-1", "0" and "1", labels of int64 are these numbers.
+    If all names are whole numbers, such as "-1", "0" and "1", int64 labels are these numbers.
 
     Attributes:
-      classes: how many, or their names in the order of their ids; at least 2.
+      classes: the number of classes, at least 2, or their names in the order of their ids.
     """
 
     classes: int | Sequence[str]
@@ -44,7 +44,7 @@ class Classes(base.Base):
 
     @functools.cached_property
     def class_numbers(self) -> Sequence[int]:
-        """The label of int64 of each class: the number that names it, or else its id."""
+        """The int64 label of each class: its name if all are numbers, else its id."""
         ids = range(len(self.class_names))
         if isinstance(self.classes, int):
             return ids
@@ -54,17 +54,17 @@ class Classes(base.Base):
 
     @property
     def named_values(self) -> Sequence[Any]:
-        """The labels of the classes, of int64 or string."""
+        """The int64 and string labels of the classes."""
         names = self.class_names if not isinstance(self.classes, int) else ()
         return (*names, *self.class_numbers) if names else self.class_numbers
 
     @property
     def row_names(self) -> types.RowNames:
-        """Of the variables that have a column for each class."""
+        """The class names, for variables that have a column for each class."""
         return types.RowNames(names=self.class_names, axis=-1)
 
     def _per_class(self, setting: str) -> list[float]:
-        """Return the setting as one number above 0 for every class."""
+        """Return the setting as a number above 0 for each class."""
         given, where = getattr(self, setting), self._where(setting)
         return values.per_class(where, given, self.class_names)
 
@@ -74,12 +74,12 @@ class Classes(base.Base):
         return tf.where(present, self._checked_ids(label, present), 0), present
 
     def _checked_ids(self, label: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
-        """Return the class ids of the labels that are present; same shape, int64.
+        """Return the class ids of the present labels, int64 in the same shape.
 
-        It fails when run on a label that is present and of no class.
+        When run, fail on a present label that belongs to no class.
 
         Raises:
-          UserError: labels are integers, and only some of the classes are named by such.
+          UserError: labels are int64, but only some of the class names are numbers.
         """
         if label.dtype == tf.int64:
             self._check_numbers()
@@ -98,7 +98,7 @@ class Classes(base.Base):
         checks.require(once, where, rule, list(names))
 
     def accepts(self, value: Any) -> bool:
-        """Return whether the value is the id, the number or the name of a class."""
+        """Return True if the value is the id, the number or the name of a class."""
         return value in (self.class_names if isinstance(value, str) else self.class_numbers)
 
     def rule(self, dtype: Any) -> str:

@@ -32,9 +32,9 @@ class Scaled(Linear):
     """`z_c = (1 + a_c) (h W + b)_c`; a starts at 0 in `logits/scale_offset`.
 
     Learnable weight scaling of B. Kang et al., "Decoupling Representation and Classifier for
-    Long-Tailed Recognition", 2020, arXiv:1910.09217, where W and b come from an earlier training
-    and are frozen. As in the authors' code the bias is scaled too. Since what is trained is the
-    difference from 1, a penalty on it draws the scales to 1.
+    Long-Tailed Recognition", 2020, arXiv:1910.09217. There, W and b come from an earlier training
+    and are frozen. As in the authors' code, the scale also applies to the bias. The variable is the
+    difference from 1, so a penalty on it pulls the scales to 1.
     """
 
     def __call__(self, tower: tf.Tensor, size: int, initial_bias: Any) -> tf.Tensor:
@@ -49,10 +49,11 @@ class Scaled(Linear):
 class Cosine:
     """`z_c = scale cos(h, W_c)`; variable `logits/kernel`.
 
-    No class gains by long weights, which those of frequent classes are.
+    Frequent classes tend to get long weights. Here the length of the weights has no effect.
 
     Attributes:
-      scale: above 0; 30 is the choice of Cao et al., 2019, arXiv:1906.07413.
+      scale: the factor of the cosine, above 0; 30 is the choice of Cao et al., 2019,
+        arXiv:1906.07413.
     """
 
     scale: float = 30.0

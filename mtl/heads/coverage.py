@@ -1,7 +1,7 @@
-"""Predicted quantiles: which may be asked for, and whether labels lie below them as often as told.
+"""Checks and metrics of predicted quantiles.
 
-Metrics: `coverage/<level>`, the share of labels at or below the quantile, and `coverage_error`, the
-mean over levels of |share - level|.
+`coverage/<level>` is the share of labels at or below the quantile. `coverage_error` is the mean
+over levels of |share - level|.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _LEAST = 0.001
 
 
 def check_levels(where: str, levels: Sequence[float]) -> None:
-    """Fail unless the levels are a list of shares in [0.001, 0.999]."""
+    """Fail unless the levels are a list of numbers in [0.001, 0.999]."""
     checks.is_a(where, levels, (list, tuple), "be a list of shares")
     for level in levels:
         base.check_share(where, level)
@@ -31,7 +31,7 @@ def sum_below(quantiles: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> t
 def compare_shares(
     levels: Sequence[float], below: tf.Tensor, weight: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Return the metrics of Q levels: [Q] weights at or below, and that of all labels."""
+    """Return the metrics of Q levels, from [Q] weights at or below and the total weight."""
     shares = metrics.ratio(below, weight)
     errors = tf.abs(shares - tf.constant(list(levels), shares.dtype))
     found = {

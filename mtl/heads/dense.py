@@ -1,10 +1,10 @@
-"""What heads over maps share: logits at each place of a map, and a label for each of them.
+"""The common base of heads over maps: logits and a label at each place of a map.
 
 networks.SharedBottom.trunk = @networks.UNet()               # towers that are maps
 spec.Spec.labels = {"kind": ("int64", (32, 32)), "depth": ("float32", (32, 32))}
 
-The places of a map are put in a row, [B, H W], before any loss, weight or metric is computed. So
-all code for several labels of a row works for maps. Only towers, logits and predictions are maps.
+Before any loss, weight or metric, the places of a map become one axis, [B, H W]. So the code for
+several labels a row also works for maps. Only towers, logits and predictions are maps.
 """
 
 import dataclasses
@@ -22,18 +22,18 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dense(base.Base):
-    """One linear layer at each place, a convolution of 1x1, and a loss that is a mean over places.
+    """One linear layer at each place (a convolution of 1x1). The loss is a mean over places.
 
-    A map of H x W places is H W labels of a row, of which each may be missing on its own. The loss
-    is the weighted mean over all labelled places of the batch: a row with few of them counts for
-    less than one with many. `weight` weighs rows, and so all places of a row alike.
+    A map of H x W places holds H W labels of a row, and each may be missing. The loss is the
+    weighted mean over all labelled places of the batch. A row with few labels thus counts for less
+    than a row with many. `weight` weighs all places of a row alike.
     """
 
     is_dense: ClassVar[bool] = True
 
     @property
     def label_shape(self) -> tuple[int | None, ...]:
-        """A map of any size: whether it is that of the tower is known with the logits."""
+        """A map of any size. `examples` compares it with the size of the tower."""
         return (None, None)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
@@ -58,12 +58,12 @@ class Dense(base.Base):
         return [flatten_places(value) for value in said if value.dtype.is_floating]
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict: the classify and regress signatures know no maps."""
+        """Predict. Classify and regress signatures cannot hold maps."""
         return {"predict": compat.estimator.export.PredictOutput(self.predictions(logits))}
 
 
 def flatten_places(maps: tf.Tensor) -> tf.Tensor:
-    """Put the places of maps in a row, [B, H, W, ...] -> [B, H W, ...]."""
+    """Flatten the places of maps, [B, H, W, ...] -> [B, H W, ...]."""
     shape = maps.shape[1:].as_list()
     return tf.reshape(maps, [-1, math.prod(shape[:2]), *shape[2:]])
 
@@ -71,6 +71,6 @@ def flatten_places(maps: tf.Tensor) -> tf.Tensor:
 def list_places(
     given: Sequence[Any], size: int, is_missing: Callable[[Any], bool]
 ) -> list[Sequence[Any]]:
-    """Return the values of each place, `size` of them, of the places where none is missing."""
+    """Return the `size` values of each place, for places without a missing value."""
     places = [given[first : first + size] for first in range(0, len(given), size)]
     return [place for place in places if not any(map(is_missing, place))]

@@ -22,22 +22,23 @@ from mtl.heads import shots as shots_lib
 class MultiClass(classes.Classes):
     """Softmax regression on the tower: `p = softmax(logits)`.
 
-    Labels are class ids where their field is int64 and names where it is string; where all names
-    are whole numbers, labels of int64 are these. Predicts `probabilities` [B, C], `class_id` and
+    A label is a class id if its field is int64, and a class name if it is string. If all names are
+    whole numbers, int64 labels are these numbers. Predicts `probabilities` [B, C], `class_id` and
     `class` (its name).
 
     Attributes:
       objective: the loss of an example; see `mtl.heads.softmax` for class weights, label smoothing,
         focal loss and margins.
       classifier: the last layer; see `mtl.heads.classifiers`.
-      top_k: adds the metric `top_<k>_accuracy`; 0 for none. Ties count by their chance when broken
-        at random: equal logits are in the top 3 of 10 with 0.3.
-      recall_limit: the recall of every class is reported for at most this many classes.
+      top_k: k of the metric `top_<k>_accuracy`; 0 for none. Ties count by their chance if broken at
+        random. For example, a class among 10 equal logits is in the top 3 with chance 0.3.
+      recall_limit: at most this many classes have a recall each in the metrics. With more classes
+        no recall is reported.
       shots: adds the accuracy on classes with many, some and few rows; None for none.
-      prior: the share of every class, above 0, from which training starts, as bias.
-      class_counts: rows of every class in the training split, as a list or as {name: rows} where
-        those left out have none; None counts them there, if objective or shots ask for them.
-      calibration_slices: {feature: values}, whose rows are calibrated apart, as those of `Binary`.
+      prior: the share of each class, above 0, from which training starts, as bias.
+      class_counts: the rows of each class in the training split, as a list or as {name: rows} with
+        0 for absent names. With None, the head counts them if the objective or `shots` needs them.
+      calibration_slices: {feature: values}, slices that are calibrated apart, as in `Binary`.
     """
 
     objective: softmax.CrossEntropy = softmax.CrossEntropy()
@@ -101,17 +102,17 @@ class MultiClass(classes.Classes):
 
     @property
     def balances(self) -> str | None:
-        """The label whose shares the objective makes up for, if it does."""
+        """The label if the objective makes up for the shares of its classes, else None."""
         return self.field if self.objective.balances else None
 
     def accumulators(self) -> dict[str, Any]:
-        """Return what counts the rows of the classes, where they are needed and not given."""
+        """Return a counter of the classes' rows, if they are needed and not set."""
         needed = self.class_counts is None and (self.shots or self.objective.needs_counts)
         gathered = label_counts.accumulators(self.field) if needed else {}
         return gathered if self.within is None else self._space.gather(gathered)
 
     def fitted(self, statistics: types.Statistics) -> "MultiClass":
-        """Return the head with the rows of its classes."""
+        """Return the head with the counted rows of its classes."""
         if not self.accumulators():
             return self
         where = "" if self.within is None else self._space.suffix
@@ -134,7 +135,7 @@ class MultiClass(classes.Classes):
         return self.classifier(tower, self.size, self.initial_bias())
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
-        """Scale and shift the logits by lines, if there are some: [B, C] -> [B, C]."""
+        """Scale and shift the logits by lines, if there are any: [B, C] -> [B, C]."""
         if not self.calibration_slices:
             return logits
         where = self._where("calibration_slices")
@@ -169,7 +170,7 @@ class MultiClass(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the plain cross-entropy, and by class the weight of all and of recognised rows."""
+        """Return the plain cross-entropy, and the weights of all and of correct rows by class."""
         logits, targets, weights = examples
         right = tf.cast(tf.equal(tf.argmax(logits, axis=-1), targets), tf.float32)
         ids = tf.cast(targets, tf.int32)
@@ -187,7 +188,7 @@ class MultiClass(classes.Classes):
         return sums
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Accuracy over rows, over classes, by shots and within the first k, and each recall."""
+        """Return accuracies over rows, classes, shots and the first k, and recalls of classes."""
         weight = sums["weight"]
         recalls = metrics.ratio(sums["hits"], sums["rows"])
         summary = {
@@ -203,5 +204,5 @@ class MultiClass(classes.Classes):
                 summary[f"recall/{name}"] = recall
         if not self.shots:
             return summary
-        counts = cast(Sequence[int], self._counts)  # Given, or counted by now.
+        counts = cast(Sequence[int], self._counts)  # Set, or counted before training.
         return {**summary, **self.shots(recalls, counts)}

@@ -1,4 +1,4 @@
-"""A task with any number of several labels.
+"""A task with several classes, any number of which may apply to a row.
 
 topics/heads.MultiLabel.name = "topics"
 topics/heads.MultiLabel.classes = ["sport", "politics", "film"]
@@ -30,24 +30,26 @@ class MultiLabel(classes.Classes):
     """One logistic regression per class: `p = sigmoid(logits)`.
 
     The loss is the mean over classes and rows of `objectives.binary_cross_entropy`. A label is
-    either multi-hot, a field of shape (C,) with 1, 0 or missing for each class, which weighs
-    nothing on its own; or a list, a field of shape (None,) with the ids (int64) or names (string)
-    of the classes that apply; where all names are whole numbers, integers are these. Predicts
-    `probabilities` [B, C] and `multi_hot` [B, C]. `auc` and `pr_auc` are means over the classes,
-    exact as `mtl.heads.ranking` says.
+    multi-hot or a list. A multi-hot label, of shape (C,), holds 1, 0 or missing for each class. A
+    missing class adds nothing to the loss. A list, of shape (None,), holds the ids (int64) or names
+    (string) of the classes that apply. If all names are whole numbers, int64 labels are these
+    numbers.
+
+    Predicts `probabilities` [B, C] and `multi_hot` [B, C]. `auc` and `pr_auc` are means over the
+    classes, exact within the limits of `mtl.heads.ranking`.
 
     Attributes:
-      classes: how many, or their names in the order of their ids; at least 2.
-      empty_is_missing: whether an empty list means that the row is not labelled, rather than that
-        no class applies. A list that holds a missing value, [-1] or [""], always means that.
-      positive_weight: scales the loss of positives, above 0; one number, or one for each class as
-        a list or as {name: weight}.
+      classes: the number of classes, at least 2, or their names in the order of their ids.
+      empty_is_missing: True if an empty list means a missing label, and False if it means that no
+        class applies. A list with a missing value, [-1] or [""], always means a missing label.
+      positive_weight: the factor of the loss of positives, above 0. One number for all classes, or
+        one for each as a list or as {name: weight}.
       label_smoothing: in [0, 1).
       focal_gamma: at least 0; see `objectives.binary_cross_entropy`.
       threshold: the probability in (0, 1) from which a class is predicted.
-      prior: the share of rows, in (0, 1), with each class, from which training starts, as bias;
-        one number, or one for each class.
-      calibration_slices: {feature: values}, whose rows are calibrated apart, as those of `Binary`.
+      prior: the share of rows with each class, in (0, 1), from which training starts, as bias. One
+        number for all classes, or one for each.
+      calibration_slices: {feature: values}, slices that are calibrated apart, as in `Binary`.
     """
 
     empty_is_missing: bool = False
@@ -97,7 +99,7 @@ class MultiLabel(classes.Classes):
     def targets(self, label: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels.
 
-        [B, C] or ragged [B, (L)] -> multi-hot float32 [B, C], and what of it is present.
+        [B, C] or ragged [B, (L)] -> multi-hot float32 [B, C], and which entries are present.
         """
         if isinstance(label, tf.RaggedTensor):
             return self._targets_of_lists(label)
@@ -126,13 +128,13 @@ class MultiLabel(classes.Classes):
         return proof.declare(targets), proof.declare(present)
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """C values are taken for multi-hot, unless they are all different: then for a list."""
+        """Take C values for a multi-hot label, or for a list if they all differ."""
         if len(given) == self.size > len(set(given)):
             return lambda value: value in (0, 1), _RULE
         return super().criterion(given)
 
     def calibrate(self, logits: tf.Tensor, features: types.Tensors) -> tf.Tensor:
-        """Scale and shift the logits by lines, if there are some: [B, C] -> [B, C]."""
+        """Scale and shift the logits by lines, if there are any: [B, C] -> [B, C]."""
         where = self._where("calibration_slices")
         return calibrated.calibrate(logits, 0, self.calibration_slices, features, where)
 
@@ -144,11 +146,11 @@ class MultiLabel(classes.Classes):
         )
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the mean divergence of the labels, as the loss is a mean: [B, C] twice -> [B]."""
+        """Return the mean divergence over the classes: [B, C] twice -> [B]."""
         return tf.reduce_mean(objectives.bernoulli_divergence(logits, others), -1)
 
     def entropy(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the mean entropy of the labels, as the loss is a mean: [B, C] -> [B]."""
+        """Return the mean entropy over the classes: [B, C] -> [B]."""
         return tf.reduce_mean(objectives.bernoulli_entropy(logits), -1)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
@@ -164,7 +166,7 @@ class MultiLabel(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the scores of every class, the confusion over all, and rows without a mistake."""
+        """Return scores of each class, the pooled confusion, and rows without a mistake."""
         logits, targets, weights = examples
         flagged = tf.cast(tf.sigmoid(logits) >= self.threshold, tf.float32)
         wrong = tf.cast(tf.not_equal(flagged, targets), tf.float32)
@@ -186,7 +188,7 @@ class MultiLabel(classes.Classes):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Classes pooled, rows as a whole, and the ranking averaged over the classes."""
+        """Return metrics of pooled classes and of whole rows, and the mean ranking of classes."""
         return {
             **binary.confusion(sums),
             "exact_match": 1 - metrics.ratio(sums["mistaken_rows"], sums["rows"]),

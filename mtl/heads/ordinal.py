@@ -26,16 +26,17 @@ class Ordinal(classes.Classes):
 
     `loss_i = sum_k CE(P(y > k), [y_i > k])`; Cao, Mirjalili and Raschka, "Rank consistent ordinal
     regression for neural networks with application to age estimation" (CORAL), 2019,
-    arXiv:1901.07884. There the thresholds come out ordered at the optimum; here they are ordered
-    by construction, `t_k = t_0 + sum softplus(d)`, so that no probability is ever negative.
+    arXiv:1901.07884. There, the thresholds are in order at the optimum. Here
+    `t_k = t_0 + sum softplus(d)` keeps them in order, so every probability is at least 0.
 
-    Labels are class ids where their field is int64 and names where it is string; where all names
-    are whole numbers, labels of int64 are these. Predicts `probabilities` [B, C], `class_id` (the
-    median, which minimises the absolute error), `class` (its name) and `value` (the mean class id).
+    A label is a class id if its field is int64, and a class name if it is string. If all names
+    are whole numbers, int64 labels are these numbers. Predicts `probabilities` [B, C], `class_id`
+    (the median, which minimises the absolute error), `class` (its name) and `value` (the mean class
+    id).
 
     Attributes:
-      classes: how many, or their names from the lowest to the highest; at least 2.
-      prior: the share of every class, above 0, from which training starts, as thresholds; equal
+      classes: the number of classes, at least 2, or their names from the lowest to the highest.
+      prior: the share of each class, above 0, from which training starts, as thresholds; equal
         shares by default.
     """
 
@@ -61,7 +62,7 @@ class Ordinal(classes.Classes):
         return len(self.class_names) - 1
 
     def initial_bias(self) -> list[float]:
-        """Return the first threshold of the prior, then the d of each step to the next."""
+        """Return the first threshold of the prior, then d for each step to the next threshold."""
         shares = self._shares()
         below = list(itertools.accumulate(shares))[:-1]
         thresholds = [base.logit(share / sum(shares)) for share in below]
@@ -116,7 +117,7 @@ class Ordinal(classes.Classes):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the weight of rows by class, and by how far the prediction is off."""
+        """Return the weight of rows for each class, and for each distance of the prediction."""
         logits, targets, weights = examples
         distance = tf.cast(tf.abs(_median(logits) - targets), tf.int32)
         num_classes = self.size + 1
@@ -126,7 +127,7 @@ class Ordinal(classes.Classes):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Accuracy, and errors in classes."""
+        """Return the accuracy, and errors in classes."""
         weight, off_by = sums["weight"], sums["off_by"]
         distance = np.arange(self.size + 1, dtype=np.float64)
         return {
@@ -138,19 +139,20 @@ class Ordinal(classes.Classes):
 
 
 def _probabilities(logits: tf.Tensor) -> tf.Tensor:
-    """Turn [B, C - 1] falling logits into [B, C], each precise however small.
+    """Turn falling logits [B, C - 1] into probabilities [B, C], precise even if tiny.
 
     A difference of sigmoids near 1 is 0 below 6e-8. For `a >= b` it is the product
     `sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a))`.
     """
     above, below = tf.sigmoid(logits), tf.sigmoid(-logits)
     gaps = logits[:, :-1] - logits[:, 1:]
-    # With t = tanh(x / 2), 1 - exp(-x) is 2 t / (1 + t); ONNX has no expm1. Of two infinite: none.
+    # With t = tanh(x / 2), 1 - exp(-x) is 2 t / (1 + t); ONNX lacks expm1. The gap of two infinite
+    # logits is NaN, taken as 0.
     half = tf.tanh(tf.where(tf.math.is_nan(gaps), tf.zeros_like(gaps), gaps) / 2)
     between = above[:, :-1] * below[:, 1:] * (2 * half / (1 + half))
     return tf.concat([below[:, :1], between, above[:, -1:]], -1)
 
 
 def _median(logits: tf.Tensor) -> tf.Tensor:
-    """Turn [B, C - 1] into [B]: the number of thresholds that y is more likely above than not."""
+    """Return the median class [B] from [B, C - 1]: count thresholds with P(y > k) > 1/2."""
     return tf.reduce_sum(tf.cast(logits > 0, tf.int64), axis=-1)

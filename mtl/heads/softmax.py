@@ -1,11 +1,11 @@
-"""What a `MultiClass` head is trained against: cross-entropy, and what makes rare classes count.
+"""Objectives of a `MultiClass` head: cross-entropy, with more weight for rare classes.
 
 from mtl.heads import softmax
 digit/heads.MultiClass.objective = @softmax.CrossEntropy()
 softmax.CrossEntropy.margin = @softmax.LogitAdjustment()        # balanced softmax
 
-Weights and margins act on the loss alone: predictions and exported models know nothing of them.
-Rows of the classes are counted in the training split, or given as `MultiClass.class_counts`.
+Weights and margins change only the loss, not predictions or exported models. The head counts the
+rows of each class in the training split, unless `MultiClass.class_counts` gives them.
 """
 
 import dataclasses
@@ -22,32 +22,32 @@ tf1 = tf.compat.v1
 
 
 class Classes(NamedTuple):
-    """The names of the C classes, and how many rows of the training split each has, if known."""
+    """The names of the C classes, and their rows in the training split, if known."""
 
     names: Sequence[str]
     counts: Sequence[int] | None = None
 
 
 class Margin(Protocol):
-    """Shifts the logits a head is trained on, so that some classes must win by more."""
+    """Shifts the logits in the loss. Some classes then have to win by more."""
 
     balances: bool
-    """Whether it makes up for the shares of the classes, as a balanced sampler does."""
+    """True if it makes up for the shares of the classes, as a balanced sampler does."""
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, counts: np.ndarray) -> tf.Tensor:
-        """Compute losses: [B, C], [B] and [C] -> [B, C]."""
+        """Shift logits: logits [B, C], targets [B] and counts [C] -> logits [B, C]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogitAdjustment:
-    """`z_c + tau log(n_c / sum(n))`: the loss of Menon et al., and balanced softmax.
+    """`z_c + tau log(n_c / sum(n))`: logit adjustment, and balanced softmax.
 
-    A. Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314; J. Ren et
-    al., "Balanced Meta-Softmax for Long-Tailed Visual Recognition", 2020, arXiv:2007.10740, is
-    the same at tau = 1. What the network learns is the logit of a balanced distribution.
+    A. Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314. With tau = 1
+    it equals J. Ren et al., "Balanced Meta-Softmax for Long-Tailed Visual Recognition", 2020,
+    arXiv:2007.10740. The network learns the logits of a balanced distribution.
 
     Attributes:
-      tau: above 0; 1 makes the balanced accuracy of a perfect fit the best.
+      tau: the strength, above 0. With 1, a perfect fit has the best balanced accuracy.
     """
 
     tau: float = 1.0
@@ -64,15 +64,15 @@ class LogitAdjustment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LDAM:
-    """`z_y - scale max_margin (min(n) / n_y)^(1/4)` for the label's own class y.
+    """`z_y - scale max_margin (min(n) / n_y)^(1/4)` for the class y of the label.
 
     K. Cao, C. Wei, A. Gaidon, N. Arechiga, T. Ma, "Learning Imbalanced Datasets with
-    Label-Distribution-Aware Margin Loss", 2019, arXiv:1906.07413. Meant for the logits of
-    `classifiers.Cosine`, which multiplies by the scale where the paper's loss does.
+    Label-Distribution-Aware Margin Loss", 2019, arXiv:1906.07413. Use it with the logits of
+    `classifiers.Cosine`. That layer multiplies by the scale; in the paper, the loss does.
 
     Attributes:
-      max_margin: of the rarest class, in units of the cosine; 0.5 is the paper's choice.
-      scale: that of the classifier; 30 is the paper's choice.
+      max_margin: the margin of the rarest class, in units of the cosine; 0.5 is the paper's choice.
+      scale: the scale of the classifier; 30 is the paper's choice.
     """
 
     max_margin: float = 0.5
@@ -94,15 +94,15 @@ class LDAM:
 class EffectiveNumber:
     """`w_c ~ (1 - beta) / (1 - beta^n_c)` from `start_step` on, and 1 before it.
 
-    Y. Cui, M. Jia, T. Lin, Y. Song, S. Belongie, "Class-Balanced Loss Based on Effective Number
-    of Samples", 2019, arXiv:1901.05555. The deferred start is the schedule of Cao et al., 2019,
-    arXiv:1906.07413. Scaled to a mean of 1 over the rows of the training split, so that the
-    learning rate keeps its meaning; the authors' code divides by the weights of the batch.
+    Y. Cui, M. Jia, T. Lin, Y. Song, S. Belongie, "Class-Balanced Loss Based on Effective Number of
+    Samples", 2019, arXiv:1901.05555. The late start is the schedule of Cao et al., 2019,
+    arXiv:1906.07413. Weights have a mean of 1 over the rows of the training split, which keeps the
+    meaning of the learning rate. The authors' code divides by the weights of the batch instead.
 
     Attributes:
-      beta: in [0, 1); 0 weighs all classes alike, and near 1 the weights go to 1 / n_c. A class of
-        1 / (1 - beta) rows is taken for well covered.
-      start_step: the global step from which the weights hold.
+      beta: in [0, 1). With 0 all classes weigh the same; near 1 weights approach 1 / n_c. A class
+        of 1 / (1 - beta) rows counts as well covered.
+      start_step: the global step from which the weights apply.
     """
 
     beta: float = 0.9999
@@ -116,7 +116,7 @@ class EffectiveNumber:
         checks.at_least("EffectiveNumber.start_step", self.start_step, 0)
 
     def __call__(self, counts: np.ndarray) -> tf.Tensor:
-        """Rows of the classes [C] -> weights [C]."""
+        """Return the weights of the classes from their rows, [C] -> [C]."""
         weights = (1 - self.beta) / (1 - self.beta**counts)
         weights = tf.constant(weights * counts.sum() / (weights * counts).sum(), tf.float32)
         if not self.start_step:
@@ -133,11 +133,11 @@ class CrossEntropy:
     See `objectives.softmax_cross_entropy`.
 
     Attributes:
-      class_weights: w of every class, above 0: a list, {name: weight} where those left out weigh
-        1, or `EffectiveNumber`.
+      class_weights: w of each class, above 0. A list, {name: weight} with 1 for absent names, or
+        `EffectiveNumber`.
       label_smoothing: s in [0, 1); 0.1 is the paper's choice.
       focal_gamma: gamma, at least 0; 2 is the paper's choice.
-      margin: shifts the logits, such as `LogitAdjustment` or `LDAM`; None leaves them.
+      margin: shifts the logits in the loss, such as `LogitAdjustment` or `LDAM`; None for no shift.
     """
 
     class_weights: float | Sequence[float] | Mapping[str, float] | EffectiveNumber | None = None
@@ -169,18 +169,18 @@ class CrossEntropy:
 
     @property
     def _by_counts(self) -> list[Any]:
-        """The parts that read the rows of the classes."""
+        """The parts that need the rows of each class."""
         weights = self.class_weights if callable(self.class_weights) else None
         return [part for part in (weights, self.margin) if part is not None]
 
     @property
     def needs_counts(self) -> bool:
-        """Whether the rows of the classes must be known."""
+        """True if the objective needs the rows of each class."""
         return bool(self._by_counts)
 
     @property
     def balances(self) -> bool:
-        """Whether it makes up for the shares of the classes."""
+        """True if the objective makes up for the shares of the classes."""
         return any(part.balances for part in self._by_counts)
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, classes: Classes) -> tf.Tensor:
@@ -203,7 +203,7 @@ class CrossEntropy:
         return values.per_class("CrossEntropy.class_weights", given, names)
 
     def _counts(self, classes: Classes) -> np.ndarray:
-        counts = cast(Sequence[int], classes.counts)  # Known wherever `needs_counts`.
+        counts = cast(Sequence[int], classes.counts)  # Known if `needs_counts`.
         empty = [name for name, n in zip(classes.names, counts, strict=True) if n == 0]
         fix = "Give MultiClass.class_counts if it has."
         rule = "have a row in the training split"

@@ -1,4 +1,4 @@
-"""Latent classes of several categorical values: a mixture of products, of one-hot columns.
+"""Latent classes of several categorical values: a mixture of products over one-hot columns.
 
 kinds/heads.CategoricalMixture.name = "kinds"
 kinds/heads.CategoricalMixture.sizes = [9, 16, 7]        # of the columns, by name
@@ -18,21 +18,21 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CategoricalMixture(density.Density):
-    """`p_k(h) = prod_j t_kj[h_j]`, the latent class model: within a class values are independent.
+    """`p_k(h) = prod_j t_kj[h_j]`, the latent class model: values are independent within a class.
 
-    P. F. Lazarsfeld, N. W. Henry, "Latent Structure Analysis", 1968; see `density.Density` for what
-    it predicts. The tower holds one-hot columns (`Categorical.dimension = None`) one after another,
-    as a network that passes them on gives it, `MLP.layers = []`. A value of zeros alone is missing,
-    and its factor is 1.
+    P. F. Lazarsfeld, N. W. Henry, "Latent Structure Analysis", 1968. `density.Density` lists the
+    predictions. The tower must hold one-hot columns (`Categorical.dimension = None`) one after
+    another. A network that passes its input on makes such a tower: `MLP.layers = []`. A column of
+    zeros is a missing value; its factor is 1.
 
-    `t = f + (1 - f size) softmax(c)`, with the floor f: a value that was never seen in a class does
-    not have the probability 0. Samples are ids, [B, S, number of values], as float32. The other
-    variable than `weights`: `probabilities` [R, K, sum of sizes].
+    `t = f + (1 - f size) softmax(c)` with the floor f. So a value that never occurred in a class
+    still has a probability above 0. Samples are ids, [B, S, number of values], as float32.
+    Variables are `weights`, and `probabilities` [R, K, sum of sizes].
 
     Attributes:
-      sizes: how many categories each value has, at least 2; in the order of the columns, which is
-        that of their names; a column with a vocabulary counts its place for unknown values.
-      min_probability: f, above 0 and below 1 / size of each value.
+      sizes: how many categories each value has, at least 2. Values are in the order of their
+        columns, which are sorted by name. A vocabulary adds one category, for unknown values.
+      min_probability: f, above 0 and below 1 / size for each value.
     """
 
     sizes: Sequence[int]
@@ -52,10 +52,10 @@ class CategoricalMixture(density.Density):
         checks.require(is_below, where, rule, self.min_probability)
 
     def parameters(self, width: int) -> Sequence[tf.Tensor]:
-        """Return the probabilities of each value's categories, [R, K, size] each.
+        """Return the probabilities of the categories of each value, [R, K, size] each.
 
         Raises:
-          UserError: the width is not the sum of the sizes.
+          UserError: the width of the tower differs from the sum of the sizes.
         """
         rule = f"add up to {width}, what the tower holds"
         total = sum(self.sizes)
@@ -93,7 +93,7 @@ class CategoricalMixture(density.Density):
         return tf.einsum("bc,rkc->brk", tower, logs)
 
     def draw_size(self, width: int) -> int:
-        """One uniform number makes a category."""
+        """Return the number of values: one uniform number draws a category."""
         del width
         return len(self.sizes)
 

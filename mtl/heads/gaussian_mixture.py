@@ -1,4 +1,4 @@
-"""A mixture of Gaussians of the tower: how usual a row is, and of which kind.
+"""A mixture of Gaussians over the tower: how usual a row is, and of which kind.
 
 usual/heads.GaussianMixture.name = "usual"
 usual/heads.GaussianMixture.num_components = 8
@@ -22,33 +22,33 @@ _COVARIANCES = ("diagonal", "full")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GaussianMixture(density.Density):
-    """`p_k(h) = N(h; mu_k, C_k)`; see `density.Density` for what it predicts.
+    """`p_k(h) = N(h; mu_k, C_k)`; `density.Density` lists the predictions.
 
-    With diagonal covariances the numbers of a component are independent of each other, with a scale
-    `s = f + softplus(c)` each, where f is the floor. A full covariance is `C = L L^T` with
-    `L = (I - A)^-1 diag(s)`, A below the diagonal: each number is a linear function of those before
-    it, and s is the scale of what is left (M. Pourahmadi, "Joint Mean-Covariance Models with
-    Applications to Longitudinal Data", 1999). So s is the diagonal of the Cholesky factor, and
-    neither form has a density above `(2 pi f^2)^(-H/2)`, however few different rows there are.
+    With diagonal covariances, the numbers of a component are independent. Each has a scale
+    `s = f + softplus(c)` with the floor f. A full covariance is `C = L L^T` with
+    `L = (I - A)^-1 diag(s)` and A below the diagonal. Each number is then a linear function of the
+    numbers before it, plus a rest with the scale s (M. Pourahmadi, "Joint Mean-Covariance Models
+    with Applications to Longitudinal Data", 1999). So s is the diagonal of the Cholesky factor.
+    Both forms keep the density at or below `(2 pi f^2)^(-H/2)`, even if only few rows differ.
 
-    The scale of the tower is not known beforehand: means start at random with the standard
-    deviation `initial_spread`, as suits inputs of `features.Numeric`. Other variables than
-    `weights`: `means` and `scales` [R, K, H], and of full covariances `coefficients` [R, K, H, H].
+    Means start at random with the standard deviation `initial_spread`, as the scale of the tower is
+    unknown; the default suits inputs of `features.Numeric`. Variables are `weights`, `means` and
+    `scales` [R, K, H], and for full covariances `coefficients` [R, K, H, H].
 
-    With `noise` e, components are fitted to rows with Gaussian noise of this standard deviation: a
-    gradient is that of `log p_k`'s mean over the noise, `log p_k(h) - e^2 trace(C_k^-1) / 2`. So a
-    covariance of the rows becomes one of `S + e^2 I`, as the M step of scikit-learn has it for
+    With `noise` e, components are fitted to rows with Gaussian noise of standard deviation e. The
+    gradient is that of the mean of `log p_k` over the noise, `log p_k(h) - e^2 trace(C_k^-1) / 2`.
+    So a covariance S of the rows becomes `S + e^2 I`, like the M step of scikit-learn with
     `reg_covar = e^2` (C. M. Bishop, "Training with Noise is Equivalent to Tikhonov Regularization",
-    1995). All values are those of `p_k` without noise, the loss too.
+    1995). All values, including the loss, come from `p_k` without noise.
 
     Attributes:
-      covariance: "diagonal" or "full", whose step costs up to H times as much.
-      min_scale: f, above 0, in units of the tower. It decides much where values occur many times,
-        such as a capital gain of 0: a component may sit on them with this scale.
-      initial_spread: the standard deviation of the first means, above 0; the first scales are half
+      covariance: "diagonal" or "full". A step with "full" costs up to H times as much.
+      min_scale: f, above 0, in units of the tower. It matters if values occur many times, such as a
+        capital gain of 0: a component may collapse onto them, down to this scale.
+      initial_spread: the standard deviation of the first means, above 0. The first scales are half
         of it.
-      noise: e, at least 0, in units of the tower. It holds full covariances of few rows back, where
-        `min_scale` bounds the scales alone.
+      noise: e, at least 0, in units of the tower. It regularizes full covariances of few rows, for
+        which `min_scale` bounds only the scales.
     """
 
     covariance: str = "diagonal"
@@ -67,7 +67,7 @@ class GaussianMixture(density.Density):
         checks.require(is_above, self._where("initial_spread"), rule, self.initial_spread)
 
     def parameters(self, width: int) -> Sequence[tf.Tensor]:
-        """Return means and scales, [R, K, H], and A [R, K, H, H] of full covariances."""
+        """Return means and scales, [R, K, H], and for full covariances A [R, K, H, H]."""
         shape = [self.num_starts, self.num_components, width]
         spread = tf1.random_normal_initializer(stddev=self.initial_spread)
         means = tf1.get_variable("means", shape, tf.float32, spread)
@@ -90,10 +90,10 @@ class GaussianMixture(density.Density):
         if not self.noise:
             return found
         lost = 0.5 * self.noise**2 * _trace_precisions(scales, *coefficients)
-        return found + (tf.stop_gradient(lost) - lost)  # The difference is exactly 0.
+        return found + (tf.stop_gradient(lost) - lost)  # Adds exactly 0, with a gradient.
 
     def draw_size(self, width: int) -> int:
-        """Two uniform numbers make a Gaussian one."""
+        """Return 2 H: two uniform numbers make a Gaussian number."""
         return 2 * width
 
     def sample(
@@ -113,9 +113,9 @@ class GaussianMixture(density.Density):
 
 
 def _trace_precisions(scales: tf.Tensor, *coefficients: tf.Tensor) -> tf.Tensor:
-    """Return the traces of `C^-1`, [..., H] and maybe [..., H, H] -> [...].
+    """Return the traces of `C^-1`: [..., H], and [..., H, H] if full -> [...].
 
-    `C^-1 = L^-T L^-1`, whose trace is the sum of the squares in `L^-1 = diag(1 / s) (I - A)`.
+    `C^-1 = L^-T L^-1`. Its trace is the sum of squares in `L^-1 = diag(1 / s) (I - A)`.
     """
     squares = tf.ones_like(scales)
     for below in coefficients:  # A has zeros where I has ones.
@@ -124,5 +124,5 @@ def _trace_precisions(scales: tf.Tensor, *coefficients: tf.Tensor) -> tf.Tensor:
 
 
 def _invert_softplus(value: float) -> float:
-    """Return x with softplus(x) = value, above 0, however great."""
+    """Return x with softplus(x) = value, for values above 0; large values do not overflow."""
     return value + math.log(-math.expm1(-value))

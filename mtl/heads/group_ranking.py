@@ -4,7 +4,7 @@ relevance/heads.Ranking.name = "relevance"
 relevance/heads.Ranking.group = "query"              # a label field
 relevance/heads.Ranking.loss_type = "softmax"
 pipeline.Pipeline.sampler = @whole_groups.WholeGroups()
-whole_groups.WholeGroups.group = "query"             # batches that cut no group
+whole_groups.WholeGroups.group = "query"             # batches of whole groups
 """
 
 import dataclasses
@@ -20,29 +20,28 @@ from mtl.heads import base, group_metrics, groups, metrics, objectives, rank_los
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ranking(base.Labelled):
-    """Scores that rank the rows of a group: the score is the logit, and only its order counts.
+    """Scores that rank the rows of a group. The score is the logit, and only its order counts.
 
-    `loss = sum_g w_g loss_g / sum_g w_g`, a mean over groups. A group counts where two of its
-    labels differ, by the mean weight of its rows, and every group counts alike without `weight`.
-    There is no loss where no group counts. `mtl.heads.rank_losses` has the formulas.
+    `loss = sum_g w_g loss_g / sum_g w_g`, a mean over groups. A group counts if two of its labels
+    differ. Its weight w_g is the mean `weight` of its rows, or 1 without `weight`. If no group
+    counts, the loss is 0. `mtl.heads.rank_losses` has the formulas.
 
-    Training compares the rows of a batch, or of one slice or replica of it: `Pipeline.sampler` has
-    to be `whole_groups.WholeGroups`, which cuts no group. Metrics, `average_loss` among them, are
-    those of whole groups whatever batches their rows come in: `mtl.heads.group_metrics` has the
-    formulas. They keep 20 bytes a row.
+    Training compares rows within a batch, or within a slice or replica of it. So `Pipeline.sampler`
+    has to be `whole_groups.WholeGroups`, which keeps groups whole. Metrics, including
+    `average_loss`, compare whole groups however their rows are spread over batches.
+    `mtl.heads.group_metrics` has the formulas. They keep 20 bytes a row.
 
     Labels are grades from 0 on; above 0 is relevant. Predicts `score`, [B].
 
     Attributes:
-      group: the label field whose equal values make a group, int64 or string; needed in every row
-        that has a label.
-      loss_type: "ranknet" (pairs), "lambdarank" (pairs, by what each changes in NDCG), "softmax"
+      group: the label field whose equal values form a group, int64 or string. Every row with a
+        label needs it.
+      loss_type: "ranknet" (pairs), "lambdarank" (pairs, weighed by their change of NDCG), "softmax"
         (cross entropy over the group) or "approx_ndcg" (1 - NDCG of smooth ranks).
-      gain: what a label y gains in NDCG: "exponential", 2^y - 1, or "linear", y.
-      temperature: of the smooth ranks of "approx_ndcg", above 0; smaller is closer to NDCG and
-        harder to learn.
-      cutoffs: at which ranks k there are metrics, `ndcg_at_<k>`, `recall_at_<k>` and
-        `precision_at_<k>`.
+      gain: the gain of a label y in NDCG: "exponential", 2^y - 1, or "linear", y.
+      temperature: the temperature of the smooth ranks of "approx_ndcg", above 0. Smaller values are
+        closer to NDCG and harder to learn.
+      cutoffs: the ranks k of the metrics `ndcg_at_<k>`, `recall_at_<k>` and `precision_at_<k>`.
     """
 
     group: str
@@ -73,7 +72,7 @@ class Ranking(base.Labelled):
 
     @property
     def whole_groups(self) -> str:
-        """The label field of the groups."""
+        """The label field of the groups, which batches must keep whole."""
         return self.group
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -87,47 +86,48 @@ class Ranking(base.Labelled):
 
     @property
     def _most(self) -> float:
-        """The greatest label; beyond, exponential gains would be rounded, or have no end."""
+        """The greatest label. Beyond it, exponential gains would lose precision or overflow."""
         return group_metrics.MAX_EXPONENT if self.gain == "exponential" else 1e30
 
     def accepts(self, value: Any) -> bool:
-        """Return whether the value is a grade."""
+        """Return True if the value is a grade."""
         return math.isfinite(value) and 0 <= value <= self._most
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label is a grade."""
+        """Return that a label must be a grade."""
         del dtype
         return f"be a grade in [0, {self._most:g}]"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the label, weight or group of one record, or None."""
+        """Return an error about the label, weight or group of one record, or None."""
         return super().check(labels) or groups.check_key(self, self.group, labels)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute the scores, [B, H] -> [B, 1]; a bias would change no order."""
+        """Compute the scores, [B, H] -> [B, 1]. A bias would not change the order."""
         return layers.dense(tower, self.size, "logits", use_bias=False)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
         """Compute the loss: [B, 1] and {field: [B]} -> a scalar.
 
         Raises:
-          InvalidArgumentError: when run, on a label or a weight out of range, or without a group.
+          InvalidArgumentError: when run, if a label or weight is out of range or a group is
+            missing.
         """
         scores = tf.squeeze(logits, -1)
         losses, weights = self._weigh_losses(rank_losses.of_batch(*self._rows(scores, labels)))
         return objectives.weighted_mean(losses, weights)
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Sum what the groups count: {field: [B]} -> a scalar."""
+        """Sum the weights of the groups: {field: [B]} -> a scalar."""
         scores = tf.zeros([types.count_rows(labels)])
         lists = rank_losses.of_batch(*self._rows(scores, labels))
         return tf.reduce_sum(rank_losses.weigh_groups(lists))
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """Build the metrics, of whole groups over all batches: [B, 1] and {field: [B]}.
+        """Build the metrics of whole groups over all batches: [B, 1] and {field: [B]}.
 
-        `nan_predictions` counts the labelled rows of a weight above 0 with a NaN as their score; it
-        makes NaN of every other metric.
+        `nan_predictions` counts rows with a label, a weight above 0 and a NaN score. A single such
+        row turns every other metric into NaN.
         """
         scores = tf.squeeze(logits, -1)
         rows = self._rows(scores, labels)
@@ -146,14 +146,14 @@ class Ranking(base.Labelled):
         return base.or_nan(found, sums[base.NAN_PREDICTIONS], ())
 
     def _weigh_losses(self, lists: rank_losses.Lists) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the loss of each group, and what it counts, [G] each."""
+        """Return the loss and the weight of each group, [G] each."""
         losses = rank_losses.compute(self.loss_type, lists, self.gain, self.temperature)
         return losses, rank_losses.weigh_groups(lists)
 
     def _rows(
         self, scores: tf.Tensor, labels: types.Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return keys, scores, grades and weights, [B] each; scores are 0 where nothing counts."""
+        """Return keys, scores, grades and weights, [B] each. Scores are 0 if the weight is."""
         targets, present = self.targets(self.label_of(labels))
         weights = self.weights(labels, present)
         keys = groups.read_keys(self, self.group, labels, weights > 0)

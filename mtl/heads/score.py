@@ -1,4 +1,4 @@
-"""A score that the network has computed, served as it is.
+"""A score that the network computes, served unchanged.
 
 usual/heads.Score.name = "usual"
 networks.SharedBottom.trunk = @networks.RBM()
@@ -17,14 +17,13 @@ from mtl.heads import base, metrics, unlabelled
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Score(unlabelled.Unlabelled):
-    """Predicts its tower, which holds one value for each row: `score` [B]; it trains nothing.
+    """Predicts its tower, one value for each row, as `score` [B]. It trains nothing.
 
-    It has neither a label nor variables, and its loss is 0 for every row. So `average_loss` tells
-    no checkpoints apart, and a weighting that divides by losses, or takes their logarithms, ends in
-    NaN.
+    The head has neither a label nor variables, and its loss is 0. So `average_loss` cannot rank
+    checkpoints. A weighting that divides by losses, or takes their logarithms, gives NaN.
 
     Attributes:
-      name: the task; prefixes metrics and predictions.
+      name: the task; it prefixes metrics and predictions.
     """
 
     name: str
@@ -38,7 +37,7 @@ class Score(unlabelled.Unlabelled):
         """Return the tower, [B, 1].
 
         Raises:
-          UserError: it has more values.
+          UserError: the tower has several values for each row.
         """
         where, rule = f"the tower of head {self.name!r}", "hold one value for each row"
         checks.require(tower.shape[1] == 1, where, rule, tuple(tower.shape))

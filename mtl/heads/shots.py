@@ -1,4 +1,4 @@
-"""Accuracy apart for classes with many, some and few rows in the training split.
+"""Separate accuracies for classes with many, some and few rows in the training split.
 
 from mtl.heads import shots
 digit/heads.MultiClass.shots = @shots.Shots()
@@ -16,14 +16,15 @@ from mtl.heads import metrics
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shots:
-    """Classes with more than `many` rows, with fewer than `few`, and those in between (medium).
+    """Groups of classes: more than `many` rows, fewer than `few`, and the rest (medium).
 
     Z. Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160.
-    The accuracy of a group is the mean of the recalls of its classes, NaN where it has none.
+    The accuracy of a group is the mean recall of its classes, and NaN if it has no class.
 
     Attributes:
-      many: at least 0; 100 is the paper's choice.
-      few: above 0, and at most many + 1; 20 is the paper's choice.
+      many: the largest number of rows of a medium class, at least 0; 100 is the paper's choice.
+      few: the smallest number of rows of a medium class, above 0 and at most many + 1; 20 is the
+        paper's choice.
     """
 
     many: int = 100
@@ -38,7 +39,7 @@ class Shots:
         checks.require(self.few <= self.many + 1, "Shots.few", rule, self.few)
 
     def __call__(self, recalls: tf.Tensor, counts: Sequence[int]) -> dict[str, tf.Tensor]:
-        """Recalls [C] and rows in the training split [C] -> three scalars."""
+        """Return three accuracies, from the recalls [C] and the training rows [C] of classes."""
         groups = ["many" if n > self.many else "few" if n < self.few else "medium" for n in counts]
         return {
             f"{group}_shot_accuracy": metrics.mean_defined(

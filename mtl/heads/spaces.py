@@ -1,10 +1,10 @@
-"""Sample spaces: the rows that a task is about, by the labels of the tasks before it.
+"""Sample spaces: labels of earlier tasks define the rows that a task is about.
 
-space = spaces.Space("click")                       # the rows where label click is 1
-space = spaces.Space({"income": [">50K", ">50K."]})       # the rows where it is one of these
+space = spaces.Space("click")                       # the rows with label click 1
+space = spaces.Space({"income": [">50K", ">50K."]})       # the rows with one of these
 inside, outside = space.locate(labels, "heads.Binary.within")      # bool [B] each
 
-A head leaves labels out as it reads them, so that nothing behind the head knows of spaces.
+Heads drop labels outside of the space when they read them. Code after the heads needs no spaces.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from mtl import checks, types
 from mtl.heads import values
 
 Within = str | Mapping[str, Sequence[Any]]
-"""A label field that has to be 1, or {label field: the values of which it has to be one}."""
+"""A label field that has to be 1, or {label field: its allowed values}."""
 
 _RULE = "name a label field, or map label fields to lists of their values"
 
@@ -27,8 +27,8 @@ _RULE = "name a label field, or map label fields to lists of their values"
 class Space:
     """The rows in which every field of `within` has one of its values.
 
-    A row is outside where any field is known to have another value. A row that is neither inside
-    nor outside has a field whose value is missing.
+    A row is outside if any field has another value. A row that is neither inside nor outside has a
+    field whose value is missing.
     """
 
     within: Within
@@ -40,7 +40,7 @@ class Space:
 
     @property
     def rule(self) -> str:
-        """Where a label may tell of an outcome: `label 'click' is 1`."""
+        """The condition for an outcome, for errors: `label 'click' is 1`."""
         said = []
         for name, given in self.fields.items():
             is_one = (
@@ -50,7 +50,7 @@ class Space:
         return " and ".join(said)
 
     def check(self, where: str) -> None:
-        """Fail unless the fields and their values can be such."""
+        """Fail unless the fields and values can define a space."""
         checks.is_a(where, self.within, (str, Mapping), _RULE)
         checks.mapping(where, self.fields, _RULE)
         checks.require(bool(self.fields) and "" not in self.fields, where, _RULE, self.within)
@@ -73,23 +73,23 @@ class Space:
             checks.require(fits, where, "name labels of one value in each example", name)
             hits = values.is_any(label, values.as_held(label, given, where, f"label {name!r}"))
             inside.append(hits)
-            outside.append(values.are_ids_present(label) & ~hits)  # -1, if it is named, is a hit.
+            outside.append(values.are_ids_present(label) & ~hits)  # A -1 in `given` is a hit.
         return functools.reduce(tf.logical_and, inside), functools.reduce(tf.logical_or, outside)
 
     @property
     def suffix(self) -> str:
-        """What tells statistics of the space from those of all rows."""
+        """The end of the names of the space's statistics. Statistics of all rows lack it."""
         return f" where {self.rule}"
 
     def gather(self, accumulators: Mapping[str, types.Accumulator]) -> dict[str, types.Accumulator]:
-        """Return what gathers the same from the rows inside alone, by names of its own."""
+        """Return the same accumulators, renamed, over the rows inside alone."""
         return {
             f"{name}{self.suffix}": Inside(accumulator=accumulator, space=self)
             for name, accumulator in accumulators.items()
         }
 
     def place(self, labels: Mapping[str, Any]) -> bool | None:
-        """Return whether one record (Python values) is inside; None where that is not known."""
+        """Return True if one record (Python values) is inside, None if unknown."""
         is_known = True
         for name, given in self.fields.items():
             for value in values.flatten_values(labels.get(name, [])):
@@ -103,18 +103,18 @@ class Space:
 
 @dataclasses.dataclass(kw_only=True)
 class Inside:
-    """An accumulator that sees the rows inside of a space alone.
+    """An accumulator over the rows inside of a space.
 
     Attributes:
-      accumulator: of labels of one value a row.
-      space: where they count.
+      accumulator: the accumulator, of labels with one value a row.
+      space: the space of the rows that count.
     """
 
     accumulator: types.Accumulator
     space: Space
 
     def update(self, fields: types.Tensors) -> None:
-        """Take in the rows of a batch that are inside."""
+        """Add the rows of a batch that are inside."""
         inside, _ = self.space.locate(fields, "within")
         cut = {
             name: tf.boolean_mask(given, inside)
@@ -124,5 +124,5 @@ class Inside:
         self.accumulator.update(cut)
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return what the accumulator gathered."""
+        """Return the statistics of the accumulator."""
         return self.accumulator.save(directory, column)

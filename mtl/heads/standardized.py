@@ -1,4 +1,4 @@
-"""Heads of a number that compute in units of the label's standard deviation, from its mean."""
+"""Heads of a number that standardize their label by its mean and standard deviation."""
 
 import abc
 import dataclasses
@@ -14,11 +14,11 @@ from mtl.heads import regression
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Standardized(regression.Number):
-    """A number whose head learns the moments of its label in the pass over the training split.
+    """A head of a number that takes its label's moments from a pass over the training split.
 
     Attributes:
-      label_mean: the label's mean; None takes it from the training split.
-      label_stddev: its standard deviation, above 0; None takes it from the training split.
+      label_mean: the mean of the label; None takes it from the training split.
+      label_stddev: the standard deviation of the label, above 0; None takes it from the split.
     """
 
     label_mean: float | None = None
@@ -37,12 +37,12 @@ class Standardized(regression.Number):
         """The number of logits."""
 
     def rule(self, dtype: Any) -> str:
-        """Any finite number."""
+        """Return that a label must be a finite number."""
         del dtype
         return "be a finite number"
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return what gathers the moments of the label, unless both are given."""
+        """Return an accumulator of the label's moments, unless both are set."""
         if self.label_mean is not None and self.label_stddev is not None:
             return {}
         read = functools.partial(_read_numbers, field=self.field, head=self)
@@ -52,7 +52,7 @@ class Standardized(regression.Number):
         return gathered if self.within is None else self._space.gather(gathered)
 
     def fitted(self, statistics: types.Statistics) -> "Standardized":
-        """Return the head with the moments of its label; equal labels count as 1 apart."""
+        """Return the head with its label's moments. If all labels are equal, the deviation is 1."""
         if not self.accumulators():
             return self
         (name,) = self.accumulators()
@@ -74,7 +74,7 @@ class Standardized(regression.Number):
 
 
 def _read_numbers(labels: types.Tensors, field: str, head: Standardized) -> np.ndarray:
-    """Return the labels of an eager batch as [N, 1] float64, NaN where they are missing."""
+    """Return the labels of an eager batch as [N, 1] float64, with NaN for missing labels."""
     label = labels[field]
     numbers = np.where(head.are_present(label).numpy(), label.numpy().astype(np.float64), np.nan)
     return numbers[:, np.newaxis]

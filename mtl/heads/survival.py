@@ -1,8 +1,8 @@
-"""The time until something happens, which has not happened yet to all rows.
+"""The time until an event, which some rows have not had yet.
 
 churn/heads.Survival.name = "churn"
-churn/heads.Survival.label = "days"        # until it happened, or for how long it did not
-churn/heads.Survival.event = "churned"     # 1: it happened; 0: all that is known is "not yet"
+churn/heads.Survival.label = "days"        # until the event, or observed without one
+churn/heads.Survival.event = "churned"     # 1: an event; 0: none so far
 churn/heads.Survival.boundaries = [7, 14, 30, 60, 90]
 """
 
@@ -22,28 +22,29 @@ _EVENT_RULE = "be 0 or 1"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Survival(base.Base):
-    """The chance of an event in each interval of time, if there was none before.
+    """The chance of an event in each time interval, given no event before it.
 
-    Rows may be censored: of them it is known only that nothing happened up to some time.
+    Rows may be censored: they had no event up to some time, and later times are unknown.
 
-    The hazards `h_j = sigmoid(logit_j)` of the intervals `(t_(j-1), t_j]` give
-    `loss = -log h_k - sum_(j<k) log(1 - h_j)` of an event in interval k, and
-    `loss = -sum_(t_j <= c) log(1 - h_j)` of a row that is censored at time c: no event up to then.
-    M. Gensheimer and B. Narasimhan, "A Scalable Discrete-Time Survival Model for Neural Networks",
-    2019, arXiv:1805.00917; there an interval counts from its middle on, here as a whole. An event
-    after the last boundary is censored there. No form of the hazard is assumed.
+    The intervals `(t_(j-1), t_j]` have the hazards `h_j = sigmoid(logit_j)`. For an event in
+    interval k, `loss = -log h_k - sum_(j<k) log(1 - h_j)`. For a row that is censored at time c,
+    `loss = -sum_(t_j <= c) log(1 - h_j)`: no event up to c. M. Gensheimer and B. Narasimhan, "A
+    Scalable Discrete-Time Survival Model for Neural Networks", 2019, arXiv:1805.00917. There, a
+    censored row survives an interval from its middle on; here, only from its end on. A row with an
+    event after the last boundary is censored there. The hazards may take any form.
 
-    Predicts `survival` [B, T], the chance of no event up to each boundary, and `value` [B], the
-    mean time without one up to the last boundary, with survival linear within an interval.
+    Predicts `survival` [B, T], the chance of no event up to each boundary, and `value` [B]. `value`
+    is the mean time without an event up to the last boundary, with linear survival within an
+    interval.
 
-    `concordance` is the share of pairs in which the row with the earlier event has the shorter
-    predicted `value`, among pairs where one event lies in an earlier interval than the time of the
-    other row; ties count by half. F. Harrell and others, "Evaluating the Yield of Medical Tests",
-    1982; there times are compared, here intervals.
+    `concordance` is the share of pairs of rows in the right order: the row with the earlier event
+    has the shorter predicted `value`. In such a pair, one event lies in an earlier interval than
+    the time of the other row. Ties count by half. F. Harrell and others, "Evaluating the Yield of
+    Medical Tests", 1982; there the times are compared, here the intervals.
 
     Attributes:
-      event: the label field that says whether the event was seen: 1, or 0 for a censored row. A
-        missing one is a missing label.
+      event: the label field with 1 for an event and 0 for a censored row. If it is missing, the
+        label counts as missing.
       boundaries: t_1 < ... < t_T, the ends of the intervals, above 0 and in the label's unit.
       prior: the hazard of each interval, between 0 and 1, from which training starts, as bias.
     """
@@ -52,7 +53,7 @@ class Survival(base.Base):
     boundaries: Sequence[float]
     prior: float = 0.1
 
-    has_ids: ClassVar[bool] = False  # The event is 0 or 1, and -1 is missing.
+    has_ids: ClassVar[bool] = False  # Times are numbers; only events take -1 as missing.
     directions: ClassVar[Mapping[str, bool]] = {
         "concordance": True,
         **base.Base.directions,
@@ -87,18 +88,18 @@ class Survival(base.Base):
         return "be a finite time of at least 0"
 
     def accepts(self, value: Any) -> bool:
-        """Return whether the value is a time."""
+        """Return True if the value is a time."""
         return 0 <= value < math.inf
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse times: [B] -> the same as float64, and which of them are present."""
+        """Parse times: [B] -> float64 [B], and which of them are present."""
         present = self.are_present(label)
         times = tf.where(present, tf.cast(label, tf.float64), 0.0)
         valid = tf.math.is_finite(times) & (times >= 0)
         return self.checked(times, valid, label, self.rule(label.dtype)), present
 
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return [B, 2] of the intervals that a row survives and whether an event ends the next."""
+        """Return targets [B, 2] and weights: intervals survived, and 1 if an event comes next."""
         times, weights = super()._targets_and_weights(labels)
         given = self.read_field(labels, self.event, self.label_types, ())
         weights = tf.where(values.are_ids_present(given), weights, 0)
@@ -108,11 +109,11 @@ class Survival(base.Base):
             given = self.checked(given, is_allowed, given, self._space_rule, self.event)
         used = tf.where(weights > 0, given, tf.zeros_like(given))
         used = self.checked(used, values.is_any(used, [0, 1]), used, _EVENT_RULE, self.event)
-        # As the label holds them: 0.3 of 32 bits is another number than that of 64.
+        # In the label's precision: 0.3 as float32 and 0.3 as float64 are different numbers.
         kind = tf.float32 if labels[self.field].dtype.is_floating else tf.float64
         ends = tf.cast(tf.constant(list(self.boundaries), kind), tf.float64)
-        # An event at a boundary belongs to the interval that ends there; a row censored there has
-        # survived it.
+        # An event at a boundary belongs to the interval that ends there. A row that is censored
+        # there has survived that interval.
         before = tf.searchsorted(ends, times, side="left")
         through = tf.searchsorted(ends, times, side="right")
         is_event = tf.equal(tf.cast(used, tf.int32), 1) & (before < self.size)
@@ -126,7 +127,7 @@ class Survival(base.Base):
         return tf.reduce_sum(losses, axis=1)
 
     def _find_intervals(self, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return which intervals a row has survived, and in which an event ends it, [B, T] each."""
+        """Return the intervals that rows survived, and those with their event, bool [B, T]."""
         survived, is_event = (part[:, tf.newaxis] for part in tf.unstack(targets, axis=1))
         places = tf.range(self.size)[tf.newaxis]
         return places < survived, tf.equal(places, survived) & tf.equal(is_event, 1)
@@ -150,9 +151,9 @@ class Survival(base.Base):
         }
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return the events, and the mean times by interval of those with an event and after it.
+        """Return the sum of events, and mean times of rows with an event in or after each interval.
 
-        A row is comparable in interval j if its event lies there, or its time behind it.
+        Interval j compares rows with an event in it with rows whose time comes after it.
         """
         logits, targets, weights = examples
         late, early = (
@@ -169,7 +170,7 @@ class Survival(base.Base):
         }
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Return concordance with its bound, and the share of rows with an event."""
+        """Return the concordance with its error bound, and the share of rows with an event."""
         concordance, bound = ranking.share_ordered(sums["risks"])
         return {
             "concordance": concordance,
@@ -178,7 +179,7 @@ class Survival(base.Base):
         }
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the time, event or weight of one record, or None."""
+        """Return an error about the time, event or weight of one record, or None."""
         given = labels.get(self.event, [])
         for value in values.flatten_values(given):
             if not values.is_id_missing(value) and value not in (0, 1):

@@ -1,4 +1,4 @@
-"""The tasks: from a tower to logits, loss, predictions, metrics and serving outputs.
+"""Heads, one for each task: logits, loss, predictions, metrics and serving outputs of a tower.
 
 from mtl import heads
 income/heads.Binary.name = "income"

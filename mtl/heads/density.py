@@ -1,8 +1,8 @@
-"""What mixtures of the tower share: a density of each row, without a label.
+"""The common base of mixtures over the tower: a density of each row, without a label.
 
 usual/heads.GaussianMixture.name = "usual"               # log_density: how usual a row is
 usual/heads.GaussianMixture.num_components = 8           # responsibilities: which kind of row it is
-usual/heads.GaussianMixture.num_starts = 10              # the best of 10, which train at once
+usual/heads.GaussianMixture.num_starts = 10              # trains 10 at once, uses the best
 """
 
 import abc
@@ -20,39 +20,38 @@ from mtl.variables import freezing
 
 tf1 = tf.compat.v1
 
-# The moving average of each start's loss goes back about 100 steps.
+# The moving average of each start's loss covers about 100 steps.
 _DECAY = 0.99
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Density(unlabelled.Unlabelled):
-    """`p(h) = sum_k pi_k p_k(h)` of the tower h; `loss = -log p(h)`, the mean over rows, in nats.
+    """`p(h) = sum_k pi_k p_k(h)` of the tower h; `loss = -log p(h)`, a mean over rows, in nats.
 
-    A head without a label: every row counts 1. What it models is the tower itself, and no gradient
-    of it reaches the network, since a network could make any density as great as it likes by
-    mapping all rows to one place. With a network that passes columns on, `MLP.layers = []`, it is a
-    density of the columns.
+    The head has no label, and every row weighs 1. It models the tower, and its gradient does not
+    reach the network. Otherwise the network could raise any density without limit by mapping all
+    rows to one point. With a network that passes its input on (`MLP.layers = []`), it is a density
+    of the columns.
 
-    The gradient is taken with responsibilities held constant, as `objectives.mixture_loss` says.
-    Like EM it ends in one of many local optima, so that the first values decide. With several
-    starts, so many mixtures train at once, each as if it were alone; what is reported, predicted
-    and exported is the one whose loss in training is the least, on a moving average of about 100
-    steps, or of about 100 slices (`Run.micro_batches`). Of several replicas the first one's rows
-    decide.
+    The gradient holds responsibilities constant, as in `objectives.mixture_loss`. Like EM, training
+    ends in one of many local optima, which the first values decide. With several starts, several
+    mixtures train at once, each as if it were alone. Metrics, predictions and exports use the
+    mixture with the least training loss, by a moving average over about 100 steps, or about 100
+    slices (`Run.micro_batches`). With several replicas, the rows of the first replica decide.
 
     Predicts `log_density` [B] in nats; `responsibilities` [B, K], the share of each component in
-    the density of the row, and `component` [B], the one with the largest share; and `samples`
-    [B, S, ...] of the mixture, which depend on the row by its draws alone, see
+    the density of the row; `component` [B], the component with the largest share; and `samples`
+    [B, S, ...] of the mixture. Samples depend on the row only through its draws; see
     `mtl.step.row_draws`.
 
-    Variables have an axis of starts in front: `weights` [R, K], and those of the components.
+    All variables have an axis of starts first: `weights` [R, K], and the variables of components.
 
     Attributes:
-      name: the task; names the scope `head/<name>` and prefixes metrics and predictions.
-      num_components: K.
-      num_starts: R, how many mixtures train at once; a step takes R times as long.
-      num_samples: S, how many samples are predicted with each row; 0 for none.
-      trainable: False leaves the mixture as it is, as `mtl.variables.freezing` does by name.
+      name: the task. It names the scope `head/<name>` and prefixes metrics and predictions.
+      num_components: K, the number of components.
+      num_starts: R, how many mixtures train at once. A step takes R times as long.
+      num_samples: S, the number of samples in each prediction; 0 for none.
+      trainable: False freezes the mixture, as `mtl.variables.freezing` does by name.
     """
 
     name: str
@@ -72,11 +71,11 @@ class Density(unlabelled.Unlabelled):
     def _where(self, setting: str) -> str:
         return f"{type(self).__name__}.{setting} of task {self.name!r}"
 
-    # What a density defines.
+    # Subclasses define these members.
 
     @abc.abstractmethod
     def parameters(self, width: int) -> Sequence[tf.Tensor]:
-        """Return the components for a tower of this width, [R, K, ...] each."""
+        """Return the parameters of the components for a tower of this width, [R, K, ...] each."""
 
     @abc.abstractmethod
     def log_densities(self, tower: tf.Tensor, parameters: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -84,24 +83,25 @@ class Density(unlabelled.Unlabelled):
 
     @abc.abstractmethod
     def draw_size(self, width: int) -> int:
-        """Return how many uniform numbers a sample of a tower of this width takes."""
+        """Return how many uniform numbers draw one sample, for a tower of this width."""
 
     @abc.abstractmethod
     def sample(
         self, chosen: tf.Tensor, drawn: tf.Tensor, parameters: Sequence[tf.Tensor]
     ) -> tf.Tensor:
-        """Return samples of one component each.
+        """Return samples, each from its chosen component.
 
-        [B, S, K] of zeros and a one, uniform [B, S, draw_size] and [K, ...] each -> [B, S, n].
+        One-hot [B, S, K], uniform [B, S, draw_size] and [K, ...] each -> [B, S, n].
         """
 
-    # What all densities do.
+    # All densities share these members.
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """Compute `log(pi_k p_k(h))`, [B, H] -> [B, C].
 
-        K of the best start, R K of all of them where there are several, and samples where there are
-        draws. Where rows are predicted, the best start stands for the others, too.
+        C counts K values of the best start, then R K values of all starts if there are several,
+        then samples if there are draws. In prediction, the best start takes the place of all
+        starts.
         """
         tower, shape = tf.stop_gradient(tower), [self.num_starts, self.num_components]
         weights = tf1.get_variable("weights", shape, tf.float32, tf1.zeros_initializer())
@@ -131,18 +131,18 @@ class Density(unlabelled.Unlabelled):
         return tf.nn.log_softmax(weights) + self.log_densities(tower, parameters)
 
     def _find_best(self) -> tf.Tensor | int:
-        """Return the start whose loss in training is the least."""
+        """Return the start with the least training loss."""
         return tf.argmin(self._averages().read_value()) if self._has_starts else 0
 
     def _averages(self) -> tf.Variable:
-        """Return the moving averages of the losses of all starts, from 0, [R]."""
+        """Return the moving averages of the losses of all starts, [R]; they start at 0."""
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             return step_state.create_variable(
                 "average_losses", np.zeros([self.num_starts], np.float32)
             )
 
     def _follow(self, losses: tf.Tensor) -> None:
-        """Have the averages follow the losses of a batch, [R], with the update of its step."""
+        """Update the averages with the losses of a batch, [R], together with the step's update."""
         averages = self._averages()
         before = averages.read_value()
         step_state.assign_with_update(averages, before + (1 - _DECAY) * (losses - before))
@@ -153,13 +153,13 @@ class Density(unlabelled.Unlabelled):
         return None if drawn is None else tf.reshape(drawn, [-1, self.num_samples, size])
 
     def _sample(self, drawn: tf.Tensor, weights: tf.Tensor, *parameters: tf.Tensor) -> tf.Tensor:
-        """Return samples of the mixture, uniform [B, S, draw_size + 1] -> [B, S, n]."""
+        """Return samples of the mixture: uniform [B, S, draw_size + 1] -> [B, S, n]."""
         ends = tf.cumsum(tf.nn.softmax(weights))[:-1]
         index = tf.reduce_sum(tf.cast(drawn[..., :1] > ends, tf.int32), axis=-1)
         return self.sample(tf.one_hot(index, self.num_components), drawn[..., 1:], parameters)
 
     def losses(self, logits: tf.Tensor) -> tf.Tensor:
-        """Compute the loss of every row: [B, C] -> [B], of the best start; all starts move."""
+        """Compute the loss of every row, [B, C] -> [B]: of the best start; all starts train."""
         best = objectives.mixture_loss(logits[:, : self.num_components])
         if not self._has_starts:
             return best
@@ -170,17 +170,17 @@ class Density(unlabelled.Unlabelled):
 
     @property
     def _num_joint(self) -> int:
-        """How many of the logits are logarithms of densities."""
+        """The number of logits that are log densities."""
         return self.num_components * (1 + self._has_starts * self.num_starts)
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
-        """Compute the loss, a scalar; 0 of no rows."""
+        """Compute the loss, a scalar; 0 without rows."""
         del labels
         losses = self.losses(logits)
         return objectives.weighted_mean(losses, tf.ones_like(losses))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits, [B, C] -> what the class says."""
+        """Predict from logits [B, C]; the docstring of the class lists the predictions."""
         log_joint, samples = logits[:, : self.num_components], logits[:, self._num_joint :]
         found = {
             "log_density": tf.reduce_logsumexp(log_joint, axis=-1),
@@ -196,9 +196,9 @@ class Density(unlabelled.Unlabelled):
         """Build the metrics.
 
         `average_loss` and `log_likelihood` are the means of `-log p(h)` and of `log p(h)`, in nats.
-        `used_components` is exp of the entropy of the mean responsibilities: K where all components
-        have the same share of the rows, 1 where one has them all. `nan_predictions` counts rows
-        with a NaN, and one such row makes NaN of the others.
+        `used_components` is exp of the entropy of the mean responsibilities: K if all components
+        have the same share of the rows, 1 if one component has them all. `nan_predictions` counts
+        rows with a NaN; a single such row turns the other metrics into NaN.
         """
         del labels
         losses, predictions = self.losses(logits), self.predictions(logits)

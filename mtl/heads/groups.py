@@ -1,10 +1,11 @@
-"""Rows that belong together, such as the results of one query: their keys, and all rows of a split.
+"""Groups of rows, such as the results of one query: their keys, and all rows of a split.
 
 keys = groups.read_keys(head, labels, counts)                  # [B] int64
 groups.GroupedRows(keys, scores, targets, weights)      # a `metrics.Total`, which reads `Ranked`
 
-A metric ranks whole groups when an evaluation ends. So neither batches, replicas nor the order of
-rows change it. A loss cannot wait so long: it ranks the groups of a slice, see `data.whole_groups`.
+Metrics rank whole groups at the end of an evaluation. So batches, replicas and the order of rows do
+not change them. A loss cannot wait that long: it ranks the groups within a slice, see
+`data.whole_groups`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ _KEY_BITS = 32
 
 
 def check_cutoffs(where: str, cutoffs: Sequence[int]) -> None:
-    """Fail unless these are ranks at which there can be metrics: different ones, from 1 on."""
+    """Fail unless the cutoffs are different ranks of at least 1."""
     checks.is_a(where, cutoffs, (list, tuple), "be a list of ranks")
     for cutoff in cutoffs:
         checks.whole(where, cutoff, 1)
@@ -30,19 +31,19 @@ def check_cutoffs(where: str, cutoffs: Sequence[int]) -> None:
 def read_keys(
     head: base.Labelled, field: str, labels: types.Tensors, counts: tf.Tensor
 ) -> tf.Tensor:
-    """Return the group of each row, [B] int64; equal keys are one group.
+    """Return the key of each row's group, [B] int64. Rows with equal keys form a group.
 
-    A string becomes a fingerprint of 64 bits: of a million different strings, two are taken for
-    one with a probability of 3e-8.
+    A string becomes a fingerprint of 64 bits. Among a million different strings, two collide with a
+    probability of 3e-8.
 
     Args:
-      head: speaks in errors.
+      head: the head that errors name.
       field: the label field that holds the keys, int64 or string.
       labels: {field: [B, ...]}.
-      counts: [B] bool; the other rows may have no key.
+      counts: [B] bool, which rows count. Other rows may lack a key.
 
     Raises:
-      InvalidArgumentError: when run, on a row that counts and has no key.
+      InvalidArgumentError: when run, if a row that counts lacks a key.
     """
     keys = head.read_field(labels, field, (tf.int64, tf.string), ())
     valid = values.are_ids_present(keys) | ~counts
@@ -53,7 +54,7 @@ def read_keys(
 
 
 def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the key of one record (Python values), or None."""
+    """Return an error about the key of one record (Python values), or None."""
     given = values.flatten_values(labels.get(head.field, []))
     weights = values.flatten_values(labels.get(head.weight or "", [1]))
     is_counted = head.is_counted(bool(head.find_present(given)), labels) and any(weights)
@@ -66,12 +67,12 @@ def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str
 
 
 class Ranked(NamedTuple):
-    """The rows of a split, group by group, and in each by descending score.
+    """The rows of a split by group, and within each group by descending score.
 
     Attributes:
       groups: [N] int32, ascending, from 0 on.
       scores, labels, weights: [N] float64 each.
-      num_groups: G, an int32 scalar.
+      num_groups: G, the number of groups, an int32 scalar.
     """
 
     groups: tf.Tensor
@@ -81,22 +82,22 @@ class Ranked(NamedTuple):
     num_groups: tf.Tensor
 
     def sum(self, values: tf.Tensor) -> tf.Tensor:
-        """Sum by group, [N] -> [G]."""
+        """Sum the values of each group, [N] -> [G]."""
         return tf.math.unsorted_segment_sum(values, self.groups, self.num_groups)
 
     def order_by(self, values: tf.Tensor) -> tf.Tensor:
-        """Return rows in descending order of float32 values within each group, [N] int32."""
+        """Return row indices by descending float32 values within each group, [N] int32."""
         return _order(self.groups, values)
 
 
 class GroupedRows:
-    """Every row that counts, with its group: 20 bytes each, in a buffer that grows.
+    """A total of all rows that count, with their groups: 20 bytes a row, in a growing buffer.
 
     Args:
-      keys: [B] int64, of groups.
+      keys: [B] int64, the keys of the groups.
       scores: [B] float32.
       labels: [B] float32.
-      weights: [B] float32; rows of weight 0 are left out.
+      weights: [B] float32; the total drops rows of weight 0.
     """
 
     state = buffers.rows_state(3)  # Scores, labels, weights.
@@ -112,7 +113,7 @@ class GroupedRows:
         return buffers.append(state, self._keys, self._rows)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Ranked:
-        """Return the rows of all replicas, in order."""
+        """Return the sorted rows of all replicas."""
         keys, rows = buffers.read_all(replicas)
         names, groups = tf.unique(keys)
         order = _order(groups, rows[:, 0])
@@ -121,6 +122,6 @@ class GroupedRows:
 
 
 def _order(groups: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Return rows by group, and in descending order of float32 values within it."""
+    """Return row indices by group, and within it by descending float32 values."""
     places = 2**_KEY_BITS - 1 - ranking.order_bits(values)
     return tf.argsort(tf.cast(groups, tf.int64) * 2**_KEY_BITS + places)

@@ -1,11 +1,11 @@
-"""Streaming metrics: what is summed over a split, and what is read off the sums.
+"""Streaming metrics: sums over a split, and metrics computed from the sums.
 
 sums = {"weight": tf.reduce_sum(weights), "loss": tf.reduce_sum(weights * losses)}
 metrics.stream_sums(sums, lambda sums: {"average_loss": sums["loss"] / sums["weight"]})
 
-A total that is more than a sum, such as a variance, is a `Total`: `metrics.Moments`,
-`mtl.heads.ranking`. A metric that the split leaves undefined (a task without labelled rows, AUC
-with one class) is NaN: a 0 would pass for a perfect loss or a useless model.
+Totals that are more than sums, such as variances, are a `Total`: `metrics.Moments`,
+`mtl.heads.ranking`. A metric is NaN if the split leaves it undefined, such as AUC with one class or
+any metric without labelled rows. A 0 would look like a perfect loss or a useless model.
 """
 
 import dataclasses
@@ -23,32 +23,32 @@ tf1 = tf.compat.v1
 CALIBRATION_BINS = 15
 
 SLICE = "@"
-"""Stands in the name of a metric before the rows that it is of: `income/auc@country=DE`."""
+"""Separates a metric's name from its slice of rows: `income/auc@country=DE`."""
 
 
-# Of metrics that warn, whatever the head: fewer and smaller is better.
+# Every head may report these warning metrics; lower is better.
 _OF_ALL_HEADS = {"nan_predictions": False, "*_error_bound": False}
 
 
 class Total(Protocol):
-    """What a batch adds to a state over a split, and what is read off the state."""
+    """A state over a split: batches update it, and its value is read at the end."""
 
     @property
     def state(self) -> Sequence[tf.TensorSpec]:
-        """The local variables: zeros at first, none where a dimension is unknown."""
+        """The local variables. They start as zeros, or empty along unknown dimensions."""
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Take the batch in."""
+        """Add the batch to the state."""
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Any:
-        """Return what the states of all replicas come to."""
+        """Return the value of the joined states of all replicas."""
 
 
 def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return those of a head's metrics whose order it declares, with whether higher is better.
+    """Return the names of metrics with a declared direction, and True if higher is better.
 
-    They come as in `head.directions`, the one that tells most first, and those of slices, which
-    have the order of the metric that they are of, come last.
+    They keep the order of `head.directions`, the most telling metric first. Metrics of slices have
+    the direction of their metric and come last.
     """
     directions = {**types.read_member(head, types.Head, "directions"), **_OF_ALL_HEADS}
     found = [
@@ -61,7 +61,7 @@ def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, b
 
 
 def split_slice(name: str) -> tuple[str, str]:
-    """Return a metric and the slice of rows that it is of, "" where it is of all rows."""
+    """Return the metric and its slice of rows; the slice is "" for a metric of all rows."""
     metric, _, rows = name.partition(SLICE)
     return metric, rows
 
@@ -69,11 +69,11 @@ def split_slice(name: str) -> tuple[str, str]:
 def stream_sums(
     sums: Mapping[str, tf.Tensor | Total], summarize: Callable[[Any], Mapping[str, tf.Tensor]]
 ) -> types.Metrics:
-    """Add up `sums` over batches and replicas in float64; the metrics are `summarize(totals)`.
+    """Add up `sums` over batches and replicas in float64, and summarize the totals as metrics.
 
     Args:
-      sums: {name: tensor of static shape that adds up over the rows of a split, or a `Total`}.
-      summarize: {name: float64 totals, or what a `Total` reads} -> {metric: scalar}.
+      sums: {name: tensor or `Total`}. Tensors have a static shape and add up over the rows.
+      summarize: {name: float64 total, or the value of a `Total`} -> {metric: scalar}.
     """
     totals: dict[tuple[str, ...], Total] = {}
     plain: dict[tuple[int, ...], list[str]] = {}
@@ -105,7 +105,7 @@ def stream_sums(
 
 
 def _variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
-    """Return a local variable of each replica."""
+    """Return a variable that is local to each replica."""
     return tf1.Variable(
         lambda: tf.zeros([size or 0 for size in spec.shape], spec.dtype),
         trainable=False,
@@ -120,7 +120,7 @@ def _variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
 
 
 class _Sums:
-    """Plain sums of one shape, in float64; one variable holds all, which keeps graphs small."""
+    """Plain float64 sums of the same shape. A single variable for all keeps graphs small."""
 
     def __init__(self, values: Sequence[tf.Tensor]):
         self._values = tf.stack([tf.cast(value, tf.float64) for value in values])
@@ -135,7 +135,7 @@ class _Sums:
 
 
 class Spread(NamedTuple):
-    """The mean of values, and the sum of their squared distances from it, both float64."""
+    """The mean of values, and the sum of their squared distances from it, in float64."""
 
     mean: tf.Tensor
     squares: tf.Tensor
@@ -143,15 +143,15 @@ class Spread(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Mean and variance by the distances from the mean, however far that is from 0.
+    """A total of mean and variance, precise even if the mean is far from 0.
 
-    Those of two sets join exactly: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and
-    a pairwise algorithm for computing sample variances", 1979. Sums of squares would leave nothing
-    of a spread that is a millionth of the mean. Equal values have a spread of exactly 0.
+    The moments of two sets join exactly: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae
+    and a pairwise algorithm for computing sample variances", 1979. Sums of squares would lose a
+    spread that is a millionth of the mean. Equal values have a spread of exactly 0.
 
     Attributes:
-      values: any shape; finite where the weight is above 0.
-      weights: of the same shape.
+      values: any shape; finite if the weight is above 0.
+      weights: the same shape.
     """
 
     values: tf.Tensor
@@ -160,7 +160,7 @@ class Moments:
     state = (tf.TensorSpec([3], tf.float64),)  # The weight, the mean, the squared distances.
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Join the batch with what came before."""
+        """Join the batch with the earlier batches."""
         values, weights = tf.cast(self.values, tf.float64), tf.cast(self.weights, tf.float64)
         some = tf.reduce_max(tf.where(weights > 0, values, values.dtype.min))
         distances = tf.where(weights > 0, values - some, 0)
@@ -171,13 +171,13 @@ class Moments:
         return state[0].assign(_joined(state[0].read_value(), batch), read_value=False)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Spread:
-        """Return the mean, NaN of nothing, and the squared distances from it."""
+        """Return the mean, or NaN without rows, and the sum of squared distances from it."""
         weight, mean, squares = tf.unstack(functools.reduce(_joined, [s for (s,) in replicas]))
         return Spread(tf.where(weight > 0, mean, float("nan")), squares)
 
 
 def _joined(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Return the moments of two sets together."""
+    """Return the moments of the union of two sets."""
     weight = one[0] + other[0]
     distance, share = other[1] - one[1], tf.math.divide_no_nan(other[0], weight)
     squares = one[2] + other[2] + distance**2 * one[0] * share
@@ -185,27 +185,27 @@ def _joined(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
 
 
 def sum_weighted(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None) -> tf.Tensor:
-    """sum(values * weights) in float64, over one axis or all."""
+    """Return sum(values * weights) in float64, over one axis or all."""
     return tf.reduce_sum(tf.cast(values, tf.float64) * tf.cast(weights, tf.float64), axis)
 
 
 def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
-    """Return the quotient; NaN where the denominator is 0."""
-    # 0 / 0 is NaN, and anything else by itself is 1: no constants, as evaluations hold hundreds.
+    """Return the quotient, or NaN if the denominator is 0."""
+    # The second quotient is NaN for 0 / 0, else 1. Constants would bloat evaluation graphs.
     return numerator / denominator * (denominator / denominator)
 
 
 def normalized_entropy(cross_entropy: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Return a cross-entropy by that of a model that predicts the shares of the rows themselves.
+    """Return a cross-entropy divided by the cross-entropy of always predicting the class shares.
 
-    X. He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014: 1 is no
-    better than the background rate, 0 is perfect. NaN where all rows are of one class, which makes
-    that rate a perfect prediction.
+    X. He et al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014. 1 is as
+    good as the background rate, and 0 is perfect. NaN if all rows have the same class, as the
+    background rate is then a perfect prediction.
 
     Args:
       cross_entropy: the weighted sum of the rows' plain cross-entropies, in nats, [...].
-      rows: the weights of the rows of each class, [..., C], or [..., K, C] of K labels a row, over
-        which entropies add up.
+      rows: the weights of the rows of each class, [..., C]. If a row has K labels, [..., K, C];
+        their entropies add up.
     """
     share = tf.math.divide_no_nan(rows, tf.reduce_sum(rows, -1, keepdims=True))
     axes = list(range(cross_entropy.shape.rank, rows.shape.rank))
@@ -220,9 +220,9 @@ def mean_defined(values: tf.Tensor) -> tf.Tensor:
 
 
 def in_top(logits: tf.Tensor, targets: tf.Tensor, k: int) -> tf.Tensor:
-    """Return the chance that the target is among the first k, ties broken at random, [B].
+    """Return the chance that the target is among the first k, if ties break at random, [B].
 
-    A tie is no hit of its own: C equal logits hit with a chance of k / C.
+    If C equal logits share the first place, the chance is k / C.
     """
     own = tf.gather(logits, targets, batch_dims=1)[:, tf.newaxis]
     above = tf.reduce_sum(tf.cast(logits > own, tf.float32), axis=-1)
@@ -233,7 +233,7 @@ def in_top(logits: tf.Tensor, targets: tf.Tensor, k: int) -> tf.Tensor:
 def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tensor:
     """Sum [B] weights by bin into [num_bins], or [B, C] into [C, num_bins], in float64.
 
-    Bins below 0 or beyond the end count as the first or the last.
+    Bins below 0 count as the first bin, and bins beyond the end as the last.
     """
     bins = tf.clip_by_value(bins, 0, num_bins - 1)
     columns = 1 if bins.shape.rank == 1 else bins.shape[-1]
@@ -244,17 +244,15 @@ def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tens
 
 
 def calibration_sums(probabilities: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Sum by probability the weight by which probabilities exceed targets: [B] x 3 -> [15]."""
+    """Sum weight x (probability - target) in 15 bins of the probability: [B] x 3 -> [15]."""
     bins = tf.cast(probabilities * CALIBRATION_BINS, tf.int32)
     return count_in_bins(bins, weights * (probabilities - targets), CALIBRATION_BINS)
 
 
 def calibration_error(excess: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-    """Return the expected calibration error.
+    """Return the expected calibration error of the positive class.
 
-    It is the mean over 15 equal bins of |mean probability - share|.
-
-    Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", 2017,
-    arXiv:1706.04599; here of the positive class's probability.
+    It is the weighted mean over 15 equal bins of |mean probability - share of positives|. Guo,
+    Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", 2017, arXiv:1706.04599.
     """
     return ratio(tf.reduce_sum(tf.abs(excess), -1), weight)

@@ -1,4 +1,4 @@
-"""Which way the surface that is seen at each place of a map faces.
+"""Surface normals: the direction of the visible surface at each place of a map.
 
 normal/heads.Normals.name = "normal"                     # float32 [H, W, 3]; zeros where unknown
 """
@@ -23,15 +23,14 @@ _LEAST = 1e-12
 class Normals(dense.Dense):
     """Unit vectors at each place: `loss = 1 - cos(logits, label)`.
 
-    Labels are maps [H, W, 3] of vectors of any length but 0; a vector of zeros, or with a NaN, is a
-    place without one. Predicts `normal` [B, H, W, 3], of length 1.
+    Labels are maps [H, W, 3] of vectors of any length above 0. A vector of zeros, or with a NaN,
+    marks a place without a label. Predicts `normal` [B, H, W, 3], of length 1.
 
-    `mean_angle` and `median_angle` are those of the angles between prediction and label, in
-    degrees, and `within_<d>` is the share of angles below d (D. F. Fouhey, A. Gupta, M. Hebert,
-    "Data-Driven 3D Primitives for Single Image Understanding", ICCV 2013). The median is the
-    smallest angle that half of the weight reaches. It is read off the counts of angles in 18,000
-    bins, which take as much memory for any split, and is off by 0.01 degrees, the width of a bin,
-    at most.
+    `mean_angle` and `median_angle` describe the angles between prediction and label, in degrees.
+    `within_<d>` is the share of angles below d (D. F. Fouhey, A. Gupta, M. Hebert, "Data-Driven 3D
+    Primitives for Single Image Understanding", ICCV 2013). The median is the smallest angle that
+    half of the weight reaches. It comes from counts of angles in 18,000 bins, so any split takes
+    the same memory. Its error is at most 0.01 degrees, the width of a bin.
     """
 
     size: ClassVar[int] = 3
@@ -50,17 +49,17 @@ class Normals(dense.Dense):
         given = tf.reduce_all(self.are_present(label), -1, keepdims=True)
         vectors = tf.where(given, label, 0.0)
         vectors = self.checked(vectors, tf.math.is_finite(vectors), label, self.rule(label.dtype))
-        # Without overflow: the square of a large component has no end.
+        # The division avoids an overflow in the square of large components.
         vectors = tf.math.divide_no_nan(vectors, tf.reduce_max(tf.abs(vectors), -1, keepdims=True))
         return _normalise(vectors), tf.reduce_any(tf.not_equal(vectors, 0), -1)
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the components of vectors that are neither zeros nor lack one."""
+        """Return the components of vectors that are complete and not zero."""
         vectors = dense.list_places(given, 3, self.is_missing)
         return [value for vector in vectors if any(vector) for value in vector]
 
     def accepts(self, value: Any) -> bool:
-        """Return whether the value is finite."""
+        """Return True if the value is finite."""
         return math.isfinite(value)
 
     def rule(self, dtype: Any) -> str:
@@ -85,7 +84,7 @@ class Normals(dense.Dense):
         return {"normal": _normalise(logits)}
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the sum of the angles, and the weight of the places by angle."""
+        """Return the sum of the angles, and the weight of the places by angle and below limits."""
         logits, targets, weights = examples
         angles = _angles(_normalise(logits), targets)
         bins = tf.cast(tf.reshape(angles, [-1]) * (_BINS / 180), tf.int32)
@@ -99,7 +98,7 @@ class Normals(dense.Dense):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return mean and median in degrees, and the shares of small angles."""
+        """Return mean and median angle in degrees, and the shares of small angles."""
         weight = sums["weight"]
         return {
             "mean_angle": metrics.ratio(sums["angles"], weight),
@@ -109,21 +108,21 @@ class Normals(dense.Dense):
 
 
 def _normalise(vectors: tf.Tensor) -> tf.Tensor:
-    """Scale vectors [..., 3] to the length 1; zeros stay zeros."""
+    """Scale vectors [..., 3] to length 1; zero vectors stay zero."""
     return tf.math.l2_normalize(vectors, -1, epsilon=_LEAST)
 
 
 def _angles(ones: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Return the angles of unit vectors in degrees, [..., 3] twice -> [...].
+    """Return the angles between unit vectors in degrees, [..., 3] twice -> [...].
 
-    By sine and cosine: near 1 a cosine of 32 bits knows an angle to a fiftieth of a degree only.
+    Sine and cosine give the angle, as a float32 cosine near 1 has an error of 1/50 degree.
     """
     sine = tf.norm(tf.linalg.cross(ones, others), axis=-1)
     return tf.math.atan2(sine, tf.reduce_sum(ones * others, -1)) * (180 / math.pi)
 
 
 def _read_median(counts: tf.Tensor) -> tf.Tensor:
-    """Return where half of the weight is reached, in widths of bins; NaN of no weight."""
+    """Return the median in widths of bins; NaN without weight."""
     ends, total = tf.cumsum(counts), tf.reduce_sum(counts)
     place = tf.searchsorted(ends, [total / 2])[0]
     before, own = tf.gather(ends, place) - tf.gather(counts, place), tf.gather(counts, place)

@@ -1,9 +1,9 @@
-"""Label values: which are missing, which class a value names, and how an error shows them.
+"""Label values: missing values, the classes they name, and their text in errors.
 
 ids, known = values.class_ids(labels, ["cat", "dog"])    # int64 or string [...] -> int64, bool
 present = values.are_present(labels)                     # bool [...]; -1 is a value
-present = values.are_ids_present(labels)                 # here it is none
-values.is_missing(float("nan"))                          # of one Python value
+present = values.are_ids_present(labels)                 # -1 is missing
+values.is_missing(float("nan"))                          # for one Python value
 """
 
 import functools
@@ -17,39 +17,39 @@ import tensorflow as tf
 from mtl import checks, spec
 from mtl.spec import literals
 
-# Up to this many names are compared one by one; more are looked up in a hash table.
+# Up to this many names are compared one by one; a hash table looks up more.
 _MAX_COMPARED = 1000
 _MAX_LISTED = 10
 _MAX_CLASSES = 10**7
 
 
 def are_present(labels: tf.Tensor) -> tf.Tensor:
-    """Return False where a label is missing, as `mtl.spec.MISSING` marks it; same shape."""
+    """Return True unless a label is missing, marked as in `mtl.spec.MISSING`; same shape."""
     if labels.dtype.is_floating:
         return ~tf.math.is_nan(labels)
     return tf.not_equal(labels, spec.MISSING[labels.dtype.name])
 
 
 def are_ids_present(labels: tf.Tensor) -> tf.Tensor:
-    """Return the same of labels of which -1 marks a missing one too, where they are int64."""
+    """Return True unless a label is missing or an int64 label is -1; same shape."""
     present = are_present(labels)
     return present & tf.not_equal(labels, spec.NO_ID) if labels.dtype == tf.int64 else present
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether one Python value marks a missing label."""
+    """Return True if one Python value marks a missing label."""
     if isinstance(value, float):
         return math.isnan(value)
     return value in (spec.MISSING["int64"], spec.MISSING["string"])
 
 
 def is_id_missing(value: Any) -> bool:
-    """Return the same of one of which -1 marks a missing one too, where it is an integer."""
+    """Return True if one Python value marks a missing label, or is the integer -1."""
     return is_missing(value) or (isinstance(value, int) and value == spec.NO_ID)
 
 
 def flatten_values(value: Any) -> list[Any]:
-    """Return the label of one record as a list of Python values, with bytes as str."""
+    """Return the label of one record as a flat list of Python values, with bytes as str."""
     elements = value if isinstance(value, (list, tuple)) else [value]
     elements = [item for element in elements for item in _items(element)]
     return [
@@ -63,10 +63,10 @@ def _items(value: Any) -> list[Any]:
 
 
 def as_held(labels: tf.Tensor, given: Sequence[Any], where: str, field: str) -> list[Any]:
-    """Return values as a field holds them, such as `label 'y'`: 1.0 and True as 1.
+    """Return values in the type of a field: 1.0 and True become 1 in an int64 field.
 
     Raises:
-      UserError: the type of the field has no such value.
+      UserError: the type of the field cannot hold a value. The error names `where` and `field`.
     """
     wholes = [literals.whole(value) for value in given]
     held = wholes if labels.dtype == tf.int64 else given
@@ -78,21 +78,21 @@ def as_held(labels: tf.Tensor, given: Sequence[Any], where: str, field: str) -> 
 
 
 def is_any(labels: tf.Tensor, choices: Sequence[Any]) -> tf.Tensor:
-    """Return whether each label is one of a few choices; same shape, bool."""
+    """Return True for each label that is one of a few choices, in the same shape."""
     equal = [tf.equal(labels, tf.constant(choice, labels.dtype)) for choice in choices]
     return functools.reduce(tf.logical_or, equal)
 
 
 def class_names(classes: int | Sequence[str]) -> tuple[str, ...]:
-    """Return the names of `classes`: as given, or 0, 1, 2, ... where it is their number."""
+    """Return the names of classes. If `classes` is a number, names are 0, 1, 2, ..."""
     return tuple(map(str, range(classes)) if isinstance(classes, int) else classes)
 
 
 def check_classes(where: str, classes: int | Sequence[str]) -> None:
-    """Fail unless `classes` is a number of at least 2, or at least two different names."""
+    """Fail unless `classes` is a number of at least 2, or a list of 2 or more different names."""
     checks.is_a(where, classes, (int, list, tuple), "be a number of classes or a list of names")
     if isinstance(classes, int):
-        # Their names are made at once, and the last layer has a column for each.
+        # Each class takes a name and a column of the last layer in memory.
         checks.require(classes <= _MAX_CLASSES, where, f"be at most {_MAX_CLASSES}", classes)
     else:
         checks.unique(where, classes)
@@ -105,10 +105,12 @@ def check_classes(where: str, classes: int | Sequence[str]) -> None:
 def per_class(
     where: str, numbers: float | Sequence[float] | Mapping[str, float], names: Sequence[str]
 ) -> list[float]:
-    """Return one number above 0 for each class, of one for all, a list or {name: number}, else 1.
+    """Return a number above 0 for each class, from a number for all, a list or {name: number}.
+
+    Names that are absent from the map get 1.
 
     Raises:
-      UserError: a name is no class, a number is not above 0, or their count is wrong.
+      UserError: a name is unknown, a number is not above 0, or their count is wrong.
     """
     rule = "be a number, a list of them or a map from class names"
     checks.is_a(where, numbers, (int, float, list, tuple, Mapping), rule)
@@ -125,7 +127,7 @@ def per_class(
 
 
 def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, float]) -> None:
-    """Fail unless they are numbers; whether there are enough is known with the classes."""
+    """Fail unless these are numbers. `per_class` checks their count once classes are known."""
     if isinstance(numbers, Mapping):
         checks.texts(where, list(numbers), "map class names to numbers")
         numbers = list(numbers.values())
@@ -134,7 +136,7 @@ def check_numbers(where: str, numbers: float | Sequence[float] | Mapping[str, fl
 
 
 def read_number(name: str) -> int | None:
-    """Return the whole number that names a class, as 1 for "1" and "true"; None if none does."""
+    """Return the whole number that a class name stands for, or None; "1" and "true" are 1."""
     try:
         return literals.parse_literal("int64", name)
     except ValueError:
@@ -144,11 +146,11 @@ def read_number(name: str) -> int | None:
 def class_ids(
     labels: tf.Tensor, classes: Sequence[str] | Sequence[int]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the class ids of labels [...], int64, and which labels are classes.
+    """Return the class ids of labels [...], int64, and True for labels that name a class.
 
     Args:
       labels: int64 or string.
-      classes: the label of each class, of the same type; a range from 0 on where labels are ids.
+      classes: the label of each class, in the type of labels; a range from 0 on if labels are ids.
     """
     if isinstance(classes, range):
         return labels, (labels >= 0) & (labels < len(classes))
@@ -160,7 +162,7 @@ def _lookup(labels: tf.Tensor, classes: Sequence[str] | Sequence[int]) -> tf.Ten
     if len(classes) <= _MAX_COMPARED:
         hits = tf.equal(labels[..., tf.newaxis], tf.constant(classes, labels.dtype))
         return tf.where(tf.reduce_any(hits, -1), tf.argmax(hits, -1), tf.constant(-1, tf.int64))
-    with tf.init_scope():  # A table cannot be made within the body of a training loop.
+    with tf.init_scope():  # Tables cannot be created in the body of a training loop.
         entries = tf.lookup.KeyValueTensorInitializer(
             tf.constant(classes, labels.dtype), tf.range(len(classes), dtype=tf.int64)
         )
@@ -169,35 +171,35 @@ def _lookup(labels: tf.Tensor, classes: Sequence[str] | Sequence[int]) -> tf.Ten
 
 
 def class_rule(classes: Sequence[str] | Sequence[int]) -> str:
-    """Return the rule for a class label, for errors; `class_ids` explains `classes`."""
+    """Return the rule for class labels, for errors; see `class_ids` for `classes`."""
     return f"be in [0, {len(classes)})" if isinstance(classes, range) else one_of(classes)
 
 
 def one_of(choices: Iterable[Any]) -> str:
-    """Return `be one of a, b, c`, shortened where there are many."""
+    """Return `be one of a, b, c`, shortened if there are many."""
     texts = [show(choice) for choice in choices]
     more = f", ... ({len(texts)} in all)" if len(texts) > _MAX_LISTED else ""
     return f"be one of {', '.join(texts[:_MAX_LISTED])}{more}"
 
 
 def show(value: Any) -> str:
-    """Return one Python value as an error shows it."""
+    """Return the text of one Python value for errors."""
     if isinstance(value, int) and is_missing(value):
         return "nothing"
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
 def require(valid: tf.Tensor, labels: tf.Tensor, text: str) -> tf.Operation:
-    """Fail when run, with `text` and the first of the labels that are not valid.
+    """Return an op that fails unless all labels are valid, with `text` and the first wrong label.
 
-    It is one plain op that formats what it is given only when it fails; `tf.debugging.Assert`
-    would build a conditional around it, at a cost in every step.
+    The single op formats its data only when it fails. `tf.debugging.Assert` would build a
+    conditional around it, at a cost in every step.
     """
     return _assert(valid, tf.gather_nd(labels, tf.where(~valid)), text)
 
 
 def require_each(valid: tf.Tensor, labels: tf.Tensor, texts: Sequence[str]) -> tf.Operation:
-    """Return the same of [B, T] labels, with the one of T texts that belongs to the label shown."""
+    """Return an op like `require` for labels [B, T]; each of T tasks has its error text."""
     places = tf.where(~valid)
     text = tf.gather(tf.constant(texts), places[:1, 1])
     return _assert(valid, tf.gather_nd(labels, places), text)

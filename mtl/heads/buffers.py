@@ -1,9 +1,9 @@
-"""Variables of a total that grow: what reads and writes them in every replica and branch alike.
+"""Growing variables of totals: reads and writes that work in every replica and branch.
 
 start = buffers.read(used, tf.int64)
 buffers.put(keys, start, end, values)            # keys[start:end] = values
 
-Within the scope of a strategy only the handles of variables act alike, in branches too.
+Within the scope of a strategy, only ops on the handles of variables work the same everywhere.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 LEAST_CAPACITY = 2**12
-"""How many rows a buffer has room for at first."""
+"""The first number of rows that a buffer has room for."""
 
 
 def read(handle: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Return the value of a variable, by its handle."""
+    """Return the value of a variable from its handle."""
     return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
 
 
 def assign(handle: tf.Tensor, value: tf.Tensor) -> tf.Operation:
-    """Assign a value, which may have another length."""
+    """Assign a value, of any length."""
     return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
@@ -32,12 +32,12 @@ def put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -
 
 
 def capacity(handle: tf.Tensor) -> tf.Tensor:
-    """Return how many rows there is room for, an int64 scalar."""
+    """Return how many rows a variable has room for, an int64 scalar."""
     return tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)[0]
 
 
 def rows_state(width: int) -> tuple[tf.TensorSpec, ...]:
-    """Return the state of a total that keeps rows: a key and `width` numbers each."""
+    """Return the state of a total that stores rows: a key and `width` numbers each."""
     return (
         tf.TensorSpec([None], tf.int64),  # Keys.
         tf.TensorSpec([None, width], tf.float32),  # Numbers.
@@ -48,7 +48,7 @@ def rows_state(width: int) -> tuple[tf.TensorSpec, ...]:
 def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
     """Append keys [B] and numbers [B, width] to the variables of `rows_state`.
 
-    A buffer that is full gets room for half as many rows more.
+    A full buffer gets room for half as many rows more.
     """
     all_keys, all_rows, used = (variable.handle for variable in state)
     start = read(used, tf.int64)

@@ -1,4 +1,4 @@
-"""How far away what is seen at each place of a map is.
+"""Depth: the distance to the visible surface at each place of a map.
 
 depth/heads.Depth.name = "depth"                         # float32 [H, W]; 0 or NaN where unknown
 depth/heads.Depth.loss_type = "huber"
@@ -22,21 +22,22 @@ _SCALES = ("linear", "log")
 class Depth(dense.Dense):
     """Regression at each place, of numbers above 0.
 
-    Labels are maps [H, W] of depths, or of disparities, in any unit; 0 and NaN (-1 of an int64) are
-    places without one. Predicts `depth` [B, H, W] in the same unit.
+    Labels are maps [H, W] of depths, or of disparities, in any unit. 0 and NaN mark places without
+    a label. Predicts `depth` [B, H, W] in the same unit.
 
-    `abs_error` is the mean of `|p - y|`, `rel_error` that of `|p - y| / y`, and `rmse` the root of
-    that of `(p - y)^2`, over all labelled places of a split (D. Eigen, C. Puhrsch, R. Fergus,
-    "Depth Map Prediction from a Single Image using a Multi-Scale Deep Network", 2014,
+    Over all labelled places of a split, `abs_error` is the mean of `|p - y|`, `rel_error` the mean
+    of `|p - y| / y`, and `rmse` the root of the mean of `(p - y)^2` (D. Eigen, C. Puhrsch, R.
+    Fergus, "Depth Map Prediction from a Single Image using a Multi-Scale Deep Network", 2014,
     arXiv:1406.2283).
 
     Attributes:
-      loss_type: of the error e: absolute (|e|), squared (e^2), huber (e^2 / 2 up to delta, then
-        delta (|e| - delta / 2)) or log_cosh (log cosh e).
-      huber_delta: the error, above 0 and in units of the scale, where huber turns linear.
-      scale: "linear" takes the logit for the depth, which may then fall below 0; "log" for its
-        logarithm, and errors are those of logarithms: near and far places count alike.
-      prior: the depth, above 0, from which training starts, as bias; the mean is a good one.
+      loss_type: the loss of an error e: absolute (|e|), squared (e^2), huber (e^2 / 2 up to delta,
+        then delta (|e| - delta / 2)) or log_cosh (log cosh e).
+      huber_delta: the error, above 0 and in units of the scale, above which huber is linear.
+      scale: "linear" takes the logit as the depth, which may then be below 0. "log" takes it as the
+        logarithm of the depth; errors are then differences of logarithms, so near and far places
+        count alike.
+      prior: the depth, above 0, from which training starts, as bias; the mean is a good choice.
     """
 
     loss_type: str = "absolute"
@@ -75,15 +76,15 @@ class Depth(dense.Dense):
         return tf.where(present, depths, 1.0), present
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the depths: 0 is none."""
+        """Return the depths without missing values and zeros."""
         return [value for value in super().find_present(given) if value != 0]
 
     def accepts(self, value: Any) -> bool:
-        """Return whether the value is a depth."""
+        """Return True if the value is a depth."""
         return 0 < value < math.inf
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label must be a depth, or 0."""
+        """Return that a label must be a depth or 0."""
         del dtype
         return "be finite and at least 0"
 
@@ -116,7 +117,7 @@ class Depth(dense.Dense):
         return tf.exp(logits) if self.scale == "log" else logits
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the weighted sums of errors, absolute, relative and squared."""
+        """Return the weighted sums of absolute, relative and squared errors."""
         logits, targets, weights = examples
         errors = objectives.absolute_error(self._depth(logits), targets)
         return {
@@ -126,7 +127,7 @@ class Depth(dense.Dense):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return the means of errors over the labelled places."""
+        """Return the mean errors over the labelled places."""
         weight = sums["weight"]
         return {
             "abs_error": metrics.ratio(sums["absolute_errors"], weight),

@@ -1,4 +1,4 @@
-"""Any head of the tf.estimator API as a task here.
+"""A wrapper for any head of the tf.estimator API.
 
 from mtl import compat, heads
 head = compat.estimator.RegressionHead(weight_column="weight")     # needs Keras 2, see mtl.compat
@@ -36,17 +36,18 @@ _KINDS = {"predict": "predict", "classification": "classify", "regression": "reg
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EstimatorHead(types.Head):
-    """Logits from a linear layer; loss, predictions, metrics and signatures from `head`.
+    """A linear layer makes logits; `head` makes loss, predictions, metrics and signatures.
 
-    Rows without a label are taken out before `head` sees them. Its `weight_column` is looked up
-    among the label fields. Its loss is its own mean: `tf.estimator` heads divide by the number of
-    rows, not by the sum of their weights.
+    `head` sees only rows with a label. It reads its `weight_column` from the label fields. Its loss
+    is its own mean: `tf.estimator` heads divide by the number of rows, not by the sum of their
+    weights.
 
     Attributes:
-      name: the task; names the scope `head/<name>` and prefixes metrics and predictions.
-      head: a `tf.estimator.Head`; in place of a MultiHead give each of its heads on its own.
+      name: the task. It names the scope `head/<name>` and prefixes metrics and predictions.
+      head: a `tf.estimator.Head`. Instead of a MultiHead, use an `EstimatorHead` for each of its
+        heads.
       label: the label field; the name of the task by default.
-      trainable: False leaves the last layer as it is, as `mtl.variables.freezing` does by name.
+      trainable: False freezes the last layer, as `mtl.variables.freezing` does by name.
     """
 
     name: str
@@ -66,7 +67,7 @@ class EstimatorHead(types.Head):
 
     @property
     def directions(self) -> Mapping[str, bool]:
-        """As of every head: what `head` declares, and the metrics of tf.estimator's heads."""
+        """The directions that `head` declares, then those of the tf.estimator heads' metrics."""
         declared = getattr(self.head, "directions", {})
         return {**declared, **_DIRECTIONS, **declared}
 
@@ -85,14 +86,11 @@ class EstimatorHead(types.Head):
         return self.head.loss(label, logits, features=fields)
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Sum the weights of the labels.
-
-        {field: [B, ...]} -> the number of rows with a label, a scalar.
-        """
+        """Count the rows with a label: {field: [B, ...]} -> a scalar."""
         return tf.reduce_sum(tf.cast(self._rows(labels), tf.float32))
 
     def _rows(self, labels: types.Tensors) -> tf.Tensor:
-        """Return [B]: whether a row has a label."""
+        """Return True for each row with a label, [B]."""
         checks.one_of(f"head {self.name!r}: its label field", self.field, labels)
         kinds = (compat.estimator.RegressionHead, compat.estimator.PoissonRegressionHead)
         is_number = isinstance(self.head, kinds)
@@ -102,7 +100,7 @@ class EstimatorHead(types.Head):
     def _labelled(
         self, logits: tf.Tensor, labels: types.Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
-        """Return logits, label and dense label fields of the rows that have a label."""
+        """Return logits, the label and dense label fields of the rows with a label."""
         rows = self._rows(labels)
         fields = {
             name: tf.boolean_mask(field, rows)
@@ -112,14 +110,14 @@ class EstimatorHead(types.Head):
         return tf.boolean_mask(logits, rows), fields[self.field], fields
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits: [B, C] -> what the head predicts, under its own names."""
+        """Return the predictions of `head`, under its names, from logits [B, C]."""
         return dict(self.head.predictions(logits))
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """Return the head's metrics, under its own names, and `nan_predictions`.
+        """Return the metrics of `head`, under its names, and `nan_predictions`.
 
-        That counts the labelled rows with a NaN among their predictions, whatever they weigh. One
-        such row makes NaN of every metric but those of the labels alone.
+        `nan_predictions` counts labelled rows of any weight with a NaN prediction. A single such
+        row turns every metric except those of the labels alone into NaN.
         """
         logits, label, fields = self._labelled(logits, labels)
         rows = tf.ones_like(logits[:, 0], tf.bool)
@@ -138,12 +136,12 @@ class EstimatorHead(types.Head):
         }
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Return the head's signatures."""
+        """Return the signatures of `head`."""
         mode = compat.estimator.ModeKeys.PREDICT
         outputs = self.head.create_estimator_spec({}, mode, logits).export_outputs
         return {_KINDS[kind]: outputs[kind] for kind in _KINDS if kind in outputs}
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return None: what such a head accepts is known to itself alone."""
+        """Return None, as only `head` knows which labels it accepts."""
         del labels
         return None

@@ -3,8 +3,8 @@
 sums = {"rows": groups.GroupedRows(keys, scores, labels, weights)}
 metrics.stream_sums(sums, lambda sums: {"gauc": group_metrics.compute_gauc(sums["rows"])})
 
-A group is ranked as a whole, whatever batches and replicas its rows came in. Rows of equal scores
-are in no order: a metric is then its mean over all orders that are possible.
+A group is ranked as a whole, even if its rows come in several batches or replicas. Rows with equal
+scores have no order. A metric is then its mean over all possible orders.
 """
 
 import math
@@ -14,34 +14,35 @@ import tensorflow as tf
 from mtl.heads import groups, metrics
 
 GAINS = ("exponential", "linear")
-"""What a label y gains: 2^y - 1, or y."""
+"""The gains of a label y: 2^y - 1, or y."""
 
 MAX_EXPONENT = 31.0
-"""The greatest label of exponential gains."""
+"""The greatest label for exponential gains."""
 
 
 def gains(labels: tf.Tensor, kind: str) -> tf.Tensor:
-    """Return what a row of each label gains, the same shape."""
+    """Return the gain of each label, in the same shape."""
     return tf.exp(labels * math.log(2)) - 1 if kind == "exponential" else labels
 
 
 def discounts(ranks: tf.Tensor) -> tf.Tensor:
-    """Return `1 / log2(1 + rank)` of ranks from 1 on, which may lie between whole numbers."""
+    """Return `1 / log2(1 + rank)` of ranks from 1 on; smooth ranks may be fractions."""
     return math.log(2) / tf.math.log1p(ranks)
 
 
 def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
-    """Return the mean of the AUC of the groups, each weighed by the weights of its rows.
+    """Return the mean AUC of the groups, each weighed by the sum of its rows' weights.
 
     H. Zhu et al., "Optimized Cost per Click in Taobao Display Advertising", KDD 2017,
-    arXiv:1703.02091: without weights, a group counts by its impressions. A label above 0 is
-    positive; groups of one kind of labels have no AUC and do not count. Ties count by half.
+    arXiv:1703.02091. Without weights, a group counts by its number of rows. A label above 0 is
+    positive. Groups of only positives or only negatives have no AUC and do not count. Ties count by
+    half.
     """
     blocks = _Blocks(rows)
     positives = tf.where(rows.labels > 0, rows.weights, 0)
     negatives = rows.weights - positives
     all_positives, all_negatives = rows.sum(positives), rows.sum(negatives)
-    # Of the negatives from the first row on, what does not lie in or above the block lies below.
+    # Negatives of the group that are neither above nor in the row's block are below it.
     until = tf.cumsum(blocks.sum(negatives))
     before = tf.cumsum(all_negatives, exclusive=True)
     within = tf.gather(blocks.sum(negatives), blocks.ids)
@@ -56,14 +57,14 @@ def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
 def compute_ranking(
     rows: groups.Ranked, gain: str, cutoffs: tuple[int, ...]
 ) -> dict[str, tf.Tensor]:
-    """Return `ndcg`, `mrr` and `gauc`, and at each cutoff k `ndcg_at_<k>` and its kin.
+    """Return `ndcg`, `mrr`, `gauc` and `<metric>_at_<k>` for each cutoff k.
 
-    They are means over the groups with a label above 0, which is called relevant; a group counts by
-    the mean weight of its rows. DCG is the sum of `gain / log2(1 + rank)`, and NDCG its share of
-    that in the best order: K. Järvelin and J. Kekäläinen, "Cumulated Gain-Based Evaluation of IR
-    Techniques", 2002. `recall_at_<k>` is the share of the relevant rows that is among the first k,
-    `precision_at_<k>` how many these are, divided by k, also where a group has fewer rows. MRR is
-    the mean of 1 / the rank of the first relevant row.
+    They are means over the groups with a label above 0, a relevant row. A group counts by the mean
+    weight of its rows. DCG is the sum of `gain / log2(1 + rank)`, and NDCG is its share of the DCG
+    of the best order: K. Järvelin and J. Kekäläinen, "Cumulated Gain-Based Evaluation of IR
+    Techniques", 2002. `recall_at_<k>` is the share of the relevant rows that is among the first k.
+    `precision_at_<k>` is the number of these rows divided by k, even if a group has fewer rows. MRR
+    is the mean of 1 / the rank of the first relevant row.
     """
     blocks = _Blocks(rows)
     gained = gains(rows.labels, gain)
@@ -73,7 +74,7 @@ def compute_ranking(
     weights = tf.where(num_relevant > 0, group_weights(rows), 0)
 
     def ndcg(at: tf.Tensor) -> tf.Tensor:
-        """Return the mean NDCG by these discounts, [N] in the order of the scores."""
+        """Return the mean NDCG with these discounts, [N] in the order of the scores."""
         share = tf.math.divide_no_nan(rows.sum(gained * blocks.mean(at)), rows.sum(ideal * at))
         return _mean(share, weights)
 
@@ -98,13 +99,13 @@ def group_weights(rows: groups.Ranked) -> tf.Tensor:
 
 
 class _Blocks:
-    """The rows of a group that have one score.
+    """Blocks of rows: the rows of a group with equal scores.
 
     Attributes:
       ids: [N] int32, the block of each row, ascending.
       places: [N] int32, the place of each row in its group, from 0 on.
-      starts: [N] int32, the place of the first row of its block.
-      sizes: [N] float64, how many rows its block has.
+      starts: [N] int32, the place of the first row of each row's block.
+      sizes: [N] float64, the number of rows in each row's block.
     """
 
     def __init__(self, rows: groups.Ranked):
@@ -120,16 +121,16 @@ class _Blocks:
         self.sizes = tf.gather(self._counts, self.ids)
 
     def sum(self, values: tf.Tensor) -> tf.Tensor:
-        """Sum by block, [N] -> [number of blocks]."""
+        """Sum the values of each block, [N] -> [number of blocks]."""
         return tf.math.unsorted_segment_sum(values, self.ids, self._num)
 
     def mean(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the mean of each row's block, [N] -> [N]."""
+        """Return the mean over each row's block, [N] -> [N]."""
         return tf.gather(self.sum(values) / self._counts, self.ids)
 
 
 def _changes(values: tf.Tensor) -> tf.Tensor:
-    """Return whether each differs from the one before, [N]; the first does."""
+    """Return True for each value that differs from the value before it; the first does, [N]."""
     differ = tf.not_equal(values[1:], values[:-1])
     return tf.concat([tf.ones_like(values[:1], tf.bool), differ], 0)
 
@@ -137,11 +138,11 @@ def _changes(values: tf.Tensor) -> tf.Tensor:
 def _reciprocal_ranks(rows: groups.Ranked, blocks: _Blocks, relevant: tf.Tensor) -> tf.Tensor:
     """Return the mean of 1 / the rank of the first relevant row of each group, [G].
 
-    Of a block of n rows with r relevant ones, the first of these has x rows of the block before it
+    In a block of n rows, r of them relevant, x rows of the block come before the first relevant row
     with a probability of C(n - x - 1, r - 1) / C(n, r).
     """
     hits = tf.gather(blocks.sum(relevant), blocks.ids)
-    # The first block with a relevant row: none was relevant before it.
+    # Select the first block with a relevant row, which has none before it.
     sums = tf.cumsum(blocks.sum(relevant))
     before = tf.cumsum(rows.sum(relevant), exclusive=True)
     until = tf.gather(sums, blocks.ids) - tf.gather(before, rows.groups)
@@ -160,5 +161,5 @@ def _log_choose(n: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
 
 
 def _mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Return the weighted mean over the groups; NaN where none counts."""
+    """Return the weighted mean over the groups; NaN if no group counts."""
     return metrics.ratio(tf.reduce_sum(values * weights), tf.reduce_sum(weights))

@@ -1,4 +1,4 @@
-"""How likely a point of each kind is at each place of a map.
+"""Heat maps: the chance of a point of each kind at each place of a map.
 
 joints/heads.HeatMap.name = "joints"                     # float32 [H, W, 14] in [0, 1]
 joints/heads.HeatMap.num_maps = 14
@@ -19,22 +19,22 @@ _LOSSES = ("cross_entropy", "squared")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeatMap(dense.Dense):
-    """`p = sigmoid(logits)` at each place for each of K maps, such as one a joint.
+    """`p = sigmoid(logits)` at each place for each of K maps, such as one map a joint.
 
-    Labels are [H, W, K], or [H, W] of one map, in [0, 1]: most often Gaussians around the points,
-    of height 1 (J. Tompson, A. Jain, Y. LeCun, C. Bregler, "Joint Training of a Convolutional
-    Network and a Graphical Model for Human Pose Estimation", 2014, arXiv:1406.2984). A place with a
-    NaN in any map is missing. Predicts `heat` [B, H, W, K], and `peak` int64 [B, K, 2], the row and
-    the column where each map is largest.
+    Labels are [H, W, K], or [H, W] for one map, in [0, 1]. Most often they are Gaussians of height
+    1 around the points (J. Tompson, A. Jain, Y. LeCun, C. Bregler, "Joint Training of a
+    Convolutional Network and a Graphical Model for Human Pose Estimation", 2014, arXiv:1406.2984).
+    A place with a NaN in any map is missing. Predicts `heat` [B, H, W, K], and `peak` int64
+    [B, K, 2], the row and the column of the largest value of each map.
 
-    `peak_distance` is the mean distance, in pixels, from the peak predicted to that of the label,
-    over all maps that have one: whose label is above 0 somewhere and missing nowhere. `mse` is the
-    mean squared error of the heat.
+    `peak_distance` is the mean distance in pixels between the predicted peak and the label's peak.
+    It covers maps with a label above 0 somewhere and without missing places. `mse` is the mean
+    squared error of the heat.
 
     Attributes:
-      num_maps: K, at least 1.
-      loss_type: of a place, the mean over the maps of the cross-entropy of p and the label, or of
-        their squared difference.
+      num_maps: K, the number of maps, at least 1.
+      loss_type: the loss of a place: "cross_entropy" between p and the label, or "squared" for
+        their squared difference, as a mean over the maps.
       prior: the heat, in (0, 1), from which training starts, as bias.
     """
 
@@ -62,7 +62,7 @@ class HeatMap(dense.Dense):
 
     @property
     def label_shape(self) -> tuple[int | None, ...]:
-        """[H, W] of one map, or [H, W, K]."""
+        """[H, W] for one map, else [H, W, K]."""
         return (None, None) if self.num_maps == 1 else (None, None, self.num_maps)
 
     def initial_bias(self) -> float:
@@ -77,12 +77,12 @@ class HeatMap(dense.Dense):
         return self.checked(heat, (heat >= 0) & (heat <= 1), heat, self.rule(heat.dtype)), present
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the heat of the places where none is missing."""
+        """Return the heat of the places without a missing value."""
         places = dense.list_places(given, self.size, self.is_missing)
         return [value for place in places for value in place]
 
     def accepts(self, value: Any) -> bool:
-        """Return whether the value is in [0, 1]."""
+        """Return True if the value is in [0, 1]."""
         return 0 <= value <= 1
 
     def rule(self, dtype: Any) -> str:
@@ -112,7 +112,7 @@ class HeatMap(dense.Dense):
         return {"mse": metrics.ratio(sums["squared_errors"], sums["weight"])}
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
-        """Build the metrics of places, and that of peaks, of which each map has one."""
+        """Build the metrics of places, and the distance of the peaks, one for each map."""
         found = super().metrics(logits, labels)
         _, heat, weights = self.examples(logits, labels)
         size = tuple(logits.shape[1:3])
@@ -134,8 +134,8 @@ class HeatMap(dense.Dense):
 
 
 def _find_peaks(maps: tf.Tensor) -> tf.Tensor:
-    """Return the row and the column where each map is largest: [B, H, W, K] -> int64 [B, K, 2]."""
-    # Of int32, as TensorFlow Lite divides no int64.
+    """Return the row and column of the largest value of each map: -> int64 [B, K, 2]."""
+    # In int32, as TensorFlow Lite cannot divide int64.
     places = tf.argmax(dense.flatten_places(maps), 1, tf.int32)
     found = tf.stack([places // maps.shape[2], places % maps.shape[2]], -1)
     return tf.cast(found, tf.int64)

@@ -1,4 +1,4 @@
-"""How often items come, estimated as batches go by.
+"""Frequencies of items, estimated from the batches of training.
 
 clicked/heads.Retrieval.frequency = @heads.StreamedFrequency()
 heads.StreamedFrequency.rate = 0.01
@@ -14,33 +14,33 @@ from mtl.step import replicas, step_state
 
 tf1 = tf.compat.v1
 
-# Odd numbers and shifts that mix the bits of a key; each hash adds a number of its own before.
+# Odd numbers and shifts that mix the bits of a key; before that, each hash adds its offset.
 _MIX = ((0x5851F42D4C957F2D, 32), (0x14057B7EF767814F, 29))
 _APART = 0x1E3779B97F4A7C15
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamedFrequency:
-    """The probability that an item is in a batch: 1 / the steps between two batches that have it.
+    """The probability that a batch has an item: 1 / the steps between two batches with it.
 
     At step t, for each item y of the batch and each of the hashes h:
 
         B[h(y)] = (1 - rate) B[h(y)] + rate (t - A[h(y)]), A[h(y)] = t, Q(y) = 1 / max_h B[h(y)]
 
     X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations",
-    RecSys 2019, algorithms 2 and 3. Differs from it where an item is new: when it comes for the
-    n-th time, 1/n takes the place of a smaller rate, so that B is the mean of its gaps so far. With
-    one rate, an initial B, or the first gap, would tell most of it for as long as 1 / rate batches
-    that have the item. An item that is in every batch, however often, has a Q of 1.
+    RecSys 2019, algorithms 2 and 3. One difference helps new items: at the n-th batch with an item,
+    1/n replaces a smaller rate, so B is the mean of its gaps so far. With a constant rate, an
+    initial B or the first gap would dominate for about 1 / rate batches with the item. An item in
+    every batch has a Q of 1, however often the batch has it.
 
-    A, B and n are the same on all replicas, which see the items of each other's rows.
+    A, B and n are the same on all replicas, as each replica sees the items of all rows.
 
     Attributes:
-      rate: in (0, 1]; a smaller one averages over more batches, about 1 / rate of those that have
-        the item, and follows later what changes.
-      buckets: entries of A, B and n for each hash, 16 bytes together; many more than items, so that
-        few meet in one.
-      hashes: how many; items that meet in one bucket rarely meet in all.
+      rate: the weight of the newest gap, in (0, 1]. A smaller rate averages over more batches,
+        about 1 / rate batches with the item, and adapts to changes later.
+      buckets: the entries of A, B and n for each hash, 16 bytes together. Use many more buckets
+        than items to make collisions rare.
+      hashes: how many hashes an item has; items that collide in one hash rarely collide in all.
     """
 
     rate: float = 0.01
@@ -57,14 +57,14 @@ class StreamedFrequency:
         checks.require(fits, "StreamedFrequency.buckets", rule, self.buckets * self.hashes)
 
     def update(self, keys: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-        """Take in the items of a batch, and return log Q of each row, [B].
+        """Update with the items of a batch, and return log Q of each row, [B].
 
         Args:
-          keys: [B] int64, of this replica.
-          counts: [B] bool; the other rows leave no trace, and their Q tells nothing.
+          keys: [B] int64, the items of this replica.
+          counts: [B] bool, which rows count. Other rows change nothing, and their Q is meaningless.
         """
         size = self.buckets * self.hashes
-        # One more entry, for the rows that do not count.
+        # The last entry takes the rows that do not count.
         seen = step_state.create_variable("frequency/step", np.zeros([size + 1], np.int64))
         comes = step_state.create_variable("frequency/times", np.zeros([size + 1], np.float32))
         gaps = step_state.create_variable("frequency/gap", np.zeros([size + 1], np.float32))
@@ -72,14 +72,14 @@ class StreamedFrequency:
         used, own = tf.unique(tf.reshape(_of_all_replicas(places), [-1]))
         own = _of_this_replica(tf.reshape(own, [self.hashes, -1]), tf.size(keys))
         step = tf.cast(tf1.train.get_or_create_global_step(), tf.int64) + 1
-        # The handles act alike in every replica, and write the rows that are named alone.
+        # Ops on handles act alike in every replica, and write only the indexed rows.
         before = tf.raw_ops.ResourceGather(resource=seen.handle, indices=used, dtype=tf.int64)
         times = 1 + tf.raw_ops.ResourceGather(resource=comes.handle, indices=used, dtype=tf.float32)
         gap = tf.raw_ops.ResourceGather(resource=gaps.handle, indices=used, dtype=tf.float32)
         rate = tf.maximum(self.rate, 1 / times)
         gap += rate * (tf.cast(step - before, tf.float32) - gap)
         steps = tf.fill(tf.shape(used), step)
-        with tf.control_dependencies([gap]):  # Nothing else has the old state read before the new.
+        with tf.control_dependencies([gap]):  # Else the new state could be read as the old.
             for variable, value in ((seen, steps), (comes, times), (gaps, gap)):
                 written = tf.raw_ops.ResourceScatterUpdate(
                     resource=variable.handle, indices=used, updates=value
@@ -101,7 +101,7 @@ class StreamedFrequency:
 
 
 def _of_all_replicas(places: tf.Tensor) -> tf.Tensor:
-    """Return those of all replicas beside each other, [N, B] -> [N, R B]."""
+    """Concatenate the places of all replicas, [N, B] -> [N, R B]."""
     count = replicas.count()
     if count == 1:
         return places
@@ -111,6 +111,6 @@ def _of_all_replicas(places: tf.Tensor) -> tf.Tensor:
 
 
 def _of_this_replica(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-    """Return this replica's part of what `_of_all_replicas` gave, [N, R B] -> [N, B]."""
+    """Return this replica's part of concatenated values, [N, R B] -> [N, B]."""
     first = rows * replicas.replica_index() if replicas.count() > 1 else 0
     return values[:, first : first + rows]

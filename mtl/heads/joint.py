@@ -1,8 +1,8 @@
-"""All of several outcomes, one after the other, such as a click and an order: ESMM and ESM2.
+"""Several outcomes that all happen, one after the other, such as a click and an order.
 
 model.MultiTaskModel.heads = [@click/heads.Binary(), @order/heads.Binary(), @heads.Joint()]
-order/heads.Binary.within = "click"                  # its metrics, over clicks
-order/heads.Binary.has_loss = False                  # ESMM: it learns by the joint task alone
+order/heads.Binary.within = "click"                  # its metrics use clicks alone
+order/heads.Binary.has_loss = False                  # ESMM: it learns only by the joint task
 heads.Joint.name = "click_and_order"
 heads.Joint.of = ["click", "order"]
 heads.Joint.label = "order"
@@ -21,26 +21,26 @@ from mtl.heads import binary, objectives
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Joint(binary.Binary):
-    """`p = prod_t p_t` of binary tasks t, each of which says how likely it is after those before.
+    """`p = prod_t p_t` of binary tasks t. Each p_t is the chance of t after the tasks before it.
 
-    The tower of the network is not read, and there are no variables: the logits are those of the
-    tasks `of`, joined as log-odds (`objectives.join_log_odds`), so that neither loss nor gradient
-    clips where probabilities round to 0 or 1. Everything else is that of `Binary`, over all rows.
+    The head has no variables and does not use its tower. It joins the logits of the tasks `of` as
+    log-odds (`objectives.join_log_odds`). So neither loss nor gradient clips if probabilities round
+    to 0 or 1. All else works as in `Binary`, over all rows.
 
-    With a task of the click, and one of the conversion after it without a loss of its own, this is
-    ESMM: X. Ma et al., "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. With a branch
-    it is ESM2: H. Wen et al., "Entire Space Multi-Task Modeling via Post-Click Behavior
-    Decomposition", SIGIR 2020, arXiv:1910.07099. A branch {"if": c, "then": t, "else": o} has
-    `p = p_c p_t + (1 - p_c) p_o`. The chance of a longer graph is a chain with branches:
+    With a click task, and a conversion task after it with `has_loss = False`, this is ESMM: X. Ma
+    et al., "Entire Space Multi-Task Model", SIGIR 2018, arXiv:1804.07931. With a branch, it is
+    ESM2: H. Wen et al., "Entire Space Multi-Task Modeling via Post-Click Behavior Decomposition",
+    SIGIR 2020, arXiv:1910.07099. A branch {"if": c, "then": t, "else": o} has
+    `p = p_c p_t + (1 - p_c) p_o`. Chains with branches describe longer graphs:
 
         ["click", {"if": "cart", "then": "order_from_cart", "else": "order_at_once"}]
 
-    A row outside of the space `within` has no such outcome: its label is negative, even where it is
-    missing. So a conversion that is recorded for clicks alone needs `within`.
+    A row outside of the space `within` is negative, even if its label is missing. So a conversion
+    that is recorded only for clicks needs `within`.
 
     Attributes:
       of: tasks with a head `Binary`, and branches, in their order; at least one. "then" and "else"
-        hold a task, or a list of the same kind.
+        hold a task, or such a list.
     """
 
     of: Sequence[str | Mapping[str, Any]]
@@ -61,26 +61,26 @@ class Joint(binary.Binary):
 
     @property
     def composes(self) -> Sequence[str]:
-        """All tasks of the chain, each once."""
+        """The tasks of the chain, each listed once."""
         return list(dict.fromkeys(_list_tasks(self._where("of"), self.of)))
 
     def compose(self, logits: types.Tensors) -> tf.Tensor:
-        """Compute the log-odds of all of it, {task: [B, 1]} -> [B, 1]."""
+        """Compute the log-odds of the whole chain, {task: [B, 1]} -> [B, 1]."""
         return _compose(self.of, logits)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Fail: there is no tower of this task."""
+        """Fail, as this task does not use a tower."""
         raise NotImplementedError(f"The logits of task {self.name!r} are composed.")
 
     def _confine(
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the targets, 0 outside of the space, and which of them are known."""
+        """Return the targets, 0 outside of the space, and True for known targets."""
         del inside
         return tf.where(outside, tf.zeros_like(targets), targets), present | outside
 
     def _is_weighed(self, is_present: bool, place: bool | None) -> bool:
-        """Return whether one label is known."""
+        """Return True if one label is known."""
         return is_present or place is False
 
 
@@ -88,7 +88,7 @@ _BRANCH = ("if", "then", "else")
 
 
 def _list_tasks(where: str, chain: Any) -> list[str]:
-    """Return the tasks of a chain, or fail; those of both sides of a branch may be the same."""
+    """Return the tasks of a chain, or fail. Both sides of a branch may hold the same tasks."""
     found: list[str] = []
     for part in [chain] if isinstance(chain, (str, Mapping)) else chain:
         checks.is_a(where, part, (str, Mapping), "hold tasks, and branches of them")

@@ -1,10 +1,10 @@
-"""A number whose distribution is a mixture: several outcomes may be likely for one row.
+"""A number with a mixture as its distribution: one row may have several likely outcomes.
 
 delay/heads.MixtureDensity.name = "delay"
 delay/heads.MixtureDensity.num_components = 5
 delay/heads.MixtureDensity.quantiles = [0.05, 0.5, 0.95]
 
-With one component it is a Gaussian whose mean and scale are both learnt.
+With one component it is a Gaussian with a learnt mean and a learnt scale.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ from mtl import checks, compat, types
 from mtl.heads import base, coverage, objectives, standardized
 from mtl.step import row_draws
 
-# Quantiles lie within so many scales of a mean.
+# Bisection searches quantiles within this many scales of the means.
 _REACH = 6.0
 _BISECTIONS = 26
 
 
 class _Mixture(NamedTuple):
-    """Components in units of the label's standard deviation, from its mean: [B, K] each."""
+    """Components, standardized by the label's mean and standard deviation: [B, K] each."""
 
     log_weights: tf.Tensor
     means: tf.Tensor
@@ -34,32 +34,32 @@ class _Mixture(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MixtureDensity(standardized.Standardized):
-    """`p(y) = sum_k pi_k N(y; mu_k, s_k^2)`, with all three from the tower: `loss = -log p(y)`.
+    """`p(y) = sum_k pi_k N(y; mu_k, s_k^2)`; the tower predicts all three: `loss = -log p(y)`.
 
-    `pi = softmax(a)`, `mu = m + d b` and `s = d (f + softplus(c))`, of logits (a, b, c), the mean m
-    and the standard deviation d of the label, and the floor f. C. M. Bishop, "Mixture Density
-    Networks", 1994; there `s = exp(c)`, without a floor. Without one the likelihood of a component
-    that sits on a single label grows without bound as its scale goes to 0.
+    `pi = softmax(a)`, `mu = m + d b` and `s = d (f + softplus(c))`, for logits (a, b, c), the mean
+    m and the standard deviation d of the label, and the floor f. C. M. Bishop, "Mixture Density
+    Networks", 1994; there, `s = exp(c)` has no floor. A component on a single label could then
+    shrink its scale to 0 and raise the likelihood without bound.
 
-    The loss is in nats and belongs to the unit of the label: of labels in minutes it is log(60)
-    below that of labels in seconds. It is computed from logarithms alone, and its gradient with
-    responsibilities held constant, as `objectives.mixture_loss` says.
+    The loss is in nats and depends on the unit of the label: with minutes it is log(60) below the
+    loss with seconds. It uses logarithms alone. Its gradient holds responsibilities constant, as in
+    `objectives.mixture_loss`.
 
-    With `quantiles` the metrics of `mtl.heads.coverage` say whether they hold.
+    With `quantiles`, the metrics of `mtl.heads.coverage` say how well they hold.
 
-    Predicts `value` [B], the mean of the mixture; `weights`, `means` and `scales` [B, K];
-    `quantiles` [B, Q] and `samples` [B, S] where they are asked for. The draws of a row depend on
-    its features alone, see `mtl.step.row_draws`: other rows have other draws, and the same row has
-    the same samples in every call.
+    Predicts `value` [B], the mean of the mixture; `weights`, `means` and `scales` [B, K]; and if
+    set, `quantiles` [B, Q] and `samples` [B, S]. The draws of a row depend only on its features;
+    see `mtl.step.row_draws`. The same row has the same samples in every call, and other rows have
+    other draws.
 
     Attributes:
-      num_components: K.
-      min_scale: f, the least scale in units of d, in (0, 1). It bounds the density; a label of few
-        different values, such as an age in years, needs one not far below their distance.
-      quantiles: shares, in [0.001, 0.999], of the quantiles that are predicted.
-      num_samples: how many samples are predicted of each row; 0 for none.
-      label_mean: m.
-      label_stddev: d.
+      num_components: K, the number of components.
+      min_scale: f, the least scale in units of d, in (0, 1). It bounds the density. If a label has
+        few different values, such as an age in years, f should not be far below their distance.
+      quantiles: the shares, in [0.001, 0.999], of the predicted quantiles.
+      num_samples: S, the number of samples in each prediction; 0 for none.
+      label_mean: m; None takes the mean from the training split.
+      label_stddev: d, above 0; None takes the standard deviation from the training split.
     """
 
     num_components: int = 5
@@ -80,7 +80,7 @@ class MixtureDensity(standardized.Standardized):
         return 3 * self.num_components
 
     def initial_bias(self) -> list[float]:
-        """Return equal weights, means at the quantiles of a Gaussian, and scales as far apart."""
+        """Return equal weights, means at Gaussian quantiles, and scales about as large as gaps."""
         count, normal = self.num_components, python_statistics.NormalDist()
         means = [normal.inv_cdf((index + 0.5) / count) for index in range(count)]
         scale = max(count**-0.5 - self.min_scale, self.min_scale)
@@ -114,7 +114,7 @@ class MixtureDensity(standardized.Standardized):
         return self._shift + self._unit * tf.reduce_sum(tf.exp(log_weights) * means, axis=1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits, [B, 3 K or more] -> what the class says, float32."""
+        """Predict from logits [B, 3 K or more], as the docstring of the class lists, in float32."""
         mixture = self._mixture(logits)
         found = {
             "value": self.value(logits),
@@ -134,7 +134,7 @@ class MixtureDensity(standardized.Standardized):
         return self._shift + self._unit * find_quantiles(mixture, shares)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return those of every number, and the weight of labels below each quantile."""
+        """Return the sums of `Number`, and the weight of labels at or below each quantile."""
         sums = super().sums(examples)
         if not self.quantiles:
             return sums
@@ -143,7 +143,7 @@ class MixtureDensity(standardized.Standardized):
         return {**sums, "below": below}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return those of every number, and what share of the labels lies below each quantile."""
+        """Return the metrics of `Number`, and the share of labels at or below each quantile."""
         found = super().summary(sums)
         if self.quantiles:
             found |= coverage.compare_shares(self.quantiles, sums["below"], sums["weight"])
@@ -159,19 +159,19 @@ class MixtureDensity(standardized.Standardized):
 
 
 def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
-    """Return below which number a share of the mixture lies, [B, K] x 3, [B or 1, Q] -> [B, Q].
+    """Return the quantiles of mixtures: [B, K] x 3 and shares [B or 1, Q] -> [B, Q].
 
-    Bisection: the distribution function of a mixture has no inverse in closed form. At uniform
-    shares its quantiles are samples.
+    Bisection finds them, as the distribution function of a mixture has no closed inverse. Uniform
+    random shares give samples.
     """
     weights, means, scales = (values[:, tf.newaxis] for values in mixture)
     weights, inverse = tf.exp(weights), 1 / (scales * math.sqrt(2))
     shares = shares[..., tf.newaxis]
-    # [B, 1, 1] each; the sum of zeros brings them to [B, Q, 1].
+    # [B, 1, 1] each; adding zeros broadcasts them to [B, Q, 1].
     low = tf.reduce_min(means - _REACH * scales, -1, keepdims=True) + tf.zeros_like(shares)
     high = tf.reduce_max(means + _REACH * scales, -1, keepdims=True) + tf.zeros_like(shares)
-    # The steps are unrolled, as not every format of an export has loops: what does not change is
-    # made once, and the error function is not brought to [0, 1].
+    # The steps are unrolled, as some export formats lack loops. To save ops, constants are built
+    # once, and erf is not scaled to [0, 1].
     wanted, half, last = 2 * shares - 1, tf.constant(0.5, means.dtype), tf.constant(-1)
     for _ in range(_BISECTIONS):
         middle = half * (low + high)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-# Above this log-rate the Poisson rate grows along its tangent, so that it stays finite.
+# Above this log-rate the Poisson rate grows along its tangent, to stay finite.
 _MAX_LOG_RATE = 30.0
-# Stands in for a probability or a rate of 0, whose logarithm has no end.
+# Replaces a probability or a rate of 0, whose logarithm is infinite.
 LEAST = 1e-30
 
 
 def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """sum(weights * values) / sum(weights), a scalar; 0 where the weights sum to 0."""
+    """Return sum(weights * values) / sum(weights), a scalar; 0 if the weights sum to 0."""
     total = tf.reduce_sum(weights * values)
     return tf.math.divide_no_nan(total, tf.reduce_sum(weights))
 
@@ -31,24 +31,24 @@ def binary_cross_entropy(
 ) -> tf.Tensor:
     """Return `w_y (1 - p_y)^gamma CE(p, (1 - s) y + s / 2)` with p = sigmoid(logit).
 
-    Logits and targets have one shape, which is that of the losses.
+    Logits, targets and losses have the same shape.
 
     Focal: Lin, Goyal, Girshick, He and Dollár, "Focal Loss for Dense Object Detection", 2017,
     arXiv:1708.02002; its alpha is `positive_weight` here. Smoothing: Szegedy et al., "Rethinking
-    the Inception Architecture", 2015, arXiv:1512.00567. Weight and focal factor follow the label
-    itself, not its smoothed value.
+    the Inception Architecture", 2015, arXiv:1512.00567. The weight and the focal factor use the
+    label itself, not its smoothed value.
 
     Args:
       logits: float, any shape.
       targets: 0.0 or 1.0, same shape.
-      positive_weight: scales the loss of positives; a number, or one for each class on the last
-        axis.
+      positive_weight: the factor of the loss of positives; a number, or one for each class on the
+        last axis.
       label_smoothing: s in [0, 1).
       focal_gamma: gamma >= 0; 0 is plain cross-entropy.
     """
     margin = (2 * targets - 1) * logits
     losses = tf.nn.softplus(-margin)
-    if label_smoothing:  # Of (1 - s / 2) softplus(-m) + (s / 2) softplus(m).
+    if label_smoothing:  # (1 - s / 2) softplus(-m) + (s / 2) softplus(m).
         losses += label_smoothing / 2 * margin
     if focal_gamma:
         losses *= tf.exp(-focal_gamma * tf.nn.softplus(margin))
@@ -58,18 +58,18 @@ def binary_cross_entropy(
 
 
 def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Return the log-odds of two events together, from those of one and of the other given it.
+    """Return the log-odds of two events together: a of the first, b of the second given it.
 
-    `-log(e^-a + (1 + e^-a) e^-b)`: 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. No probability is
-    formed, which would round to 0 or 1, so that value and gradient are finite wherever a + b is.
+    `-log(e^-a + (1 + e^-a) e^-b)`, as 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. A probability would
+    round to 0 or 1. Without one, value and gradient are finite if a + b is.
     """
     return -_log_of_sum(-first, tf.nn.softplus(-first) - second)
 
 
 def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
-    """Return the log-odds of `p_c p_t + (1 - p_c) p_o`, from those of c, t and o.
+    """Return the log-odds of `p_c p_t + (1 - p_c) p_o`, from the log-odds of c, t and o.
 
-    As those of `join_log_odds`, they are formed of sums of logarithms alone.
+    As in `join_log_odds`, sums of logarithms replace probabilities.
     """
 
     def of(sign: float) -> tf.Tensor:
@@ -81,7 +81,7 @@ def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) ->
 
 
 def _log_of_sum(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Return log(e^x + e^y), value by value, with the larger one taken out."""
+    """Return log(e^x + e^y) for each pair, without overflow."""
     of_one, of_other = one + tf.nn.softplus(other - one), other + tf.nn.softplus(one - other)
     return tf.where(one > other, of_one, of_other)
 
@@ -100,7 +100,7 @@ def softmax_cross_entropy(
     Args:
       logits: [B, C], C >= 2.
       class_ids: [B] ints in [0, C).
-      class_weights: C numbers; the loss of an example is scaled by its class's.
+      class_weights: C numbers, the factors of the loss of each class.
       label_smoothing: s in [0, 1).
       focal_gamma: gamma >= 0; 0 is plain cross-entropy.
 
@@ -119,14 +119,14 @@ def softmax_cross_entropy(
 
 
 def _log_other(logits: tf.Tensor, class_ids: tf.Tensor) -> tf.Tensor:
-    """Return log(1 - p_y), from the other classes' logits: 1 - p would round to 0 near p = 1."""
+    """Return log(1 - p_y) from the other classes' logits, as 1 - p rounds to 0 near p = 1."""
     own = tf.one_hot(class_ids, logits.shape[-1], on_value=True, off_value=False, dtype=tf.bool)
     others = tf.where(own, logits.dtype.min, logits)
     return tf.reduce_logsumexp(others, axis=-1) - tf.reduce_logsumexp(logits, axis=-1)
 
 
 def _error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    """Return `p - y` as p has it; targets of more bits lose none before the difference is taken."""
+    """Return `p - y` in the type of p. Float64 targets keep their digits in the difference."""
     return tf.cast(tf.cast(predictions, targets.dtype) - targets, predictions.dtype)
 
 
@@ -169,28 +169,28 @@ REGRESSION: dict[str, Callable[..., tf.Tensor]] = {
 
 
 def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
-    """exp(log_rate); along its tangent above 30, so that neither it nor its slope overflows."""
+    """Return exp(log_rate), but its tangent above 30, so the rate and its slope stay finite."""
     inner = tf.minimum(log_rates, _MAX_LOG_RATE)
     return tf.exp(inner) * (1 + tf.nn.relu(log_rates - _MAX_LOG_RATE))
 
 
 def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Return `rate - count log(rate)`: the negative log-likelihood but for log(count!)."""
+    """Return `rate - count log(rate)`, the negative log-likelihood without log(count!)."""
     counts = tf.cast(counts, log_rates.dtype)
     return poisson_rate(log_rates) - tf.math.multiply_no_nan(log_rates, counts)
 
 
 def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Return `2 (count log(count / rate) - (count - rate))`, which is 0 for a perfect rate."""
+    """Return `2 (count log(count / rate) - (count - rate))`, 0 for a perfect rate."""
     counts = tf.cast(counts, log_rates.dtype)
     surprise = tf.math.xlogy(counts, counts) - tf.math.multiply_no_nan(log_rates, counts)
     return 2 * (surprise - counts + poisson_rate(log_rates))
 
 
 def tweedie_loss(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.Tensor:
-    """Return `r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` of rates r and the power p in (1, 2).
+    """Return `r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for rates r and the power p in (1, 2).
 
-    That is the negative log-likelihood but for terms of y and the dispersion.
+    It is the negative log-likelihood without terms of y and the dispersion.
     """
     targets = tf.cast(targets, log_rates.dtype)
     of_rates = poisson_rate((2 - power) * log_rates) / (2 - power)
@@ -198,7 +198,7 @@ def tweedie_loss(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.T
 
 
 def tweedie_deviance(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.Tensor:
-    """Return twice what the loss exceeds that of a perfect rate by."""
+    """Return twice the difference between the loss and the loss of a perfect rate."""
     targets = tf.cast(targets, log_rates.dtype)
     perfect = tf.pow(targets, 2 - power) / ((2 - power) * (power - 1))
     return 2 * (tweedie_loss(log_rates, targets, power) - perfect)
@@ -211,7 +211,7 @@ def categorical_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 
 def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Return `p log(p / q) + (1 - p) log((1 - p) / (1 - q))` of sigmoids, of any shape."""
+    """Return `p log(p / q) + (1 - p) log((1 - p) / (1 - q))` with p, q sigmoids, of any shape."""
     of_ones = tf.nn.softplus(-others) - tf.nn.softplus(-logits)
     of_zeros = tf.nn.softplus(others) - tf.nn.softplus(logits)
     return tf.sigmoid(logits) * of_ones + tf.sigmoid(-logits) * of_zeros
@@ -223,12 +223,12 @@ def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
 
 
 def bernoulli_entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Return `-p log(p) - (1 - p) log(1 - p)` of sigmoids, of any shape, in nats."""
+    """Return `-p log(p) - (1 - p) log(1 - p)` with p the sigmoid, of any shape, in nats."""
     return math.log(2) - bernoulli_divergence(logits, tf.zeros_like(logits))
 
 
 def gaussian_divergence(means: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Return `(m - n)^2 / 2`, the divergence of normal distributions of variance 1."""
+    """Return `(m - n)^2 / 2`, the divergence of normal distributions with variance 1."""
     return 0.5 * squared_error(means, others)
 
 
@@ -239,7 +239,7 @@ def poisson_divergence(log_rates: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 
 def recover_log_odds(probabilities: tf.Tensor) -> tf.Tensor:
-    """Return `log(p / (1 - p))`, within 16 of 0: a float32 near 1 tells no more."""
+    """Return `log(p / (1 - p))` in [-16, 16]; a float32 near 1 cannot tell larger ones apart."""
     logits = tf.math.log(tf.maximum(probabilities, LEAST)) - tf.math.log1p(
         -tf.minimum(probabilities, 1 - 1e-7)
     )
@@ -249,14 +249,14 @@ def recover_log_odds(probabilities: tf.Tensor) -> tf.Tensor:
 def mixture_loss(log_joint: tf.Tensor) -> tf.Tensor:
     """Return `-log sum_k exp(j_k)` of `j_k = log(pi_k p_k(x))`: [B, K] -> [B].
 
-    Its gradient is taken as in the M step of EM (Dempster, Laird and Rubin, "Maximum Likelihood
-    from Incomplete Data via the EM Algorithm", 1977): that of `-sum_k r_k j_k`, with the
-    responsibilities `r = softmax(j)` held constant. At the parameters where they were computed this
-    is the gradient of the likelihood itself.
+    Its gradient follows the M step of EM (Dempster, Laird and Rubin, "Maximum Likelihood from
+    Incomplete Data via the EM Algorithm", 1977). It is the gradient of `-sum_k r_k j_k` with
+    constant responsibilities `r = softmax(j)`. At the current parameters it equals the gradient of
+    the likelihood.
     """
     likelihood = tf.reduce_logsumexp(log_joint, axis=-1)
     expected = tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(log_joint)) * log_joint, axis=-1)
-    # The difference is exactly 0: the value is the likelihood's, and the gradient is the other's.
+    # The difference is exactly 0, so the value is the likelihood with the gradient of `expected`.
     return -(tf.stop_gradient(likelihood) + (expected - tf.stop_gradient(expected)))
 
 
@@ -264,7 +264,7 @@ def gaussian_log_density(deviations: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:
     """Return the log density of independent Gaussians, [..., D] and [..., D] -> [...], in nats.
 
     Args:
-      deviations: from the mean, in units of the scales.
+      deviations: distances from the mean, in units of the scales.
       scales: standard deviations, above 0.
     """
     terms = 0.5 * deviations**2 + tf.math.log(scales) + 0.5 * math.log(2 * math.pi)

@@ -1,4 +1,4 @@
-"""A number of which quantiles are predicted, such as the time by which 9 of 10 deliveries arrive.
+"""Quantiles of a number, such as the time by which 9 of 10 deliveries arrive.
 
 minutes/heads.Quantile.name = "minutes"
 minutes/heads.Quantile.levels = [0.1, 0.5, 0.9]
@@ -19,19 +19,19 @@ from mtl.heads import coverage, objectives, regression, standardized
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quantile(standardized.Standardized):
-    """Several quantiles of a number, which never cross.
+    """Several quantiles of a number. They never cross.
 
-    `loss_i = mean_k max(l_k e_k, (l_k - 1) e_k)` of the errors `e_k = y_i - q_k` at the levels l_k:
-    the pinball loss of R. Koenker and G. Bassett, "Regression Quantiles", 1978, in the unit of the
-    label. The first quantile is `m + d a`, and each one lies `d softplus(c)` above the one before,
-    of logits (a, c), the mean m and the standard deviation d of the label. So they are in order
-    whatever the weights are.
+    `loss_i = mean_k max(l_k e_k, (l_k - 1) e_k)` for the errors `e_k = y_i - q_k` at the levels
+    l_k: the pinball loss of R. Koenker and G. Bassett, "Regression Quantiles", 1978, in the unit of
+    the label. For logits (a, c), and the mean m and the standard deviation d of the label, the
+    first quantile is `m + d a`. Each further quantile is `d softplus(c)` above the one before it,
+    so any weights keep them in order.
 
-    Predicts `quantiles` [B, Q], and as `value` [B] the one whose level is nearest to one half, or
-    the mean of two whose levels are equally near, as of 0.1 and 0.9.
+    Predicts `quantiles` [B, Q] and `value` [B]. `value` is the quantile with the level nearest to
+    0.5, or the mean of two equally near quantiles, such as 0.1 and 0.9.
 
     Attributes:
-      levels: l, the shares of labels below the quantiles, rising, in [0.001, 0.999].
+      levels: l, the shares of labels below the quantiles, ascending, in [0.001, 0.999].
     """
 
     levels: Sequence[float] = (0.1, 0.5, 0.9)
@@ -62,13 +62,13 @@ class Quantile(standardized.Standardized):
         return [start[0], *(math.log(math.expm1(step)) for step in steps)]
 
     def _quantiles(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the quantiles in order, [B, Q], or [B] of one level -> [B, Q]."""
+        """Return the quantiles in order: [B, Q], or [B] for one level, -> [B, Q]."""
         logits = tf.reshape(logits, [-1, self.size])
         steps = tf.concat([logits[:, :1], tf.math.softplus(logits[:, 1:])], axis=1)
         return self._shift + self._unit * tf.cumsum(steps, axis=1)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the quantile in the middle, or the mean of the two there, [B, Q] -> [B]."""
+        """Return the middle quantile, or the mean of the two middle ones, [B, Q] -> [B]."""
         distances = [abs(level - 0.5) for level in self.levels]
         middle = [i for i, one in enumerate(distances) if math.isclose(one, min(distances))]
         quantiles = self._quantiles(logits)
@@ -85,17 +85,17 @@ class Quantile(standardized.Standardized):
         return objectives.pinball_loss(self._quantiles(logits), targets, self.levels)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Return the mean of half the squared distances of quantiles: [B, Q], [B, Q] -> [B]."""
+        """Return the mean of half the squared distances of quantiles: [B, Q] twice -> [B]."""
         distances = objectives.gaussian_divergence(self._quantiles(logits), self._quantiles(others))
         return tf.reduce_mean(distances, -1)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return those of every number, and the weight of labels below each quantile."""
+        """Return the sums of `Number`, and the weight of labels at or below each quantile."""
         quantiles = self._quantiles(examples.logits)
         below = coverage.sum_below(quantiles, examples.targets, examples.weights)
         return {**super().sums(examples), "below": below}
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Return those of every number, and what share of the labels lies below each quantile."""
+        """Return the metrics of `Number`, and the share of labels at or below each quantile."""
         shares = coverage.compare_shares(self.levels, sums["below"], sums["weight"])
         return {**super().summary(sums), **shares}

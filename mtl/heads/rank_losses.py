@@ -1,9 +1,9 @@
 """Losses of ranking within groups: pure functions of the rows of whole groups.
 
 lists = rank_losses.of_batch(keys, scores, labels, weights)
-lists = rank_losses.of_split(ranked)                     # those of a split, without gradients
+lists = rank_losses.of_split(ranked)                     # for a split, without gradients
 losses = rank_losses.ranknet(lists)                      # [G], one for each group
-rank_losses.weigh_groups(lists)                          # [G], what each group counts
+rank_losses.weigh_groups(lists)                          # [G], the weights of the groups
 """
 
 from collections.abc import Callable, Sequence
@@ -14,19 +14,19 @@ import tensorflow as tf
 from mtl.heads import group_metrics, groups
 
 Pairs = Callable[[Callable[..., tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]
-"""(function, fields [N]) -> [N]: the sum of `function(own, other)` over the others of a group."""
+"""(function, fields [N]) -> [N]: sums `function(own, other)` over the other rows of a group."""
 
 
 class Lists(NamedTuple):
     """Rows of whole groups.
 
     Attributes:
-      scores, labels, weights: [N] floats of one type; rows of weight 0 do not count, and have
-        finite scores and labels all the same.
+      scores, labels, weights: [N] floats of the same type. Rows of weight 0 do not count, but need
+        finite scores and labels.
       groups: [N] int32, from 0 on.
-      num_groups: G, an int32 scalar.
-      sum_pairs: adds up what the pairs of a group give: see `Pairs`.
-      index: [N] int32, which breaks ties where only the sum of what is tied matters.
+      num_groups: G, the number of groups, an int32 scalar.
+      sum_pairs: sums a function over the pairs of each group; see `Pairs`.
+      index: [N] int32; breaks ties if only the sum over tied rows matters.
     """
 
     scores: tf.Tensor
@@ -35,20 +35,20 @@ class Lists(NamedTuple):
     groups: tf.Tensor
     num_groups: tf.Tensor
     sum_pairs: Pairs
-    index: tf.Tensor  # type: ignore[assignment]  # Nobody looks for a place in this tuple.
+    index: tf.Tensor  # type: ignore[assignment]  # Hides tuple.index, which is not used.
 
     @property
     def counts(self) -> tf.Tensor:
-        """Whether each row counts, [N]."""
+        """True for each row that counts, [N]."""
         return self.weights > 0
 
     def sum(self, values: tf.Tensor) -> tf.Tensor:
-        """Sum by group what rows that count have, [N] -> [G]."""
+        """Sum the values of the rows that count, by group, [N] -> [G]."""
         kept = tf.where(self.counts, values, tf.zeros_like(values))
         return tf.math.unsorted_segment_sum(kept, self.groups, self.num_groups)
 
     def max(self, values: tf.Tensor) -> tf.Tensor:
-        """Return the greatest value of each group, [N] -> [G]; of none the least number."""
+        """Return the greatest counted value of each group, [N] -> [G], or the least float."""
         kept = tf.where(self.counts, values, values.dtype.min)
         return tf.math.unsorted_segment_max(kept, self.groups, self.num_groups)
 
@@ -58,7 +58,7 @@ class Lists(NamedTuple):
 
 
 def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> Lists:
-    """Return the groups of a batch, whose pairs take [B, B] numbers: [B] each, keys int64."""
+    """Return the groups of a batch, from [B] each. Pairs need [B, B] numbers in memory."""
     names, ids = tf.unique(keys)
     counts = weights > 0
     index = tf.range(tf.size(ids))
@@ -74,9 +74,10 @@ def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.
 
 
 def of_split(rows: groups.Ranked) -> Lists:
-    """Return the groups of a split, in memory for a few numbers a row.
+    """Return the groups of a split. Memory is a few numbers a row.
 
-    Pairs are looked at by their distance in the group: as many times as the largest group has rows.
+    Each pass over the rows takes the pairs of one distance within their groups. So there are as
+    many passes as the largest group has rows.
     """
     sizes = rows.sum(tf.ones_like(rows.groups))
     index = tf.range(tf.size(rows.groups))
@@ -111,7 +112,7 @@ def of_split(rows: groups.Ranked) -> Lists:
 
 
 def weigh_groups(lists: Lists) -> tf.Tensor:
-    """Return what each group counts, [G]: the mean weight of its rows, 0 where no labels differ."""
+    """Return the weight of each group, [G]: the mean of its weights, 0 if labels are equal."""
     differ = lists.max(lists.labels) > -lists.max(-lists.labels)
     mean = tf.math.divide_no_nan(lists.sum(lists.weights), lists.sum(tf.ones_like(lists.weights)))
     return tf.where(differ, mean, tf.zeros_like(mean))
@@ -120,8 +121,8 @@ def weigh_groups(lists: Lists) -> tf.Tensor:
 def ranknet(lists: Lists) -> tf.Tensor:
     """Return the mean over pairs with y_i > y_j of `log(1 + exp(s_j - s_i))`, weighed w_i w_j, [G].
 
-    C. Burges et al., "Learning to Rank using Gradient Descent", ICML 2005, with the probability of
-    1 that the paper gives to a known order.
+    C. Burges et al., "Learning to Rank using Gradient Descent", ICML 2005. As in the paper, a known
+    order has a probability of 1.
     """
     fields = [lists.scores, lists.labels, lists.weights]
 
@@ -138,10 +139,10 @@ def ranknet(lists: Lists) -> tf.Tensor:
 def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
     """Return `sum over pairs with y_i > y_j of |dNDCG_ij| log(1 + exp(s_j - s_i))`, [G].
 
-    `dNDCG_ij = (g_i - g_j) (D_i - D_j) / ideal DCG` is what NDCG would change by if i and j
-    changed places; it is a constant to gradients. C. Burges, "From RankNet to LambdaRank to
-    LambdaMART: An Overview", MSR-TR-2010-82. Where scores are equal, the smaller label stands
-    first, so that an untrained model has something to learn.
+    `dNDCG_ij = (g_i - g_j) (D_i - D_j) / ideal DCG` is the change of NDCG if i and j change places.
+    Gradients take it as a constant. C. Burges, "From RankNet to LambdaRank to LambdaMART: An
+    Overview", MSR-TR-2010-82. Among equal scores the smaller label ranks first, which gives an
+    untrained model a gradient.
     """
     gained = group_metrics.gains(lists.labels, gain)
     ranks = 1 + lists.sum_pairs(_is_before, [tf.stop_gradient(lists.scores), lists.labels])
@@ -161,7 +162,7 @@ def softmax(lists: Lists) -> tf.Tensor:
     """Return `-sum_i t_i log p_i` with `t_i = w_i y_i / sum w y`, `p_i = e^(s_i) / sum w e^s`, [G].
 
     S. Bruch et al., "An Analysis of the Softmax Cross Entropy Loss for Learning-to-Rank with Binary
-    Relevance", ICTIR 2019; with one relevant row it is the first factor of ListMLE (F. Xia et al.,
+    Relevance", ICTIR 2019. With one relevant row it is the first factor of ListMLE (F. Xia et al.,
     "Listwise Approach to Learning to Rank", 2008).
     """
     greatest = lists.max(lists.scores)
@@ -175,7 +176,7 @@ def softmax(lists: Lists) -> tf.Tensor:
 
 
 def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.1) -> tf.Tensor:
-    """Return `1 - DCG / ideal DCG` of the ranks `1 + sum_j sigmoid((s_j - s_i) / t)`, [G].
+    """Return `1 - DCG / ideal DCG` for the ranks `1 + sum_j sigmoid((s_j - s_i) / t)`, [G].
 
     T. Qin, T.-Y. Liu and H. Li, "A General Approximation Framework for Direct Optimization of
     Information Retrieval Measures", 2010.
@@ -199,7 +200,7 @@ def _ideal_dcg(lists: Lists, gained: tf.Tensor) -> tf.Tensor:
 
 
 def _is_before(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return 1 where the other has more of the first field, or as much and less of the second."""
+    """Return 1 if the other has a greater first field, or an equal one and a smaller second."""
     tied = tf.equal(other[0], own[0]) & (other[1] < own[1])
     return tf.cast((other[0] > own[0]) | tied, own[0].dtype)
 
@@ -208,7 +209,7 @@ TYPES = ("ranknet", "lambdarank", "softmax", "approx_ndcg")
 
 
 def compute(kind: str, lists: Lists, gain: str, temperature: float) -> tf.Tensor:
-    """Return the loss of each group, [G], of one of `TYPES`."""
+    """Return the loss of each group, [G], for a kind in `TYPES`."""
     if kind == "lambdarank":
         return lambdarank(lists, gain)
     if kind == "approx_ndcg":

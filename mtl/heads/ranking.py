@@ -3,9 +3,9 @@
 sums = {"scores": ranking.stream_scores(logits, weights * targets, weights * (1 - targets))}
 metrics.stream_sums(sums, lambda sums: {"auc": ranking.compute_auc(sums["scores"])[0]})
 
-The areas are exact up to `MAX_CELLS` different scores. More are merged with their neighbours, as
-are those of heads with more than `MAX_EXACT_CLASSES` classes; then `auc_error_bound` and
-`pr_auc_error_bound` say how far off the areas are at most. Both are 0 where these are exact.
+The areas are exact for up to `MAX_CELLS` different scores and `MAX_EXACT_CLASSES` classes. Beyond
+that, neighbouring scores are merged. `auc_error_bound` and `pr_auc_error_bound` then bound the
+errors of the areas; they are 0 for exact areas.
 """
 
 from collections.abc import Sequence
@@ -16,29 +16,29 @@ import tensorflow as tf
 from mtl.heads import buffers, metrics
 
 MAX_CELLS = 2**20
-"""How many different scores are told apart: 24 bytes each, twice."""
+"""The limit of different scores: 24 bytes each, twice."""
 
 MAX_EXACT_CLASSES = 128
-"""Sorting the scores of more classes than this would take longer than their network."""
+"""The limit of classes: sorting the scores of more would take longer than their network."""
 
 BOUND = "_error_bound"
-"""Ends the names of the metrics that bound how far off others are."""
+"""The end of the names of metrics that bound the error of another metric."""
 
 _HISTOGRAM_BINS = 2**20
-# Such scores are binned by asinh, which is even near 0 and relative far from it, up to 11013.
+# Bins are even in asinh(score): uniform near 0 and relative far from it, up to 11013.
 _MAX_ASINH = 10.0
 _SCORE_BITS = 32
 
 
 class Cells(NamedTuple):
-    """How much positives and negatives weigh at every score.
+    """The weights of positives and negatives at every score.
 
     Attributes:
       classes: [N] ints, ascending.
-      positives: [N] weights, by ascending score within each class.
-      negatives: the same of the negatives.
-      num_classes: C.
-      is_merged: a bool scalar: whether a cell may hold different scores.
+      positives: [N] weights of positives, by ascending score within each class.
+      negatives: [N] weights of negatives, in the same order.
+      num_classes: C, the number of classes.
+      is_merged: a bool scalar, True if a cell may hold different scores.
     """
 
     classes: tf.Tensor
@@ -51,9 +51,9 @@ class Cells(NamedTuple):
 def stream_scores(
     logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor, are_tasks: bool = False
 ) -> metrics.Total:
-    """Return what adds up scores, [B] or [B, C] each, and how much they weigh as either label.
+    """Return a total of scores, [B] or [B, C], and of their weights as positives and negatives.
 
-    Where classes are tasks, each of them is told apart as exactly as it would be alone.
+    With `are_tasks`, each class is as exact as it would be alone.
     """
     if logits.shape.rank == 2 and are_tasks:
         return _Different(logits, positives, negatives, MAX_CELLS * logits.shape[-1])
@@ -63,11 +63,11 @@ def stream_scores(
 
 
 class _Different:
-    """The different scores and their weights, as a growing buffer that is compacted where full.
+    """The different scores and their weights, in a growing buffer that is compacted when full.
 
-    A score is an integer in the order of floats, behind that of its class. Where there are more
-    than `most`, their last bits are dropped, of all alike, so that what came early and late
-    stays in one order.
+    A key holds the class in the high bits, then the score as an integer in the order of floats. If
+    there are more than `most` keys, the last bits of all scores are dropped. Early and late scores
+    thus stay in the same order.
     """
 
     state = (
@@ -92,7 +92,7 @@ class _Different:
         self._weights = tf.cast(tf.stack(weights, axis=-1), tf.float64)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
-        """Append the batch; where the buffer is full, merge equal scores and make room."""
+        """Append the batch. If the buffer is full, merge equal scores and make room."""
         keys, weights, used, dropped = (variable.handle for variable in state)
         start = buffers.read(used, tf.int64)
         end = start + tf.size(self._keys, tf.int64)
@@ -136,7 +136,7 @@ class _Different:
 
 
 def order_bits(logits: tf.Tensor) -> tf.Tensor:
-    """Turn float32 into int64 in [0, 2^32), in the same order; -0 and 0 are one."""
+    """Map float32 to int64 in [0, 2^32), in the same order; -0 and 0 are equal."""
     bits = tf.cast(tf.bitcast(logits, tf.int32), tf.int64)
     half = 2 ** (_SCORE_BITS - 1)
     return tf.where(bits >= 0, half + bits, -bits)
@@ -145,7 +145,7 @@ def order_bits(logits: tf.Tensor) -> tf.Tensor:
 def _compacted(
     keys: tf.Tensor, weights: tf.Tensor, dropped: tf.Tensor, most: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Different keys in ascending order, at most so many; their weights; the dropped bits."""
+    """Return at most `most` different keys, ascending, their weights, and the dropped bits."""
     keys = _without(keys, dropped)
     order = tf.argsort(keys)
     keys, weights = tf.gather(keys, order), tf.gather(weights, order)
@@ -155,7 +155,7 @@ def _compacted(
     exponent = tf.bitcast(tf.cast(differing, tf.float64), tf.int64) // 2**52 - 1022
     places = tf.cast(tf.clip_by_value(exponent, 0, _SCORE_BITS + 1), tf.int32)
     by_place = tf.math.bincount(places, minlength=_SCORE_BITS + 2)
-    left = 1 + tf.cumsum(by_place, reverse=True, exclusive=True)  # Where so many bits are dropped.
+    left = 1 + tf.cumsum(by_place, reverse=True, exclusive=True)  # By dropped bits.
     too_many = tf.reduce_sum(tf.cast(left[:_SCORE_BITS] > most, tf.int64))
     dropped = tf.maximum(dropped, too_many)
     keys, before = _without(keys, dropped), _without(before, dropped)
@@ -169,7 +169,7 @@ def _without(keys: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
 
 
 class _Histogram:
-    """Scores of many classes, in bins fixed beforehand that take 16 MB in all."""
+    """Scores of many classes, in fixed bins that take 16 MB in all."""
 
     def __init__(self, logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor):
         self._shape = [logits.shape[-1], _HISTOGRAM_BINS // logits.shape[-1]]
@@ -196,15 +196,15 @@ class _Histogram:
 
 
 def integrate_curves(cells: Cells) -> dict[str, tf.Tensor]:
-    """Return `auc` and `pr_auc` with their bounds.
+    """Return `auc` and `pr_auc` with their error bounds.
 
-    They are means over the classes for which they are defined.
+    They are means over the classes that have them.
     """
     return {name: metrics.mean_defined(value) for name, value in areas_by_class(cells).items()}
 
 
 def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
-    """Return the `areas` of each class, [C]: NaN where they are not defined."""
+    """Return `auc`, `pr_auc` and their bounds for each class, [C]; NaN if undefined."""
     found = {"auc": compute_auc(cells), "pr_auc": average_precision(cells)}
     return {
         f"{name}{suffix}": value
@@ -214,12 +214,10 @@ def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
 
 
 def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the share of (positive, negative) pairs in the right order, ties by half, [C].
+    """Return the share of (positive, negative) pairs in the right order, [C], and its bound.
 
-    With it comes its bound.
-
-    NaN where a class of labels is absent. The bound is half of the share of pairs within a cell
-    where cells hold different scores, else 0.
+    Ties count by half. NaN if a class lacks positives or negatives. The bound is half of the share
+    of pairs within a cell if cells are merged, else 0.
     """
     positives, negatives = cells.positives, cells.negatives
     all_negatives = _by_class(cells, negatives)
@@ -232,9 +230,9 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the share of pairs of a class in the right order, over all classes, a scalar.
+    """Return the share of pairs within a class in the right order, over all classes, a scalar.
 
-    With it comes its bound. NaN where there is no pair.
+    The error bound comes second. NaN without pairs.
     """
     (areas, bounds) = compute_auc(cells)
     pairs = _by_class(cells, cells.positives) * _by_class(cells, cells.negatives)
@@ -246,12 +244,10 @@ def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def average_precision(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the area under the precision-recall curve, as recall steps times precision, [C].
+    """Return the area under the precision-recall curve, [C], and its error bound.
 
-    With it comes its bound.
-
-    NaN where there are no positives. The bound takes in every order of the scores within a cell
-    where cells hold different ones, else it is 0.
+    The area is the sum of recall steps times precision; NaN without positives. If cells are merged,
+    the bound covers every order of the scores within a cell; else it is 0.
     """
     hits, flagged_wrongly = _above(cells, cells.positives), _above(cells, cells.negatives)
     own = cells.positives
@@ -271,7 +267,7 @@ def _by_class(cells: Cells, values: tf.Tensor) -> tf.Tensor:
 
 
 def _above(cells: Cells, weights: tf.Tensor) -> tf.Tensor:
-    """Return [N]: the weight at or above the score of each cell, in its class."""
+    """Return the weight at or above the score of each cell, within its class, [N]."""
     later = tf.cumsum(_by_class(cells, weights), reverse=True, exclusive=True)
     return tf.cumsum(weights, reverse=True) - tf.gather(later, cells.classes)
 

@@ -1,4 +1,4 @@
-"""Tasks with a number as their outcome: any number, a count, an amount or a time.
+"""Heads of a number: any number, a count, an amount or a time.
 
 price/heads.Regression.name = "price"
 price/heads.Regression.loss_type = "huber"
@@ -21,7 +21,7 @@ from mtl.heads import base, metrics, objectives
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Number(base.Base):
-    """What heads of a number share: labels as numbers, one predicted `value`, errors and means."""
+    """The common base of heads of a number: labels, one predicted `value`, errors and means."""
 
     has_ids: ClassVar[bool] = False
     directions: ClassVar[Mapping[str, bool]] = {
@@ -43,7 +43,7 @@ class Number(base.Base):
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B] or [B, n] -> the same shape, and which of them are present.
 
-        Integers become float64, since float32 is exact up to 2^24 only.
+        Integers become float64, as float32 is exact only up to 2^24.
         """
         present = self.are_present(label)
         targets = label if label.dtype.is_floating else tf.cast(label, tf.float64)
@@ -52,12 +52,12 @@ class Number(base.Base):
         return self.checked(targets, valid, label, self.rule(label.dtype)), present
 
     def in_range(self, value: Any) -> Any:
-        """Return whether a finite number, or each of a tensor, can be a label."""
+        """Return True for each finite number, or tensor element, that can be a label."""
         del value
         return True
 
     def accepts(self, value: Any) -> bool:
-        """Return whether the value is finite and in range."""
+        """Return True if the value is finite and in range."""
         return math.isfinite(value) and bool(self.in_range(value))
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
@@ -65,11 +65,11 @@ class Number(base.Base):
         return tf.not_equal(targets, 0)
 
     def is_outcome(self, value: Any) -> bool:
-        """Return whether the number is not 0."""
+        """Return True if the number is not 0."""
         return value != 0
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits: [B, n] -> value float32, [B] where n is 1 and [B, n] otherwise."""
+        """Predict from logits: [B, n] -> value float32, [B] if n is 1, else [B, n]."""
         value = self.value(logits)
         return {"value": tf.squeeze(value, -1) if self.size == 1 else value}
 
@@ -82,11 +82,11 @@ class Number(base.Base):
         }
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
-        """Align examples as all heads do, with logits [B] where there is one."""
+        """Align examples as all heads do, with logits [B] if there is one logit, else [B, n]."""
         return super().examples(tf.squeeze(logits, -1) if self.size == 1 else logits, labels)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the moments of the labels, the sum of predictions, and those of their errors."""
+        """Return the moments of the labels, the sum of predictions, and the sums of errors."""
         logits, targets, weights = examples
         value, targets = tf.cast(self.value(logits), tf.float64), tf.cast(targets, tf.float64)
         return {
@@ -101,7 +101,7 @@ class Number(base.Base):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Errors in the unit of the label, the share of variance explained, and the means."""
+        """Return errors in the unit of the label, the share of explained variance, and means."""
         weight = sums["weight"]
         label_mean, variation = sums["labels"]
         return {
@@ -117,23 +117,23 @@ class Number(base.Base):
 class Regression(Number):
     """Linear regression on the tower: the prediction is the logit times `unit`.
 
-    Predicts `value`, [B] or [B, n]. With several numbers in a label each is weighed, and may be
-    missing, on its own.
+    Predicts `value`, [B] or [B, n]. If a label has several numbers, each has a loss and may be
+    missing.
 
-    The error of an integer label is exact; the prediction is a float32 all the same, of 7 digits:
-    labels that need more of them, such as times, are better given as the distance from a start.
+    Errors of integer labels are exact, but predictions are float32 with 7 digits. If labels need
+    more digits, such as times, give them as distances from a start.
 
     Attributes:
-      loss_type: squared (e^2), absolute (|e|), huber (e^2 / 2 up to delta, then delta
-        (|e| - delta / 2)) or log_cosh (log cosh e), of the error e.
-      huber_delta: the error, above 0 and in units of the label, where huber turns linear.
+      loss_type: the loss of an error e: squared (e^2), absolute (|e|), huber (e^2 / 2 up to delta,
+        then delta (|e| - delta / 2)) or log_cosh (log cosh e).
+      huber_delta: the error, above 0 and in units of the label, above which huber is linear.
       dimension: the numbers in one label: 1 for labels [B], n for [B, n].
-      prior: the value from which training starts, as bias; the label's mean is a good one where
-        it is far from 0.
-      unit: above 0, such as 1000 for grams to be learnt in kilograms. Errors are divided by it
-        for the loss, and the prediction is the logit times it. The standard deviation of the labels
-        is a good one where it is far from 1: outputs then start in the range of the labels, and the
-        loss is about as large as those of other tasks.
+      prior: the value from which training starts, as bias. Use the label's mean if it is far from
+        0.
+      unit: the unit of the logits, above 0, such as 1000 to learn grams in kilograms. The
+        prediction is the logit times the unit, and the loss divides errors by it. Use the standard
+        deviation of the labels if it is far from 1. Outputs then start in the range of the labels,
+        and the loss has a size similar to other tasks.
     """
 
     loss_type: str = "squared"
@@ -162,7 +162,7 @@ class Regression(Number):
         return () if self.dimension == 1 else (self.dimension,)
 
     def initial_bias(self) -> float:
-        """Return the prior, in that unit."""
+        """Return the prior, in units of `unit`."""
         return float(self.prior) / self.unit
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
@@ -170,7 +170,7 @@ class Regression(Number):
         return logits if self.unit == 1 else logits * tf.cast(self.unit, logits.dtype)
 
     def rule(self, dtype: Any) -> str:
-        """Any finite number."""
+        """Return that a label must be a finite number."""
         del dtype
         return "be a finite number"
 
@@ -184,7 +184,7 @@ class Regression(Number):
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Return the mean divergence of normal distributions of variance 1: [B, n] twice -> [B].
 
-        In that unit squared, as the squared loss is.
+        Its unit is `unit` squared, like that of the squared loss.
         """
         return tf.reduce_mean(objectives.gaussian_divergence(logits, others), -1)
 
@@ -195,7 +195,7 @@ class Regression(Number):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rate(Number):
-    """What heads of one logit share, which is the logarithm of the mean.
+    """The common base of heads with one logit, the logarithm of the mean.
 
     Attributes:
       prior: the mean, above 0, from which training starts, as bias.
@@ -218,11 +218,11 @@ class Rate(Number):
         return math.log(self.prior)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the rate, which from e^30 on grows along its tangent."""
+        """Return the rate, exp(logit); above e^30 it follows its tangent."""
         return objectives.poisson_rate(logits)
 
     def in_range(self, value: Any) -> Any:
-        """At least 0; fractions are rates over less than a unit of exposure."""
+        """Return True for numbers of at least 0. Fractions are rates over less exposure."""
         return value >= 0
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
@@ -232,7 +232,7 @@ class Rate(Number):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dispersion(Rate):
-    """A distribution by its mean, whose `deviance` is 0 for a perfect model.
+    """The common base of distributions with a `deviance`, which is 0 for a perfect model.
 
     B. Jørgensen, "Exponential Dispersion Models", 1987.
     """
@@ -244,25 +244,25 @@ class Dispersion(Rate):
         """Return the deviance of every example: [B], [B] -> [B]."""
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return those of every number, and the deviance."""
+        """Return the sums of `Number`, and the deviance."""
         logits, targets, weights = examples
-        # In float64: great terms cancel where a count is great and its rate right.
+        # In float64, as large terms cancel if a count is large and its rate is right.
         logits, targets = tf.cast(logits, tf.float64), tf.cast(targets, tf.float64)
         deviance = metrics.sum_weighted(self.deviance(logits, targets), weights)
         return {**super().sums(examples), "deviance": deviance}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return those of every number, and the mean deviance."""
+        """Return the metrics of `Number`, and the mean deviance."""
         deviance = metrics.ratio(sums["deviance"], sums["weight"])
         return {**super().summary(sums), "deviance": deviance}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Poisson(Dispersion):
-    """Counts: Poisson regression on the tower, with the logit as the log of the rate.
+    """Counts: Poisson regression on the tower. The logit is the logarithm of the rate.
 
-    `loss_i = rate - y log(rate)`, which leaves out the constant log(y!); `deviance` is 0 for a
-    perfect model. Predicts `value`, the rate, [B].
+    `loss_i = rate - y log(rate)`, without the constant log(y!); `deviance` is 0 for a perfect
+    model. Predicts `value`, the rate, [B].
     """
 
     def rule(self, dtype: Any) -> str:
@@ -287,12 +287,12 @@ class Poisson(Dispersion):
 class Tweedie(Dispersion):
     """Amounts that are often 0, such as claims: a compound of Poisson and gamma distributions.
 
-    `loss_i = r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` of the mean r, whose logarithm is the
-    logit, which leaves out terms of the label alone. The variance grows as r^p. Predicts `value`,
+    `loss_i = r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for the mean r, without terms of the
+    label alone. The logit is the logarithm of r, and the variance grows as r^p. Predicts `value`,
     the mean, [B].
 
     Attributes:
-      power: p in (1, 2); near 1 as for counts, near 2 as for gamma distributions.
+      power: p in (1, 2): near 1 like counts, near 2 like gamma distributions.
     """
 
     power: float = 1.5
@@ -318,18 +318,18 @@ class Tweedie(Dispersion):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WeightedLogistic(Rate):
-    """A time that was watched, 0 where nothing was: weighted logistic regression.
+    """A watch time, 0 if nothing was watched: weighted logistic regression.
 
-    `loss_i = t log(1 + e^-z) + n log(1 + e^z)`: positives weigh their time t, and n is 1 for
-    negatives. The odds e^z are what is predicted, `value`, [B], in the unit of the label. P.
-    Covington, J. Adams, E. Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys 2016.
-    In the paper negatives are the rows with a time of 0, so that the odds are the expected time
-    divided by the share of these rows: too large by a tenth where a tenth of the rows is watched.
-    With `negatives = "all"` every row is a negative once as well, and the odds are the expected
-    time itself.
+    `loss_i = t log(1 + e^-z) + n log(1 + e^z)`. Positives weigh their time t, and n is 1 for
+    negatives. Predicts the odds e^z as `value`, [B], in the unit of the label. P. Covington, J.
+    Adams, E. Sargin, "Deep Neural Networks for YouTube Recommendations", RecSys 2016. In the paper,
+    negatives are the rows with a time of 0. The odds are then the expected time divided by the
+    share of these rows: too large by a ninth if a tenth of the rows is watched. With
+    `negatives = "all"`, every row also counts as a negative once, and the odds are the expected
+    time.
 
     Attributes:
-      negatives: "unwatched", as in the paper, or "all".
+      negatives: the rows with n = 1: "unwatched", as in the paper, or "all".
     """
 
     negatives: str = "unwatched"

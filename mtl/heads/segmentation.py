@@ -2,7 +2,7 @@
 
 kind/heads.Segmentation.name = "kind"
 kind/heads.Segmentation.classes = ["sky", "floor", "wall"]
-kind/heads.Segmentation.ignored = 255                    # counts as missing, as -1 always does
+kind/heads.Segmentation.ignored = 255                    # counts as missing, like -1
 """
 
 import dataclasses
@@ -19,21 +19,22 @@ from mtl.heads import base, classes, dense, metrics, objectives, softmax
 class Segmentation(dense.Dense, classes.Classes):
     """Softmax regression at each place: `p = softmax(logits)`.
 
-    Labels are maps of class ids, int64 [H, W], or of names, string [H, W]. Predicts `class_id`
-    int64 [B, H, W], and `probabilities` [B, H, W, C] if asked for.
+    Labels are maps of class ids, int64 [H, W], or of class names, string [H, W]. Predicts
+    `class_id` int64 [B, H, W], and `probabilities` [B, H, W, C] if `predict_probabilities` is set.
 
-    `miou` is the mean over classes of `hits / (labelled + predicted - hits)`, the intersection over
-    the union of a class's places in the whole split (M. Everingham et al., "The PASCAL Visual
-    Object Classes Challenge", 2010; J. Long, E. Shelhamer, T. Darrell, arXiv:1411.4038). A class
-    that is neither labelled nor predicted anywhere is left out of the mean.
+    `miou` is the mean over classes of `hits / (labelled + predicted - hits)`: the intersection over
+    the union of the labelled and the predicted places of a class in the whole split (M. Everingham
+    et al., "The PASCAL Visual Object Classes Challenge", 2010; J. Long, E. Shelhamer, T. Darrell,
+    arXiv:1411.4038). The mean omits classes that are neither labelled nor predicted anywhere.
 
     Attributes:
-      ignored: a class id that counts as missing beside -1; None for none.
+      ignored: a class id that counts as missing, like -1; None for none.
       objective: the loss of a place; see `mtl.heads.softmax` for class weights, label smoothing and
-        focal loss. What counts the rows of classes, such as a margin, is refused.
-      predict_probabilities: whether predictions and exports hold the probability of each class at
-        each place, C times as much as the classes.
-      iou_limit: `iou/<class>` is reported for at most this many classes.
+        focal loss. Parts that need the rows of classes, such as margins, are refused.
+      predict_probabilities: True adds the probability of each class at each place to predictions
+        and exports, C times the size of the classes.
+      iou_limit: at most this many classes have an `iou/<class>` each in the metrics. With more
+        classes no `iou/<class>` is reported.
     """
 
     ignored: int | None = None
@@ -105,7 +106,7 @@ class Segmentation(dense.Dense, classes.Classes):
         return found
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
-        """Return the weight of the places by their class and the class predicted, [C, C]."""
+        """Return the weight of the places by labelled and predicted class, [C, C]."""
         logits, targets, weights = examples
         cells = targets * self.size + tf.argmax(logits, axis=-1)
         flat = tf.cast(tf.reshape(cells, [-1]), tf.int32)
@@ -113,7 +114,7 @@ class Segmentation(dense.Dense, classes.Classes):
         return {"confusion": tf.reshape(counts, [self.size, self.size])}
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Intersections over unions, and shares of the places."""
+        """Return intersections over unions, and shares of correct places."""
         confusion, weight = sums["confusion"], sums["weight"]
         hits, labelled = tf.linalg.diag_part(confusion), tf.reduce_sum(confusion, 1)
         ious = metrics.ratio(hits, labelled + tf.reduce_sum(confusion, 0) - hits)

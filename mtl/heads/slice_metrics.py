@@ -1,10 +1,10 @@
-"""Metrics of some rows of a split: those in which a field has a value.
+"""Metrics of slices: the rows of a split with a value of a field, or a number in a range.
 
 slices = {"country": ["DE", "US"], "age": [(None, 30), (30, None)]}
 slice_metrics.build_metrics(slices, heads, logits, features, labels)     # {"a/auc@country=DE": ...}
 
-The rows are cut out of logits and labels, so that what a head makes of them is what it makes of a
-split that holds no others. Heads that compare rows with each other, such as `Ranking`, have none.
+Heads see only the logits and labels of a slice's rows, as if the split had no other rows. Heads
+that compare rows with each other, such as `Ranking`, have no metrics of slices.
 """
 
 import math
@@ -27,13 +27,13 @@ def build_metrics(
 ) -> types.Metrics:
     """Build the metrics of each slice, {"<task>/<metric>@<field>=<value>": (value, update)}.
 
-    {task: [B, C]}, {field: [B, ...]} and {field: [B, ...]}. A metric without rows is NaN.
+    Logits {task: [B, C]}; features and labels {field: [B, ...]}. A metric without rows is NaN.
 
     Raises:
-      UserError: a field holds several values, or values of another type.
+      UserError: a field has several values, or values of another type.
     """
     found = {}
-    # A head that compares rows would compare those of the slice alone: of fewer, all rank higher.
+    # Heads that compare rows would rank fewer rows in a slice, so ranks would look better.
     apart = [head for head in heads if types.read_member(head, types.Head, "are_rows_apart")]
     fields, where = {**features, **labels}, "MultiTaskModel.slices"
     for one in slices_lib.list_slices(slices):
@@ -47,7 +47,7 @@ def build_metrics(
 
 
 def list_empty(slices: Mapping[str, Sequence[Any]], values: Mapping[str, float]) -> list[str]:
-    """Return the slices that held no labelled row of any task, by the metrics of an evaluation."""
+    """Return the names of slices without a labelled row of any task, from evaluated metrics."""
     names = [one.name for one in slices_lib.list_slices(slices)]
     return [name for name in names if _is_empty(name, values)]
 
@@ -64,7 +64,7 @@ def _of_slice(values: Mapping[str, float], metric: str, name: str) -> list[float
 
 
 def _are_present(field: str, heads: Sequence[types.Head], labels: types.Tensors) -> tf.Tensor:
-    """Return which labels are there, as the head sees it whose label this is."""
+    """Return which labels of a field are present, by the rules of the head that reads it."""
     own = [head for head in heads if isinstance(head, base.Labelled) and head.field == field]
     return own[0].are_present(labels[field]) if own else values.are_ids_present(labels[field])
 

@@ -1,8 +1,8 @@
-"""Slices of the rows: those in which a field has a value, or a number of a range.
+"""Slices of the rows: rows with a value of a field, or with a number in a range.
 
 given = {"country": ["DE", "US"], "age": [(None, 30), (30, None)]}
 [one.name for one in slices.list_slices(given)]        # ["country=DE", ..., "age=30.."]
-slices.find_first(given, features, "Binary.calibration_slices")     # [B], the number of each row's
+slices.find_first(given, features, "Binary.calibration_slices")     # [B], slice of each row
 """
 
 import math
@@ -19,19 +19,19 @@ _PAIR = "hold values, and pairs (from, to) of numbers or None"
 
 
 class Slice(NamedTuple):
-    """The rows with one value of a field, or with one of a range (from, to)."""
+    """The rows with a value of a field, or with a number in a range (from, to)."""
 
     field: str
     value: Any
 
     @property
     def is_range(self) -> bool:
-        """Whether it holds the rows from a number on, or below one, or both."""
+        """True if the slice is a range, with a lower end, an upper end or both."""
         return isinstance(self.value, (list, tuple))
 
     @property
     def name(self) -> str:
-        """What it is called, `age=30..40`."""
+        """The name of the slice, such as `age=30..40`."""
         if not self.is_range:
             return f"{self.field}={self.value}"
         low, high = ("" if end is None else f"{end:g}" for end in self.value)
@@ -44,7 +44,7 @@ def list_slices(given: Mapping[str, Sequence[Any]]) -> list[Slice]:
 
 
 def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
-    """Fail unless they are {field: values}."""
+    """Fail unless the slices are {field: values}."""
     checks.mapping(where, given, _RULE)
     for field, own in given.items():
         here = f"{where}[{field!r}]"
@@ -62,24 +62,24 @@ def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
 
 
 def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where: str) -> tf.Tensor:
-    """Return the first of S slices that each row is in, by its number, S for none: int32 [B].
+    """Return the index of the first of S slices with each row, or S for none: int32 [B].
 
     Raises:
-      UserError: as `find_rows`.
+      UserError: as in `find_rows`.
     """
     rows = [find_rows(fields, one, where) for one in list_slices(given)]
-    # No two are equal, of which argmax might take either.
+    # All ranks differ, as argmax may choose any of equal ones.
     ranks = tf.range(len(rows) + 1, 0, -1)
     are_in = tf.stack([*rows, tf.ones_like(rows[0])], axis=-1)
     return tf.argmax(tf.where(are_in, ranks, 0), axis=-1, output_type=tf.int32)
 
 
 def find_rows(fields: types.Tensors, one: Slice, where: str) -> tf.Tensor:
-    """Return which rows are in a slice, {field: [B]} -> bool [B].
+    """Return True for each row in a slice, {field: [B]} -> bool [B].
 
     Raises:
-      UserError: the field holds several values, or values of another type; `where` names the
-        setting that holds the slice.
+      UserError: the field has several values, or values of another type. The error names `where`,
+        the setting with the slice.
     """
     field, value, given = one.field, one.value, fields[one.field]
     where = f"{where}[{field!r}]"
@@ -91,8 +91,8 @@ def find_rows(fields: types.Tensors, one: Slice, where: str) -> tf.Tensor:
     is_number = given.dtype.is_floating or given.dtype.is_integer
     checks.require(is_number, where, "be a field of numbers", given.dtype.name)
     low, high = value
-    # The ends as the field holds them: 0.7 of 32 bits is another number than that of 64.
+    # Ends take the type of the field: 0.7 as float32 and 0.7 as float64 are different numbers.
     kind = given.dtype if given.dtype.is_floating else tf.float64
     numbers = tf.cast(given, kind)
-    from_low = numbers >= tf.constant(-math.inf if low is None else low, kind)  # NaN is in none.
+    from_low = numbers >= tf.constant(-math.inf if low is None else low, kind)  # False for NaN.
     return from_low & (numbers < tf.constant(math.inf if high is None else high, kind))

@@ -1,14 +1,14 @@
-"""Many equal heads in one set of ops: losses and metrics of [B, T], in place of T times [B].
+"""Many equal heads in shared ops: losses and metrics of [B, T] instead of T times [B].
 
 losses = together.compute_losses(heads, logits, labels)          # {task: scalar}
 weights = together.sum_label_weights(heads, labels)          # {task: scalar}
 metrics = together.build_metrics(heads, logits, labels)       # {"<task>/<metric>": (value, update)}
 predictions = together.build_predictions(heads, logits)       # {"<task>/<prediction>": [B, ...]}
 
-Binary heads that differ in nothing but their names and labels are built together, from `FROM` of
-them on: sums over a batch then come in another order, and may round differently. Predictions are
-built together if variables are stacks. All other heads are built one by one. What a task is called,
-and what it has of its own, is the same either way.
+At least `FROM` binary heads that differ only in names and labels are built together. Sums over a
+batch then have another order and may round differently. Predictions are built together if variables
+are stacks. All other heads are built one by one. Names of tasks, variables, metrics and predictions
+are the same either way.
 """
 
 import dataclasses
@@ -31,16 +31,16 @@ def build_logits(
     towers: types.Tensors,
     build: Callable[[types.Head, tf.Tensor], tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """Compute the logits, in stacks of variables where these are allowed.
+    """Compute the logits, with stacked variables if stacks are allowed.
 
-    {task: [B, H]} -> {task: [B, C]}, in the order of the heads; `build` builds one by itself.
+    {task: [B, H]} -> {task: [B, C]}, in the order of the heads. `build` builds a single head.
     """
     stacked = [part for part in _parts(heads) if isinstance(part, Alike) and part.is_stacked]
     of_stacks = {head.name for part in stacked for head in part.heads}
     found, seeds = {}, {}
     for head in heads:
         if head.name in of_stacks:
-            # In the order in which heads that are built one by one draw theirs.
+            # Draw seeds in the order of the heads, as if they were built one by one.
             (seeds[head.name],) = stacks.draw_seeds(1)
         else:
             found[head.name] = build(head, towers[head.name])
@@ -115,8 +115,8 @@ def build_export_outputs(
 ) -> dict[str, dict[str, Any]]:
     """Build the outputs of an export.
 
-    {task: [B, C]} and what `build_predictions` returns -> {task: {kind: output}}, where the kinds
-    are those of `Head.export_outputs`.
+    Logits {task: [B, C]} and the result of `build_predictions` -> {task: {kind: output}}, with the
+    kinds of `Head.export_outputs`.
     """
     found: dict[str, dict[str, Any]] = {}
     for part in _parts(heads):
@@ -131,15 +131,16 @@ def build_export_outputs(
 def sum_average_losses(
     metrics: types.Metrics, label_weights: types.Tensors
 ) -> tuple[tf.Tensor, tf.Operation]:
-    """Sum the tasks' average losses, 0 for a task without labels; any other NaN stays one.
+    """Sum the average losses of the tasks. A task without labels adds 0, any other NaN stays.
 
-    {"<task>/average_loss": (value, update), ...} and {task: the sum of its weights}.
+    {"<task>/average_loss": (value, update), ...} and {task: the sum of its weights} -> (sum,
+    update).
     """
     weights = tf.stack(list(label_weights.values()))
     total, update = metrics_lib.stream_sums({"weights": weights}, lambda sums: sums)["weights"]
     found = [metrics[f"{task}/average_loss"] for task in label_weights]
     losses = tf.stack([value for value, _ in found])
-    # A head that ranks may find in no batch what it finds in all of them together.
+    # A ranking head may find groups in all batches together, but in no single batch.
     counted = [metrics.get(f"{task}/nan_predictions") for task in label_weights]
     has_nan = tf.stack([tf.constant(0.0) if one is None else one[0] for one in counted]) > 0
     is_absent = tf.math.is_nan(losses) & (total <= 0) & ~has_nan
@@ -149,17 +150,17 @@ def sum_average_losses(
 
 @dataclasses.dataclass(frozen=True)
 class Alike:
-    """T heads with the same settings, each with a label field of its own.
+    """T heads with the same settings but different names and label fields.
 
     Attributes:
-      heads: T, of which the first speaks for all.
+      heads: the T heads. The settings of the first one hold for all.
     """
 
     heads: Sequence[binary.Binary]
 
     @property
     def is_stacked(self) -> bool:
-        """Whether their variables are to be stacks."""
+        """True if the variables of the heads are stacked."""
         return self.heads[0].trainable and stacks.are_stacked(len(self.heads))
 
     def logits(self, towers: types.Tensors, seeds: Mapping[str, stacks.Seed]) -> types.Tensors:
@@ -174,7 +175,7 @@ class Alike:
         return dict(zip(names, tf.unstack(made, len(names), axis=1), strict=True))
 
     def each(self, vector: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Turn [T] into {task: scalar}."""
+        """Split [T] into {task: scalar}."""
         return dict(zip([head.name for head in self.heads], tf.unstack(vector), strict=True))
 
     def predictions(self, logits: types.Tensors) -> dict[str, types.Tensors]:
@@ -205,12 +206,12 @@ class Alike:
         }
 
     def _columns(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Turn [B, T, ...] into {task: [B, ...]}."""
+        """Split [B, T, ...] into {task: [B, ...]}."""
         each = tf.unstack(values, len(self.heads), axis=1)
         return dict(zip([head.name for head in self.heads], each, strict=True))
 
     def targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Turn {field: [B]} into [B, T] and [B, T]; fails when run on a label out of range."""
+        """Return targets and weights, [B, T] each. When run, fail on a label out of range."""
         first = self.heads[0]
         label = tf.stack([head.label_of(labels) for head in self.heads], axis=1)
         targets, present, valid = first.parsed(label)
@@ -226,11 +227,11 @@ class Alike:
         return types.LossInputs(tf.where(weights > 0, self._logits(logits), 0.0), targets, weights)
 
     def _logits(self, logits: types.Tensors) -> tf.Tensor:
-        # The gradient of a stack is one op, that of a concatenation some for each part.
+        # The gradient of tf.stack is one op; a concatenation has several for each part.
         return tf.squeeze(tf.stack([logits[head.name] for head in self.heads], axis=1), axis=2)
 
     def _stacked(self, logits: types.Tensors) -> tf.Tensor:
-        """Return the logits as they were before they were cut: {task: [B, 1]} -> [B, T, 1]."""
+        """Return the stacked logits from before they were split: {task: [B, 1]} -> [B, T, 1]."""
         return stacked.stack_parts([logits[head.name] for head in self.heads])
 
     def loss(self, logits: types.Tensors, labels: types.Tensors) -> tf.Tensor:
@@ -270,7 +271,7 @@ class Alike:
 
 
 def _parts(heads: Sequence[types.Head]) -> list[Any]:
-    """Return the groups of equal heads, and the heads that are not in one."""
+    """Return the groups of equal heads, and all other heads."""
     if len(heads) < FROM:
         return list(heads)
     kinds: dict[Any, list[types.Head]] = {}
@@ -278,17 +279,17 @@ def _parts(heads: Sequence[types.Head]) -> list[Any]:
         kinds.setdefault(_kind(head), []).append(head)
     parts: list[Any] = []
     for kind, alike in kinds.items():
-        # What has a kind is Binary.
+        # Only Binary heads have a kind.
         are_many = kind and len(alike) >= FROM
         parts += [Alike(cast(list[binary.Binary], alike))] if are_many else alike
     return parts
 
 
 def _kind(head: types.Head) -> str | None:
-    """Return what equal heads have in common; None where a head is built by itself."""
+    """Return a text that equal heads share, or None if a head is built alone."""
     if type(head) is not binary.Binary:  # Another class may compute anything.
         return None
-    # Rows of a space or of a group, and what calibrates, belong to one head alone.
+    # Only the code for a single head handles sample spaces, groups and calibrations.
     is_calibrated = head.knots or head.calibration_slices
     if head.within is not None or head.group is not None or is_calibrated:
         return None

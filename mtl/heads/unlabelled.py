@@ -1,4 +1,4 @@
-"""What heads without a label share: every row counts 1, and nothing in the data can be wrong."""
+"""The common base of heads without a label: every row weighs 1, and no label can be wrong."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ class Unlabelled(types.Head):
     """A head that only predicts."""
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the number of rows, which any field tells; 1 where there is no field."""
+        """Return the number of rows of any label field, or 1 without label fields."""
         return tf.cast(types.count_rows(labels), tf.float32) if labels else tf.constant(1.0)
 
     def check(self, labels: Mapping[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""An amount that most rows do not have, and whose few large values make up most of its sum.
+"""An amount that is 0 for most rows, while a few large values make up most of the sum.
 
 revenue/heads.ZeroInflatedLogNormal.name = "revenue"
 """
@@ -13,26 +13,26 @@ import tensorflow as tf
 from mtl import checks, types
 from mtl.heads import base, metrics, objectives, ranking, regression
 
-# exp of more would leave float32.
+# Larger exponents overflow float32.
 _MAX_LOG = 80.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZeroInflatedLogNormal(regression.Number):
-    """Customer value (ZILN): whether an amount is above 0, and a log-normal distribution if it is.
+    """Customer value (ZILN): the chance of an amount above 0, and a log-normal distribution of it.
 
-    `loss_i = CE(p, [y > 0]) - [y > 0] log LN(y; mu, s^2)`, with `p = sigmoid(a)`, `mu = b` and
-    `s = f + softplus(c)` of logits (a, b, c) and the floor f; in nats. X. Wang, T. Liu and J. Miao,
-    "A Deep Probabilistic Model for Customer Lifetime Value Prediction", 2019, arXiv:1912.07753;
-    there s has no floor, and the likelihood of equal amounts grows without bound.
+    `loss_i = CE(p, [y > 0]) - [y > 0] log LN(y; mu, s^2)` in nats, with `p = sigmoid(a)`, `mu = b`
+    and `s = f + softplus(c)` for logits (a, b, c) and the floor f. X. Wang, T. Liu and J. Miao, "A
+    Deep Probabilistic Model for Customer Lifetime Value Prediction", 2019, arXiv:1912.07753. There,
+    s has no floor, and the likelihood of equal amounts grows without bound.
 
-    Predicts `value`, the mean `p exp(mu + s^2 / 2)`, `positive_probability` p, and `log_mean` and
-    `log_scale`, mu and s, [B] each. `positive_auc` says how well p ranks amounts above 0.
+    Predicts `value`, the mean `p exp(mu + s^2 / 2)`; `positive_probability`, p; `log_mean`, mu; and
+    `log_scale`, s; [B] each. `positive_auc` says how well p ranks amounts above 0.
 
     Attributes:
-      min_scale: f, above 0.
+      min_scale: f, the least scale of the log amounts, above 0.
       prior: the share of rows above 0, between 0 and 1, from which training starts, as bias.
-      prior_value: the typical amount, above 0, of those above 0, from which training starts.
+      prior_value: the typical positive amount, above 0, from which training starts, as bias.
     """
 
     min_scale: float = 0.01
@@ -53,12 +53,12 @@ class ZeroInflatedLogNormal(regression.Number):
         checks.positive(self._where("prior_value"), self.prior_value)
 
     def initial_bias(self) -> list[float]:
-        """Return the prior's logit, the log of the typical amount, and a scale of 1."""
+        """Return the prior's logit, the log of the typical amount, and the logit of the scale 1."""
         scale = max(1.0 - self.min_scale, self.min_scale)
         return [base.logit(self.prior), math.log(self.prior_value), math.log(math.expm1(scale))]
 
     def in_range(self, value: Any) -> Any:
-        """At least 0."""
+        """Return True if the amount is at least 0."""
         return value >= 0
 
     def rule(self, dtype: Any) -> str:
@@ -67,18 +67,18 @@ class ZeroInflatedLogNormal(regression.Number):
         return "be a finite amount of at least 0"
 
     def _split(self, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return the logit of an amount above 0, mu and s, [B, 3] -> [B] each."""
+        """Return the logit of an amount above 0, mu and s: [B, 3] -> [B] each."""
         positive, mean, scale = tf.unstack(logits, axis=-1)
         return positive, mean, self.min_scale + tf.math.softplus(scale)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
-        """Return the mean, [B, 3] -> [B]; at most exp(80)."""
+        """Return the mean, at most exp(80): [B, 3] -> [B]."""
         positive, mean, scale = self._split(logits)
         log_value = mean + 0.5 * scale**2 - tf.math.softplus(-positive)
         return tf.exp(tf.minimum(log_value, _MAX_LOG))
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict from logits, [B, 3] -> what the class says, float32 [B]."""
+        """Predict from logits [B, 3]: float32 [B] each, as the docstring of the class lists."""
         positive, mean, scale = self._split(logits)
         return {
             "value": self.value(logits),
@@ -91,7 +91,7 @@ class ZeroInflatedLogNormal(regression.Number):
         """Compute the loss of every example: [B, 3], [B] -> [B]."""
         positive, mean, scale = self._split(logits)
         is_positive = targets > 0
-        # The logarithm before the cast: an amount may be too small for 32 bits.
+        # Take the logarithm before the cast, as float32 would round tiny amounts to 0.
         logs = tf.cast(
             tf.math.log(tf.where(is_positive, targets, tf.ones_like(targets))), mean.dtype
         )
@@ -101,7 +101,7 @@ class ZeroInflatedLogNormal(regression.Number):
         return objectives.binary_cross_entropy(positive, positives) + positives * (logs - density)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor | metrics.Total]:
-        """Return those of every number, and the logits by whether the amount is above 0."""
+        """Return the sums of `Number`, and the logits of amounts above 0 and of 0."""
         logits, targets, weights = examples
         is_positive = tf.cast(targets > 0, weights.dtype)
         scores = ranking.stream_scores(
@@ -110,7 +110,7 @@ class ZeroInflatedLogNormal(regression.Number):
         return {**super().sums(examples), "scores": scores}
 
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Return those of every number, and the AUC of amounts above 0."""
+        """Return the metrics of `Number`, and the AUC of amounts above 0."""
         area, bound = ranking.compute_auc(sums["scores"])
         found = {"positive_auc": area[0], f"positive_auc{ranking.BOUND}": bound[0]}
         return {**super().summary(sums), **found}

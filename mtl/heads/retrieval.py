@@ -24,57 +24,59 @@ from mtl.spec import literals
 
 tf1 = tf.compat.v1
 
-# Queries that are compared with all items at once.
+# How many queries are compared with all items at once.
 _TOGETHER = 256
-# What an expected number of rows is at least, so that it has a logarithm.
+# The least expected number of rows, as 0 has no logarithm.
 _LEAST = 1e-20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Retrieval(base.Labelled):
-    """Vectors q of queries and v of items, `score = q v / |q| |v|`; has no layer of its own.
+    """Vectors q of queries and v of items, `score = q v / |q| |v|`. The head has no layer.
 
-    The tower is [q, v], as `networks.TwoTower` makes it. With s = score / temperature, and among
-    the rows j of the batch with a label above 0:
+    The tower is [q, v], the output of `networks.TwoTower`. With s = score / temperature, and sums
+    over the rows j of the batch with a label above 0, row i has the loss:
 
         loss_i = -log(exp(s_ii - log Q_i) / sum_j exp(s_ij - log Q_j))
 
-    and the loss is the weighted mean over these rows. Q_j is the share of item j among such rows of
-    the training split. A popular item is a negative more often; without Q it would be pushed down
-    for that. X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
-    Recommendations", RecSys 2019, where Q is estimated as the stream goes by. A row j of the item
-    of i, or of its query, is no negative: it is left out of the sum.
+    The loss is the weighted mean over these rows. Q_j is the share of item j among the rows with a
+    label above 0 in the training split. Without Q, the loss would push popular items down, as they
+    are negatives more often. X. Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large
+    Corpus Item Recommendations", RecSys 2019, estimates Q from the stream of batches. The sum omits
+    other rows with the item or the query of row i.
 
-    With `negatives`, N items j that are drawn with probabilities P_j are in the sum as well, unless
-    they are the item of i. Where n rows of the batch count, n Q_j + N P_j then takes the place of
-    Q_j: how often j is among all of them in the mean. J. Yang et al., "Mixed Negative Sampling for
-    Learning Two-tower Neural Networks in Recommendations", WWW 2020 companion, where P is uniform.
+    With `negatives`, the sum also has N items j, drawn with probabilities P_j, except the item of
+    i. If n rows of the batch count, n Q_j + N P_j replaces Q_j: the expected number of times that j
+    is in the sum. J. Yang et al., "Mixed Negative Sampling for Learning Two-tower Neural Networks
+    in Recommendations", WWW 2020 companion, with uniform P.
 
-    A slice (`Run.micro_batches`) or a replica takes negatives of its own rows alone, and its share
-    of the drawn items: the loss is then one of fewer negatives.
+    A slice (`Run.micro_batches`) or a replica uses only its rows and its share of the drawn items
+    as negatives. So more slices or replicas mean fewer negatives.
 
-    Metrics rank the item of each such row among all different items of such rows of the split,
-    whose number is `ranked_items`: an item that nobody chose there is no candidate.
-    `recall_at_<k>` is the share of rows whose item is among the first k, `mrr` the mean of 1 / its
-    rank, and `average_loss` the cross entropy with these items as negatives and no Q. They keep
-    both vectors of every such row. An item whose features vary from row to row has the mean of its
-    vectors, of length 1 again if they are normalised.
+    Metrics rank the item of each row with a label above 0 among all different items of such rows in
+    the split. `ranked_items` is the number of these items; items that nobody chose are not
+    candidates. `recall_at_<k>` is the share of rows with their item among the first k, and `mrr` is
+    the mean of 1 / its rank. `average_loss` is the cross entropy with these items as negatives,
+    without Q. The metrics store both vectors of every such row. If the features of an item vary,
+    its vector is the mean over its rows, normalized again if `normalizes` is set.
 
     Predicts `query` [B, D], `item` [B, D] and `score` [B].
 
     Attributes:
-      item: the label field with the item, int64 or string; needed where the label is above 0.
-      query: the label field with the query, such as a user, whose other items are no negatives;
-        None looks at items alone.
-      temperature: above 0; smaller ones look at the hardest negatives.
-      normalizes: whether vectors are divided by their length.
-      corrects_popularity: whether `log Q` is subtracted.
-      frequency: estimates Q as batches go by, where the training split does not tell it: the
-        probability that an item is in a batch, as a row of it or drawn. None counts the split.
-      negatives: draws items of the training split beside those of the batch; None draws none.
-      cutoffs: the k of `recall_at_<k>`.
-      item_counts: {item: its rows of a label above 0 in the training split}; counted before the
-        first step by default.
+      item: the label field with the item, int64 or string. Rows with a label above 0 need it.
+      query: the label field with the query, such as a user. The other items of a query are not its
+        negatives. With None, queries are unknown and every other item is a negative.
+      temperature: the temperature of the softmax, above 0. Smaller values focus on the hardest
+        negatives.
+      normalizes: True divides vectors by their length.
+      corrects_popularity: True subtracts `log Q`.
+      frequency: estimates Q from the batches, if the training split cannot be counted. Q is then
+        the probability that a batch has the item, as a row or as a drawn item. None counts the
+        split.
+      negatives: draws items of the training split as additional negatives; None draws none.
+      cutoffs: the ranks k of the metrics `recall_at_<k>`.
+      item_counts: {item: the number of its rows with a label above 0 in the training split}. By
+        default they are counted before the first step.
     """
 
     item: str
@@ -121,7 +123,7 @@ class Retrieval(base.Labelled):
             self._is_a("negatives", drawn_items.DrawnItems, rule)
 
     def accumulators(self) -> dict[str, Any]:
-        """Return what counts the items, where Q is asked for and not given, and those to draw."""
+        """Return a counter of the items, if Q needs it, and one for the items to draw."""
         drawn = self.negatives.accumulators(self.name, self.item) if self.negatives else {}
         if not self._counts_items:
             return drawn
@@ -138,7 +140,7 @@ class Retrieval(base.Labelled):
         return f"items/{self.name}"
 
     def fitted(self, statistics: types.Statistics) -> "Retrieval":
-        """Return the head with the counts of the items."""
+        """Return the head with the counted items."""
         found: dict[str, Any] = {}
         if self._counts_items:
             entry = statistics.for_column(self._counts_name)
@@ -148,7 +150,7 @@ class Retrieval(base.Labelled):
         return dataclasses.replace(self, **found)
 
     def check_model(self, model: Any) -> None:
-        """Fail if a network of ours mixes the columns of the queries and items to compare."""
+        """Fail if a network of mtl mixes the columns of queries and items."""
         if not type(model.network).__module__.startswith("mtl."):
             return
         trunk, tower = (getattr(model.network, name, None) for name in ("trunk", "tower"))
@@ -169,7 +171,7 @@ class Retrieval(base.Labelled):
         trunk: networks.TwoTower,
         columns: Mapping[str, Sequence[str]],
     ) -> None:
-        """Fail unless every feature of an item is drawn with it."""
+        """Fail unless every feature of the item columns is drawn with the item."""
         of_item = fields_lib.choose_columns("TwoTower.item_columns", trunk.item_columns, columns)
         where, drawn = f"DrawnItems.features of task {self.name!r}", list(negatives.features)
         for field in (field for fields in of_item.values() for field in fields):
@@ -177,25 +179,25 @@ class Retrieval(base.Labelled):
             checks.require(field in drawn, where, rule, drawn)
 
     def check_fields(self, spec: spec_lib.Spec) -> None:
-        """Fail unless there are the features of the items that are drawn."""
+        """Fail unless the specification has the features of the drawn items."""
         if self.negatives is not None:
             self.negatives.check(spec)
 
     @property
     def rows_added(self) -> int:
-        """How many items are drawn for a batch."""
+        """The number of items that are drawn for a batch."""
         return self.negatives.num if self.negatives else 0
 
     def add_rows(
         self, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: types.Reading
     ) -> tf.data.Dataset:
-        """Return the batches of training with rows of drawn items, if `negatives` draws some."""
+        """Return the training batches with rows of drawn items, if `negatives` is set."""
         if self.negatives is None:
             return batches
         return self.negatives.append(self.name, batches, spec, reading)
 
     def see_batch(self, labels: types.Tensors) -> types.Tensors:
-        """Return the labels with log Q of each row, where `frequency` estimates it: see `Head`."""
+        """Return the labels with log Q of each row, if `frequency` is set; see `Head`."""
         if self.frequency is None:
             return labels
         counts = self._row_weights(labels) > 0
@@ -209,23 +211,23 @@ class Retrieval(base.Labelled):
         return f"{self.name}/log_frequency"
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B] -> 1.0 above 0 and else 0.0, and which of them are present."""
+        """Parse labels: [B] -> 1.0 if above 0, else 0.0, and which of them are present."""
         present = self.are_present(label)
         given = tf.where(present, tf.cast(label, tf.float32), 0.0)
         valid = (given >= 0) & tf.math.is_finite(given)
         return self.checked(tf.cast(given > 0, tf.float32), valid, label, self.rule(None)), present
 
     def accepts(self, value: Any) -> bool:
-        """Return whether the value is a number of at least 0."""
+        """Return True if the value is a finite number of at least 0."""
         return 0 <= value < math.inf
 
     def rule(self, dtype: Any) -> str:
-        """Return that a label is a number of at least 0."""
+        """Return that a label must be a finite number of at least 0."""
         del dtype
         return "be a finite number of at least 0"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return what is wrong with the label, weight, item or query of one record, or None."""
+        """Return an error about the label, weight, item or query of one record, or None."""
         found = super().check(labels)
         given = values.flatten_values(labels.get(self.field, []))
         if found or not any(value > 0 for value in self.find_present(given)):
@@ -234,10 +236,10 @@ class Retrieval(base.Labelled):
         return next(filter(None, (groups.check_key(self, key, labels) for key in keys)), None)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Return the tower [B, 2 D], with both vectors of length 1 if they are normalised.
+        """Return the tower [B, 2 D], with both vectors scaled to length 1 if `normalizes` is set.
 
         Raises:
-          UserError: it is not made of two vectors of one width.
+          UserError: the tower does not consist of two vectors of the same width.
         """
         where, rule = f"the tower of head {self.name!r}", "hold two vectors, as of TwoTower"
         checks.require(tower.shape[1] % 2 == 0, where, rule, tuple(tower.shape))
@@ -249,13 +251,14 @@ class Retrieval(base.Labelled):
         """Compute the loss: [B, 2 D] and {field: [B]} -> a scalar.
 
         Raises:
-          InvalidArgumentError: when run, on a label or a weight out of range, or without an item.
+          InvalidArgumentError: when run, if a label or weight is out of range or an item is
+            missing.
         """
         rows = self._rows(logits, labels)
         counts = rows.weights > 0
         scores = tf.matmul(rows.queries, rows.items, transpose_b=True) / self.temperature
         if self.frequency is not None:
-            # What a step has seen of its whole batch; an evaluation sees none.
+            # Labels of training have log Q of the whole batch; in an evaluation they lack it.
             scores -= labels.get(self._frequency_field, 0.0)
         elif self.corrects_popularity:
             scores -= self._log_share(labels, counts, rows.is_drawn)
@@ -265,7 +268,7 @@ class Retrieval(base.Labelled):
         if self.query is not None:
             queries = groups.read_keys(self, self.query, labels, counts)
             is_other &= tf.not_equal(queries[:, tf.newaxis], queries) | rows.is_drawn
-        # Not the least number, whose exponential has a gradient of its own where all rows are out.
+        # Not the least float, whose exponential gets a gradient if all rows are out.
         scores = tf.where(is_own | is_other, scores, -1e9)
         losses = tf.reduce_logsumexp(scores, 1) - tf.linalg.diag_part(scores)
         return objectives.weighted_mean(losses, rows.weights)
@@ -273,9 +276,9 @@ class Retrieval(base.Labelled):
     def _log_share(
         self, labels: types.Tensors, counts: tf.Tensor, is_drawn: tf.Tensor
     ) -> tf.Tensor:
-        """Return log Q of each row's item, or log(n Q + N P) where items are drawn, [B].
+        """Return log Q of each row's item, or log(n Q + N P) if items are drawn, [B].
 
-        Items that were not counted are taken for items that were seen once.
+        Items that were not counted are treated as counted once.
         """
         if self.item_counts is None:
             fix = "Set item_counts, or train: they are counted before the first step."
@@ -288,7 +291,7 @@ class Retrieval(base.Labelled):
         if drawn is None:
             return self._look_up(items, names, np.log(numbers) - total, -total)
         items = tf.where(is_drawn, drawn, items)
-        # Items are drawn by a head that is fitted.
+        # Only a fitted head has drawn items, so the shares are known.
         shares = cast(Mapping, cast(drawn_items.DrawnItems, self.negatives).shares)
         expected = tf.add_n(
             [
@@ -304,9 +307,9 @@ class Retrieval(base.Labelled):
     def _look_up(
         self, items: tf.Tensor, names: Sequence[Any], numbers: Any, default: float
     ) -> tf.Tensor:
-        """Return the number of each item by its name, [B]."""
+        """Look up the number of each item by its name, [B]; `default` for unknown items."""
         known = values.as_held(items, names, self._where("item_counts"), f"label {self.item!r}")
-        with tf.init_scope():  # A table cannot be made within the body of a training loop.
+        with tf.init_scope():  # Tables cannot be created in the body of a training loop.
             entries = tf.lookup.KeyValueTensorInitializer(
                 tf.constant(known, items.dtype), tf.constant(numbers, tf.float32)
             )
@@ -314,16 +317,16 @@ class Retrieval(base.Labelled):
         return table.lookup(items)
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
-        """Sum the weights of the rows of a label above 0: {field: [B]} -> a scalar."""
+        """Sum the weights of the rows with a label above 0: {field: [B]} -> a scalar."""
         return tf.reduce_sum(self._row_weights(labels))
 
     def _row_weights(self, labels: types.Tensors) -> tf.Tensor:
-        """Return the weights of the rows of a label above 0, and 0 elsewhere."""
+        """Return the weights of the rows, [B]: 0 unless the label is above 0."""
         targets, present = self.targets(self.label_of(labels))
         return self.weights(labels, present) * targets
 
     def _read_items(self, labels: types.Tensors, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the keys of the items of all rows, and which rows hold an item that was drawn."""
+        """Return the keys of the items of all rows, and which rows hold a drawn item."""
         keys = groups.read_keys(self, self.item, labels, counts)
         field = drawn_items.drawn_field(self.name)
         if field not in labels:
@@ -368,16 +371,16 @@ class Retrieval(base.Labelled):
 
 @dataclasses.dataclass(kw_only=True)
 class ItemCounts:
-    """An accumulator of the items of rows with a label above 0.
+    """An accumulator that counts the items of rows with a label above 0.
 
     Attributes:
-      label, item: the fields.
-      missing: the labels that do not count.
+      label, item: the names of the label fields.
+      missing: label values that mark a missing label.
     """
 
     label: str
     item: str
-    # Not in the repr, by which a run tells whether its statistics are as they were.
+    # Not in the repr, which a run compares to decide if its statistics are up to date.
     missing: Sequence[Any] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self):
@@ -405,7 +408,7 @@ class ItemCounts:
 class _Rows:
     """Rows of a batch: [B] int64, [B, D], [B, D], [B] and [B] bool.
 
-    Weights are 0 where a row does not count, and vectors as well, but for items that were drawn.
+    Weights are 0 if a row does not count. Vectors are then also 0, except for drawn items.
     """
 
     keys: tf.Tensor
@@ -416,7 +419,7 @@ class _Rows:
 
 
 class AllItems:
-    """The rows that count, for their ranks among all different items: a `metrics.Total`."""
+    """A total of the rows that count, which ranks their items among all different items."""
 
     def __init__(self, rows: _Rows, temperature: float, cutoffs: Sequence[int], normalizes: bool):
         self._temperature, self._cutoffs = temperature, cutoffs
@@ -429,9 +432,9 @@ class AllItems:
         self.state = buffers.rows_state(2 * self._width + 1)
 
     def _average(self, vectors: tf.Tensor, own: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
-        """Return the mean vector of each item, [N, D], which the order of the rows does not change.
+        """Return the mean vector of each item, [N, D], the same for any order of the rows.
 
-        The mean of equal vectors is theirs to the bit.
+        The mean of equal vectors is exactly that vector.
         """
         least, most = (
             function(vectors, own, num)
@@ -447,7 +450,7 @@ class AllItems:
         return buffers.append(state, self._keys, self._vectors)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> dict[str, tf.Tensor]:
-        """Return the metrics; of a split without such rows they are NaN."""
+        """Return the metrics; NaN if no row counts."""
         keys, rows = buffers.read_all(replicas)
         queries, items, weights = tf.split(rows, [self._width, self._width, 1], 1)
         weights = tf.cast(weights[:, 0], tf.float64)
@@ -475,7 +478,7 @@ class AllItems:
     def _measure(self, scores: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
         """Return the loss, 1 / rank and the recalls of each row, float64 [2 + K, n].
 
-        Items of equal scores are in no order: the mean over all orders.
+        Items with equal scores have no order: values are means over all orders.
         """
         mine = tf.gather(scores, own, batch_dims=1)[:, tf.newaxis]
         above = tf.reduce_sum(tf.cast(scores > mine, tf.float64), 1)

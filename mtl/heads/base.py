@@ -3,7 +3,7 @@
 income/heads.Binary.name = "income"           # the task
 income/heads.Binary.label = "income_bracket"  # the field; the name of the task by default
 income/heads.Binary.weight = "fnlwgt"         # a label field that weighs the examples
-order/heads.Binary.within = "click"           # rows count where label click is 1
+order/heads.Binary.within = "click"           # only rows with label click 1 count
 """
 
 import dataclasses
@@ -103,14 +103,14 @@ class Labelled(types.Head):
         return 0.0
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels [B, ...] into targets and whether each is present, [B] or [B, n].
+        """Parse labels [B, ...] into targets and a mask of present labels, [B] or [B, n].
 
         Labels out of range fail through `checked`, when run.
         """
         raise NotImplementedError
 
     def accepts(self, value: Any) -> bool:
-        """Return True if one Python value, which is not missing, is a label of this task."""
+        """Return True if a Python value, not a missing one, is a label of this task."""
         raise NotImplementedError
 
     def rule(self, dtype: Any) -> str:
@@ -209,7 +209,7 @@ class Labelled(types.Head):
         return f"head {self.name!r}: label {field!r} must {rule}, got"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the label or weight of one record (Python values), or None."""
+        """Return an error about the label or weight of a record (Python values), or None."""
         given = values.flatten_values(labels.get(self.field, []))
         present = self.find_present(given)
         weight = self.weight or ""  # No field has this name.
@@ -232,16 +232,16 @@ class Labelled(types.Head):
         return f". If it marks a missing label, set {type(self).__name__}.missing = [-1]"
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Return the label values of one record that are present."""
+        """Return the label values of a record that are present."""
         return [value for value in given if not self.is_missing(value)]
 
     def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
-        """Return True if the label of one record counts, apart from its weight."""
+        """Return True if the label of a record counts, apart from its weight."""
         del labels
         return is_present
 
     def criterion(self, given: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
-        """Return the check for each label value of one record, and its rule for errors."""
+        """Return the check for each label value of a record, and its rule for errors."""
         return self.accepts, self.rule(type(given[0]) if given else None)
 
 
@@ -280,11 +280,11 @@ class Base(Labelled):
     # Subclasses define these members.
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return which targets are outcomes. Outcomes occur only within the space."""
+        """Return a mask of the targets that are outcomes. Outcomes occur only within the space."""
         return tf.zeros_like(targets, tf.bool)
 
     def is_outcome(self, value: Any) -> bool:
-        """Return True if one Python value, which is not missing, is an outcome."""
+        """Return True if a Python value, not a missing one, is an outcome."""
         del value
         return False
 
@@ -388,7 +388,7 @@ class Base(Labelled):
     def _confine(
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the targets, and which of them count inside of the space."""
+        """Return the targets, and a mask of those that count, by their place in the space."""
         del outside
         return targets, present & inside
 
@@ -401,7 +401,7 @@ class Base(Labelled):
         return f"tell of no outcome unless {self._space.rule}"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the label or weight of one record (Python values), or None."""
+        """Return an error about the label or weight of a record (Python values), or None."""
         found = super().check(labels)
         if found or self.within is None or self._space.place(labels) is not False:
             return found
@@ -411,7 +411,7 @@ class Base(Labelled):
         return None
 
     def is_counted(self, is_present: bool, labels: Mapping[str, Any]) -> bool:
-        """Return True if the label of one record counts, apart from its weight."""
+        """Return True if the label of a record counts, apart from its weight."""
         place = True if self.within is None else self._space.place(labels)
         return self._is_weighed(is_present, place)
 

@@ -143,9 +143,9 @@ class Binary(base.Base):
         return targets, present
 
     def parsed(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
-        """Return targets, which labels are present, and which are in range.
+        """Return targets, a mask of present labels, and a mask of labels in range.
 
-        The third item is None if every label is in range.
+        The last mask is None if every label is in range.
         """
         where = self._where("positive and negative")
         field = f"label {self.field!r}"
@@ -162,7 +162,7 @@ class Binary(base.Base):
         return not negative or value in (*positive, *negative)
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return which targets are positive."""
+        """Return a mask of the positive targets."""
         return targets > 0
 
     def is_outcome(self, value: Any) -> bool:
@@ -170,7 +170,7 @@ class Binary(base.Base):
         return value in self._values[0]
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the label, weight or group of one record, or None."""
+        """Return an error about the label, weight or group of a record, or None."""
         found = super().check(labels)
         return groups.check_key(self, self.group, labels) if self.group and not found else found
 

@@ -32,7 +32,7 @@ def put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -
 
 
 def capacity(handle: tf.Tensor) -> tf.Tensor:
-    """Return how many rows a variable has room for, an int64 scalar."""
+    """Return the number of rows that a variable has room for, an int64 scalar."""
     return tf.raw_ops.VariableShape(input=handle, out_type=tf.int64)[0]
 
 

@@ -100,7 +100,7 @@ class CategoricalMixture(density.Density):
     def sample(
         self, chosen: tf.Tensor, drawn: tf.Tensor, parameters: Sequence[tf.Tensor]
     ) -> tf.Tensor:
-        """Return samples, [B, S, K], [B, S, J] and [K, size] each -> ids [B, S, J]."""
+        """Return samples: one-hot [B, S, K], uniform [B, S, J], [K, size] each -> ids [B, S, J]."""
         found = []
         for index, own in enumerate(parameters):
             ends = tf.einsum("bsk,kc->bsc", chosen, tf.cumsum(own, axis=1)[:, :-1])

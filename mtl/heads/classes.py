@@ -69,7 +69,7 @@ class Classes(base.Base):
         return values.per_class(where, given, self.class_names)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B] -> class ids, int64, and which of them are present."""
+        """Parse labels: [B] -> class ids, int64, and a mask of present labels."""
         present = self.are_present(label)
         return tf.where(present, self._checked_ids(label, present), 0), present
 

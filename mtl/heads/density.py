@@ -83,7 +83,7 @@ class Density(unlabelled.Unlabelled):
 
     @abc.abstractmethod
     def draw_size(self, width: int) -> int:
-        """Return how many uniform numbers draw one sample, for a tower of this width."""
+        """Return the number of uniform numbers for a sample of a tower of this width."""
 
     @abc.abstractmethod
     def sample(

@@ -1,6 +1,6 @@
 """Depth: the distance to the visible surface at each place of a map.
 
-depth/heads.Depth.name = "depth"                         # float32 [H, W]; 0 or NaN where unknown
+depth/heads.Depth.name = "depth"                         # float32 [H, W]; 0 or NaN if unknown
 depth/heads.Depth.loss_type = "huber"
 depth/heads.Depth.scale = "log"
 """
@@ -66,7 +66,7 @@ class Depth(dense.Dense):
         return math.log(self.prior) if self.scale == "log" else float(self.prior)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B, H, W] -> float32 [B, H W], and which of them are present."""
+        """Parse labels: [B, H, W] -> float32 [B, H W], and a mask of present labels."""
         label = dense.flatten_places(label)
         given = self.are_present(label)
         depths = tf.where(given, tf.cast(label, tf.float32), 0.0)

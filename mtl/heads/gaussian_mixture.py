@@ -99,7 +99,7 @@ class GaussianMixture(density.Density):
     def sample(
         self, chosen: tf.Tensor, drawn: tf.Tensor, parameters: Sequence[tf.Tensor]
     ) -> tf.Tensor:
-        """Return samples, [B, S, K], [B, S, 2 H] and [K, ...] each -> [B, S, H]."""
+        """Return samples: one-hot [B, S, K], uniform [B, S, 2 H], [K, ...] each -> [B, S, H]."""
         means, scales, *coefficients = parameters
         radius, turn = tf.split(drawn, 2, axis=-1)
         # G. E. P. Box, M. E. Muller, "A Note on the Generation of Random Normal Deviates", 1958.

@@ -1,4 +1,4 @@
-"""How well scores rank the rows of each group, over all rows of a split.
+"""Ranking quality of scores within groups, over all rows of a split.
 
 sums = {"rows": groups.GroupedRows(keys, scores, labels, weights)}
 metrics.stream_sums(sums, lambda sums: {"gauc": group_metrics.compute_gauc(sums["rows"])})

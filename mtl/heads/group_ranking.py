@@ -76,7 +76,7 @@ class Ranking(base.Labelled):
         return self.group
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B] -> float32 grades, and which of them are present."""
+        """Parse labels: [B] -> float32 grades, and a mask of present labels."""
         present = self.are_present(label)
         targets = tf.where(present, tf.cast(label, tf.float32), 0.0)
         return self.checked(targets, self._in_range(targets), label, self.rule(None)), present
@@ -99,7 +99,7 @@ class Ranking(base.Labelled):
         return f"be a grade in [0, {self._most:g}]"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the label, weight or group of one record, or None."""
+        """Return an error about the label, weight or group of a record, or None."""
         return super().check(labels) or groups.check_key(self, self.group, labels)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:

@@ -1,6 +1,6 @@
 """Groups of rows, such as the results of one query: their keys, and all rows of a split.
 
-keys = groups.read_keys(head, labels, counts)                  # [B] int64
+keys = groups.read_keys(head, "query", labels, counts)         # [B] int64
 groups.GroupedRows(keys, scores, targets, weights)      # a `metrics.Total`, which reads `Ranked`
 
 Metrics rank whole groups at the end of an evaluation. So batches, replicas and the order of rows do
@@ -54,7 +54,7 @@ def read_keys(
 
 
 def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str | None:
-    """Return an error about the key of one record (Python values), or None."""
+    """Return an error about the key of a record (Python values), or None."""
     given = values.flatten_values(labels.get(head.field, []))
     weights = values.flatten_values(labels.get(head.weight or "", [1]))
     is_counted = head.is_counted(bool(head.find_present(given)), labels) and any(weights)

@@ -70,7 +70,7 @@ class HeatMap(dense.Dense):
         return base.logit(self.prior)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B, H, W] or [B, H, W, K] -> [B, H W, K], and which places are present."""
+        """Parse labels: [B, H, W] or [B, H, W, K] -> [B, H W, K], and a mask of present places."""
         heat = dense.flatten_places(label if self.num_maps > 1 else label[..., tf.newaxis])
         present = tf.reduce_all(self.are_present(heat), -1)
         heat = tf.where(present[..., tf.newaxis], heat, 0.0)

@@ -1,4 +1,4 @@
-"""Several outcomes that all happen, one after the other, such as a click and an order.
+"""Several outcomes in a row that all happen, such as a click and an order: ESMM and ESM2.
 
 model.MultiTaskModel.heads = [@click/heads.Binary(), @order/heads.Binary(), @heads.Joint()]
 order/heads.Binary.within = "click"                  # its metrics use clicks alone

@@ -99,7 +99,7 @@ class MultiLabel(classes.Classes):
     def targets(self, label: Any) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels.
 
-        [B, C] or ragged [B, (L)] -> multi-hot float32 [B, C], and which entries are present.
+        [B, C] or ragged [B, (L)] -> multi-hot float32 [B, C], and a mask of present entries.
         """
         if isinstance(label, tf.RaggedTensor):
             return self._targets_of_lists(label)

@@ -1,6 +1,6 @@
 """Surface normals: the direction of the visible surface at each place of a map.
 
-normal/heads.Normals.name = "normal"                     # float32 [H, W, 3]; zeros where unknown
+normal/heads.Normals.name = "normal"                     # float32 [H, W, 3]; zeros if unknown
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class Normals(dense.Dense):
     }
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B, H, W, 3] -> unit vectors [B, H W, 3], and which of them are present."""
+        """Parse labels: [B, H, W, 3] -> unit vectors [B, H W, 3], and a mask of present labels."""
         label = dense.flatten_places(label)
         given = tf.reduce_all(self.are_present(label), -1, keepdims=True)
         vectors = tf.where(given, label, 0.0)

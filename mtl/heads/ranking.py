@@ -1,4 +1,4 @@
-"""How well scores rank positives above negatives, over all rows of a split.
+"""Ranking quality of scores, positives above negatives, over all rows of a split.
 
 sums = {"scores": ranking.stream_scores(logits, weights * targets, weights * (1 - targets))}
 metrics.stream_sums(sums, lambda sums: {"auc": ranking.compute_auc(sums["scores"])[0]})

@@ -41,7 +41,7 @@ class Number(base.Base):
         return logits
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B] or [B, n] -> the same shape, and which of them are present.
+        """Parse labels: [B] or [B, n] -> the same shape, and a mask of present labels.
 
         Integers become float64, as float32 is exact only up to 2^24.
         """
@@ -61,7 +61,7 @@ class Number(base.Base):
         return math.isfinite(value) and bool(self.in_range(value))
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
-        """Return which numbers are not 0."""
+        """Return a mask of the numbers that are not 0."""
         return tf.not_equal(targets, 0)
 
     def is_outcome(self, value: Any) -> bool:
@@ -158,7 +158,7 @@ class Regression(Number):
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        """[] or [n]."""
+        """The shape of the label in one example, [] or [n]."""
         return () if self.dimension == 1 else (self.dimension,)
 
     def initial_bias(self) -> float:
@@ -189,7 +189,7 @@ class Regression(Number):
         return tf.reduce_mean(objectives.gaussian_divergence(logits, others), -1)
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
-        """Return `value`, [B] or [B, n], as [B, n]."""
+        """Return `value` divided by `unit`, [B] or [B, n] -> [B, n]."""
         return tf.reshape(predictions["value"], [-1, self.size]) / self.unit
 
 

@@ -211,7 +211,7 @@ class Retrieval(base.Labelled):
         return f"{self.name}/log_frequency"
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B] -> 1.0 if above 0, else 0.0, and which of them are present."""
+        """Parse labels: [B] -> 1.0 if above 0, else 0.0, and a mask of present labels."""
         present = self.are_present(label)
         given = tf.where(present, tf.cast(label, tf.float32), 0.0)
         valid = (given >= 0) & tf.math.is_finite(given)
@@ -227,7 +227,7 @@ class Retrieval(base.Labelled):
         return "be a finite number of at least 0"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the label, weight, item or query of one record, or None."""
+        """Return an error about the label, weight, item or query of a record, or None."""
         found = super().check(labels)
         given = values.flatten_values(labels.get(self.field, []))
         if found or not any(value > 0 for value in self.find_present(given)):
@@ -326,7 +326,7 @@ class Retrieval(base.Labelled):
         return self.weights(labels, present) * targets
 
     def _read_items(self, labels: types.Tensors, counts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the keys of the items of all rows, and which rows hold a drawn item."""
+        """Return the keys of the items of all rows, and a mask of rows with a drawn item."""
         keys = groups.read_keys(self, self.item, labels, counts)
         field = drawn_items.drawn_field(self.name)
         if field not in labels:

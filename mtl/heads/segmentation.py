@@ -70,7 +70,7 @@ class Segmentation(dense.Dense, classes.Classes):
         return len(self.class_names)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse labels: [B, H, W] -> class ids, int64 [B, H W], and which of them are present."""
+        """Parse labels: [B, H, W] -> class ids, int64 [B, H W], and a mask of present labels."""
         label = dense.flatten_places(label)
         if self.ignored is not None and label.dtype == tf.int64:
             missing = tf.constant(spec.MISSING["int64"], tf.int64)

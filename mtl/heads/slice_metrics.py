@@ -64,7 +64,7 @@ def _of_slice(values: Mapping[str, float], metric: str, name: str) -> list[float
 
 
 def _are_present(field: str, heads: Sequence[types.Head], labels: types.Tensors) -> tf.Tensor:
-    """Return which labels of a field are present, by the rules of the head that reads it."""
+    """Return a mask of present labels, by the rules of the head that reads the field."""
     own = [head for head in heads if isinstance(head, base.Labelled) and head.field == field]
     return own[0].are_present(labels[field]) if own else values.are_ids_present(labels[field])
 

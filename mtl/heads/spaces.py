@@ -64,7 +64,7 @@ class Space:
                 checks.require(not values.is_missing(value), here, rule, value)
 
     def locate(self, labels: types.Tensors, where: str) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return which rows are inside, and which outside: {field: [B]} -> bool [B] each."""
+        """Return masks of the rows inside and outside: {field: [B]} -> bool [B] each."""
         inside, outside = [], []
         for name, given in self.fields.items():
             checks.one_of(where, name, labels)
@@ -89,7 +89,7 @@ class Space:
         }
 
     def place(self, labels: Mapping[str, Any]) -> bool | None:
-        """Return True if one record (Python values) is inside, None if unknown."""
+        """Return True if a record (Python values) is inside, None if unknown."""
         is_known = True
         for name, given in self.fields.items():
             for value in values.flatten_values(labels.get(name, [])):

@@ -92,7 +92,7 @@ class Survival(base.Base):
         return 0 <= value < math.inf
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Parse times: [B] -> float64 [B], and which of them are present."""
+        """Parse times: [B] -> float64 [B], and a mask of present labels."""
         present = self.are_present(label)
         times = tf.where(present, tf.cast(label, tf.float64), 0.0)
         valid = tf.math.is_finite(times) & (times >= 0)
@@ -179,7 +179,7 @@ class Survival(base.Base):
         }
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
-        """Return an error about the time, event or weight of one record, or None."""
+        """Return an error about the time, event or weight of a record, or None."""
         given = labels.get(self.event, [])
         for value in values.flatten_values(given):
             if not values.is_id_missing(value) and value not in (0, 1):

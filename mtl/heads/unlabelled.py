@@ -21,5 +21,5 @@ class Unlabelled(types.Head):
         return None
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict."""
+        """Return the predictions as a predict output."""
         return {"predict": compat.estimator.export.PredictOutput(self.predictions(logits))}

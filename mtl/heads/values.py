@@ -49,7 +49,7 @@ def is_id_missing(value: Any) -> bool:
 
 
 def flatten_values(value: Any) -> list[Any]:
-    """Return the label of one record as a flat list of Python values, with bytes as str."""
+    """Return the label of a record as a flat list of Python values, with bytes as str."""
     elements = value if isinstance(value, (list, tuple)) else [value]
     elements = [item for element in elements for item in _items(element)]
     return [

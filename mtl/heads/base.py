@@ -31,7 +31,7 @@ class Labelled(types.Head):
     label of -1 is also missing, unless a setting names -1. If labels are numbers, -1 is a value.
 
     Attributes:
-      name: the task. It names the scope `head/<name>` and prefixes metrics and predictions.
+      name: the task; it names the scope `head/<name>` and prefixes metrics and predictions.
       label: the label field; the name of the task by default.
       weight: the label field with the weight of each example, finite and at least 0. By default
         every example weighs 1. The loss and the metrics use the same weights.
@@ -252,12 +252,11 @@ class Base(Labelled):
     `loss = sum_i w_i loss_i / sum_i w_i`, and 0 if no row is labelled.
 
     Attributes:
-      within: the sample space, the rows that the task is about. A label field, such as "click", has
-        to be 1 for a row to count. In {label field: values} each field has to have one of its
-        values. Labels of other rows count as missing, as do labels of rows with an unknown field. A
-        row outside of the space must not have an outcome: a positive label, or a number other than
-        0.
-      has_loss: False leaves the head's own loss out of training. The task then learns through
+      within: the sample space: a label field, such as "click", that has to be 1 for a row to count,
+        or {label field: values} with the allowed values of each field. Labels of other rows count
+        as missing, as do labels of rows with an unknown field. A row outside of the space must not
+        have an outcome: a positive label, or a number other than 0.
+      has_loss: False leaves the head's own loss out of training, so the task learns only through
         another loss on its logits: a `heads.Joint`, or an auxiliary loss.
     """
 

@@ -36,10 +36,9 @@ class Binary(base.Base):
     `auc` and `pr_auc` are exact within the limits of `mtl.heads.ranking`.
 
     Attributes:
-      positive: the label values that count as positive; 1 by default. The first one names the
-        class.
-      negative: the label values that count as negative. By default this is 0 if `positive` is
-        empty, and otherwise every other value.
+      positive: the label values that count as positive; 1 by default. The first names the class.
+      negative: the label values that count as negative; by default 0 if `positive` is empty, else
+        every other value.
       positive_weight: w of positives, above 0; negatives weigh 1. Other values than 1 shift the
         probabilities, so only the default keeps them calibrated.
       label_smoothing: s in [0, 1).

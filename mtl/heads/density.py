@@ -47,7 +47,7 @@ class Density(unlabelled.Unlabelled):
     All variables have an axis of starts first: `weights` [R, K], and the variables of components.
 
     Attributes:
-      name: the task. It names the scope `head/<name>` and prefixes metrics and predictions.
+      name: the task; it names the scope `head/<name>` and prefixes metrics and predictions.
       num_components: K, the number of components.
       num_starts: R, how many mixtures train at once. A step takes R times as long.
       num_samples: S, the number of samples in each prediction; 0 for none.

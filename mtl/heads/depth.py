@@ -34,9 +34,9 @@ class Depth(dense.Dense):
       loss_type: the loss of an error e: absolute (|e|), squared (e^2), huber (e^2 / 2 up to delta,
         then delta (|e| - delta / 2)) or log_cosh (log cosh e).
       huber_delta: the error, above 0 and in units of the scale, above which huber is linear.
-      scale: "linear" takes the logit as the depth, which may then be below 0. "log" takes it as the
-        logarithm of the depth; errors are then differences of logarithms, so near and far places
-        count alike.
+      scale: the meaning of the logit: "linear" for the depth, or "log" for its logarithm. With
+        "linear", a depth may be below 0. With "log", errors are differences of logarithms, so near
+        and far places count alike.
       prior: the depth, above 0, from which training starts, as bias; the mean is a good choice.
     """
 

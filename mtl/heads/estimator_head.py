@@ -43,8 +43,8 @@ class EstimatorHead(types.Head):
     weights.
 
     Attributes:
-      name: the task. It names the scope `head/<name>` and prefixes metrics and predictions.
-      head: a `tf.estimator.Head`. Instead of a MultiHead, use an `EstimatorHead` for each of its
+      name: the task; it names the scope `head/<name>` and prefixes metrics and predictions.
+      head: a `tf.estimator.Head`, but not a MultiHead; use an `EstimatorHead` for each of its
         heads.
       label: the label field; the name of the task by default.
       trainable: False freezes the last layer, as `mtl.variables.freezing` does by name.

@@ -36,13 +36,13 @@ class GaussianMixture(density.Density):
     `scales` [R, K, H], and for full covariances `coefficients` [R, K, H, H].
 
     With `noise` e, components are fitted to rows with Gaussian noise of standard deviation e. The
-    gradient is that of the mean of `log p_k` over the noise, `log p_k(h) - e^2 trace(C_k^-1) / 2`.
+    gradient comes from the mean of `log p_k` over the noise, `log p_k(h) - e^2 trace(C_k^-1) / 2`.
     So a covariance S of the rows becomes `S + e^2 I`, like the M step of scikit-learn with
     `reg_covar = e^2` (C. M. Bishop, "Training with Noise is Equivalent to Tikhonov Regularization",
     1995). All values, including the loss, come from `p_k` without noise.
 
     Attributes:
-      covariance: "diagonal" or "full". A step with "full" costs up to H times as much.
+      covariance: "diagonal" or "full"; a step with "full" costs up to H times as much.
       min_scale: f, above 0, in units of the tower. It matters if values occur many times, such as a
         capital gain of 0: a component may collapse onto them, down to this scale.
       initial_spread: the standard deviation of the first means, above 0. The first scales are half

@@ -35,8 +35,7 @@ def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
 
     H. Zhu et al., "Optimized Cost per Click in Taobao Display Advertising", KDD 2017,
     arXiv:1703.02091. Without weights, a group counts by its number of rows. A label above 0 is
-    positive. Groups of only positives or only negatives have no AUC and do not count. Ties count by
-    half.
+    positive. Groups without both kinds of labels have no AUC and do not count. Ties count by half.
     """
     blocks = _Blocks(rows)
     positives = tf.where(rows.labels > 0, rows.weights, 0)

@@ -29,7 +29,7 @@ class Ranking(base.Labelled):
     Training compares rows within a batch, or within a slice or replica of it. So `Pipeline.sampler`
     has to be `whole_groups.WholeGroups`, which keeps groups whole. Metrics, including
     `average_loss`, compare whole groups however their rows are spread over batches.
-    `mtl.heads.group_metrics` has the formulas. They keep 20 bytes a row.
+    `mtl.heads.group_metrics` has the formulas. Metrics keep 20 bytes a row.
 
     Labels are grades from 0 on; above 0 is relevant. Predicts `score`, [B].
 
@@ -110,8 +110,7 @@ class Ranking(base.Labelled):
         """Compute the loss: [B, 1] and {field: [B]} -> a scalar.
 
         Raises:
-          InvalidArgumentError: when run, if a label or weight is out of range or a group is
-            missing.
+          InvalidArgumentError: when run, on a label or weight out of range, or a missing group.
         """
         scores = tf.squeeze(logits, -1)
         losses, weights = self._weigh_losses(rank_losses.of_batch(*self._rows(scores, labels)))

@@ -42,7 +42,7 @@ class MultiLabel(classes.Classes):
       classes: the number of classes, at least 2, or their names in the order of their ids.
       empty_is_missing: True if an empty list means a missing label, and False if it means that no
         class applies. A list with a missing value, [-1] or [""], always means a missing label.
-      positive_weight: the factor of the loss of positives, above 0. One number for all classes, or
+      positive_weight: the factor of the loss of positives, above 0; one number for all classes, or
         one for each as a list or as {name: weight}.
       label_smoothing: in [0, 1).
       focal_gamma: at least 0; see `objectives.binary_cross_entropy`.

@@ -29,10 +29,9 @@ class Ordinal(classes.Classes):
     arXiv:1901.07884. There, the thresholds are in order at the optimum. Here
     `t_k = t_0 + sum softplus(d)` keeps them in order, so every probability is at least 0.
 
-    A label is a class id if its field is int64, and a class name if it is string. If all names
-    are whole numbers, int64 labels are these numbers. Predicts `probabilities` [B, C], `class_id`
-    (the median, which minimises the absolute error), `class` (its name) and `value` (the mean class
-    id).
+    A label is a class id if its field is int64, and a class name if it is string. If all names are
+    whole numbers, int64 labels are these numbers. Predicts `probabilities` [B, C], `class_id` (the
+    median, which minimises the absolute error), `class` (its name) and `value` (the mean class id).
 
     Attributes:
       classes: the number of classes, at least 2, or their names from the lowest to the highest.

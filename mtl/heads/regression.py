@@ -128,8 +128,8 @@ class Regression(Number):
         then delta (|e| - delta / 2)) or log_cosh (log cosh e).
       huber_delta: the error, above 0 and in units of the label, above which huber is linear.
       dimension: the numbers in one label: 1 for labels [B], n for [B, n].
-      prior: the value from which training starts, as bias. Use the label's mean if it is far from
-        0.
+      prior: the value from which training starts, as bias; the label's mean is a good choice if it
+        is far from 0.
       unit: the unit of the logits, above 0, such as 1000 to learn grams in kilograms. The
         prediction is the logit times the unit, and the loss divides errors by it. Use the standard
         deviation of the labels if it is far from 1. Outputs then start in the range of the labels,
@@ -329,7 +329,7 @@ class WeightedLogistic(Rate):
     time.
 
     Attributes:
-      negatives: the rows with n = 1: "unwatched", as in the paper, or "all".
+      negatives: the negative rows: "unwatched", as in the paper, or "all".
     """
 
     negatives: str = "unwatched"

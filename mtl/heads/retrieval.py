@@ -58,7 +58,7 @@ class Retrieval(base.Labelled):
     candidates. `recall_at_<k>` is the share of rows with their item among the first k, and `mrr` is
     the mean of 1 / its rank. `average_loss` is the cross entropy with these items as negatives,
     without Q. The metrics store both vectors of every such row. If the features of an item vary,
-    its vector is the mean over its rows, normalized again if `normalizes` is set.
+    its vector is the mean over its rows, normalised again if `normalizes` is set.
 
     Predicts `query` [B, D], `item` [B, D] and `score` [B].
 
@@ -70,9 +70,8 @@ class Retrieval(base.Labelled):
         negatives.
       normalizes: True divides vectors by their length.
       corrects_popularity: True subtracts `log Q`.
-      frequency: estimates Q from the batches, if the training split cannot be counted. Q is then
-        the probability that a batch has the item, as a row or as a drawn item. None counts the
-        split.
+      frequency: estimates Q from the batches, if the training split cannot be counted: the
+        probability that a batch has the item, as a row or drawn. None counts the split.
       negatives: draws items of the training split as additional negatives; None draws none.
       cutoffs: the ranks k of the metrics `recall_at_<k>`.
       item_counts: {item: the number of its rows with a label above 0 in the training split}. By
@@ -251,8 +250,7 @@ class Retrieval(base.Labelled):
         """Compute the loss: [B, 2 D] and {field: [B]} -> a scalar.
 
         Raises:
-          InvalidArgumentError: when run, if a label or weight is out of range or an item is
-            missing.
+          InvalidArgumentError: when run, on a label or weight out of range, or a missing item.
         """
         rows = self._rows(logits, labels)
         counts = rows.weights > 0

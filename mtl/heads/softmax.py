@@ -133,7 +133,7 @@ class CrossEntropy:
     See `objectives.softmax_cross_entropy`.
 
     Attributes:
-      class_weights: w of each class, above 0. A list, {name: weight} with 1 for absent names, or
+      class_weights: w of each class, above 0: a list, {name: weight} with 1 for absent names, or
         `EffectiveNumber`.
       label_smoothing: s in [0, 1); 0.1 is the paper's choice.
       focal_gamma: gamma, at least 0; 2 is the paper's choice.

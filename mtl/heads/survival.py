@@ -33,9 +33,8 @@ class Survival(base.Base):
     censored row survives an interval from its middle on; here, only from its end on. A row with an
     event after the last boundary is censored there. The hazards may take any form.
 
-    Predicts `survival` [B, T], the chance of no event up to each boundary, and `value` [B]. `value`
-    is the mean time without an event up to the last boundary, with linear survival within an
-    interval.
+    Predicts `survival` [B, T], the chance of no event up to each boundary, and `value` [B], the
+    mean time without an event up to the last boundary, with linear survival within an interval.
 
     `concordance` is the share of pairs of rows in the right order: the row with the earlier event
     has the shorter predicted `value`. In such a pair, one event lies in an earlier interval than

@@ -1,12 +1,12 @@
-"""Features: columns turn the fields of a batch into inputs; what they must know first is fitted.
+"""Features: columns turn the fields of a batch into inputs, after a fit on the training split.
 
-features.fit(columns, batches, directory)                # one pass over the training split
-inputs = features.encode(columns, batch, features.load(directory))
+features.fit_columns(columns, batches, directory)        # one pass over the training split
+inputs = features.encode_columns(columns, batch, features.load_statistics(directory))
 features.Numeric.names = ["age", "hours"]                # in a gin file, one object a kind
 
-A column object serves several fields that have the same settings, so that ten lines of gin describe
-a table. Columns are fitted once, before the first step, into `<model_dir>/statistics`; an export
-holds their vocabularies as assets.
+A column object serves several fields with the same settings: ten lines of gin describe a table.
+Columns are fitted once, before the first step. Their statistics lie in `<model_dir>/statistics`. An
+export holds their vocabularies as assets.
 """
 
 from mtl.features.bucketized import Bucketized, Crossed

@@ -1,4 +1,4 @@
-"""What gathers statistics of the training split, batch by batch, in NumPy.
+"""Accumulators gather statistics of the training split, batch by batch, in NumPy.
 
 gathered = accumulators.Moments(source="age", read=lambda features: features["age"].numpy())
 gathered.update(features)                                # for each batch
@@ -18,23 +18,23 @@ import tensorflow as tf
 from mtl import checks, types
 from mtl.features import column as columns
 
-# Quantiles are exact up to this many values and come from a uniform sample of as many beyond it.
+# Quantiles of more values than this come from a uniform sample of this size.
 _SAMPLE_SIZE = 1 << 18
-# A field of more elements than this has a sample of fewer rows, in the same memory.
+# A field with more elements than this keeps a sample of fewer rows, which bounds the memory.
 _MOST_ELEMENTS = 16
 
 
 @dataclasses.dataclass(kw_only=True)
 class Moments:
-    """Mean, standard deviation, least and greatest of every element; only finite values count.
+    """Mean, standard deviation, least and greatest of every element's finite values.
 
-    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979), which keeps its
-    precision where the mean is large beside the spread.
+    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). It stays precise
+    even if the mean is large beside the spread.
 
     Attributes:
-      source: what is measured, in words; statistics of another source are not reused.
+      source: describes the measured values; statistics of another source are not reused.
       read: features -> [N, n].
-      by_example: whether N is the number of examples, so that columns may be taken `together`.
+      by_example: True if N is the number of examples; `together` joins the columns for which it is.
     """
 
     source: str
@@ -50,7 +50,7 @@ class Moments:
         self._merge(np.asarray(self.read(fields), np.float64))
 
     def deal(self, parts: Sequence["Moments"], widths: Sequence[int]) -> None:
-        """Give each of the parts the moments of its elements, so many of these."""
+        """Split the moments of all elements among the parts, which have `widths` elements."""
         ends = np.cumsum(widths)[:-1]
         for name in ("_count", "_mean", "_squares", "_least", "_greatest"):
             for part, values in zip(parts, np.split(getattr(self, name), ends), strict=True):
@@ -70,7 +70,7 @@ class Moments:
         self._greatest = np.maximum(self._greatest, np.where(finite, values, -np.inf).max(0))
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the four statistics, each with one value for each element."""
+        """Return the four statistics, as lists with a value for each element."""
         _require_values(bool(np.all(self._count)), column, self.source)
         return {
             "mean": np.atleast_1d(self._mean).tolist(),
@@ -81,7 +81,7 @@ class Moments:
 
 
 def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tensors], None]]:
-    """Return the updates of all of them, those of moments of examples as one."""
+    """Return the update functions of all accumulators; moments by example share one function."""
     moments: list[Moments] = []
     updates: list[Callable[[types.Tensors], None]] = []
     for part in gathered:
@@ -93,7 +93,7 @@ def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tens
 
 
 class _Together:
-    """The moments of many columns, taken as those of one."""
+    """Updates the moments of many columns together, as if they were one column."""
 
     def __init__(self, parts: Sequence[Moments]):
         self._parts = parts
@@ -111,12 +111,12 @@ class _Together:
 
 @dataclasses.dataclass(kw_only=True)
 class Quantiles:
-    """Boundaries that split the finite values into about equally many; see `quantile_boundaries`.
+    """Boundaries of buckets with about equally many finite values; see `quantile_boundaries`.
 
     Attributes:
-      source: what is measured, in words.
+      source: describes the measured values.
       read: features -> [N].
-      num_buckets: about how many buckets the boundaries make.
+      num_buckets: the approximate number of buckets.
     """
 
     source: str
@@ -127,7 +127,7 @@ class Quantiles:
         self._sample = _Sample(_SAMPLE_SIZE)
 
     def update(self, fields: types.Tensors) -> None:
-        """Take in the values of a batch."""
+        """Add the values of a batch."""
         values = _widen(np.asarray(self.read(fields)).ravel())
         self._sample.add(values[np.isfinite(values)])
 
@@ -140,14 +140,14 @@ class Quantiles:
 
 @dataclasses.dataclass(kw_only=True)
 class Bins:
-    """Boundaries of bins, of every element, from its least to its greatest finite value.
+    """Bin boundaries of every element, from its least to its greatest finite value.
 
-    Those between are `quantile_boundaries`.
+    The inner boundaries are `quantile_boundaries`.
 
     Attributes:
-      source: what is measured, in words.
+      source: describes the measured values.
       read: features -> [N, n].
-      num_bins: about how many bins the boundaries make.
+      num_bins: the approximate number of bins.
     """
 
     source: str
@@ -158,7 +158,7 @@ class Bins:
         self._sample, self._ends = None, None
 
     def update(self, fields: types.Tensors) -> None:
-        """Take in the values of a batch."""
+        """Add the values of a batch."""
         values = _widen(np.asarray(self.read(fields)))
         if self._sample is None:
             most = _SAMPLE_SIZE * _MOST_ELEMENTS // max(values.shape[1], _MOST_ELEMENTS)
@@ -170,12 +170,12 @@ class Bins:
         ]
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return the boundaries of every element, and the outermost of them."""
+        """Return the boundaries of every element, and its least and greatest boundary."""
         boundaries = []
         for ends, values in zip(self._ends, self._sample.take().T, strict=True):
             _require_values(len(ends) > 0, column, self.source)
             finite = values[np.isfinite(values)]
-            # Of an element that is mostly missing the sample may hold nothing.
+            # The sample can miss all values of an element that is mostly missing.
             inner = quantile_boundaries(finite if len(finite) else ends, self.num_bins)
             boundaries.append(np.unique(np.concatenate([inner, ends])).tolist())
         least, greatest = zip(*[(bins[0], bins[-1]) for bins in boundaries], strict=True)
@@ -183,12 +183,12 @@ class Bins:
 
 
 def _widen(values: np.ndarray) -> np.ndarray:
-    """Return float64 or int64: integers stay integers, as float64 rounds those above 2^53."""
+    """Return float64 or int64; integers stay integers, because float64 rounds them above 2^53."""
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
 def _ends(values: np.ndarray) -> np.ndarray:
-    """Return the least and the greatest value, where there is any."""
+    """Return the least and the greatest value; empty without values."""
     return np.array([values.min(), values.max()]) if len(values) else values
 
 
@@ -201,15 +201,15 @@ class _Sample:
         self._values, self._keys = np.empty(0), np.empty(0)
 
     def add(self, values: np.ndarray) -> None:
-        """Take in rows, [N] or [N, n]."""
-        earlier = self._values if len(self._keys) else values[:0]  # Of the type of the values.
+        """Add rows, [N] or [N, n]."""
+        earlier = self._values if len(self._keys) else values[:0]  # Keeps the dtype of the values.
         self._values = np.concatenate([earlier, values])
         self._keys = np.concatenate([self._keys, self._random.random(len(values))])
         if len(self._keys) > 2 * self._size:
             self._trim()
 
     def take(self) -> np.ndarray:
-        """Return the sample: all rows, unless there are too many."""
+        """Return the sample: at most `size` rows."""
         self._trim()
         return self._values
 
@@ -220,10 +220,10 @@ class _Sample:
 
 
 def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Return ascending boundaries of buckets b[i-1] <= x < b[i] that hold about equally many.
+    """Return ascending boundaries of buckets b[i-1] <= x < b[i] with about equally many values.
 
-    Values that fill a bucket alone are set apart first, so that a field which is mostly zero still
-    spends its buckets on the rest. Where one lies amid a bucket of the rest, it cuts that in two.
+    A value that fills a bucket alone gets its bucket first: a field of mostly zeros spends all
+    other buckets on its other values. If it lies inside another bucket, it cuts that bucket in two.
     """
     distinct, counts = np.unique(values, return_counts=True)
     alone = np.zeros(len(distinct), bool)
@@ -239,16 +239,16 @@ def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
 
 @dataclasses.dataclass(kw_only=True)
 class Vocabulary:
-    """The distinct values by falling frequency, equals in order of their bytes.
+    """The distinct values by falling frequency; equally frequent values in order of their bytes.
 
-    Empty values and those with a line break can't have a line in the vocabulary's file, so they
-    count as unknown.
+    Empty values and values with a line break count as unknown, because they cannot have a line in
+    the vocabulary's file.
 
     Attributes:
-      reads: {what is measured, in words: features -> texts [N]}; all of them count.
+      reads: {description: features -> texts [N]}; the values of all of them count.
       min_count: how often a value must occur.
       max_size: how many values to keep at most; None keeps all.
-      source: all that is measured, in words.
+      source: the descriptions of all `reads`.
     """
 
     source: str = dataclasses.field(init=False)
@@ -261,7 +261,7 @@ class Vocabulary:
         self._counts = collections.Counter()
 
     def join(self, other: "Vocabulary") -> "Vocabulary":
-        """Return one of the values of both; what both read counts once."""
+        """Return a vocabulary of the values of both; a field that both read counts once."""
         return dataclasses.replace(self, reads={**self.reads, **other.reads})
 
     def update(self, fields: types.Tensors) -> None:
@@ -283,7 +283,7 @@ class Vocabulary:
         return {"file": name, "size": len(kept)}
 
     def _rank(self) -> list[bytes]:
-        """Return the values that are kept."""
+        """Return the kept values, by falling frequency."""
         ranked = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
         values = (
             value
@@ -295,7 +295,7 @@ class Vocabulary:
 
 @dataclasses.dataclass(kw_only=True)
 class VocabularyOfBlocks(Vocabulary):
-    """A vocabulary, and how often the values of each of its blocks occur.
+    """A vocabulary, with the number of occurrences of the values of each of its blocks.
 
     Attributes:
       ends: the ranks at which all blocks but the last end.
@@ -313,10 +313,10 @@ class VocabularyOfBlocks(Vocabulary):
 
 
 class OfEvents:
-    """Gathers of the entries of lists what another accumulator gathers of rows.
+    """Applies another accumulator, made for rows, to the entries of lists.
 
     Args:
-      inner: the other one.
+      inner: the other accumulator.
       lists: the fields, [B, (L)] or [B, L].
     """
 
@@ -327,13 +327,13 @@ class OfEvents:
         return repr(self._inner)
 
     def update(self, fields: types.Tensors) -> None:
-        """Take in the entries of a batch."""
+        """Add the entries of a batch."""
         entries = {name: columns.flat(fields[name]) for name in self._lists}
         if all(tf.size(values) > 0 for values in entries.values()):
             self._inner.update(entries)
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return what the other one does."""
+        """Return the statistics of the other accumulator."""
         return dict(self._inner.save(directory, column))
 
 

@@ -1,4 +1,4 @@
-"""Changes of images at random, in training alone: each image has draws of its own in every step.
+"""Random changes of images, only in training: each step draws new changes for each image.
 
 from mtl.features import augmentations
 features.Image.augmentations = [
@@ -6,8 +6,8 @@ features.Image.augmentations = [
 augmentations.Crop.padding = 4
 augmentations.Cutout.size = 8
 
-Pixels are in [0, 1]: they are divided by `Image.greatest` and not yet normalised. An image is
-changed by one part after the other, in the order of the list.
+Pixels are in [0, 1]: they are divided by `Image.greatest` and not yet normalised. The parts of the
+list change an image one after the other.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ class Flip(types.Augmentation):
     """Mirrors a share of the images, left to right or top to bottom.
 
     A. Krizhevsky, I. Sutskever, G. E. Hinton, "ImageNet Classification with Deep Convolutional
-    Neural Networks", 2012. A flipped digit or letter may be another one, or none.
+    Neural Networks", 2012. A flipped digit or letter may become another one, or none.
 
     Attributes:
       rate: the probability that an image is mirrored, in (0, 1].
@@ -49,15 +49,15 @@ class Flip(types.Augmentation):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Crop(types.Augmentation):
-    """Pads all sides and cuts the image's own size out at a random place: a random shift.
+    """Shifts an image at random: pads all sides, and cuts out the original size at a random place.
 
-    The shift is a whole number of pixels, uniform in [-padding, padding], down and to the right
-    independently. As in K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image
+    The shift is a whole number of pixels, uniform in [-padding, padding], drawn separately for the
+    two directions. As in K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image
     Recognition", 2016, arXiv:1512.03385, which pads CIFAR's 32 pixels by 4.
 
     Attributes:
-      padding: pixels that are added on each side; above 0 and below both sides of the image.
-      fill: what they are, in [0, 1]; 0 is black.
+      padding: the pixels added on each side; above 0 and below both sides of the image.
+      fill: the value of the added pixels, in [0, 1]; 0 is black.
     """
 
     padding: int = 4
@@ -74,7 +74,7 @@ class Crop(types.Augmentation):
         _check_size("Crop.padding", self.padding, pixels)
         _, height, width, _ = pixels.shape
         shifts = _draw_whole(draws, 2 * self.padding + 1) - self.padding
-        # The pixel that each place takes its value from, as far as the image reaches.
+        # The pixel whose value each place takes, if the image reaches so far.
         rows = tf.range(height) - shifts[:, :1]  # [B, H]
         columns = tf.range(width) - shifts[:, 1:]  # [B, W]
         shifted = tf.gather(pixels, tf.clip_by_value(rows, 0, height - 1), batch_dims=1, axis=1)
@@ -88,15 +88,15 @@ class Crop(types.Augmentation):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cutout(types.Augmentation):
-    """Blanks a square, whose middle is any pixel of the image: a part of it may lie outside.
+    """Blanks a square around a random pixel of the image; a part of the square may lie outside.
 
     T. DeVries, G. W. Taylor, "Improved Regularization of Convolutional Neural Networks with
     Cutout", 2017, arXiv:1708.04552. The paper blanks normalised images with 0, which is their mean:
-    set `fill` to the mean for that.
+    set `fill` to the mean for the same effect.
 
     Attributes:
       size: the side of the square in pixels; below both sides of the image.
-      fill: what its pixels become, in [0, 1]; 0 is black.
+      fill: the value of the blanked pixels, in [0, 1]; 0 is black.
     """
 
     size: int = 8
@@ -113,7 +113,7 @@ class Cutout(types.Augmentation):
         """Blank squares: [B, H, W, C] and [B, 2] -> [B, H, W, C]."""
         _check_size("Cutout.size", self.size, pixels)
         _, height, width, _ = pixels.shape
-        # From `size // 2` before the middle on; of an even size, the middle is right of it.
+        # The square begins `size // 2` before its middle; an even size has its middle right of it.
         top = _draw_whole(draws[:, :1], height) - self.size // 2
         left = _draw_whole(draws[:, 1:], width) - self.size // 2
         rows = _is_within(tf.range(height) - top, self.size)  # [B, H]
@@ -126,17 +126,17 @@ class Cutout(types.Augmentation):
 class ColorJitter(types.Augmentation):
     """Changes brightness, contrast, saturation and hue of each image, in this order.
 
-    Each factor f is uniform in [max(0, 1 - s), 1 + s] with s the setting, and the result is cut off
-    at 0 and 1. Brightness multiplies pixels by f. Contrast is `f x + (1 - f) m` with m the mean of
-    the grey image. Saturation is `f x + (1 - f) grey(x)`. Hue moves every colour by a number that
-    is uniform in [-hue, hue], as a share of the circle of colours. A. G. Howard, "Some Improvements
-    on Deep Convolutional Neural Network Based Image Classification", 2013, arXiv:1312.5402.
+    Each factor f is uniform in [max(0, 1 - s), 1 + s] with s the setting, and the result is clipped
+    to [0, 1]. Brightness multiplies pixels by f. Contrast is `f x + (1 - f) m` with m the mean of
+    the grey image. Saturation is `f x + (1 - f) grey(x)`. Hue turns every colour by a random share
+    of the colour circle, uniform in [-hue, hue]. A. G. Howard, "Some Improvements on Deep
+    Convolutional Neural Network Based Image Classification", 2013, arXiv:1312.5402.
 
     Attributes:
-      brightness: at least 0; 0 leaves it as it is.
+      brightness: at least 0; 0 changes nothing, here and below.
       contrast: at least 0.
       saturation: at least 0; above 0 it needs images of three channels, red, green and blue.
-      hue: in [0, 0.5]; above 0 it needs them, too.
+      hue: in [0, 0.5]; above 0 it needs three channels, too.
     """
 
     brightness: float = 0.0
@@ -179,22 +179,22 @@ class ColorJitter(types.Augmentation):
 
 
 def _blend(pixels: tf.Tensor, other: tf.Tensor, spread: float, drawn: tf.Tensor) -> tf.Tensor:
-    """Return `f pixels + (1 - f) other`, cut off, with f of numbers drawn in [0, 1)."""
+    """Return `f pixels + (1 - f) other`, clipped to [0, 1]; `drawn` in [0, 1) gives f."""
     least = max(0.0, 1 - spread)
     factors = least + (1 + spread - least) * drawn
     return tf.clip_by_value(factors * pixels + (1 - factors) * other, 0.0, 1.0)
 
 
 def _find_grey(pixels: tf.Tensor) -> tf.Tensor:
-    """Return the grey images [B, H, W, 1]; of other than three channels the mean of them."""
+    """Return the grey images [B, H, W, 1]; without three channels, the mean of the channels."""
     if pixels.shape[3] == 3:
         return tf.reduce_sum(pixels * tf.constant(_GREY), axis=-1, keepdims=True)
     return tf.reduce_mean(pixels, axis=-1, keepdims=True)
 
 
 def _draw_whole(draws: tf.Tensor, count: int) -> tf.Tensor:
-    """Turn numbers in [0, 1) into whole ones in [0, count)."""
-    # The product of a number just below 1 may be rounded up.
+    """Turn numbers in [0, 1) into integers in [0, count)."""
+    # For a number just below 1, the product may round up to `count`.
     return tf.minimum(tf.cast(draws * count, tf.int32), count - 1)
 
 

@@ -1,6 +1,6 @@
 """Numbers as categories by bucket, and crosses of several fields.
 
-features.Bucketized.names = ["age", "hours"]             # buckets of equal share, fitted
+features.Bucketized.names = ["age", "hours"]             # fitted buckets of equal frequency
 features.Crossed.crosses = [["job", "education"], ["age", "job"]]
 features.Crossed.boundaries = {"age": [25, 35, 50, 65]}
 """
@@ -22,19 +22,19 @@ from mtl.variables import freezing
 class Bucketized(column.Lookup, column.PerField):
     """Numbers by bucket, then embedded or one-hot: [B], [B, n] or [B, (L)] -> [B, D].
 
-    Bucket i holds boundaries[i-1] <= x < boundaries[i]. A value that is not a number has a bucket
-    of its own behind the last.
+    Bucket i holds boundaries[i-1] <= x < boundaries[i]. NaN has a separate bucket behind the last.
 
     Attributes:
       names: the fields; each has its own boundaries and embedding.
-      boundaries: ascending numbers, or about how many buckets of equal share to fit on the training
-        split; frequent values get buckets of their own. 32 is as fine as boosted trees need on
-        census data (AUC 0.883 with 10, 0.889 with 20, 0.893 with 30, 0.893 with 100).
-      dimension: of the embedding; None gives one-hot inputs.
-      pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
-        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
-      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
+      boundaries: ascending numbers; or the approximate number of buckets, to fit on the training
+        split with about equally many values each. A frequent value gets a separate bucket. 32 is
+        as fine as boosted trees need on census data (AUC 0.883 with 10, 0.889 with 20, 0.893 with
+        30, 0.893 with 100).
+      dimension: the width of the embedding; None gives one-hot inputs.
+      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
+        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
@@ -47,7 +47,7 @@ class Bucketized(column.Lookup, column.PerField):
         column.check_boundaries("Bucketized.boundaries", self.boundaries)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: what gathers its quantiles}."""
+        """Return {column: the accumulator of its quantiles}."""
         if not isinstance(self.boundaries, int):
             return {}
         return {
@@ -68,20 +68,20 @@ class Bucketized(column.Lookup, column.PerField):
 class Crossed(tables.Embedded):
     """Combinations of the values of several fields, by hash: fields [B, ...] -> [B, D].
 
-    A field with several values in a row gives every combination, pooled.
+    Fields with several values in a row give all combinations of their values, pooled.
 
     Attributes:
       crosses: lists of at least two fields; each becomes `<prefix>_<field>_x_<field>`.
-      num_buckets: of the hash; several times the number of combinations keeps collisions rare.
-      boundaries: {field: boundaries}, as in Bucketized, of the fields that hold fractions.
-      dimension: of the embedding; None gives one-hot inputs.
-      pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
-        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
-      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
+      num_buckets: hash buckets; several times the number of combinations keeps collisions rare.
+      boundaries: {field: boundaries} of the fields that hold fractions, as in `Bucketized`.
+      dimension: the width of the embedding; None gives one-hot inputs.
+      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
+        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       embedding: a smaller table, see `mtl.features.embeddings`; None gives each bucket a row.
       prefix: starts the column's name.
-      trainable: False leaves its tables as they are, as `mtl.variables.freezing` does by name.
+      trainable: False freezes its tables, as `mtl.variables.freezing` does by name.
     """
 
     crosses: Sequence[Sequence[str]]
@@ -114,11 +114,11 @@ class Crossed(tables.Embedded):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """{column: the fields it reads}."""
+        """{column: the fields that it reads}."""
         return {column.name(self.prefix, *cross): tuple(cross) for cross in self.crosses}
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {`<prefix>_<field>`: what gathers the quantiles of a field}."""
+        """Return {`<prefix>_<field>`: the accumulator of the quantiles of a field}."""
         return {
             column.name(self.prefix, field): _quantiles("Crossed", field, boundaries)
             for field, boundaries in self.boundaries.items()
@@ -126,7 +126,7 @@ class Crossed(tables.Embedded):
         }
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column: what its rows stand for}, where its table is smaller than the hash."""
+        """Return {column: names of its rows}, if its table is smaller than the hash."""
         del fitted
         return self._name_groups(self.columns, ("num_buckets", "embedding"))
 
@@ -184,9 +184,9 @@ def _bucket_of_floats(numbers: tf.Tensor, boundaries: Sequence[float]) -> tf.Ten
 
 
 def _bucket_of_integers(numbers: tf.Tensor, boundaries: Sequence[float]) -> tf.Tensor:
-    """Exact: a whole number reaches a boundary when it reaches the next whole number above it.
+    """Do the same for integers, exactly: Bucketize compares in float32, where 2^24 + 1 = 2^24.
 
-    Bucketize compares in float32, which takes 2^24 + 1 for 2^24.
+    An integer is at or above a boundary if it is at or above the next integer from there.
     """
     limits = np.iinfo(np.int64)
     wholes = [limits.min if b < limits.min else math.ceil(b) for b in boundaries if b <= limits.max]

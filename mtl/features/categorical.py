@@ -1,4 +1,4 @@
-"""Categories as inputs: by vocabulary, by hash, or as ids; unknown ones have places of their own.
+"""Categories as inputs: by vocabulary, by hash, or as ids; unknown categories have extra places.
 
 features.Categorical.names = ["job", "country"]          # a vocabulary for each, fitted
 features.Hashed.names = ["user"]
@@ -25,29 +25,29 @@ from mtl.spec import literals
 class Categorical(tables.Embedded, tables.Ids):
     """Strings or integers by vocabulary, then embedded or one-hot: [B], [B, n], [B, (L)] -> [B, D].
 
-    Unknown categories have places of their own behind those of the vocabulary. The empty string, an
-    empty cell of a CSV file too, is unknown unless it stands in a given list.
+    Unknown categories have extra places behind the vocabulary. The empty string (also an empty cell
+    of a CSV file) is unknown unless it stands in a given list.
 
     Attributes:
       names: the fields; each has its own vocabulary and embedding.
-      vocabulary: the categories as a list, or the path of a file with one a line, in place of the
-        ones that the training split holds. A run refuses a file that has
-        changed since it was started.
-      min_count: how often a category must occur in the training split to be in the vocabulary. 2,
-        since what occurs once is as good as unknown, and trains the vector of the unknown.
+      vocabulary: the categories as a list, or the path of a file with one category a line. None
+        takes the categories of the training split. A run refuses a file that has changed since the
+        run was started.
+      min_count: how often a category must occur in the training split to enter the vocabulary. The
+        default is 2: a category that occurs once says little, and trains the vector of the unknown.
       max_size: the most categories to keep, the frequent ones; None keeps all.
-      num_unknown: places for unknown categories, which a hash spreads over them.
-      dimension: of the embedding; None gives one-hot inputs.
-      pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
-        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
-      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
+      num_unknown: places for unknown categories; a hash spreads the categories over them.
+      dimension: the width of the embedding; None gives one-hot inputs.
+      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
+        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table that all columns share that name it: one vocabulary and one
-        embedding, in `features/<table>`. None gives each field its own.
+      table: the name of a table. All columns with this name share one vocabulary and one embedding,
+        in `features/<table>`. None gives each field its own.
       embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
-      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`: the first values
-        of the categories that it knows; the others start as without it.
+      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. They are the
+        first values of the categories in the file; other categories start at random.
     """
 
     vocabulary: Sequence[str | int | float] | str | None = None
@@ -92,12 +92,12 @@ class Categorical(tables.Embedded, tables.Ids):
         checks.require(fits, where, rule, self.word_vectors)
 
     def _listed(self) -> tuple[str, ...]:
-        """Return the categories of a list as `column.tokens` writes them: True and 1.0 as 1."""
+        """Return the given list, written as by `column.tokens`: True and 1.0 become "1"."""
         wholes = [(category, literals.whole(category)) for category in self.vocabulary or ()]
         return tuple(str(category if number is None else number) for category, number in wholes)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column or table: what gathers its vocabulary, and vectors for it}."""
+        """Return {column or table: the accumulators of its vocabulary and of its word vectors}."""
         names = dict.fromkeys(map(self._name, self.columns))
         of_file = {word_vectors.key(name): self._vectors(name) for name in names}
         return {**self._vocabularies(), **({} if self.word_vectors is None else of_file)}
@@ -134,7 +134,7 @@ class Categorical(tables.Embedded, tables.Ids):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: the file of its vocabulary}, where one is given, and that of its vectors."""
+        """{column: the file of its vocabulary, if given}, and the files of word vectors."""
         path, vectors = self.vocabulary, self.word_vectors
         of_words = dict.fromkeys(self.columns, path) if isinstance(path, str) else {}
         if vectors is None:
@@ -142,7 +142,7 @@ class Categorical(tables.Embedded, tables.Ids):
         return {**of_words, **{word_vectors.key(output): vectors for output in self.columns}}
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: the categories of its embedding}; of a block of rows its own."""
+        """Return {column or table: the categories of its embedding}, or {block: its categories}."""
         found: dict[str, types.RowNames] = {}
         for output in self.columns:
             name, entries = self._name(output), self._entries(output, fitted)[0]
@@ -177,7 +177,7 @@ class Categorical(tables.Embedded, tables.Ids):
     def find_unknown(
         self, features: types.Tensors, fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
-        """Return which values are not in the vocabulary, of each field [N]."""
+        """Return which values of each field are missing from the vocabulary, bool [N]."""
         found = {}
         for output, (field,) in self.columns.items():
             tokens = _tokens(features, field)
@@ -187,34 +187,34 @@ class Categorical(tables.Embedded, tables.Ids):
         return found
 
     def _counts(self, output: str, fitted: types.Statistics) -> Sequence[int]:
-        """Return how often the training split holds the categories of each block."""
+        """Return how often the categories of each block occur in the training split."""
         is_fitted = self.vocabulary is None and self._block_ends
         return fitted.for_column(self._name(output))["block_counts"] if is_fitted else ()
 
     def _initializer(
         self, output: str, fitted: types.Statistics
     ) -> Callable[..., tf.Tensor] | None:
-        """Return what starts the table from the word vectors, if there are any."""
+        """Return an initializer that starts the table from the word vectors; None without them."""
         if self.word_vectors is None:
             return None
         stddev = self.initial_stddev or cast(int, self.dimension) ** -0.5
         return word_vectors.make_initializer(fitted, self._name(output), stddev)
 
     def _entries(self, output: str, fitted: types.Statistics) -> tuple[tuple[str, ...] | str, int]:
-        """Return the vocabulary or the file of it, and its size."""
+        """Return the vocabulary or its file, and its size."""
         if isinstance(self.vocabulary, (list, tuple)):
             return self._listed(), len(self.vocabulary)
         if self.vocabulary is None:
             entry = fitted.for_column(self._name(output))
             return fitted.path(entry["file"]), entry["size"]
-        path = cast(str, self.vocabulary)  # All that is left of what `__post_init__` lets pass.
+        path = cast(str, self.vocabulary)  # `__post_init__` lets no other type pass.
         return path, len(vocabulary.read_file("Categorical.vocabulary", path))
 
 
 def _find(table: Any, tokens: tf.Tensor) -> tf.Tensor:
     """Return the places of tokens [...] in a vocabulary, int64 [...]."""
     places = table.lookup(tokens)
-    # TensorFlow's optimisation of graphs sees no shape behind a lookup, and leaves what follows.
+    # Graph optimisations know no shape after a lookup, and would skip all ops behind it.
     return tf.ensure_shape(places, tokens.shape) if tokens.shape.is_fully_defined() else places
 
 
@@ -230,14 +230,14 @@ class Hashed(tables.Embedded, tables.Ids):
 
     Attributes:
       names: the fields; each has its own embedding.
-      num_buckets: of the hash; several times the number of categories keeps collisions rare.
-      dimension: of the embedding; None gives one-hot inputs.
-      pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
-        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
-      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
+      num_buckets: hash buckets; several times the number of categories keeps collisions rare.
+      dimension: the width of the embedding; None gives one-hot inputs.
+      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
+        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table that all columns share that name it: one embedding, in
+      table: the name of a table. All columns with this name share one embedding, in
         `features/<table>`. None gives each field its own.
       embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
     """
@@ -252,7 +252,7 @@ class Hashed(tables.Embedded, tables.Ids):
         checks.whole("Hashed.num_buckets", self.num_buckets, 2)
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: what its rows stand for}, where it is smaller than its ids."""
+        """Return {column or table: names of its rows}, if it has fewer rows than ids."""
         del fitted
         return self._name_groups(map(self._name, self.columns), self._of_table)
 
@@ -269,18 +269,18 @@ class Hashed(tables.Embedded, tables.Ids):
 class Identity(tables.Embedded, tables.Ids):
     """Integers that are ids already: [B], [B, n] or [B, (L)] -> [B, D].
 
-    All that lies outside [0, size) shares one place of its own.
+    All integers outside [0, size) share one extra place.
 
     Attributes:
       names: the fields; each has its own embedding.
       size: the number of ids.
-      dimension: of the embedding; None gives one-hot inputs.
-      pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
-        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
-      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
+      dimension: the width of the embedding; None gives one-hot inputs.
+      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
+        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table that all columns share that name it: one embedding, in
+      table: the name of a table. All columns with this name share one embedding, in
         `features/<table>`. None gives each field its own.
       embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
     """
@@ -295,7 +295,7 @@ class Identity(tables.Embedded, tables.Ids):
         checks.whole("Identity.size", self.size, 1)
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: what its rows stand for}, where it is smaller than its ids."""
+        """Return {column or table: names of its rows}, if it has fewer rows than ids."""
         del fitted
         return self._name_groups(map(self._name, self.columns), self._of_table)
 
@@ -314,7 +314,7 @@ class Identity(tables.Embedded, tables.Ids):
     def find_unknown(
         self, features: types.Tensors, fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
-        """Return which integers are no id, of each field [N]."""
+        """Return which integers of each field are outside [0, size), bool [N]."""
         del fitted
         ids = {field: column.integers("Identity", features, field) for field in self.names}
         flat = {field: column.flat(own) for field, own in ids.items()}

@@ -1,4 +1,4 @@
-"""What the columns share: names, how fields are read and checked, and how ids become vectors.
+"""Shared code of the columns: names, reading and checking fields, and turning ids into vectors.
 
 column.numbers("Numeric", features, "age")               # float32, or int64 of integers
 column.tokens("Categorical", features, "job")            # string, for integers too
@@ -28,18 +28,18 @@ _MAX_ONE_HOT = 4096
 Values: TypeAlias = tf.Tensor | tf.RaggedTensor
 
 Boundaries: TypeAlias = int | Sequence[float]
-"""Ascending numbers, or about how many buckets to fit."""
+"""Ascending numbers, or the approximate number of buckets to fit."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PerField(types.Column):
-    """A column object that makes one column, `<prefix>_<field>`, of each of its fields.
+    """A column object that makes one column, `<prefix>_<field>`, from each of its fields.
 
     Attributes:
       names: the fields.
-      prefix: starts the name of the column, which is its variable scope; another prefix lets a
-        second object of the same kind use the same field.
-      trainable: False leaves its tables as they are, as `mtl.variables.freezing` does by name.
+      prefix: starts the name of the column, which is also its variable scope. With another prefix,
+        a second object of the same kind can use the same field.
+      trainable: False freezes its tables, as `mtl.variables.freezing` does by name.
     """
 
     names: Sequence[str]
@@ -54,20 +54,20 @@ class PerField(types.Column):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """{column: the fields it reads}."""
+        """{column: the fields that it reads}."""
         return {name(self.prefix, field): (field,) for field in self.names}
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: what gathers its statistics}; empty where nothing is fitted."""
+        """Return {column: the accumulator of its statistics}; empty if nothing is fitted."""
         return {}
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: the file that its settings name}; empty where there is none."""
+        """{column: the file that its settings name}; empty without files."""
         return {}
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column: what the rows of its table stand for}; empty where they have no names."""
+        """Return {column: names of the rows of its table}; empty if rows have no names."""
         del fitted
         return {}
 
@@ -95,11 +95,11 @@ class Lookup(types.Column):
     """Columns that turn ids into vectors.
 
     Attributes:
-      dimension: of the embedding; None gives one-hot inputs.
-      pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
-        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
-      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
+      dimension: the width of the embedding; None gives one-hot inputs.
+      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
+        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
     """
 
     dimension: int | None = 8
@@ -137,18 +137,18 @@ class Lookup(types.Column):
             return vectors(output, ids, size, dimension, self.pooling, stddev, initializer)
 
     def _store(self) -> contextlib.AbstractContextManager[Any]:
-        """Have tables that are created within it hold numbers of the type that is set."""
+        """Have tables that are created inside it store numbers of the type `storage`."""
         return sharding.store_tables(tf.as_dtype(self.storage))
 
 
-# It is ambient because most columns have no use for it: only augmentations change anything.
+# It is ambient because only augmentations need it, and most columns do not.
 def train_columns(when: bool = True) -> contextlib.AbstractContextManager[bool]:
-    """Have columns within it encode for a training step."""
+    """Have columns inside it encode for a training step."""
     return _ARE_TRAINING.set(when)
 
 
 def are_training() -> bool:
-    """Return whether columns encode for a training step, and not as in evaluation."""
+    """Return True if columns encode for a training step, and not for an evaluation."""
     return _ARE_TRAINING.get()
 
 
@@ -156,7 +156,7 @@ _ARE_TRAINING = ambient.Ambient("columns are training", default=False)
 
 
 def name(prefix: str, *fields: str) -> str:
-    """Return `<prefix>_<field>[_x_<field>...]`, with what no scope can hold replaced by '_'."""
+    """Return `<prefix>_<field>[_x_<field>...]`; '_' replaces characters that scopes forbid."""
     return re.sub(r"[^A-Za-z0-9_.\-]", "_", f"{prefix}_{'_x_'.join(fields)}")
 
 
@@ -170,7 +170,7 @@ def check_fields(where: str, fields: Sequence[str]) -> None:
 
 
 def check_boundaries(where: str, boundaries: Boundaries, least: int = 1) -> None:
-    """Fail unless it is a number of buckets, or a list of at least so many boundaries."""
+    """Fail unless it is a number of buckets, or a list of at least `least` boundaries."""
     if isinstance(boundaries, int):
         checks.whole(where, boundaries, 2)
         return
@@ -184,9 +184,9 @@ def check_boundaries(where: str, boundaries: Boundaries, least: int = 1) -> None
 
 
 def numbers(kind: str, features: types.Tensors, field: str) -> Values:
-    """Return the field as float32; integers and bools as int64.
+    """Return the field as float32, or as int64 if it holds integers or bools.
 
-    For float32 is exact up to 2^24 only.
+    float32 is exact only up to 2^24.
     """
     values = features[field]
     _refuse_strings(kind, field, values)
@@ -202,7 +202,7 @@ def integers(kind: str, features: types.Tensors, field: str) -> Values:
 
 
 def tokens(kind: str, features: types.Tensors, field: str) -> Values:
-    """Return the field as strings; an integer becomes its decimal digits."""
+    """Return the field as strings; integers become their decimal digits."""
     values = features[field]
     if values.dtype == tf.string:
         return values
@@ -225,12 +225,12 @@ def _refuse_fractions(kind: str, field: str, values: Values) -> None:
 def flat(values: Values) -> tf.Tensor:
     """Return all values of a batch, [N]."""
     values = values.flat_values if isinstance(values, tf.RaggedTensor) else values
-    # In eager mode a call costs a quarter of a millisecond.
+    # In eager mode a reshape takes a quarter of a millisecond.
     return values if values.shape.rank == 1 else tf.reshape(values, [-1])
 
 
 def inverse(spread: npt.ArrayLike) -> np.ndarray:
-    """Return 1 / spread as float32, and 0 where a value never varies."""
+    """Return 1 / spread as float32, or 0 for a spread of 0."""
     given = np.asarray(spread, np.float64)
     return np.divide(1, given, out=np.zeros_like(given), where=given > 0).astype(np.float32)
 
@@ -244,10 +244,10 @@ def vectors(
     stddev: float | None = None,
     initializer: Callable[..., tf.Tensor] | None = None,
 ) -> tf.Tensor:
-    """Turn ids in [0, size) into [B, D], by an embedding of `dimension`; one-hot if it is None.
+    """Turn ids in [0, size) into [B, D] by an embedding of width `dimension`; one-hot if None.
 
-    [B] gives each row the vector of its id. [B, n] and [B, (L)] pool the vectors of a row: "sum",
-    "mean", or "sqrtn", the sum over the square root of their number. No ids pool to zeros.
+    [B] gives each row the vector of its id. [B, n] and [B, (L)] pool the vectors of a row. "sqrtn"
+    divides their sum by the square root of their number. A row without ids gets zeros.
     """
     if dimension is None:
         fix = "Set a dimension: an embedding costs nothing for the rows it does not look up."
@@ -265,7 +265,7 @@ def vectors(
 def embed(
     ids: Values, look_up: Callable[[tf.Tensor], tf.Tensor], width: int, pooling: str
 ) -> tf.Tensor:
-    """Turn ids into [B, width] by a function from [...] to [..., width], pooled as in `vectors`."""
+    """Turn ids into [B, width], pooled as in `vectors`; `look_up` maps [...] to [..., width]."""
     found = tf.ragged.map_flat_values(look_up, ids)
     if ids.shape.rank == 1:
         return found

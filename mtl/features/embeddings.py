@@ -1,6 +1,6 @@
 """Smaller tables: fewer rows than ids, or narrower rows for ids that are rare.
 
-features.Hashed.num_buckets = 10_000_000                 # ids, none of which takes a row
+features.Hashed.num_buckets = 10_000_000                 # ids, many more than the table has rows
 features.Hashed.embedding = @embeddings.QuotientRemainder()
 
 features.Hashed.embedding = @embeddings.MultiHash()
@@ -9,7 +9,7 @@ embeddings.MultiHash.num_buckets = 50_000
 features.Categorical.embedding = @embeddings.MixedDimensions()
 embeddings.MixedDimensions.ends = [1000, 10_000]
 
-Gradients are sparse, and a step costs the rows that it looks up.
+Gradients are sparse, and the cost of a step depends on the rows that it looks up.
 """
 
 import dataclasses
@@ -24,25 +24,25 @@ from mtl import checks, layers, types
 tf1 = tf.compat.v1
 
 MULTIPLY, ADD, CONCAT = "multiply", "add", "concat"
-# Any number that no other hash of the same ids has for a key.
+# Any number that no other hash of the same ids uses as a key.
 _KEY = 0x6D75_6C74_6968_6173
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuotientRemainder(types.Embedding):
-    """`quotient[i // m] * remainder[i % m]`: a vector of its own for each id, of two small tables.
+    """`quotient[i // m] * remainder[i % m]`: a distinct vector for each id, from two small tables.
 
     H.-J. M. Shi et al., "Compositional Embeddings Using Complementary Partitions for
-    Memory-Efficient Recommendation Systems", 2019, arXiv:1909.02107: `size / m + m` rows stand for
-    `size` ids. No two ids have both rows in common, but each shares either row with many others.
-    A row of the tables stands for no token: rows do not follow names in a warm start.
+    Memory-Efficient Recommendation Systems", 2019, arXiv:1909.02107: `size / m + m` rows serve
+    `size` ids. Two ids never share both rows, but many ids share one of them. Because a row belongs
+    to several tokens, a warm start does not move rows by name.
 
-    The tables lie in `features/<column>/quotient` and `/remainder`. First values are drawn so that
-    a vector deviates as much as one of a plain table does.
+    The tables lie in `features/<column>/quotient` and `/remainder`. The first vectors have the same
+    standard deviation as in a plain table.
 
     Attributes:
-      num_remainders: `m`, the rows of `remainder`, at least 2 and fewer than there are ids; None
-        for the root of the number of ids, which gives the fewest rows.
+      num_remainders: `m`, the rows of `remainder`, at least 2 and below the number of ids; None for
+        the square root of the number of ids, which gives the fewest rows.
       combine: "multiply", "add", or "concat", which joins two vectors of half the dimension.
     """
 
@@ -58,12 +58,12 @@ class QuotientRemainder(types.Embedding):
         """Look up ids [...] of a table -> [..., D].
 
         Raises:
-          UserError: there are no more ids than remainders, or "concat" is to give an odd dimension.
+          UserError: there are fewer ids than remainders, or "concat" gets an odd dimension.
         """
         scope = tf1.get_variable_scope().name
         remainders = self.num_remainders or math.isqrt(table.size - 1) + 1
         rule = f"be below {table.size}, the ids of {scope}"
-        # The default of 1 to 2 ids has as many remainders, which is right.
+        # A table of 1 or 2 ids has as many remainders by default, which is right.
         fits = self.num_remainders is None or remainders < table.size
         checks.require(fits, "QuotientRemainder.num_remainders", rule, remainders)
         dimension, stddev = self._share_of(table, scope)
@@ -75,7 +75,7 @@ class QuotientRemainder(types.Embedding):
         return first * second if self.combine == MULTIPLY else first + second
 
     def _share_of(self, table: types.Table, scope: str) -> tuple[int, float]:
-        """Return the dimension and the deviation of each of the two tables."""
+        """Return the dimension and the first standard deviation of each of the two tables."""
         stddev = table.first_deviation
         if self.combine == CONCAT:
             fix = "It joins two halves."
@@ -90,16 +90,16 @@ class MultiHash(types.Embedding):
     """The sum of the rows that several hashes of an id choose in one table.
 
     D. Svenstrup, J. M. Hansen, O. Winther, "Hash Embeddings for Efficient Word Representations",
-    2017, arXiv:1709.03933, without the importance weights of ids, which take a row for each id. Two
-    ids with all rows in common are rare: of `num_buckets` rows, two hashes make as many sets as
-    half of the square. A row stands for no token: rows do not follow names in a warm start.
+    2017, arXiv:1709.03933, without the importance weights, which take a row for each id. Two ids
+    rarely share all rows: two hashes can choose about `num_buckets ** 2 / 2` sets of rows. Because
+    a row belongs to several tokens, a warm start does not move rows by name.
 
-    The table lies in `features/<column>/embedding`. First values are drawn so that a vector
-    deviates as much as one of a plain table does.
+    The table lies in `features/<column>/embedding`. The first vectors have the same standard
+    deviation as in a plain table.
 
     Attributes:
       num_buckets: the rows of the table, at least 2.
-      num_hashes: how many rows an id has, at least 2.
+      num_hashes: the number of rows of an id, at least 2.
     """
 
     num_buckets: int
@@ -119,25 +119,25 @@ class MultiHash(types.Embedding):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MixedDimensions(types.Embedding):
-    """Wide rows for frequent ids, and narrow ones for rare ids, which a matrix widens.
+    """Long rows for frequent ids, and short rows for rare ids, which a matrix widens.
 
     A. Ginart et al., "Mixed Dimension Embeddings with Application to Memory-Efficient
-    Recommendation Systems", 2019, arXiv:1909.11810: ids of similar frequency are a block. With p,
-    how often the training split holds an id of a block in the mean, a block has the dimension
-    `round(dimension * (p / p_0) ** temperature)`, at least 1; block 0 is the most frequent. A block
-    of the full dimension has no matrix.
+    Recommendation Systems", 2019, arXiv:1909.11810: ids of similar frequency form a block. p is the
+    mean frequency of a block's ids in the training split, and p_0 the frequency of block 0, the
+    most frequent. The block has the dimension `round(dimension * (p / p_0) ** temperature)`, at
+    least 1. A block of the full dimension has no matrix.
 
-    It is for `Categorical` columns, whose ids come by falling frequency; those of a vocabulary that
-    you give come in its order. The last block also holds the unknown.
+    Only `Categorical` columns can use it: their ids come by falling frequency, or in the order of a
+    given vocabulary. The last block also holds the unknown categories.
 
     The variables are `block_<n>/embedding` and `projection_<n>` in `features/<column>`. In a warm
-    start a row follows its token within a block; one that has moved to another block starts anew.
+    start a row follows its token within a block; a token in another block starts anew.
 
     Attributes:
       ends: the ranks at which a block ends, ascending from 1 on: with [100, 1000] the first block
         has the 100 most frequent ids, the second 900, and the last all others.
-      dimensions: of the blocks, one more than `ends`, each from 1 up to the dimension of the
-        column; None for those of the formula, which a given vocabulary has no counts for.
+      dimensions: the dimension of each block, from 1 to the column's; one entry more than `ends`.
+        None takes the formula, which needs a fitted vocabulary: a given one has no counts.
       temperature: in [0, 1]; 0 gives all blocks the full dimension, 1 makes it proportional to p.
     """
 
@@ -174,7 +174,7 @@ class MixedDimensions(types.Embedding):
         """Look up ids [...] of a table -> [..., D].
 
         Raises:
-          UserError: a block has no ids, or a dimension above that of the column.
+          UserError: a block has no ids, or its dimension exceeds the column's.
         """
         scope = tf1.get_variable_scope().name
         rule = f"be below {table.size}, the ids of {scope}"
@@ -182,7 +182,7 @@ class MixedDimensions(types.Embedding):
         flat = tf.reshape(ids, [-1])
         block = tf.add_n([tf.cast(flat >= end, tf.int32) for end in self.ends])
         count = len(self.ends) + 1
-        # Parts, not a choice among rows of all blocks: a row that nobody asks for has no gradient.
+        # Each block looks up only its own ids: rows that no id asks for get no gradient.
         parts = tf.dynamic_partition(flat, block, count)
         places = tf.dynamic_partition(tf.range(tf.size(flat)), block, count)
         firsts, widths = [0, *self.ends], self._choose_dimensions(table, scope)
@@ -223,13 +223,13 @@ class MixedDimensions(types.Embedding):
 
 
 def split_last(vectors: tf.Tensor, ids: tf.Tensor, width: int) -> tf.Tensor:
-    """Return all values of `vectors` as [..., width], of ids [...]."""
+    """Return all values of `vectors` as [..., width], for ids [...]."""
     found = tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0))
     return tf.ensure_shape(found, [*ids.shape, width])
 
 
 def hash_tokens(tokens: tf.Tensor, num_buckets: int, num_hashes: int, key: int) -> tf.Tensor:
-    """Hash tokens [...] by several hashes of a key, an int64 -> int64 [..., num_hashes]."""
+    """Hash tokens [...] with several hashes of an int64 key -> int64 [..., num_hashes]."""
     hashes = [
         tf.strings.to_hash_bucket_strong(tokens, num_buckets, [key, number])
         for number in range(num_hashes)

@@ -1,10 +1,10 @@
-"""What is done with a list of columns: check it, fit it, encode with it.
+"""Works on a list of columns: checks them, fits them, encodes with them.
 
-features.fit(columns, batches, directory)                # one pass over the training split
-inputs = features.encode(columns, batch, features.load(directory))
+features.fit_columns(columns, batches, directory)        # one pass over the training split
+inputs = features.encode_columns(columns, batch, features.load_statistics(directory))
 
-Heads and samplers gather in the same pass what they need to know of the labels, such as the rows of
-each class. So a start reads the training split once.
+In the same pass, heads and samplers gather what they need of the labels, such as the rows of each
+class. So a start reads the training split once.
 """
 
 import collections
@@ -21,7 +21,7 @@ from mtl.variables import freezing
 
 
 def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> None:
-    """Fail unless every column reads existing `fields` and has a name of its own."""
+    """Fail unless every column reads existing `fields` and has a distinct name."""
     checks.is_a("features.columns", columns, (list, tuple), "be a list of columns")
     checks.require(len(columns) > 0, "features.columns", "hold a column", columns)
     for column in columns:
@@ -36,13 +36,13 @@ def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> N
 
 
 def _with_parts(columns: Sequence[types.Column]) -> list[types.Column]:
-    """Return the columns, and those that they are made of."""
+    """Return the columns and their parts."""
     parts = (types.read_member(column, types.Column, "parts") for column in columns)
     return [*columns, *itertools.chain.from_iterable(parts)]
 
 
 def _check_tables(columns: Sequence[types.Column]) -> list[str]:
-    """Fail unless columns that share a table have its settings in common; return the tables."""
+    """Fail unless columns that share a table agree in its settings; return the tables."""
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     for column in _with_parts(columns):
         if not isinstance(column, tables.Ids) or column.table is None:
@@ -59,7 +59,7 @@ def _check_tables(columns: Sequence[types.Column]) -> list[str]:
 
 
 def missing_statistics(parts: Sequence[Any], directory: str) -> list[str]:
-    """Return what columns and other parts must learn and have not, or have with other settings."""
+    """Return the names of statistics that are missing or were fitted with other settings."""
     fitted = statistics.load_statistics(directory)
     return [
         name
@@ -75,13 +75,14 @@ def fit_columns(
     of_labels: Sequence[Any] = (),
     anew: bool = False,
 ) -> None:
-    """Pass over (features, labels) once and write the statistics; all of them or none.
+    """Fit columns in one pass over (features, labels), and write all statistics or none.
 
-    The accumulators of `columns` see the features, those of the parts `of_labels` all fields.
+    Accumulators of `columns` see the features; accumulators of the parts `of_labels` see all
+    fields.
 
-    No pass is made where nothing is missing: no column has anything to learn, or `directory` holds
-    it already, so that a run that continues keeps the statistics of its first start. A run that
-    starts `anew` takes them anew: those that lie there may be of other data.
+    There is no pass if the parts learn nothing, or if `directory` already holds their statistics:
+    a continued run keeps them. A new run sets `anew`, because old statistics may come from other
+    data.
     """
     gathered, counted = _accumulators(columns), _accumulators(of_labels)
     parts = [*columns, *of_labels]
@@ -100,7 +101,7 @@ def fit_columns(
 
 
 def _accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
-    """Return {column or table: accumulator} of all that must be fitted."""
+    """Return {column or table: accumulator} of all statistics to fit."""
     _check_tables([part for part in parts if hasattr(part, "columns")])
     found: dict[str, types.Accumulator] = {}
     for part in parts:
@@ -117,12 +118,12 @@ def encode_columns(
     fitted: types.Statistics,
     training: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Encode columns, in `training` with what they change at random.
+    """Encode columns; with `training`, augmentations change inputs at random.
 
     {field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}; variables in `features/<column>`.
 
-    The inputs come in order of their names: what a network makes of them does not depend on the
-    order of the columns. A field that no column reads is no input.
+    Inputs are sorted by name, so the order of the columns does not change the network. Fields that
+    no column reads are left out.
     """
     check_columns(columns, features)
     reads = [types.read_member(column, types.Column, "reads_columns") for column in columns]

@@ -1,9 +1,9 @@
-"""Tables that grow: a key gets a row of its own while the model trains, and may lose it again.
+"""Tables that grow: a key gets a separate row while the model trains, and may lose it again.
 
 features.Growing.names = ["item", "last_item"]
 features.Growing.table = "items"                         # one table for both
 features.Growing.capacity = 1_000_000
-features.Growing.eviction = "age"                        # of a full table the stalest key goes
+features.Growing.eviction = "age"                        # a full table drops the stalest key
 """
 
 import dataclasses
@@ -16,40 +16,40 @@ from mtl.features import column, growth, key_table, tables
 tf1 = tf.compat.v1
 
 EVICTIONS = ("age", "count", "norm")
-# A table of so many rows or more is a mistake: their numbers no longer fit an int32 of an op.
+# A larger table is a mistake: its row numbers no longer fit the int32 of some ops.
 _MAX_CAPACITY = 2**31 - 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Growing(tables.Ids):
-    """Strings or integers, each with a row of its own once it has come: [B], [B, n], [B, (L)].
+    """Strings or integers, with a separate row after their first batch: [B], [B, n] or [B, (L)].
 
-    Nothing is fitted before training, and no two keys share a row. A key that a training step sees
-    for the first time counts as unknown in that step, and has a row from the next one on. The empty
-    string, an empty cell of a CSV file too, stays unknown. Evaluation, prediction and exports know
-    the keys that the checkpoint holds, and count all others as unknown.
+    Nothing is fitted before training, and keys never share a row. In the training step that sees a
+    key for the first time, the key counts as unknown; from the next step on it has a row. The empty
+    string (also an empty cell of a CSV file) stays unknown. Evaluation, prediction and exports know
+    the keys of the checkpoint, and treat all others as unknown.
 
     Attributes:
       names: the fields; each has its own table.
-      capacity: the most keys that a table holds, rounded up to a multiple of 8. A run that goes on
-        may have a larger one.
-      min_count: how often a key must have come to get a row. Keys without one are counted in a
-        sketch of `4 capacity` numbers (Cormode and Muthukrishnan, "Count-Min Sketch", 2005), which
-        may let a key in too early, and never too late.
-      admission_rate: in (0, 1]: the probability that a key gets a row, each time that it comes.
-      eviction: which key gives its row to a new one that finds its places taken: the one that has
-        not come for longest ("age"), the one that came least often, if not more often than the new
-        one ("count"), or the one whose vector is the shortest ("norm"); never one of the batch.
-        Weights and optimizer state of the row start anew. None evicts nothing: the new one stays
-        unknown.
-      num_unknown: rows for unknown keys, which a hash spreads over them.
-      dimension: of the embedding.
-      pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the embedding's first values, drawn from a normal
-        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
-      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
+      capacity: the most keys that a table holds, rounded up to a multiple of 8. A continued run may
+        raise it.
+      min_count: how often a key must occur to get a row. A sketch of `4 capacity` counters counts
+        keys without a row (Cormode and Muthukrishnan, "Count-Min Sketch", 2005). It may admit a key
+        too early, but never too late.
+      admission_rate: the probability that a key gets a row at each occurrence, in (0, 1].
+      eviction: which key gives its row to a new key whose places are all taken. "age": the key that
+        has not occurred for the longest time. "count": the key with the fewest occurrences, unless
+        it has more than the new key. "norm": the key with the shortest vector. Keys of the batch
+        stay. Weights and optimizer state of the row start anew. None evicts nothing: the new key
+        stays unknown.
+      num_unknown: rows for unknown keys; a hash spreads the keys over them.
+      dimension: the width of the embedding.
+      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      initial_stddev: the standard deviation of the embedding's first values, above 0; None for
+        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table that all columns share that name it, in `features/<table>`. None
+      table: the name of a table, in `features/<table>`. All columns with this name share it. None
         gives each field its own.
     """
 
@@ -86,16 +86,16 @@ class Growing(tables.Ids):
 
     @property
     def num_rows(self) -> int:
-        """The number of rows that keys may have; those of the unknown come behind them."""
+        """The number of rows for keys; the rows for unknown keys come behind them."""
         return self.num_buckets * key_table.PLACES
 
     @property
     def tables(self) -> dict[str, "Growing"]:
-        """{table, or column: this part}."""
+        """{table or column: this part}."""
         return {self._name(output): self for output in self.columns}
 
     def keys(self, features: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return what a batch looks up: {field: [B, ...]} -> {table: keys [N]}."""
+        """Return the keys that a batch looks up: {field: [B, ...]} -> {table: keys [N]}."""
         found: dict[str, list[tf.Tensor]] = {}
         for output, (field,) in self.columns.items():
             tokens = column.flat(column.tokens("Growing", features, field))
@@ -103,7 +103,7 @@ class Growing(tables.Ids):
         return {table: tf.concat(keys, 0) for table, keys in found.items()}
 
     def create_keys(self) -> tf.Variable:
-        """Return the variable of the keys by row, in the scope of the table."""
+        """Return the variable with the key of each row, in the scope of the table."""
         return tf1.get_variable(
             "keys",
             [self.num_buckets, key_table.PLACES],
@@ -122,7 +122,7 @@ class Growing(tables.Ids):
         return self._look_up(output, ids, self.num_rows + self.num_unknown)
 
     def _find_ids(self, tokens: tf.Tensor, table: tf.Variable) -> tf.Tensor:
-        """Return rows of tokens [...], of unknown ones behind those of the keys."""
+        """Return the rows of tokens [...]; rows of unknown tokens lie behind those of keys."""
         keys = key_table.make_keys(tf.reshape(tokens, [-1]))
         rows, is_known = key_table.find_rows(table, keys)
         ids = tf.where(is_known, rows, self.num_rows + keys % self.num_unknown)

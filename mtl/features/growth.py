@@ -1,10 +1,10 @@
-"""The keys of tables that grow: who gets a row after a step, and who loses it.
+"""The keys of tables that grow: which keys get a row after a step, and which lose theirs.
 
 moved = growth.grow_tables(columns, features, moved)     # after the op that moves the weights
 
-A step looks up the keys that it finds. Once it has moved the weights, keys of its batch that had no
-row may get one. Every replica sees the keys of all of them, in ascending order, so that a table
-does not depend on how a batch is cut.
+A step looks up the keys that have rows. After it has moved the weights, other keys of its batch may
+get a row. Every replica sees the keys of all replicas in ascending order: the table does not depend
+on how a batch is split.
 """
 
 import dataclasses
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 tf1 = tf.compat.v1
 
 _NEVER = float("inf")
-# Scores of rows count from 0 on.
+# Scores of rows are at least 0.
 _FREE = -1.0
 _SKETCH_FACTOR = 4
 
 
 class Growth(types.StepExtension):
-    """Gives rows to keys of the batch, once a step has moved the weights.
+    """Gives rows to new keys of the batch, after a step has moved the weights.
 
     Args:
-      model: has `columns`.
+      model: an object with `columns`.
       features: {field: [B, ...]} of this replica, before the batch is cut into slices.
     """
 
@@ -43,12 +43,12 @@ class Growth(types.StepExtension):
         self._columns, self._features = model.columns, features
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Return an op that has also changed who has which row."""
+        """Return an op that runs after `moved` and changes which keys have rows."""
         return grow_tables(self._columns, self._features, moved)
 
 
 def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
-    """Return {table: keys [N]} of several columns, those of one table together."""
+    """Return {table: keys [N]} of several columns; the keys of a shared table are joined."""
     found: dict[str, list[tf.Tensor]] = {}
     for part in parts:
         for table, keys in part.items():
@@ -61,12 +61,12 @@ def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
 def grow_tables(
     columns: Sequence[types.Column], features: types.Tensors, moved: tf.Operation
 ) -> tf.Operation:
-    """Return an op that gives rows to keys of a batch, after the op that moves the weights.
+    """Return an op that moves the weights and then gives rows to keys of the batch.
 
     Args:
-      columns: of the model.
+      columns: the columns of the model.
       features: {field: [B, ...]} of this replica, before the batch is cut into slices.
-      moved: what moves the weights.
+      moved: the op that moves the weights.
     """
     tables = list_growing_tables(columns)
     if not tables:
@@ -79,7 +79,7 @@ def grow_tables(
 
 
 def list_growing_tables(columns: Sequence[types.Column]) -> "dict[str, features_lib.Growing]":
-    """Return {table, or column: its settings} of all tables that grow."""
+    """Return {table or column: its settings} of all tables that grow."""
     found: dict[str, features_lib.Growing] = {}
     for column in columns:
         for part in (column, *types.read_member(column, types.Column, "parts")):
@@ -89,12 +89,12 @@ def list_growing_tables(columns: Sequence[types.Column]) -> "dict[str, features_
 
 
 class _Seen(NamedTuple):
-    """The different keys of a batch, of all replicas.
+    """The distinct keys of a batch, of all replicas.
 
     Attributes:
       keys: [N].
-      counts: how often each has come, [N] int64.
-      rows: of those that are known, [N].
+      counts: how often each key occurs, [N] int64.
+      rows: the rows of known keys, [N].
       is_known: [N].
     """
 
@@ -104,17 +104,17 @@ class _Seen(NamedTuple):
     is_known: tf.Tensor
 
     def select(self, chosen: tf.Tensor) -> "_Seen":
-        """Return some of them, [N] bool."""
+        """Return the keys of a mask, [N] bool."""
         return _Seen(*(tf.boolean_mask(values, chosen) for values in self))
 
     def sort(self) -> "_Seen":
-        """Return them in ascending order."""
+        """Return the keys in ascending order."""
         order = tf.argsort(self.keys)
         return _Seen(*(tf.gather(values, order) for values in self))
 
 
 class _Write(NamedTuple):
-    """What is written into a variable: all of it, or some rows; into a sketch what is greater."""
+    """A write to all of a variable (rows None) or to rows; a sketch keeps the greater values."""
 
     variable: tf.Variable
     values: tf.Tensor
@@ -124,10 +124,10 @@ class _Write(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """One table in the step that is being built, whose variable scope is open.
+    """One table in the step that is being built; its variable scope is open.
 
     Attributes:
-      part: its settings.
+      part: the settings of the table.
       scope: the name of the variable scope.
     """
 
@@ -135,8 +135,8 @@ class _Table:
     scope: str
 
     def grow(self, keys: tf.Tensor, moved: tf.Operation) -> tf.Operation:
-        """Return an op that does what `moved` does, and then changes who has which row."""
-        # Nobody reads keys any more then, and rows are compared as the step has moved them.
+        """Return an op that runs `moved` and then changes which keys have rows."""
+        # After the update nothing looks keys up any more, and "norm" compares the new weights.
         with tf.control_dependencies([moved]):
             return self._change_after(_see(self.part.create_keys(), keys), moved)
 
@@ -145,7 +145,7 @@ class _Table:
         all_seen = tf.maximum(tf.reduce_sum(seen.counts), 1)
         self._watch("unknown_share", 1 - known / all_seen)
         first = freezing.first_step(f"{self.scope}/embedding")
-        if first == _NEVER:  # What is frozen keeps its rows, and so its keys.
+        if first == _NEVER:  # A frozen table keeps its rows, and so its keys.
             return moved
         self._require_free_rows()
         writes, evicted = self._change(seen, freezing.is_reached(first))
@@ -157,7 +157,7 @@ class _Table:
     def _change(
         self, seen: _Seen, is_growing: bool | tf.Tensor
     ) -> tuple[list[_Write], tf.Tensor | None]:
-        """Return what changes but for weights, and the rows that are evicted, if any may be."""
+        """Return all writes except to weights, and the evicted rows, or None without eviction."""
         known, eviction = seen.select(seen.is_known), self.part.eviction
         fresh, writes = self._admit(seen.select(~seen.is_known).sort(), is_growing)
         last_seen = self._create("last_seen") if eviction == "age" else None
@@ -182,7 +182,7 @@ class _Table:
         return writes, evicted if eviction else None
 
     def _require_free_rows(self) -> None:
-        """Fail if something else holds rows that are to come and go."""
+        """Fail if pruning or freezing holds rows of a table whose rows come and go."""
         name = f"{self.scope}/embedding"
         rule = f"choose no table that grows, as {name!r}"
         checks.require(not pruned.is_cut(name), "Pruning.patterns", rule, name)
@@ -198,7 +198,7 @@ class _Table:
     def _create(
         self, name: str, shape: Sequence[int] | None = None, dtype: tf.DType = tf.int64
     ) -> tf.Variable:
-        """Create a number for each row, or several of another shape; it starts at 0."""
+        """Create a variable of zeros with `shape`, or with a number for each row."""
         return tf1.get_variable(
             name,
             [self.part.num_rows] if shape is None else shape,
@@ -210,7 +210,7 @@ class _Table:
         )
 
     def _admit(self, fresh: _Seen, is_growing: bool | tf.Tensor) -> tuple[_Seen, list[_Write]]:
-        """Return the keys that are to get a row, counted as far as known, and what is counted."""
+        """Return the keys that get a row, with their known counts, and writes to the sketch."""
         admitted, counts, writes = tf.fill(tf.shape(fresh.keys), is_growing), fresh.counts, []
         if self.part.admission_rate < 1:
             seed = draws.make_step_seed("admission")
@@ -220,8 +220,8 @@ class _Table:
         if self.part.min_count > 1:
             size = _SKETCH_FACTOR * self.part.num_rows
             sketch = self._create("sketch", [size], tf.int32)
-            # A key has two counters, of which the smaller one errs less. Raising both no further
-            # than that one errs least (Estan and Varghese, 2002).
+            # A key has two counters, and the smaller one errs less. Raising both only up to its
+            # new value errs least (Estan and Varghese, 2002).
             places = key_table.list_buckets(fresh.keys, size)
             least = tf.minimum(*(tf.gather(sketch, own) for own in places))
             now = least + tf.cast(counts, tf.int32)
@@ -237,7 +237,7 @@ class _Table:
         last_seen: tf.Variable | None,
         comings: tf.Variable | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return rows for those of M keys that find one, which do, and the rows evicted for it."""
+        """Place M keys; return the rows of placed keys, a mask of them, and the evicted rows."""
         buckets = tf.stack(key_table.list_buckets(fresh.keys, self.part.num_buckets), 1)  # [M, 2]
         places = tf.range(key_table.PLACES, dtype=tf.int64)
         rows = buckets[:, :, tf.newaxis] * key_table.PLACES + places  # [M, 2, 8]
@@ -246,7 +246,7 @@ class _Table:
         # Rows of the batch stay: their weights have just been moved.
         scores = tf.where(_is_among(in_use, rows), tf.constant(_NEVER, scores.dtype), scores)
         scores = tf.where(is_free, tf.constant(_FREE, scores.dtype), scores)
-        # The bucket with more free places; of full ones that of the row that goes first.
+        # Choose the bucket with more free places; if equal, the bucket of the least score.
         free = tf.reduce_sum(tf.cast(is_free, tf.int32), 2)
         least = tf.reduce_min(scores, 2)
         is_even = tf.equal(free[:, 0], free[:, 1])
@@ -255,7 +255,7 @@ class _Table:
         rows, scores, bucket = (
             tf.gather(values, chosen, batch_dims=1)[:, 0] for values in (rows, scores, buckets)
         )
-        # The n-th new key of a bucket gets its n-th place, by score.
+        # The n-th new key of a bucket gets its place with the n-th smallest score.
         rank = _count_before(bucket)
         nth = tf.minimum(rank, key_table.PLACES - 1)[:, tf.newaxis]
         place = tf.gather(tf.argsort(scores, axis=1), nth, batch_dims=1)
@@ -270,7 +270,7 @@ class _Table:
         last_seen: tf.Variable | None,
         comings: tf.Variable | None,
     ) -> tf.Tensor:
-        """Return which of rows [M, 2, 8] goes first: numbers from 0 on, infinite where it stays."""
+        """Return the order of eviction of rows [M, 2, 8], the least first; infinite rows stay."""
         never = tf.fill(tf.shape(rows), tf.constant(_NEVER, tf.float64))
         if last_seen is not None:
             return tf.cast(tf.gather(last_seen, rows), tf.float64)
@@ -284,7 +284,7 @@ class _Table:
         return never
 
     def _reset(self, rows: tf.Tensor) -> list[_Write]:
-        """Return what gives rows new weights, and all that lies beside them first values."""
+        """Return writes that give rows new weights, and their slots first values."""
         dimension = cast(int, self.part.dimension)
         stddev = self.part.initial_stddev or dimension**-0.5
         shape = tf.stack([tf.shape(rows)[0], dimension])
@@ -307,11 +307,11 @@ class _Table:
 
 
 def _see(table: tf.Variable, keys: tf.Tensor) -> _Seen:
-    """Return the different keys of a batch, of all replicas."""
+    """Return the distinct keys of a batch, of all replicas."""
     keys = tf.boolean_mask(keys, tf.not_equal(keys, key_table.NO_KEY))
     keys, _, counts = tf.unique_with_counts(keys, tf.int64)
     if replicas.count() > 1:
-        # Replicas can send each other rows of a table: here the numbers of rows are keys.
+        # Replicas can sum sparse rows of a table: here keys take the place of row numbers.
         rows = tf.IndexedSlices(
             tf.cast(counts, tf.float32)[:, tf.newaxis], keys, tf.constant([2**62, 1])
         )
@@ -323,7 +323,7 @@ def _see(table: tf.Variable, keys: tf.Tensor) -> _Seen:
 
 
 def _is_among(some: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Return which values are among some, [N] and [...] of numbers from 0 on -> [...] bool."""
+    """Return a mask of the values [...] that are in `some` [N], both of numbers from 0 on."""
     ascending = tf.sort(some)
     found = tf.searchsorted(ascending, tf.reshape(values, [-1]))
     at = tf.gather(tf.concat([ascending, [-1]], 0), found)
@@ -331,7 +331,7 @@ def _is_among(some: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
 
 
 def _count_before(values: tf.Tensor) -> tf.Tensor:
-    """Return how many equal values come before each one, [M] -> [M] int32."""
+    """Return how many equal values come before each value, [M] -> [M] int32."""
     order = tf.argsort(values, stable=True)
     ascending = tf.gather(values, order)
     ranks = tf.range(tf.size(values)) - tf.searchsorted(ascending, ascending)
@@ -346,24 +346,24 @@ def _find_table(scope: str) -> list[tf.Variable]:
 
 
 def _start_slot(slot: tf.Variable, weights: tf.Tensor) -> tf.Tensor:
-    """Return what rows of a slot start from beside new weights [M, D]."""
+    """Return the first values of a slot's rows for new weights [M, D]."""
     name = patterns.variable_name(slot)
     shape = tf.concat([tf.shape(weights)[:1], slot.shape[1:]], 0)
     if averaging.is_decay(name):
         total = next(v for v in tf1.global_variables() if averaging.is_total(v))
-        return tf.fill(shape, total.read_value())  # Their average is as of now.
+        return tf.fill(shape, total.read_value())  # Their average starts now.
     if averaging.is_state(name):
         return tf.cast(weights, slot.dtype)
     return tf.fill(shape, tf.constant(slots.find_first_value(slot), slot.dtype.base_dtype))
 
 
 def _apply(writes: Sequence[_Write]) -> tf.Operation:
-    """Return the op that writes, on all replicas."""
+    """Return the op that applies the writes on all replicas."""
     groups: dict[bool, list[tuple[Any, tf.Variable]]] = {}
     for write in writes:
         rows = write.rows
         if rows is not None:
-            # As gradients they need a shape, of which nothing is read.
+            # Gradients need a shape; nothing reads its numbers.
             given = tf.IndexedSlices(write.values, rows, write.variable.shape)
         groups.setdefault(write.is_greatest, []).append(
             (write.values if rows is None else given, write.variable)
@@ -374,7 +374,7 @@ def _apply(writes: Sequence[_Write]) -> tf.Operation:
 
 
 class _Writing(tf.compat.v1.train.Optimizer):
-    """Writes values in the place of gradients: into mirrored variables as an optimizer does."""
+    """Writes values that come as gradients, so that mirrored variables change like weights."""
 
     def __init__(self, is_greatest: bool):
         super().__init__(use_locking=False, name="grow")
@@ -388,7 +388,7 @@ class _Writing(tf.compat.v1.train.Optimizer):
     ) -> Any:
         if self._is_greatest:
             return handle.scatter_max(tf.IndexedSlices(grad, indices))
-        if grad.shape.rank < handle.shape.rank:  # Keys lie in buckets.
+        if grad.shape.rank < handle.shape.rank:  # The variable of keys is a matrix of buckets.
             count = handle.shape[1]
             places = tf.stack([indices // count, indices % count], 1)
             return handle.scatter_nd_update(places, grad)

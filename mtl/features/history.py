@@ -1,11 +1,11 @@
-"""What a row did before, as one input: aligned lists of events, encoded together.
+"""Earlier events of a row as one input: aligned lists of events, encoded together.
 
 clicks/features.History.name = "clicks"
 clicks/features.History.events = [@clicked/features.Hashed(), @features.Numeric()]
 clicks/features.History.encoder = @histories.TargetAttention()
-clicks/features.History.target = ["hashed_item"]         # another column: what may be clicked next
+clicks/features.History.target = ["hashed_item"]         # a column of the item that is scored
 clicked/features.Hashed.names = ["clicked_items"]
-clicked/features.Hashed.table = "item"                   # that of the column above, too
+clicked/features.Hashed.table = "item"                   # also the table of the column above
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from mtl.variables import row_names as row_names_lib
 
 tf1 = tf.compat.v1
 
-# Buckets of gaps, by powers of two: the last one holds all from 2^62 on.
+# Buckets of gaps, by powers of two: the last one holds all gaps from 2^63 - 1 on.
 _GAPS = 64
 
 
@@ -34,30 +34,30 @@ _GAPS = 64
 class History(types.Column):
     """Lists whose i-th entries are one event: fields [B, (L)] or [B, L] -> [B, H].
 
-    Each event is encoded by columns as a row is, and their vectors are joined. Lists of one row
-    must be of equal length. What is fitted for these columns is fitted on the entries of all lists.
+    Columns encode each event like a row, and their vectors are joined. The lists of a row must have
+    equal length. Statistics of these columns come from the entries of all lists.
 
-    An entry of a list of lists, (None, None) in the Spec, holds several values, such as the
-    categories of an item. The column pools them as it pools those of a row; without any they are
-    a vector of zeros, and the event is one like any other.
+    In a list of lists, (None, None) in the Spec, an entry holds several values, such as the
+    categories of an item. The column pools them like the values of a row. An entry without values
+    becomes a vector of zeros, and still counts as an event.
 
     Attributes:
-      name: of the column.
+      name: the name of the column.
       events: the columns that encode an event, of fields that are lists. They may share a table
-        with other columns, and their own variables lie in `features/<their name>`.
-      encoder: from events to one vector, such as `histories.TargetAttention`; variables in
-        `features/<name>`.
-      target: other columns, by name, whose vectors are joined: what events are compared with.
-      last: how many events count, the last ones of each list; None for all.
-      place_dimension: of an embedding of the place of an event, counted from the end, that is
-        joined to its vector; needs `last`. None for none.
-      times: a list of the times of events, numbers in any unit; needs `now`.
+        with other columns, and their variables lie in `features/<their name>`.
+      encoder: turns events into one vector, such as `histories.TargetAttention`; its variables lie
+        in `features/<name>`.
+      target: names of other columns; events are compared with their joined vectors.
+      last: how many events of each list count, the last ones; None for all.
+      place_dimension: the length of an embedding of an event's place, counted from the end, which
+        is joined to its vector; needs `last`. None adds none.
+      times: the list of the times of events, numbers in any unit; needs `now`.
       now: the field that holds the time of the row.
-      gap_dimension: of an embedding of the time from an event to `now`, by powers of two, that is
-        joined to its vector. A negative gap counts as 0.
-      shows_weights: whether predictions show how much each event counts, as `<name>/attention`,
-        [B, L] with zeros where a row has fewer events; for encoders that weigh events.
-      trainable: False leaves its variables as they are, as `mtl.variables.freezing` does by name.
+      gap_dimension: the length of an embedding of the time from an event to `now`, by powers of
+        two, which is joined to its vector. A negative gap counts as 0.
+      shows_weights: True adds the weights of the events to predictions, as `<name>/attention`,
+        [B, L], with zeros if a row has fewer events; for encoders that weigh events.
+      trainable: False freezes its variables, as `mtl.variables.freezing` does by name.
     """
 
     name: str
@@ -114,12 +114,12 @@ class History(types.Column):
 
     @property
     def emitted_losses(self) -> dict[str, float]:
-        """{name: weight} of the losses that its encoder has of its own."""
+        """{name: weight} of the losses that the encoder emits."""
         return types.read_member(self.encoder, types.HistoryEncoder, "name_losses")(self.name)
 
     @property
     def are_emitted_rows_apart(self) -> bool:
-        """Whether such a loss of a row depends on that row alone."""
+        """True if an emitted loss of a row depends on that row alone."""
         member = "are_emitted_rows_apart"
         return types.read_member(self.encoder, types.HistoryEncoder, member)
 
@@ -136,10 +136,10 @@ class History(types.Column):
         return list(dict.fromkeys([*itertools.chain.from_iterable(read), *times]))
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column or table: what gathers its statistics} of the columns of events."""
+        """Return {column or table: accumulator} of the columns of events."""
         return {
             name: own
-            # Its reader takes lists as they are, and it may be joined with those of other columns.
+            # A vocabulary reads lists directly, and can be joined with those of other columns.
             if isinstance(own, accumulators.Vocabulary)
             else accumulators.OfEvents(own, tuple(self._lists))
             for part in self.events
@@ -147,7 +147,7 @@ class History(types.Column):
         }
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {column or table: what its rows stand for} of the columns of events."""
+        """Return {column or table: names of its rows} of the columns of events."""
         found: dict[str, types.RowNames] = {}
         for part in self.events:
             own = types.read_member(part, types.Column, "row_names")(fitted)
@@ -163,13 +163,13 @@ class History(types.Column):
         return found
 
     def keys(self, features: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return what the events of a batch look up in tables that grow: {table: keys [N]}."""
+        """Return the keys of events in tables that grow: {table: keys [N]}."""
         entries = _list_entries(self._read_lists(features))
         parts = (types.read_member(part, types.Column, "keys")(entries) for part in self.events)
         return growth.join_keys(parts)
 
     def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
-        """Return which lists of one record differ in length, if any do."""
+        """Return an error about lists of different lengths in one record, or None."""
         lengths = {}
         for field in self._lists:
             counts = spec_lib.counts_name(field)
@@ -222,11 +222,11 @@ class History(types.Column):
     def _nest(
         self, field: str, values: tf.RaggedTensor, counts: tf.RaggedTensor
     ) -> tf.RaggedTensor:
-        """Return the values by entry, [B, (N)] and their counts [B, (L)] -> [B, (L), (n)].
+        """Split values into entries: [B, (N)] and counts [B, (L)] -> [B, (L), (n)].
 
         Raises:
-          InvalidArgumentError: when run, if the entries of a row have more values than it holds, or
-            less.
+          InvalidArgumentError: when run, if a row has more or fewer values than its counts add up
+            to.
         """
         rule = f"must read as many values of {field} as {spec_lib.counts_name(field)} counts"
         fits = spec_lib.require_counts(values, counts, f"features.{self.name} {rule}")
@@ -236,7 +236,7 @@ class History(types.Column):
         return counts.with_values(entries)
 
     def _take_last(self, lists: Mapping[str, tf.RaggedTensor]) -> dict[str, tf.RaggedTensor]:
-        """Return the last events of lists that are equally long.
+        """Return the last events of lists, which must have equal lengths in a row.
 
         Raises:
           InvalidArgumentError: when run, if lists of a row differ in length.
@@ -266,7 +266,7 @@ class History(types.Column):
         }
 
     def _embed_places(self, lists: Mapping[str, tf.RaggedTensor]) -> list[tf.Tensor]:
-        """Return the vectors [N, D] of the places of N events; none unless asked for."""
+        """Return the vectors [N, D] of the places of N events; [] without such an embedding."""
         if self.place_dimension is None or self.last is None:
             return []
         places = _count_from_end(lists[self._lists[0]])
@@ -275,14 +275,14 @@ class History(types.Column):
     def _embed_gaps(
         self, lists: Mapping[str, tf.RaggedTensor], features: types.Tensors
     ) -> list[tf.Tensor]:
-        """Return the vectors [N, D] of the time from N events to now; none unless asked for."""
+        """Return the vectors [N, D] of the gaps of N events; [] without such an embedding."""
         if self.times is None or self.now is None:
             return []
         times = tf.cast(lists[self.times].flat_values, tf.float64)
         now = tf.cast(column.numbers("History", features, self.now), tf.float64)
         gaps = tf.maximum(tf.gather(now, lists[self.times].value_rowids()) - times, 0)
-        last = tf.constant(_GAPS - 1, gaps.dtype)  # Of a gap that is no number, too.
-        # A little more than 1, so that no power of two is rounded into the bucket before its own.
+        last = tf.constant(_GAPS - 1, gaps.dtype)  # Also for a gap that is not finite.
+        # Slightly more than 1, because a power of two must not round down into a lower bucket.
         powers = tf.math.log(gaps + (1 + 1e-9)) * (1 / math.log(2))
         powers = tf.where(tf.math.is_finite(powers), powers, tf.fill(tf.shape(powers), last))
         buckets = tf.cast(tf.minimum(tf.floor(powers), last), tf.int64)
@@ -290,12 +290,12 @@ class History(types.Column):
 
 
 def _list_entries(lists: Mapping[str, tf.RaggedTensor]) -> dict[str, column.Values]:
-    """Return all entries of each list, [N], or [N, (n)] where they have several values."""
+    """Return all entries of each list, [N], or [N, (n)] for lists of lists."""
     return {field: values.values for field, values in lists.items()}
 
 
 def _mask(entries: column.Values, is_kept: tf.Tensor) -> column.Values:
-    """Return the entries [N] or [N, (n)] that are kept, bool [N]."""
+    """Return the entries [N] or [N, (n)] that a mask [N] keeps."""
     is_nested = isinstance(entries, tf.RaggedTensor)
     return (tf.ragged if is_nested else tf).boolean_mask(entries, is_kept)
 

@@ -1,9 +1,9 @@
 """Images as inputs, from pixels or from encoded files.
 
 features.Image.names = ["photo"]
-features.Image.shape = (64, 64, 3)              # of decoded PNG or JPEG strings
+features.Image.shape = (64, 64, 3)              # the size of decoded PNG or JPEG strings
 features.Image.normalization = "z_score"
-features.Image.augmentations = [@augmentations.Flip()]   # in training alone
+features.Image.augmentations = [@augmentations.Flip()]   # only in training
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ class Image(column.PerField):
     Attributes:
       names: the fields.
       normalization: "unit" divides by `greatest`; "z_score" then subtracts the channel's mean and
-        divides by its standard deviation over the training split; "per_image" does so with the
-        mean and deviation of each image, at least 1 / sqrt(H W C), so contrast is lost.
+        divides by its standard deviation over the training split; "per_image" instead takes the
+        mean and deviation of each image (at least 1 / sqrt(H W C)), which removes its contrast.
       greatest: the largest value that a pixel can have; 255 suits uint8.
-      shape: (H, W, C) of encoded images, which are scaled to it; None for pixels.
-      augmentations: what changes images at random in training, such as `augmentations.Flip`, one
-        after the other, before they are normalised. Statistics are of images as they are.
+      shape: (H, W, C) to which encoded images are scaled; None for pixels.
+      augmentations: random changes of images in training, such as `augmentations.Flip`, applied one
+        after the other, before the normalisation. Statistics come from unchanged images.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
@@ -62,7 +62,7 @@ class Image(column.PerField):
             checks.require_part(where, part, example, arguments=2, attributes=["num_draws"])
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: what gathers the moments of its channels}."""
+        """Return {column: the accumulator of its channels' moments}."""
         if self.normalization != "z_score":
             return {}
         return {
@@ -74,7 +74,7 @@ class Image(column.PerField):
         }
 
     def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
-        """Return which field of one record holds no image that can be decoded, and why."""
+        """Return an error about a field of one record that cannot be decoded, or None."""
         channels = self.shape[2] if self.shape is not None else 0
         for field in self.names:
             encoded = features.get(field)
@@ -101,9 +101,9 @@ class Image(column.PerField):
         return pixels
 
     def _augment(self, pixels: tf.Tensor, output: str) -> tf.Tensor:
-        """Change every image [B, H, W, C] by draws of its own."""
+        """Change every image [B, H, W, C] with separate random draws."""
         size = pixels.shape[0]
-        # Rows of a training batch are counted; the events of a history are not.
+        # Draws need the number of images, which is unknown for the events of a history.
         rule = "be empty where images are not one a row"
         checks.require(size is not None, f"features.{output}: Image.augmentations", rule, "events")
         for number, part in enumerate(self.augmentations):
@@ -120,7 +120,7 @@ class Image(column.PerField):
         return pixels.reshape(-1, pixels.shape[-1])
 
     def pixels(self, features: types.Tensors, field: str) -> tf.Tensor:
-        """Return [B, H, W, C], divided by the greatest value."""
+        """Return the pixels of a field, [B, H, W, C], divided by `greatest`."""
         values = features[field]
         if values.dtype == tf.string:
             values = self._decode(values, field)
@@ -143,7 +143,7 @@ class Image(column.PerField):
             image = images.decode(one, channels)
             return tf.ensure_shape(tf.image.resize(image, [height, width]), self.shape)
 
-        if tf.executing_eagerly():  # An image that ends the loop would leave words about its ops.
+        if tf.executing_eagerly():  # In a loop, the error of a bad image would also list ops.
             return tf.reshape([decode(one) for one in encoded], [-1, *self.shape])
         signature = tf.TensorSpec(self.shape, tf.float32)
         return tf.map_fn(decode, encoded, fn_output_signature=signature)

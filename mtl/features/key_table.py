@@ -1,12 +1,12 @@
-"""Which row of a table belongs to which key: buckets of 8 places, two of them for each key.
+"""Assigns the rows of a table to keys: buckets of 8 places, and two buckets for each key.
 
 rows, is_known = key_table.find_rows(keys, wanted)       # in the graph: [N] -> [N], [N]
 origins = key_table.place_keys(saved, capacity)          # in NumPy, for a table of another size
 
-A table of R rows has R / 8 buckets. A key may lie in any place of two buckets that follow from the
-key alone, and its place is its row. So looking up and adding cost the same however many rows there
-are, the keys are one ordinary variable, and no key moves while others come and go. Two choices
-leave few buckets full before the others (Azar et al., "Balanced Allocations", 1999).
+A table of R rows has R / 8 buckets. The key alone determines two buckets. A key may take any place
+in them, and its place is its row. So a lookup costs the same for any number of rows, the keys are
+one ordinary variable, and a key never moves. The choice of two buckets fills them evenly (Azar et
+al., "Balanced Allocations", 1999).
 """
 
 import numpy as np
@@ -19,32 +19,32 @@ _LARGEST = 2**63 - 1
 
 
 def make_keys(tokens: tf.Tensor) -> tf.Tensor:
-    """Return the keys of tokens, [N] strings -> [N] int64; of an empty one `NO_KEY`.
+    """Return the keys of tokens, [N] strings -> [N] int64; an empty token gives `NO_KEY`.
 
-    Of n different tokens two have the same key with a probability of about n^2 / 2^64.
+    Two of n different tokens have the same key with a probability of about n^2 / 2^64.
     """
     keys = tf.strings.to_hash_bucket_fast(tokens, _LARGEST) + 1
     return tf.where(tf.equal(tokens, ""), tf.constant(NO_KEY, tf.int64), keys)
 
 
 def list_buckets(keys: tf.Tensor | np.ndarray, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the two buckets of each key, of so many: [N] -> [N], [N]."""
+    """Return the two buckets of each key, below `count`: [N] -> [N], [N]."""
     return keys % count, (keys // count) % count
 
 
 def find_rows(table: tf.Variable, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the rows of keys, and which are there: [R / 8, 8], [N] -> [N] int64, [N] bool.
+    """Return the rows of keys, and a mask of known keys: [R / 8, 8], [N] -> [N] int64, [N] bool.
 
-    The row of a key that is not there is 0.
+    An unknown key has row 0.
     """
     rows = tf.zeros_like(keys)
-    # A sum of products: the first place of a key counts from 1.
+    # Places count from 1 here, because the sum is 0 for a key outside the bucket.
     places = tf.range(1, PLACES + 1, dtype=tf.float32)
     is_known = tf.zeros_like(keys, tf.bool)
     for buckets in list_buckets(keys, table.shape[0]):
         is_here = tf.equal(tf.gather(table, buckets), keys[:, tf.newaxis])
         place = tf.cast(tf.linalg.matvec(tf.cast(is_here, tf.float32), places), tf.int64)
-        # Processes that share a table may put a key into both buckets at once: the first counts.
+        # Processes that share a table may put a key into both buckets: the first bucket counts.
         is_first = (place > 0) & ~is_known & tf.not_equal(keys, NO_KEY)
         rows = tf.where(is_first, buckets * PLACES + place - 1, rows)
         is_known |= is_first
@@ -52,9 +52,9 @@ def find_rows(table: tf.Variable, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 
 def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
-    """Return for each row of a table of `capacity` rows the saved row whose key it gets, or -1.
+    """Return the saved row whose key each row of a table of `capacity` rows gets, or -1.
 
-    Keys that find no place have none: of a table that grows by half or more these are hardly any.
+    Keys whose places are all taken are lost: hardly any if the table grows by half or more.
 
     Args:
       saved: keys by row, [R] or [R / 8, 8].
@@ -64,7 +64,7 @@ def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
     origins = np.full([count, PLACES], -1, np.int64)
     filled = np.zeros(count, np.int64)
     waiting = np.flatnonzero(keys != NO_KEY)
-    # A few at a time, so that each finds the emptier one of its buckets.
+    # Place a few keys at a time: each of them takes the emptier of its buckets.
     size = max(count // 4, 1)
     while len(waiting):
         left = []
@@ -85,5 +85,5 @@ def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
 
 
 def _rank(ascending: np.ndarray) -> np.ndarray:
-    """Return how many equal values come before each one."""
+    """Return how many equal values come before each value."""
     return np.arange(len(ascending)) - np.searchsorted(ascending, ascending)

@@ -108,7 +108,7 @@ class PiecewiseLinear(_Vectors):
             checks.number(where, boundary)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: what gathers its boundaries}."""
+        """Return {column: the accumulator of its boundaries}."""
         if not isinstance(self.boundaries, int):
             return {}
         return {

@@ -185,7 +185,7 @@ class Numeric(Numbers):
         checks.one_of(where, self.normalization, _NORMALIZATIONS)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: what gathers its moments}."""
+        """Return {column: the accumulator of its moments}."""
         if self.normalization == "none":
             return {}
         return {

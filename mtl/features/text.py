@@ -80,7 +80,7 @@ class Text(column.PerField):
         return types.read_member(self.tokenizer, types.Tokenizer, "accumulator")(field, read)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: what gathers its vocabulary}, and what finds vectors for it."""
+        """Return {column: the accumulator of its vocabulary}, and what finds vectors for it."""
         found: dict[str, types.Accumulator] = {}
         for output, (field,) in self.columns.items():
             own = self._accumulator(field)

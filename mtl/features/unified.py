@@ -33,10 +33,10 @@ class Unified(tables.Ids):
       num_buckets: the rows of the table.
       num_lookups: rows of a value. It may differ between columns of one table.
       dimension: of a row; a column is `num_lookups` times as wide.
-      pooling: of fields with several values: "sum", "mean" or "sqrtn".
-      initial_stddev: the standard deviation of the table's first values, drawn from a normal
-        distribution that is cut off at two of them; above 0, None for `dimension ** -0.5`.
-      storage: the type of the table's numbers, "float32" or "bfloat16", which takes half as much.
+      pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
+      initial_stddev: the standard deviation of the table's first values, above 0; None for
+        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+      storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
       table: the name of the table, `features/<table>/embedding`; None gives each field its own.
       salt: what hashes depend on in place of the column's name. Fields of one salt give equal

@@ -27,8 +27,8 @@ class CharacterNgrams(types.Tokenizer):
 
     Attributes:
       sizes: of the n-grams, in characters, with the two marks.
-      num_buckets: of the hash; several times the number of n-grams keeps collisions rare.
-      lowercase: whether letters become small and lose their accents first.
+      num_buckets: hash buckets; several times the number of n-grams keeps collisions rare.
+      lowercase: True makes letters small and removes their accents first.
     """
 
     sizes: Sequence[int] = (3, 4, 5)

@@ -36,7 +36,7 @@ class WordPiece(words.OfWords):
       vocabulary: the path of a file with one piece a line, such as the vocab.txt of a BERT, in
         place of learning one. A run refuses a file that has changed since it was started.
       min_count: how often a character or a pair must occur to become a piece.
-      lowercase: whether letters become small and lose their accents first.
+      lowercase: True makes letters small and removes their accents first.
     """
 
     size: int = 8000

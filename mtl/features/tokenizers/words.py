@@ -26,7 +26,7 @@ class OfWords(types.Tokenizer):
       vocabulary: the path of a file with one token a line, in place of those that the training
         split holds. A run refuses a file that has changed since it was started.
       min_count: how often a token must occur in the training split to be in the vocabulary.
-      lowercase: whether letters become small and lose their accents first.
+      lowercase: True makes letters small and removes their accents first.
     """
 
     vocabulary: str | None = None
@@ -98,7 +98,7 @@ class Words(OfWords):
         since what occurs once is as good as unknown, and trains the vector of the unknown.
       max_size: the most words to keep, the frequent ones; None keeps all.
       num_unknown: places for unknown words, which a hash spreads over them.
-      lowercase: whether letters become small and lose their accents first.
+      lowercase: True makes letters small and removes their accents first.
     """
 
     max_size: int | None = None

@@ -68,7 +68,7 @@ class Best:
         checks.require(self.higher_is_better is not None, "Best.higher_is_better", rule, None)
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """Return whether `value` beats `best`; NaN never does."""
+        """Return True if `value` beats `best`; NaN never does."""
         if best is None or math.isnan(best):
             return not math.isnan(value)
         return value > best if self.higher_is_better else value < best
@@ -133,7 +133,7 @@ class BestKeeper:
         Args:
           measured_on: what describes them.
           value: the new value; None if there is no best checkpoint.
-          is_other: whether it cannot be compared with those before. Patience then begins anew, and
+          is_other: True if it cannot be compared with those before. Patience then begins anew, and
             checkpoints after the best may be evaluated once more.
         """
         record = {**self.read(), "measured_on": dict(measured_on)}
@@ -153,12 +153,12 @@ class BestKeeper:
         return self.read().get("last_step", 0)
 
     def should_stop(self) -> bool:
-        """Return whether `patience` evaluations in a row were no better."""
+        """Return True if `patience` evaluations in a row were no better."""
         patience = self._best.patience
         return patience is not None and self.read().get("evaluations_since", 0) >= patience
 
     def is_best(self, metrics: Mapping[str, Any]) -> bool:
-        """Return whether an evaluation is new, and better than all before; with a NaN it never is.
+        """Return True if an evaluation is new, and better than all before; with a NaN it never is.
 
         Not even by a metric that knows nothing of the predictions that are NaN.
         """

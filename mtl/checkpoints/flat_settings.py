@@ -45,7 +45,7 @@ class Setting(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody had to set it."""
+        """True if nobody had to set it."""
         return self.meaning == self.default_meaning
 
     @property
@@ -92,7 +92,7 @@ def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _is_told(found: Mapping[str, Setting], num_runs: int) -> bool:
-    """Return whether runs differ in a setting; some may lack its part."""
+    """Return True if runs differ in a setting; some may lack its part."""
     if len(found) < num_runs:
         return not all(one.is_default for one in found.values())
     return len({one.meaning for one in found.values()}) > 1

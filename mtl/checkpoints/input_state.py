@@ -124,7 +124,7 @@ class InputState:
         return os.path.join(self._folder, f"{prefix}-{digest or self._digest}-{step}")
 
     def is_saved(self, step: int, digest: str | None = None) -> bool:
-        """Return whether that of every process was saved at this step."""
+        """Return True if that of every process was saved at this step."""
         paths = [self.path(step, rank, digest) for rank in range(self._readers)]
         return all(tf.io.gfile.exists(f"{path}.index") for path in paths)
 

@@ -96,6 +96,6 @@ def require_same(
 
 
 def _are_of_optimizer(names: Iterable[str], others: Iterable[str]) -> bool:
-    """Return whether variables of these names can be those of an optimizer of the others."""
+    """Return True if variables of these names can be those of an optimizer of the others."""
     # An optimizer names its variables "<variable>/<slot>", and those of its own without a "/".
     return {name.rpartition("/")[0] for name in names} <= {*others, ""}

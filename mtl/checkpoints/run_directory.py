@@ -45,7 +45,7 @@ _READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
 
 
 def is_own(name: str) -> bool:
-    """Return whether a file, named from the folder of a run, is one that its training writes."""
+    """Return True if a file, named from the folder of a run, is one that its training writes."""
     parts = name.split("/")
     return any(_OWN.fullmatch("/".join(parts[:count])) for count in range(1, len(parts) + 1))
 
@@ -210,7 +210,7 @@ def _files(checkpoint: str) -> list[str]:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Return whether there are files of such a checkpoint.
+    """Return True if there are files of such a checkpoint.
 
     The first format had one without an ending.
     """

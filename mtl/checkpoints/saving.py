@@ -31,8 +31,8 @@ class Votes:
     They vote within the step, so that all of them save the same step.
 
     Args:
-      interruption: whether this process was asked to stop.
-      shared: whether there are other processes; a vote costs a sum of two numbers over them.
+      interruption: True if this process was asked to stop.
+      shared: True if there are other processes; a vote costs a sum of two numbers over them.
     """
 
     def __init__(self, interruption: interruption_lib.Interruption, shared: bool):
@@ -50,7 +50,7 @@ class Votes:
         return tf1.train.SessionRunArgs([step, self._all], {self._own: own})
 
     def count(self, fetched: list[Any]) -> tuple[bool, bool]:
-        """Return whether to stop, to be started again, and whether to end."""
+        """Return True if to stop, to be started again, and whether to end."""
         if self._own is None:
             return self._interruption.requested, self._ends
         stops, ends = fetched[1]
@@ -84,7 +84,7 @@ class Saving(tf.compat.v1.train.SessionRunHook):
       keep: how many of the latest checkpoints are kept.
       evaluated: up to which step older ones are no longer needed.
       before: called with the step before its checkpoint is written, for what belongs to it.
-      is_chief: whether the checkpoints are those of this process. The others take part, as a sum
+      is_chief: True if the checkpoints are those of this process. The others take part, as a sum
         over all may be saved, and write theirs to a scratch folder.
     """
 

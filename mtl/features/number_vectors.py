@@ -1,6 +1,6 @@
 """Numbers as vectors: by bins, by waves, or by soft buckets.
 
-features.PiecewiseLinear.names = ["age", "hours"]        # 32 bins of equal share each, fitted
+features.PiecewiseLinear.names = ["age", "hours"]        # 32 fitted bins of equal frequency
 features.Periodic.names = ["age", "hours"]
 features.AutoDis.names = ["age", "hours"]
 features.AutoDis.dimension = 8
@@ -21,16 +21,16 @@ from mtl.features import accumulators, column, numeric
 
 tf1 = tf.compat.v1
 
-# The paper of AutoDis does not tell; as PyTorch has it.
+# The paper of AutoDis gives no slope; this is PyTorch's default.
 _LEAKY_SLOPE = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Vectors(numeric.Numbers):
-    """Vectors of normalised numbers, those of all fields at once: no op for every column.
+    """Vectors of normalised numbers; all fields are encoded together, which takes few ops.
 
     Attributes:
-      dimension: of the vector of each number; None where the encoding itself is it.
+      dimension: the length of the vector of each number; None returns the encoding itself.
     """
 
     dimension: int | None = None
@@ -59,41 +59,41 @@ class _Vectors(numeric.Numbers):
     def _vectors(
         self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
-        """Encode what is normalised, [N, B] -> {column: [n, B, D]}.
+        """Encode normalised numbers, [N, B] -> {column: [n, B, D]}.
 
         Args:
-          numbers: of the elements of all fields, each of them by itself.
+          numbers: the elements of all fields; each is encoded by itself.
           sizes: {column: n}, which sum to N.
-          fitted: as for the column.
+          fitted: the statistics, as for the column.
         """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PiecewiseLinear(_Vectors):
-    """Numbers by bin: 1 in each bin below x, `(x - b[t]) / (b[t+1] - b[t])` in its own, 0 above it.
+    """Numbers by bin: 1 in bins below x, `(x - b[t]) / (b[t+1] - b[t])` in its bin, 0 above.
 
     Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for Numerical Features in Tabular Deep
-    Learning", NeurIPS 2022, arXiv:2203.05556, section 3.2. A layer on it bends at every boundary,
-    and unlike buckets it knows where in its bin a number lies. As in the paper, the first bin goes
-    on below its boundary and the last one above: outside of the boundaries numbers are less than 0
-    and more than 1, without a bound.
+    Learning", NeurIPS 2022, arXiv:2203.05556, section 3.2. A layer on the bins is a function of x
+    that bends at every boundary. Unlike buckets, the bins keep the place of x inside its bin. As in
+    the paper, the first bin has no lower end, and the last bin no upper end: numbers outside of the
+    boundaries give values below 0 and above 1, without a bound.
 
-    [B] -> [B, D] and [B, n] -> [B, n D], where every element has boundaries of its own if they are
-    fitted. An element with fewer bins than another of its field has zeros behind them, and one that
-    never varies has zeros alone.
+    [B] -> [B, D] and [B, n] -> [B, n D]. Fitted boundaries differ between elements. An element with
+    fewer bins than another of its field gets zeros behind them. An element that never varies gets
+    only zeros.
 
-    A value that is not finite counts as missing: it is left out of the fit, and is encoded as the
-    middle of the bins, which is about the median of the training split.
+    A value that is not finite counts as missing: the fit ignores it, and the middle of the bins
+    replaces it, which is about the median of the training split.
 
     Attributes:
-      names: the fields; integers and bools are taken as numbers.
-      boundaries: of all fields, two ascending numbers or more; or about how many bins of equal
-        share to fit on the training split, from its least value to its greatest. Frequent values
-        do not use up bins, and k different values have at most k - 1.
-      dimension: of a ReLU layer on the bins, with weights for each element, in
-        `features/<column>/linear`; None gives the bins themselves.
-      log: takes sign(x) log(1 + |x|) first, of given boundaries too.
-      missing_flags: adds n inputs that are 1 where the value is missing.
+      names: the fields; integers and bools count as numbers.
+      boundaries: two or more ascending numbers, for all fields; or the approximate number of bins,
+        to fit on the training split, from the least value to the greatest, with about equally many
+        values each. Frequent values do not use up bins; k distinct values give at most k - 1 bins.
+      dimension: the units of a ReLU layer on the bins, in `features/<column>/linear`, with separate
+        weights for each element; None gives the bins themselves.
+      log: takes sign(x) log(1 + |x|) first, also of given boundaries.
+      missing_flags: adds n inputs that are 1 if the value is missing.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
@@ -144,7 +144,7 @@ class PiecewiseLinear(_Vectors):
         elements: dict[str, list[np.ndarray]] = {}
         for output, size in sizes.items():
             bins = self._entry(output, fitted)["boundaries"]
-            # Given boundaries are those of all elements.
+            # Given boundaries apply to all elements.
             elements[output] = [
                 _normalise(own) for own in (bins if len(bins) == size else bins * size)
             ]
@@ -157,14 +157,14 @@ class PiecewiseLinear(_Vectors):
 
 
 def _normalise(boundaries: Sequence[float]) -> np.ndarray:
-    """Return boundaries from 0 to 1; 0 alone of an element that never varies."""
-    # Integers are subtracted as such, which is exact.
+    """Scale boundaries to [0, 1]; an element that never varies gets only 0."""
+    # Subtracting integers as integers is exact.
     from_least = (np.asarray(boundaries) - boundaries[0]).astype(np.float64)
     return from_least * column.inverse(from_least[-1])
 
 
 def _encode_by_bin(numbers: tf.Tensor, boundaries: Sequence[np.ndarray], most: int) -> tf.Tensor:
-    """Encode N elements by N boundaries, at most so many bins: [N, B] -> [N, B, most]."""
+    """Encode N elements by N lists of boundaries of at most `most` bins: -> [N, B, most]."""
     shape = (len(boundaries), 1, most)
     starts, slopes = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     lower, upper = np.zeros(shape, np.float32), np.ones(shape, np.float32)
@@ -180,25 +180,25 @@ def _encode_by_bin(numbers: tf.Tensor, boundaries: Sequence[np.ndarray], most: i
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Periodic(_Vectors, numeric.Numeric):
-    """Numbers as waves: `relu(W [sin(2 pi c x), cos(2 pi c x)] + b)`, c learned.
+    """Numbers as waves: `relu(W [sin(2 pi c x), cos(2 pi c x)] + b)` with learned c.
 
     Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for Numerical Features in Tabular Deep
-    Learning", NeurIPS 2022, arXiv:2203.05556, section 3.3, there called PLR. x is normalised as
-    `Numeric` does, and a missing value is what it is there: 0 after the normalisation, which under
-    "z_score" is the mean of the training split. c, W and b are those of one number.
+    Learning", NeurIPS 2022, arXiv:2203.05556, section 3.3, called PLR there. x is normalised as in
+    `Numeric`. A missing value becomes 0 after the normalisation: under "z_score", the mean of the
+    training split. Each element has separate c, W and b.
 
     [B] -> [B, D] and [B, n] -> [B, n D].
 
     Attributes:
-      names: the fields; integers and bools are taken as numbers.
+      names: the fields; integers and bools count as numbers.
       dimension: the units of W, in `features/<column>/linear`; None gives the waves themselves,
-        twice `num_frequencies`.
-      num_frequencies: how many c a number has, in `features/<column>/frequencies`.
-      sigma: the standard deviation of c at the start, above 0. The setting to try first: a large
-        one lets near numbers differ, and a network learn by heart. The paper tries 0.01 to 100.
+        `2 num_frequencies` for each element.
+      num_frequencies: the number of c for each element, in `features/<column>/frequencies`.
+      sigma: the standard deviation of c at the start, above 0. Tune this setting first: a large
+        sigma separates near numbers, but the network overfits. The paper tries 0.01 to 100.
       normalization: "z_score", "min_max" or "none", as in `Numeric`.
       log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
-      missing_flags: adds n inputs that are 1 where the value is missing.
+      missing_flags: adds n inputs that are 1 if the value is missing.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
@@ -232,25 +232,25 @@ class AutoDis(_Vectors, numeric.Numeric):
 
     `h = leaky_relu(w x)`, with a slope of 0.01 below 0. H. Guo et al., "An Embedding Learning
     Framework for Numerical Features in CTR Prediction", KDD 2021, arXiv:2012.08986. x is normalised
-    as `Numeric` does, and a missing value is what it is there: 0 after the normalisation, which
-    under "z_score" is the mean of the training split.
+    as in `Numeric`. A missing value becomes 0 after the normalisation: under "z_score", the mean of
+    the training split.
 
-    As in the paper, no layer has a bias. So 0 becomes the mean of the vectors whatever is learned,
-    and numbers of one sign differ only in how sharply they choose among them: for buckets anywhere
-    on the line take `PiecewiseLinear`.
+    As in the paper, layers have no bias. So 0 always becomes the mean of the vectors, and numbers
+    of one sign differ only in how sharply they choose among the vectors. If buckets should lie
+    anywhere on the line, take `PiecewiseLinear`.
 
     [B] -> [B, dimension] and [B, n] -> [B, n dimension].
 
     Attributes:
-      names: the fields; integers and bools are taken as numbers.
-      dimension: of the vectors.
-      num_buckets: how many vectors M has for a number, in `features/<column>/embedding`; w and W
-        lie in `features/<column>/hidden` and `features/<column>/buckets`.
-      temperature: above 0; the smaller, the more a number chooses one vector.
-      skip: how much of h passes by W, at least 0.
+      names: the fields; integers and bools count as numbers.
+      dimension: the length of the vectors.
+      num_buckets: the number of vectors in M for each element, in `features/<column>/embedding`; w
+        and W lie in `features/<column>/hidden` and `features/<column>/buckets`.
+      temperature: above 0; a lower temperature gives the best vector more of the weight.
+      skip: the factor of h beside W h, at least 0.
       normalization: "z_score", "min_max" or "none", as in `Numeric`.
       log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
-      missing_flags: adds n inputs that are 1 where the value is missing.
+      missing_flags: adds n inputs that are 1 if the value is missing.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
@@ -287,13 +287,13 @@ class AutoDis(_Vectors, numeric.Numeric):
 def _linear(
     encoded: tf.Tensor, sizes: Mapping[str, int], counts: Mapping[str, int], units: int
 ) -> tf.Tensor:
-    """Apply a ReLU layer of each element's own, [N, B, K] -> [N, B, units].
+    """Apply a separate ReLU layer to each element, [N, B, K] -> [N, B, units].
 
     Args:
-      encoded: of the elements of all columns.
-      sizes: {column: how many elements it has}.
-      counts: {column: how many of the K inputs it reads}, from the first on.
-      units: of the layer.
+      encoded: the elements of all columns.
+      sizes: {column: the number of its elements}.
+      counts: {column: how many of the K inputs it reads}, the first ones.
+      units: the units of the layer.
     """
     kernels = []
     for output, size in sizes.items():
@@ -306,7 +306,7 @@ def _linear(
 
 
 def _glorot(inputs: int, outputs: int) -> Callable:
-    """Return Glorot's uniform initializer of one element: TensorFlow would count all of them."""
+    """Return Glorot's uniform initializer for one element; TensorFlow's counts all elements."""
     bound = math.sqrt(6 / (inputs + outputs))
     return tf1.random_uniform_initializer(-bound, bound)
 
@@ -323,5 +323,5 @@ def _get_variables(
 
 
 def _split(joined: tf.Tensor, sizes: Mapping[str, int]) -> dict[str, tf.Tensor]:
-    """Give each column its elements, [N, B, D] -> {column: [n, B, D]}."""
+    """Split the elements by column, [N, B, D] -> {column: [n, B, D]}."""
     return dict(zip(sizes, tf.split(joined, list(sizes.values())), strict=True))

@@ -1,4 +1,4 @@
-"""Numbers as inputs, normalised by what the training split holds.
+"""Numbers as inputs, normalised by statistics of the training split.
 
 features.Numeric.names = ["age", "hours"]
 heavy/features.Numeric.names = ["capital-gain"]        # @heavy/features.Numeric()
@@ -20,7 +20,7 @@ from mtl.features import accumulators, column
 _NORMALIZATIONS = ("z_score", "min_max", "none")
 # Up to here float32 holds every integer.
 _EXACT_UP_TO = 2.0**24
-# So many logarithms are taken at once: TensorFlow rounds the last bit by the place in the tensor.
+# Fewer fields take logs one by one: TensorFlow rounds the last bit by the place in the tensor.
 _LOGS_TOGETHER = 16
 
 
@@ -28,15 +28,15 @@ _LOGS_TOGETHER = 16
 class Numbers(column.PerField):
     """Numbers, normalised: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
 
-    A value that is not finite counts as missing: it is left out of the fit, and a neutral value
-    stands in for it.
+    A value that is not finite counts as missing: the fit ignores it, and a neutral value replaces
+    it.
 
-    Of integers beyond 2^24, such as seconds since 1970, the shift is subtracted in float64, which
-    holds integers up to 2^53: what differs by 1 stays apart.
+    The shift of integers beyond 2^24, such as seconds since 1970, is subtracted in float64, which
+    is exact up to 2^53: integers that differ by 1 stay different.
 
     Attributes:
       log: takes sign(x) log(1 + |x|) first.
-      missing_flags: adds n inputs that are 1 where the value is missing.
+      missing_flags: adds n inputs that are 1 if the value is missing.
     """
 
     log: bool = False
@@ -50,20 +50,20 @@ class Numbers(column.PerField):
 
     @abc.abstractmethod
     def _entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any] | None:
-        """Return `least`, `greatest` and more of a column; None to take numbers as they are."""
+        """Return `least`, `greatest` and more statistics of a column; None for raw numbers."""
 
     @abc.abstractmethod
     def _shift_and_scale(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is subtracted from each of n elements, and by what they are multiplied."""
+        """Return shifts and factors of n elements; x becomes (x - shift) * factor."""
 
     def _stand_in(self, entry: Mapping[str, Any]) -> np.ndarray:
-        """Return the normalised value of n elements where they are missing."""
+        """Return the normalised values that replace missing values of n elements."""
         return np.zeros(len(entry["least"]), np.float32)
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
         """Encode columns: {field: [B] or [B, n]} -> {column: [B, n], or [B, 2 n] with flags}.
 
-        Fields of one number each are taken as the elements of one field: no op for every column.
+        Fields of one number are encoded together as one field, which takes fewer ops.
         """
         alike: dict[Any, dict[str, str]] = {}
         for output, (field,) in self.columns.items():
@@ -83,7 +83,10 @@ class Numbers(column.PerField):
     def _together(
         self, features: types.Tensors, fields: Mapping[str, str], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
-        """Encode fields of one type and precision: {column: field [B]} -> {column: [B, 1 or 2]}."""
+        """Encode fields of equal type and precision: {column: field [B]} -> {column: [B, 1 or 2]}.
+
+        The second number is the flag of a missing value.
+        """
         outputs = list(fields)
         entries = [self._entry(output, fitted) for output in outputs]
         (first, *_), stacked = fields.values(), [features[field] for field in fields.values()]
@@ -110,12 +113,13 @@ class Numbers(column.PerField):
     def _normalised(
         self, values: tf.Tensor, entries: Sequence[Mapping[str, Any] | None]
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Normalise [B, n] by the statistics of these n, in one entry or several.
+        """Normalise [B, n] by the statistics of n elements, in one entry or several.
 
-        With the values comes which of them are known.
+        Returns:
+          The numbers, and a mask of the known values.
         """
         known = tf.math.is_finite(values)
-        # Missing values are replaced before they are used: NaN times zero is NaN in a gradient too.
+        # Missing values are replaced before use: in a gradient too, NaN times zero is NaN.
         numbers = tf.where(known, values, tf.zeros_like(values))
         fitted = [entry for entry in entries if entry is not None]
         if fitted:
@@ -127,14 +131,14 @@ class Numbers(column.PerField):
         return numbers, known
 
     def _read(self, features: types.Tensors, field: str) -> np.ndarray:
-        """Read an eager batch to be measured, [N, n]: integers as they are."""
+        """Read the values of an eager batch for the fit, [N, n]."""
         values = features[field]
         if values.dtype in (tf.float32, tf.int64) and values.shape.rank == 1 and not self.log:
-            return values.numpy()[:, np.newaxis]  # At a tenth of the time of three ops.
+            return values.numpy()[:, np.newaxis]  # Ten times as fast as three ops.
         return self._values(features, field, tf.float64).numpy()
 
     def _precision(self, entry: Mapping[str, Any] | None) -> tf.DType:
-        """Return in which type integers become numbers: as narrow as the training split allows."""
+        """Return the type for integers: float32 if it is exact for the training split."""
         if entry is None:
             return tf.float32
         greatest = np.abs([entry["least"], entry["greatest"]]).max()
@@ -142,7 +146,7 @@ class Numbers(column.PerField):
         return tf.float32 if greatest <= limit else tf.float64
 
     def _values(self, features: types.Tensors, field: str, precision: tf.DType) -> tf.Tensor:
-        """Return [B, n], before normalisation: floats as float32, integers in the given type."""
+        """Return [B, n] before normalisation: floats as float32, integers as `precision`."""
         kind = type(self).__name__
         values = column.numbers(kind, features, field)
         if isinstance(values, tf.RaggedTensor) or values.shape.rank not in (1, 2):
@@ -159,19 +163,19 @@ class Numbers(column.PerField):
 class Numeric(Numbers):
     """Normalised numbers: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
 
-    A value that is not finite counts as missing: it is left out of the fit and becomes 0, which
-    under "z_score" is the mean of the training split.
+    A value that is not finite counts as missing: the fit ignores it. It becomes 0, which under
+    "z_score" is the mean of the training split.
 
-    Of integers beyond 2^24, such as seconds since 1970, the mean is subtracted in float64, which
-    holds integers up to 2^53: what differs by 1 stays apart.
+    The mean of integers beyond 2^24, such as seconds since 1970, is subtracted in float64, which is
+    exact up to 2^53: integers that differ by 1 stay different.
 
     Attributes:
-      names: the fields; integers and bools are taken as numbers.
+      names: the fields; integers and bools count as numbers.
       normalization: "z_score", (x - mean) / stddev; "min_max", (x - least) / (greatest - least),
         in [0, 1] on the training split; or "none". An element that never varies becomes 0.
       log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
-      missing_flags: adds n inputs that are 1 where the value is missing; off, since most data
-        have no gaps.
+      missing_flags: adds n inputs that are 1 if the value is missing; off, because most data have
+        no gaps.
       prefix: starts the column's name, `<prefix>_<field>`; set another one to give a field to
         two Numeric columns.
     """

@@ -1,4 +1,4 @@
-"""What columns learned of the training split, kept in files.
+"""Statistics that columns learned from the training split, kept in files.
 
 statistics.save_statistics(accumulators, directory)       # statistics.json, vocabulary_<column>.txt
 statistics.seal_statistics(directory)                        # adds the checksums that old runs lack
@@ -24,18 +24,18 @@ _FIX = "Copy it back, or start again in another --model_dir."
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Statistics(types.Statistics):
-    """What columns read when they build their part of the graph.
+    """The statistics that columns read to build their part of the graph.
 
     Attributes:
-      directory: where the files lie.
-      entries: {column: what its accumulator saved}.
+      directory: the folder of the files.
+      entries: {column: the values that its accumulator saved}.
     """
 
     directory: str
     entries: Mapping[str, Mapping[str, Any]]
 
     def for_column(self, column: str) -> Mapping[str, Any]:
-        """Return what was fitted for `column`."""
+        """Return the statistics of `column`."""
         if tf.io.gfile.exists(self.path(_FILE)):
             fix = f"The statistics in {self.directory!r} lack it: they belong to other columns."
         else:
@@ -44,16 +44,16 @@ class Statistics(types.Statistics):
         return self.entries[column]
 
     def holds(self, name: str, accumulator: types.Accumulator) -> bool:
-        """Return whether `name` was fitted, with the same settings."""
+        """Return True if `name` was fitted, with the same settings."""
         return self.entries.get(name, {}).get("fitted") == repr(accumulator)
 
     def path(self, name: str) -> str:
-        """Return where the file `name` lies."""
+        """Return the path of the file `name`."""
         return os.path.join(self.directory, name)
 
 
 def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> None:
-    """Replace `directory`; written beside it and renamed, so that all files appear or none."""
+    """Replace `directory`: a rename makes all files of the new folder appear at once."""
     temporary = f"{directory.rstrip('/')}.{uuid.uuid4().hex}.tmp"
     tf.io.gfile.makedirs(temporary)
     try:
@@ -73,10 +73,10 @@ def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> 
 
 
 def load_statistics(directory: str) -> Statistics:
-    """Read what `save` wrote; empty where it has not run.
+    """Read the files of `save_statistics`; empty if there are none.
 
     Raises:
-      UserError: a file is not as it was written.
+      UserError: a file is damaged.
     """
     path = os.path.join(directory, _FILE)
     if not tf.io.gfile.exists(path):
@@ -92,7 +92,7 @@ def load_statistics(directory: str) -> Statistics:
 
 def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
     checksums.require(vocabulary, entry.get(checksums.KEY), _FIX)
-    if checksums.KEY not in entry:  # Of an earlier version: its length tells a little.
+    if checksums.KEY not in entry:  # Old statistics lack checksums: compare the length.
         with tf.io.gfile.GFile(vocabulary, "rb") as file:
             found = len(row_names.split_lines(file.read()))
         if found != entry.get("size"):
@@ -101,7 +101,7 @@ def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
 
 
 def seal_statistics(directory: str) -> None:
-    """Add checksums to statistics of an earlier version."""
+    """Add checksums to statistics that lack them."""
     entries = load_statistics(directory).entries
     path = os.path.join(directory, _FILE)
     if any("file" in entry and checksums.KEY not in entry for entry in entries.values()):
@@ -110,10 +110,10 @@ def seal_statistics(directory: str) -> None:
 
 
 def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
-    """Replace what `names` learned in `directory` by what they learned in `source`.
+    """Replace the statistics of `names` in `directory` by those in `source`.
 
     Raises:
-      UserError: if they learned something else there, or nothing.
+      UserError: `source` lacks a name, or fitted it with other settings.
     """
     theirs, ours = load_statistics(source), load_statistics(directory)
     for name in names:
@@ -122,7 +122,7 @@ def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
         fix = "Set WarmStart.statistics = False, or give the column its settings there."
         checks.require(same, f"features.{name}", rule, theirs.entries.get(name), fix)
         entry = theirs.for_column(name)
-        vectors = entry.get("vectors")  # A checkpoint, of several files.
+        vectors = entry.get("vectors")  # A checkpoint has several files.
         paths = storage.listed(source, f"{vectors}.") if vectors else []
         paths += [theirs.path(entry["file"])] if "file" in entry else []
         for path in paths:

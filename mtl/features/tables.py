@@ -1,4 +1,4 @@
-"""Tables of columns of ids: which columns share one, and whether it is smaller than one row an id.
+"""Tables of id columns: sharing one table, and tables with fewer rows than ids.
 
 item/features.Hashed.names = ["item", "last_item"]
 item/features.Hashed.table = "item"                      # one table for both
@@ -19,10 +19,10 @@ from mtl.features import column
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ids(column.Lookup, column.PerField):
-    """Columns of ids, whose table several of them may share.
+    """Columns of ids; several of them may share a table.
 
     Attributes:
-      table: the name of the table, in `features/<table>`, that all columns share that name it; None
+      table: the name of the table, in `features/<table>`. All columns with this name share it; None
         gives each field its own.
     """
 
@@ -39,28 +39,28 @@ class Ids(column.Lookup, column.PerField):
 
     @property
     def shared(self) -> dict[str, Any]:
-        """What columns of one table must have in common: {setting: value}."""
+        """{setting: value} of all settings that columns of one table must have in common."""
         names = ("dimension", "initial_stddev", "storage", "trainable", *self._of_table)
         return {name: getattr(self, name) for name in names}
 
     @property
     @abc.abstractmethod
     def _of_table(self) -> Sequence[str]:
-        """The settings that say what the rows of a table stand for."""
+        """The settings that determine which ids a row stands for."""
 
     def _name(self, output: str) -> str:
-        """Return under which name the column `output` has its table, and what it learned."""
+        """Return the name of the table and of the statistics of the column `output`."""
         return self.table or output
 
     def _open_scope(self, output: str) -> contextlib.AbstractContextManager[Any]:
-        # Only one of the columns that share a table creates it.
+        # The first column of a shared table creates it.
         reuse = tf.compat.v1.AUTO_REUSE if self.table else None
         return tf.compat.v1.variable_scope(self._name(output), reuse=reuse)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Embedded(column.Lookup):
-    """Columns whose ids need not have a row each.
+    """Columns whose tables may have fewer rows than ids.
 
     Attributes:
       embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
@@ -69,7 +69,7 @@ class Embedded(column.Lookup):
     embedding: types.Embedding | None = None
 
     _is_ranked = False
-    """Whether ids come by falling frequency."""
+    """True if ids come by falling frequency."""
 
     def _check_lookup(self) -> None:
         super()._check_lookup()
@@ -84,15 +84,15 @@ class Embedded(column.Lookup):
 
     @property
     def _block_ends(self) -> Sequence[int]:
-        """The ids at which blocks of rows end; none where rows stand for no single id."""
+        """The ids at which blocks of rows end; empty without blocks."""
         if self.embedding is None:
             return ()
         return types.read_member(self.embedding, types.Embedding, "block_ends")
 
     def _name_groups(self, names: Iterable[str], settings: Iterable[str]) -> dict[str, Any]:
-        """Return {name: what its rows stand for} where a row stands for several ids.
+        """Return {name: names of its rows} if a row stands for several ids.
 
-        The text of these settings tells that: other settings give an id other rows.
+        The text of `settings` is the name, because other settings give an id other rows.
         """
         if self.embedding is None:
             return {}
@@ -107,7 +107,7 @@ class Embedded(column.Lookup):
         initializer: Callable[..., tf.Tensor] | None = None,
         counts: Sequence[int] = (),
     ) -> tf.Tensor:
-        """Turn ids in [0, size) into [B, D], see `column.vectors`; counts are those of blocks."""
+        """Turn ids in [0, size) into [B, D], see `column.vectors`; `counts` belong to blocks."""
         if self.embedding is None or self.dimension is None:
             return super()._look_up(output, ids, size, initializer)
         embedding, stddev = self.embedding, self.initial_stddev

@@ -20,23 +20,24 @@ from mtl.features import column, word_vectors
 class Text(column.PerField):
     """Texts by the vectors of their tokens, in order: strings [B], [B, n] or [B, (L)] -> [B, H].
 
-    The texts of a list are one text, with a space between them. A text without a token, such as the
-    empty one, is what the encoder makes of no events. Bytes that are no UTF-8 are left out by all
-    tokenizers but `Bytes`.
+    The texts of a list become one text, joined by spaces. A text without tokens, such as an empty
+    text, gets the encoder's output for no events. All tokenizers except `Bytes` drop bytes that are
+    not UTF-8.
 
     Attributes:
       names: the fields; each has its own vocabulary, embedding and encoder.
-      tokenizer: from texts to ids, such as `tokenizers.WordPiece`.
-      encoder: from the vectors of tokens to one, such as `histories.Convolution`, without a target.
-      dimension: of the vectors of tokens, in `features/<column>/embedding`.
+      tokenizer: turns texts into ids, such as `tokenizers.WordPiece`.
+      encoder: turns vectors of tokens into one vector, such as `histories.Convolution`; it must not
+        need a target.
+      dimension: the length of the vectors of tokens, in `features/<column>/embedding`.
       max_tokens: how many tokens of a text count, the first ones; None for all. It bounds the
-        memory that a long text takes, which grows with its square in a transformer.
-      place_dimension: of an embedding of the place of a token, counted from the beginning, that is
-        joined to its vector; needs `max_tokens`. None for none.
-      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`: the first values
-        of the tokens that it knows; the others start as without it.
+        memory for long texts, which grows with the square of their length in a transformer.
+      place_dimension: the length of an embedding of a token's place, counted from the beginning,
+        which is joined to its vector; needs `max_tokens`. None adds none.
+      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. They are the
+        first values of the tokens in the file; other tokens start at random.
       prefix: starts the column's name, `<prefix>_<field>`.
-      trainable: False leaves its variables as they are, those of the encoder too.
+      trainable: False freezes its variables, including the encoder's.
     """
 
     tokenizer: types.Tokenizer
@@ -71,16 +72,16 @@ class Text(column.PerField):
 
     @property
     def _file(self) -> str | None:
-        """The file of the tokenizer's vocabulary, where one is given."""
+        """The file of the tokenizer's vocabulary, or None if it is learned or missing."""
         return types.read_member(self.tokenizer, types.Tokenizer, "file")
 
     def _accumulator(self, field: str) -> types.Accumulator | None:
-        """Return what the tokenizer has to learn of a field."""
+        """Return the accumulator of the tokenizer for a field, or None."""
         read = functools.partial(_read_texts, field=field)
         return types.read_member(self.tokenizer, types.Tokenizer, "accumulator")(field, read)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
-        """Return {column: the accumulator of its vocabulary}, and what finds vectors for it."""
+        """Return {column: the accumulators of its vocabulary and of its word vectors}."""
         found: dict[str, types.Accumulator] = {}
         for output, (field,) in self.columns.items():
             own = self._accumulator(field)
@@ -98,7 +99,7 @@ class Text(column.PerField):
 
     @property
     def files(self) -> dict[str, str]:
-        """{column: the file of its vocabulary}, where one is given, and that of its vectors."""
+        """{column: the file of its vocabulary, if given}, and the files of word vectors."""
         found: dict[str, str] = {}
         for output in self.columns:
             found |= {output: self._file} if self._file else {}
@@ -107,10 +108,10 @@ class Text(column.PerField):
         return found
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {the embedding of a column: its tokens}, where tokens have names."""
+        """Return {the embedding of a column: its tokens}, if tokens have names."""
         of_tokens = types.read_member(self.tokenizer, types.Tokenizer, "row_names")
         found = {output: of_tokens(output, fitted) for output in self.columns}
-        # Of the table alone: the encoder's variables lie beside it.
+        # Only the embedding has tokens: the encoder's variables lie in the same scope.
         return {f"{output}/embedding": names for output, names in found.items() if names}
 
     def _encode(

@@ -1,4 +1,4 @@
-"""One table of a fixed size for many fields, each of which has hashes of its own.
+"""One table of a fixed size for many fields, each with different hashes.
 
 features.Unified.names = ["item", "user", "city"]
 features.Unified.num_buckets = 100_000
@@ -21,26 +21,26 @@ class Unified(tables.Ids):
     """Strings or integers by hash, in a table that all such columns share: [B, ...] -> [B, k D].
 
     B. Coleman et al., "Unified Embedding: Battle-Tested Feature Representations for Web-Scale ML
-    Systems", 2023, arXiv:2305.12102: a value has `num_lookups` rows, each of a hash that depends on
-    the field, and its vector joins them. Values of different fields share rows by chance alone, and
-    the network learns to tell them apart, as each field enters it by weights of its own. One number
-    says how large all tables are together; a field of many values is given more lookups.
+    Systems", 2023, arXiv:2305.12102: hashes that depend on the field choose `num_lookups` rows for
+    each value, and its vector joins them. Values of different fields share rows only by chance. The
+    network learns to tell them apart, because each field enters it by separate weights. One number
+    sets the size of all tables together; give a field with many values more lookups.
 
-    A row stands for no token, and a field's hashes depend on the name of its column.
+    A row stands for several values, and a field's hashes depend on the name of its column.
 
     Attributes:
       names: the fields.
       num_buckets: the rows of the table.
-      num_lookups: rows of a value. It may differ between columns of one table.
-      dimension: of a row; a column is `num_lookups` times as wide.
+      num_lookups: the rows of a value. It may differ between columns of a table.
+      dimension: the length of a row; a column is `num_lookups` times as wide.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the table's first values, above 0; None for
         `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
       table: the name of the table, `features/<table>/embedding`; None gives each field its own.
-      salt: what hashes depend on in place of the column's name. Fields of one salt give equal
-        values equal rows, as an item that is shown and the items of a history should have.
+      salt: hashes depend on it instead of the column's name. Fields with equal salt give equal
+        values equal rows: use it for a shown item and the items of a history.
     """
 
     num_buckets: int
@@ -60,7 +60,7 @@ class Unified(tables.Ids):
             checks.is_a("Unified.salt", self.salt, str, "be a text or None")
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
-        """Return {table: what its hashes depend on}."""
+        """Return {table: the salts of its hashes}."""
         del fitted
         found: dict[str, types.RowNames] = {}
         for output in self.columns:
@@ -73,7 +73,7 @@ class Unified(tables.Ids):
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         tokens = column.tokens("Unified", features, field)
-        dimension = cast(int, self.dimension)  # All that `__post_init__` lets pass.
+        dimension = cast(int, self.dimension)  # `__post_init__` lets no other type pass.
         width = dimension * self.num_lookups
         key = _make_key(output if self.salt is None else self.salt)
 
@@ -88,6 +88,6 @@ class Unified(tables.Ids):
 
 
 def _make_key(text: str) -> int:
-    """Return the same number from 0 up to 2^63 for a text, on every machine."""
+    """Return a number in [0, 2^63) for a text, the same on every machine."""
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

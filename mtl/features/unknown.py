@@ -1,4 +1,4 @@
-"""How many values of each field the columns do not know: those behind the end of a vocabulary.
+"""Counts the values of each field that the columns do not know, such as new categories.
 
 counts = unknown.count_unknown(columns, features, fitted)         # in a graph: int64 [F, 2]
 shares = unknown.Shares(unknown.list_fields(columns))
@@ -13,14 +13,14 @@ import tensorflow as tf
 
 from mtl import types
 
-# A smaller share is usual of categories that come and go.
+# A smaller share is usual, because categories come and go.
 _LEAST_SHARE = 0.05
-# A share of fewer values says little.
+# A share among fewer values says little.
 _LEAST_VALUES = 20
 
 
 def list_fields(columns: Sequence[types.Column]) -> list[str]:
-    """Return the fields of which columns may not know a value."""
+    """Return the fields that may hold values that their columns do not know."""
     parts = [part for column in columns for part in _with_parts(column)]
     named = [types.read_member(part, types.Column, "limited_fields") for part in parts]
     return list(dict.fromkeys(field for fields in named for field in fields))
@@ -31,7 +31,8 @@ def count_unknown(
 ) -> tf.Tensor:
     """Count the unknown values of a batch, {field: [B, ...]} -> int64 [F, 2].
 
-    That is how many values each of `list_fields` holds, and how many a column does not know.
+    Each row belongs to a field of `list_fields`: its values, and the values that a column does not
+    know.
     """
     found: dict[str, tf.Tensor] = {}
     for column in columns:
@@ -51,17 +52,17 @@ def _with_parts(column: types.Column) -> list[types.Column]:
 
 
 class Shares:
-    """Adds up what batches hold.
+    """Adds up the counts of batches.
 
     Args:
-      fields: those that are counted.
+      fields: the counted fields.
     """
 
     def __init__(self, fields: Sequence[str]):
         self._fields, self._counts = fields, np.zeros([len(fields), 2], np.int64)
 
     def add(self, counts: np.ndarray) -> None:
-        """Add those of a batch, as `count_unknown` gives them."""
+        """Add the counts of a batch, as `count_unknown` returns them."""
         self._counts = self._counts + counts
 
     def describe(self, where: str) -> list[str]:

@@ -15,10 +15,10 @@ from mtl.variables import row_names
 
 
 def read_file(where: str, path: str) -> list[bytes]:
-    """Return the tokens of a file with one a line, as the lookup tables of TensorFlow read it.
+    """Return the tokens of a file with one token a line, read like TensorFlow's lookup tables.
 
     Raises:
-      UserError: if there is no such file, or if a line is empty or stands there twice.
+      UserError: the file does not exist, or has an empty or a repeated line.
     """
     exists = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     checks.require(exists, where, "be an existing file", path)
@@ -33,13 +33,13 @@ def read_file(where: str, path: str) -> list[bytes]:
 def create_table(
     entries: tuple[str, ...] | str, num_unknown: int
 ) -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
-    """Build the table of a vocabulary, or of a file with one; it is made once in a graph.
+    """Build the lookup table of a vocabulary, or of a file with one, once in each graph.
 
-    It gives tokens their places, and others one of `num_unknown` places behind these, by a hash.
+    It gives tokens their places. A hash gives other tokens one of `num_unknown` places behind them.
     """
 
     def create() -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
-        if num_unknown == 1:  # No token has to be hashed to know its place.
+        if num_unknown == 1:  # One place needs no hash.
             return tf.lookup.StaticHashTable(_initializer(entries), _count_entries(entries))
         return tf.lookup.StaticVocabularyTable(_initializer(entries), num_unknown)
 
@@ -47,10 +47,10 @@ def create_table(
 
 
 def make_once(key: Hashable, make: Callable[[], Any]) -> Any:
-    """Return what `make` makes in the outermost graph, the same one for each call with this key."""
+    """Return the result of `make`, the same for each call with this key in an outermost graph."""
     if tf.executing_eagerly():
         return make()
-    # A key that is no string stays out of saved graphs.
+    # Saved graphs leave out collections whose key is not a string.
     kept = graphs.outermost_graph().get_collection_ref((key,))
     if not kept:
         # Tables belong to the outermost graph, where the session initialises them, once.

@@ -3,12 +3,12 @@
 features.Categorical.word_vectors = "glove.6B.50d.txt"
 features.Categorical.dimension = 50
 
-A line of the file is a word and its numbers, parted by spaces; a first line of two whole numbers,
-how many words and how many numbers, may stand before them: the text formats of GloVe (J.
-Pennington, R. Socher, C. Manning, EMNLP 2014) and of word2vec and fastText.
+A line of the file is a word and its numbers, separated by spaces. The first line may hold two whole
+numbers instead: the number of words, and the length of the vectors. GloVe (J. Pennington, R.
+Socher, C. Manning, EMNLP 2014), word2vec and fastText use these text formats.
 
-The file is read once, when the run starts: the vectors of the vocabulary's tokens then lie in
-`<model_dir>/statistics`, and a run that goes on needs no more.
+The file is read once, when the run starts. The vectors of the vocabulary's tokens then lie in
+`<model_dir>/statistics`, and a continued run does not need the file.
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ _GREATEST = float(np.finfo(np.float32).max)
 
 @dataclasses.dataclass(kw_only=True)
 class WordVectors(types.Accumulator):
-    """Finds the vectors of a vocabulary, when that is complete.
+    """Finds the vectors of a vocabulary, once the vocabulary is complete.
 
     Attributes:
       where: the setting that names the file.
       path: the file.
-      dimension: of the vectors.
-      column: under which name the vocabulary is kept.
-      given: the tokens, or a file of them, of a vocabulary that is not learned.
+      dimension: the length of the vectors.
+      column: the name of the vocabulary's statistics.
+      given: the tokens of a given vocabulary, or its file; None if it is learned.
     """
 
     where: str = dataclasses.field(repr=False)
@@ -49,13 +49,13 @@ class WordVectors(types.Accumulator):
     given: Sequence[str] | str | None = dataclasses.field(repr=False)
 
     def update(self, fields: types.Tensors) -> None:
-        """Learn nothing of a batch."""
+        """Do nothing: batches hold no vectors."""
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vectors that were found, and return their file and number.
 
         Raises:
-          UserError: if the file is none of vectors of this dimension, or knows no token.
+          UserError: the file does not hold vectors of this length, or knows none of the tokens.
         """
         learned = os.path.join(directory, f"vocabulary_{self.column}.txt")
         given = learned if self.given is None else self.given
@@ -81,12 +81,12 @@ class WordVectors(types.Accumulator):
 
 
 def key(column: str) -> str:
-    """Return the name under which the statistics keep what was found for a column or table."""
+    """Return the name of the statistics of a column's or table's word vectors."""
     return f"{column}/word_vectors"
 
 
 def check(where: str, path: str | None, dimension: int | None) -> None:
-    """Fail unless `path` is the path of a file, or None, and there is an embedding for it."""
+    """Fail unless `path` is None, or a path for a column with an embedding."""
     if path is not None:
         checks.is_a(where, path, str, "be the path of a file of vectors or None")
         rule = "stay None where nothing is embedded"
@@ -96,9 +96,9 @@ def check(where: str, path: str | None, dimension: int | None) -> None:
 def make_initializer(
     fitted: types.Statistics, column: str, stddev: float
 ) -> Callable[..., tf.Tensor]:
-    """Return an initialiser of a table: the vectors where they are known.
+    """Return an initialiser that starts the table from the known vectors.
 
-    Other rows start from a normal distribution of this standard deviation that is cut off at two.
+    Other rows come from a normal distribution of `stddev`, cut off at two standard deviations.
     """
     entry = fitted.for_column(key(column))
     prefix, size = fitted.path(entry["vectors"]), entry["size"]
@@ -111,11 +111,11 @@ def make_initializer(
         if count == 0:
             return own
         part = f"{size} {shape[1]} {first},{count}:0,{shape[1]}"
-        # What a saver reads, too: an op that reads any file would be a risk to who serves it.
+        # Savers use this op, too; servers may refuse an op that reads arbitrary files.
         (vectors,) = tf.raw_ops.RestoreV2(
             prefix=prefix, tensor_names=[_VALUES], shape_and_slices=[part], dtypes=[tf.float32]
         )
-        # A table may have 16 bits; vectors lie in the file in 32.
+        # The file holds 32-bit vectors, but a table may have 16 bits.
         vectors = tf.cast(tf.ensure_shape(vectors, [count, shape[1]]), dtype)
         known = tf.where(tf.math.is_nan(vectors), own[:count], vectors)
         return tf.concat([known, own[count:]], axis=0)
@@ -126,10 +126,10 @@ def make_initializer(
 def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes]) -> np.ndarray:
     """Return the vectors of tokens, float32 [V, dimension]; NaN for tokens that the file lacks.
 
-    Of a word that stands there twice the first line counts.
+    The first line of a repeated word counts.
 
     Raises:
-      UserError: which line of the file is wrong.
+      UserError: a line of the file is wrong.
     """
     exists = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     checks.require(exists, where, "be an existing file", path)
@@ -144,11 +144,11 @@ def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes])
 
 
 def _split(where: str, path: str, dimension: int, number: int, line: bytes) -> tuple[bytes, bytes]:
-    """Return the word of a line, and its numbers."""
+    """Return the word and the numbers of a line."""
     spaces = line.count(b" ")
     word, _, values = line.partition(b" ")
     fits = spaces >= dimension
-    if spaces > dimension:  # Words may hold spaces; a number too many is no word.
+    if spaces > dimension:  # Words may hold spaces, but a further number is an error.
         *words, values = line.split(b" ", spaces - dimension + 1)
         word = b" ".join(words)
         fits = not (b"." in words[-1] and _is_number(words[-1]))
@@ -176,7 +176,7 @@ def _is_number(text: bytes) -> bool:
 
 
 def _read_lines(where: str, path: str, dimension: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of vectors with their numbers, after a look at the first one."""
+    """Yield the numbered lines of vectors, after a check of the first line."""
     with tf.io.gfile.GFile(path, "rb") as file:
         for number, line in enumerate(iter(file.readline, b""), 1):
             line = line.rstrip(b" \r\n")

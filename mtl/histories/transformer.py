@@ -29,7 +29,7 @@ class Transformer(types.HistoryEncoder):
       num_blocks: at least 1; variables in `block_<i>`.
       num_heads: of the attention.
       feed_forward_factor: the hidden units of the feed-forward layer over `dimension`.
-      joins_target: whether the target is a token.
+      joins_target: True if the target is a token.
     """
 
     dimension: int = 32
@@ -49,12 +49,12 @@ class Transformer(types.HistoryEncoder):
 
     @property
     def needs_target(self) -> bool:
-        """Whether the target is a token."""
+        """True if the target is a token."""
         return self.joins_target
 
     @property
     def weighs_events(self) -> bool:
-        """Whether the target is a token, which weighs the events."""
+        """True if the target is a token, which weighs the events."""
         return self.joins_target
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:

@@ -55,15 +55,15 @@ class Criterion(abc.ABC):
     """Gives every weight a score."""
 
     reads_gradients: bool = False
-    """Whether it needs the gradient of the loss by the weights."""
+    """True if it needs the gradient of the loss by the weights."""
     reads_tasks: bool = False
-    """Whether it needs the gradient of each task's loss; it is a `TaskSaliency` then."""
+    """True if it needs the gradient of each task's loss; it is a `TaskSaliency` then."""
     reads_inputs: bool = False
-    """Whether it needs the mean squares of what goes into a layer."""
+    """True if it needs the mean squares of what goes into a layer."""
     gathers: bool = False
-    """Whether it gathers something over the steps, by `gather`."""
+    """True if it gathers something over the steps, by `gather`."""
     is_of_finished_runs: bool = False
-    """Whether only `launch.prune` can compute it."""
+    """True if only `launch.prune` can compute it."""
 
     def total_shape(self, shape: Sequence[int]) -> list[int]:
         """Return the shape of what it gathers of a variable of this shape."""
@@ -71,10 +71,10 @@ class Criterion(abc.ABC):
 
     @abc.abstractmethod
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return the scores of weights, of their shape."""
+        """Return a score for each weight, in the same shape."""
 
     def gather(self, seen: Seen) -> tf.Tensor:
-        """Return what `seen.total` is after this step."""
+        """Return the next value of `seen.total`."""
         raise NotImplementedError
 
 
@@ -87,7 +87,7 @@ class Magnitude(Criterion):
     """
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return the scores of weights, of their shape."""
+        """Return a score for each weight, in the same shape."""
         return tf.abs(seen.weights)
 
 
@@ -103,7 +103,7 @@ class Snip(Criterion):
     reads_gradients = True
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return the scores of weights, of their shape."""
+        """Return a score for each weight, in the same shape."""
         return tf.abs(seen.weights * seen.gradient)
 
 
@@ -126,7 +126,7 @@ class Averaged(Criterion):
         """Return what a batch adds to the average; None where `seen` is of no batch."""
 
     def gather(self, seen: Seen) -> tf.Tensor:
-        """Return what `seen.total` is after this step."""
+        """Return the next value of `seen.total`."""
         new = self.observe(seen)
         if new is None:
             return seen.total
@@ -147,7 +147,7 @@ class Taylor(Averaged):
     reads_gradients = True
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return the scores of weights, of their shape."""
+        """Return a score for each weight, in the same shape."""
         return self.gather(seen)
 
     def observe(self, seen: Seen) -> tf.Tensor | None:
@@ -170,7 +170,7 @@ class Movement(Criterion):
     gathers = True
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return the scores of weights, of their shape."""
+        """Return a score for each weight, in the same shape."""
         return self.gather(seen)
 
     def gather(self, seen: Seen) -> tf.Tensor:
@@ -197,7 +197,7 @@ class Wanda(Averaged):
         return [shape[-2]]
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return the scores of weights, of their shape."""
+        """Return a score for each weight, in the same shape."""
         return tf.abs(seen.weights) * tf.sqrt(self.gather(seen))[:, tf.newaxis]
 
     def observe(self, seen: Seen) -> tf.Tensor | None:
@@ -247,7 +247,7 @@ class TaskSaliency(Criterion):
 
         Args:
           scores: N.
-          is_global: whether weights of different variables are compared with each other.
+          is_global: True if weights of different variables are compared with each other.
         """
         sizes = [own.shape[1:].num_elements() for own in scores]
         flat = [tf.reshape(own, [own.shape[0], -1]) for own in scores]
@@ -302,5 +302,5 @@ class Random(Criterion):
     """
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return the scores of weights, of their shape."""
+        """Return a score for each weight, in the same shape."""
         return tf.random.stateless_uniform(seen.weights.shape, draws.make_run_seed(seen.name))

@@ -45,7 +45,7 @@ class Cut(NamedTuple):
 
     @property
     def sets_to_zero(self) -> bool:
-        """Whether the weights themselves are 0 where they are cut."""
+        """True if the weights themselves are 0 where they are cut."""
         return not self.part.hides_weights
 
 
@@ -65,12 +65,12 @@ def list_beside(kernel: str) -> list[str]:
 
 
 def may_cut(part: Part, name: str) -> bool:
-    """Return whether a part may cut a variable if its patterns choose it."""
+    """Return True if a part may cut a variable if its patterns choose it."""
     return part.cuts_heads or not name.startswith(HEADS)
 
 
 def chooses(part: Part, name: str) -> bool:
-    """Return whether a part cuts a variable, unless one before it does."""
+    """Return True if a part cuts a variable, unless one before it does."""
     return may_cut(part, name) and any(patterns.matches(p, name) for p in part.patterns)
 
 

@@ -26,7 +26,7 @@ class Uniform:
     18 that are still fed (`benchmarks/pruning.py`).
 
     Attributes:
-      per_unit: whether every unit of a layer loses the same share of the weights that feed it, as
+      per_unit: True if every unit of a layer loses the same share of the weights that feed it, as
         Wanda does (M. Sun et al., "A Simple and Effective Pruning Approach for Large Language
         Models", 2024, arXiv:2306.11695); for single weights alone.
     """
@@ -38,13 +38,13 @@ class Uniform:
         checks.is_a("Uniform.per_unit", self.per_unit, bool, "be True or False")
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
-        """Return the share that N layers of these shapes keep in the end."""
+        """Return the share of groups that each of N layers keeps in the end."""
         return [1 - sparsity] * len(shapes)
 
     def select(
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return what is kept of N layers, float32 zeros and ones of the shapes of the scores."""
+        """Return the masks of N layers, float32 zeros and ones in the shapes of the scores."""
         if not self.per_unit:
             return _select_by_layer(scores, densities, progress)
         return [
@@ -65,7 +65,7 @@ class ErdosRenyiKernel:
     is_global = False
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
-        """Return the share that N layers of these shapes keep in the end."""
+        """Return the share of groups that each of N layers keeps in the end."""
         sizes = [math.prod(shape) for shape in shapes]
         raw = [sum(shape) / size for shape, size in zip(shapes, sizes, strict=True)]
         budget, dense = (1 - sparsity) * sum(sizes), set[int]()
@@ -80,7 +80,7 @@ class ErdosRenyiKernel:
     def select(
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return what is kept of N layers, float32 zeros and ones of the shapes of the scores."""
+        """Return the masks of N layers, float32 zeros and ones in the shapes of the scores."""
         return _select_by_layer(scores, densities, progress)
 
 
@@ -115,7 +115,7 @@ class Global:
     def select(
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return what is kept of N layers, float32 zeros and ones of the shapes of the scores."""
+        """Return the masks of N layers, float32 zeros and ones in the shapes of the scores."""
         sizes = [own.shape.num_elements() for own in scores]
         flat = [tf.reshape(own, [-1]) for own in scores]
         raised = []

@@ -23,9 +23,9 @@ class _Groups:
     fixed_sparsity: float | None = None
     """The sparsity in the end where it follows from the granularity, else None."""
     is_of_tables: bool = False
-    """Whether it fits tables that are looked up, and nothing else."""
+    """True if it fits tables that are looked up, and nothing else."""
     is_of_units: bool = False
-    """Whether what belongs to a unit beside its weights is cut with them: bias, scale, offset."""
+    """True if what belongs to a unit beside its weights is cut with them: bias, scale, offset."""
 
     def check(self, name: str, shape: Sequence[int]) -> None:
         """Fail unless a variable of this shape can be cut so."""

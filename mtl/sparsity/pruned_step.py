@@ -37,7 +37,7 @@ def wrap_step(parts: Sequence[cuts_lib.Part], step_fn: StepFn, is_watched: bool)
     Args:
       parts: of several that choose a variable the first prunes it.
       step_fn: builds a step.
-      is_watched: whether something looks at gradients before the update does, such as a surgery.
+      is_watched: True if something looks at gradients before the update does, such as a surgery.
     """
 
     def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
@@ -101,8 +101,8 @@ class _Pruner:
 
     Attributes:
       held: {variable: its mask, or None where what is cut moves behind it}.
-      reads_inputs: whether a criterion asks for the inputs of kernels.
-      is_watched: whether something looks at gradients before the update does.
+      reads_inputs: True if a criterion asks for the inputs of kernels.
+      is_watched: True if something looks at gradients before the update does.
     """
 
     def __init__(self, parts: Sequence[cuts_lib.Part], is_watched: bool):
@@ -120,7 +120,7 @@ class _Pruner:
             yield
 
     def reads_inputs_of(self, kernel: str) -> bool:
-        """Return whether the criterion that cuts a kernel asks for its inputs."""
+        """Return True if the criterion that cuts a kernel asks for its inputs."""
         return kernel in self._cuts and self._cuts[kernel].part.criterion.reads_inputs
 
     def find_variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:

@@ -39,7 +39,7 @@ class Pruning:
       schedule: when they are cut.
       patterns: (see `mtl.variables.patterns`) of variables; of those that match, the ones with two
         axes or more are cut.
-      cuts_heads: whether heads are cut as well where a pattern matches.
+      cuts_heads: True if heads are cut as well where a pattern matches.
       criterion: which weights matter.
       density: how much of each layer is kept.
       granularity: what is cut at once.
@@ -130,7 +130,7 @@ class Pruning:
 
     @property
     def hides_weights(self) -> bool:
-        """Whether weights that are cut go on behind their masks, so that they are not 0."""
+        """True if weights that are cut go on behind their masks, so that they are not 0."""
         return self.gradient == STRAIGHT_THROUGH
 
     @property
@@ -233,7 +233,7 @@ class Selection(NamedTuple):
     """What the next masks are.
 
     Attributes:
-      is_finite: whether all scores are; where they are not, masks stay.
+      is_finite: True if all scores are; where they are not, masks stay.
       masks: N, of zeros and ones.
       overlaps: of each variable that several tasks share, which each of them might keep as much of
         as the mask does: the share that two tasks choose of all that either chooses, the mean over

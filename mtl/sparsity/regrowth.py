@@ -49,7 +49,7 @@ class Regrowth:
         checks.one_of("Regrowth.by", self.by, (GRADIENT, RANDOM))
 
     def is_due(self, step: tf.Tensor) -> tf.Tensor:
-        """Return whether weights are swapped at a step: int64 scalar -> bool scalar."""
+        """Return True if weights are swapped at a step: int64 scalar -> bool scalar."""
         is_regular = tf.equal(step % self.every_steps, 0)
         return is_regular & (step > 0) & (step < self.until_step)
 

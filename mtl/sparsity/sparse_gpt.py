@@ -72,6 +72,6 @@ def _factor_inverse(gramian: np.ndarray, damping: float) -> np.ndarray:
 
 
 def _keep(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return whether scores are of the `count` largest of their rows, the first of equals."""
+    """Return True if scores are of the `count` largest of their rows, the first of equals."""
     ranks = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
     return ranks < count

@@ -48,7 +48,7 @@ def find_table(name: str, names: Iterable[str]) -> str:
 
 
 def is_sketch(name: str) -> bool:
-    """Return whether a variable counts keys, for a table of one capacity alone."""
+    """Return True if a variable counts keys, for a table of one capacity alone."""
     return name.rpartition("/")[2] == _SKETCH
 
 

@@ -188,7 +188,7 @@ class Decision:
 
 
 def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
-    """Return whether it is an optimizer's: named "<variable>/<slot>", or without a scope."""
+    """Return True if it is an optimizer's: named "<variable>/<slot>", or without a scope."""
     parts = name.split("/")
     owners = ("/".join(parts[:end]) for end in range(1, len(parts)))
     is_own = len(parts) == 1 and name != tf.compat.v1.GraphKeys.GLOBAL_STEP

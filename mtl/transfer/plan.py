@@ -26,7 +26,7 @@ class Rows:
       origins: for each row the saved one that it gets, -1 for a new one.
       axis: along which they run.
       num_named: how many of the saved rows have a name; behind them are those of the unknown.
-      is_state: whether they belong to an optimizer.
+      is_state: True if they belong to an optimizer.
     """
 
     origins: np.ndarray
@@ -62,7 +62,7 @@ class Entry:
 
     @property
     def is_warmed(self) -> bool:
-        """Whether it gets saved values."""
+        """True if it gets saved values."""
         return self.source is not None
 
 

@@ -58,7 +58,7 @@ class Source:
         return averaging.name_in(self._reader, name)
 
     def is_behind(self, name: str) -> bool:
-        """Return whether `value` differs from what is saved: an average that is caught up."""
+        """Return True if `value` differs from what is saved: an average that is caught up."""
         return averaging.is_behind(self._reader, name)
 
     def read_value(self, name: str) -> np.ndarray:

@@ -62,8 +62,8 @@ class WarmStart:
       new_rows: what rows without an old one start from: "own", as without a warm start; "mean" of
         the old rows; "unknown", the mean of the old rows of unknown names where there are any; or
         "zeros". Rows of an optimizer's state always start as without a warm start.
-      slots: whether the optimizer's state goes over as well.
-      statistics: whether the columns keep what they learned of the source's training split, its
+      slots: True if the optimizer's state goes over as well.
+      statistics: True if the columns keep what they learned of the source's training split, its
         vocabularies and moments, in place of learning from this run's. Needs a model_dir.
     """
 

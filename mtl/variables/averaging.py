@@ -67,7 +67,7 @@ class ExponentialAverage:
           before: what `rows_before` gave before they moved; sparse where rows were looked up.
           variables: that are trained.
           step: the global step, before it is counted.
-          moves: whether this step has moved the variables; the averages stay if it has not.
+          moves: True if this step has moved the variables; the averages stay if it has not.
         """
         own = {patterns.variable_name(variable) for variable in variables}
         others = [v for v in tf1.global_variables() if patterns.matches(_OF_NORMALISATIONS, v)]
@@ -210,17 +210,17 @@ class _Averaging(tf.compat.v1.train.Optimizer):
 
 
 def is_state(name: str) -> bool:
-    """Return whether optimizer state of this name belongs to the averages of a run."""
+    """Return True if optimizer state of this name belongs to the averages of a run."""
     return name.rpartition("/")[2] in (_AVERAGE, _DECAY)
 
 
 def is_decay(name: str) -> bool:
-    """Return whether a variable tells up to when averages are brought; zeros mean up to now."""
+    """Return True if a variable tells up to when averages are brought; zeros mean up to now."""
     return name.rpartition("/")[2] == _DECAY
 
 
 def is_total(variable: tf.Variable) -> bool:
-    """Return whether a variable is the decay up to now, which those of rows are compared with."""
+    """Return True if a variable is the decay up to now, which those of rows are compared with."""
     return patterns.variable_name(variable) == _DECAY
 
 
@@ -235,7 +235,7 @@ def name_in(reader: Any, name: str) -> str:
 
 
 def is_behind(reader: Any, name: str) -> bool:
-    """Return whether `value_in` may differ from what a checkpoint holds under a name.
+    """Return True if `value_in` may differ from what a checkpoint holds under a name.
 
     That is an average of a table, to be caught up, or what a mask cuts.
     """

@@ -139,7 +139,7 @@ def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) ->
 
 
 def averages_move(average: tf.Variable) -> bool | tf.Tensor:
-    """Return whether training moves an average; a bool scalar where the step decides."""
+    """Return True if training moves an average; a bool scalar where the step decides."""
     scope = _SCOPE.get()
     if scope is None or scope.freezing.batch_norm == "adapt":
         return True
@@ -148,7 +148,7 @@ def averages_move(average: tf.Variable) -> bool | tf.Tensor:
 
 
 def is_reached(step: float) -> bool | tf.Tensor:
-    """Return whether the global step is `step` or later; a bool if it is the same at all steps."""
+    """Return True if the global step is `step` or later; a bool if it is the same at all steps."""
     # A bool of Python puts neither an op nor a branch into the graph of most models.
     if step in (0, _NEVER):
         return step == 0
@@ -189,7 +189,7 @@ class _Scope:
 
     Attributes:
       freezing: what is frozen in it.
-      is_first: whether it is the first replica's, which creates the variables for all of them.
+      is_first: True if it is the first replica's, which creates the variables for all of them.
       sizes: {name: number of weights} of what would be trainable.
       held: the names of what parts created that are not to be trained.
       averages: the names of the averages of its normalisations.

@@ -21,7 +21,7 @@ class Nonzero:
     """What is exactly 0 stays so: a pruned network is trained on, and stays as sparse as it is."""
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Return a bool mask of the weights as they are, of a shape that broadcasts to theirs."""
+        """Return a bool mask of the weights, in a shape that broadcasts to theirs."""
         del name
         return tf.not_equal(weights, 0)
 
@@ -47,7 +47,7 @@ class Rows:
         checks.is_a("Rows.axis", self.axis, int, "be an axis")
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Return a bool mask of the weights as they are, of a shape that broadcasts to theirs.
+        """Return a bool mask of the weights, in a shape that broadcasts to theirs.
 
         Raises:
           UserError: if the variable has no such axis or row.
@@ -89,7 +89,7 @@ class FromFile:
             raise checks.UserError(rule) from error
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Return a bool mask of the weights as they are, of a shape that broadcasts to theirs.
+        """Return a bool mask of the weights, in a shape that broadcasts to theirs.
 
         Raises:
           UserError: if the shapes do not fit.

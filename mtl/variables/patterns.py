@@ -53,7 +53,7 @@ def shard_name(variable: tf.Variable) -> str:
 
 
 def matches(pattern: str, variable: Variable) -> bool:
-    """Return whether `pattern` is found in the variable's name."""
+    """Return True if `pattern` is found in the variable's name."""
     return re.search(pattern, variable_name(variable)) is not None
 
 

@@ -34,12 +34,12 @@ def owner_name(name: str, task: str) -> str:
 
 
 def is_owner(name: str, weights: str) -> bool:
-    """Return whether a variable tells which weights of another one belong to a task."""
+    """Return True if a variable tells which weights of another one belong to a task."""
     return name.startswith(f"{weights}{_OWNER}")
 
 
 def is_shared_out(name: str, names: Collection[str]) -> bool:
-    """Return whether some of these names tell which weights of a variable belong to a task."""
+    """Return True if some of these names tell which weights of a variable belong to a task."""
     return any(is_owner(other, name) for other in names)
 
 
@@ -49,12 +49,12 @@ def find_weights(name: str) -> str:
 
 
 def is_state(name: str) -> bool:
-    """Return whether a variable beside another one tells what of that is kept, or is to be."""
+    """Return True if a variable beside another one tells what of that is kept, or is to be."""
     return name.rpartition("/")[2] in (_MASK, _SALIENCY)
 
 
 def is_of_pruning(name: str) -> bool:
-    """Return whether a variable is of pruning alone, so that a network has it only if pruned."""
+    """Return True if a variable is of pruning alone, so that a network has it only if pruned."""
     return is_state(name) or name.startswith(_SCOPE)
 
 
@@ -76,7 +76,7 @@ def kept_entries(variable: patterns.Variable) -> tf.Tensor | None:
 
 
 def is_cut(name: str) -> bool:
-    """Return whether a variable is pruned in the step that is being built."""
+    """Return True if a variable is pruned in the step that is being built."""
     return name in _MASKS.get()
 
 
@@ -105,7 +105,7 @@ def watch_inputs(inputs: tf.Tensor, name: str = "kernel") -> tf.Tensor:
 
 
 def are_inputs_watched() -> bool:
-    """Return whether `watch_inputs` notes something."""
+    """Return True if `watch_inputs` notes something."""
     return _INPUTS.get() is not None
 
 

@@ -25,7 +25,7 @@ _OF_SMALLER_TABLES = ("first", "last", "are_grouped", "are_a_set")
 
 
 def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
-    """Return whether a variable of this shape may have rows of these names."""
+    """Return True if a variable of this shape may have rows of these names."""
     if not shape:
         return False
     size, count = shape[names.axis], len(read_names(names))

@@ -72,7 +72,7 @@ def create_table(
 
 
 def is_half(variable: tf.Variable) -> bool:
-    """Return whether a variable is a table of 16 bits, or a shard of one."""
+    """Return True if a variable is a table of 16 bits, or a shard of one."""
     if variable.dtype.base_dtype != tf.bfloat16:
         return False
     # A network of a user's may have variables of 16 bits, whose gradients have 16 as well.
@@ -85,7 +85,7 @@ def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[tf.DType]
 
 
 def is_table() -> bool:
-    """Return whether a table is being created, of which a step reads no more than some rows."""
+    """Return True if a table is being created, of which a step reads no more than some rows."""
     return _IS_TABLE.get()
 
 

@@ -45,7 +45,7 @@ def stack_tasks(when: bool) -> contextlib.AbstractContextManager[bool]:
 
 
 def are_stacked(count: int) -> bool:
-    """Return whether so many equal tasks are to be built as stacks."""
+    """Return True if so many equal tasks are to be built as stacks."""
     return _MAY_STACK.get() and count >= FROM
 
 

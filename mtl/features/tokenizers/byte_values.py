@@ -12,15 +12,15 @@ from mtl import types
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bytes(types.Tokenizer):
-    """Makes a token of each byte of the UTF-8 text: 256 ids, nothing to learn, nothing unknown.
+    """Makes a token of each byte of the UTF-8 text: 256 ids, and no vocabulary to learn.
 
-    Letters of other alphabets are two to four tokens each. Nothing is normalised.
+    Letters of other alphabets take two to four tokens each. Nothing is normalised.
     """
 
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
         """Return the bytes, strings [B] -> int64 [B, (L)]."""
         del name, fitted
-        # As one text: `decode_raw` takes texts of one length alone.
+        # `decode_raw` needs texts of equal length, so all texts become one.
         joined = tf.strings.reduce_join(texts, axis=0)
         values = tf.cast(tf.io.decode_raw(joined, tf.uint8), tf.int64)
         lengths = tf.cast(tf.strings.length(texts), tf.int64)

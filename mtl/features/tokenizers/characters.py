@@ -1,13 +1,13 @@
-r"""What text becomes before it is cut into words: every character by itself, from tables.
+r"""Cleans texts before they are cut into words: each character by itself, from tables.
 
 tables = characters.read_tables(lowercase=True)
 characters.clean("Émile\u200b", lowercase=True)               # "emile"
 
-It is what the tokenizer of BERT does (J. Devlin et al., "BERT: Pre-training of Deep Bidirectional
+The rules equal BERT's tokenizer (J. Devlin et al., "BERT: Pre-training of Deep Bidirectional
 Transformers for Language Understanding", NAACL 2019, arXiv:1810.04805): control characters, U+FFFD
-and private ones go, spaces of all kinds and line breaks become a space. Lower-casing also takes
-accents away: the canonical decomposition without its marks (Mn). Nothing looks at neighbours, so
-that a table holds all of it, and the graph that is served needs no library. The tables follow the
+and private characters are removed; spaces of all kinds and line breaks become a space. Lower-casing
+also removes accents: the marks (Mn) of the canonical decomposition. Because neighbours do not
+matter, a table holds all rules, and the served graph needs no library. The tables follow the
 Unicode version of the Python that builds the graph; an export holds them.
 """
 
@@ -18,12 +18,12 @@ import unicodedata
 
 import numpy as np
 
-# What a character is to the cut into words.
+# The kinds of characters, for the cut into words.
 LETTER, SPACE, ALONE = 0, 1, 2
 
 _END = 0x110000
 _PAGE = 256
-# Ten planes between these hold no character in any version.
+# The ten planes between these ranges hold no characters in any version.
 _IN_USE = (range(0x40000), range(0xE0000, _END))
 _ALWAYS_SPACES = "\t\n\r"
 # Each ideograph is a word: BERT's ranges.
@@ -41,11 +41,11 @@ _IDEOGRAPHS = (
 
 @dataclasses.dataclass(frozen=True)
 class Paged:
-    """A number for each code point, in pages of 256 of which equal ones are kept once.
+    """A number for each code point, in pages of 256; equal pages are kept once.
 
     Attributes:
       pages: int32 [P, 256].
-      page_of: int32 [4352], which page a code point's upper bits mean.
+      page_of: int32 [4352], the page for the upper bits of a code point.
     """
 
     pages: np.ndarray
@@ -54,12 +54,12 @@ class Paged:
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """What the graph looks up.
+    """The tables that the graph reads.
 
     Attributes:
-      row_of: the row of `expansions` that a code point becomes; 0 where it stays as it is.
-      expansions: int32 [E, K], code points; -1 where there are fewer than K.
-      kinds: LETTER, SPACE or ALONE, of what came out.
+      row_of: the row of `expansions` for each code point; 0 if it stays the same.
+      expansions: int32 [E, K], the code points that replace one, padded with -1.
+      kinds: LETTER, SPACE or ALONE, of each clean code point.
     """
 
     row_of: Paged
@@ -68,12 +68,12 @@ class Tables:
 
 
 def clean(text: str, lowercase: bool) -> str:
-    """Return the text as the graph sees it before it cuts words."""
+    """Return the text as the graph cleans it before the cut into words."""
     return "".join(_clean_one(character, lowercase) for character in text)
 
 
 def _clean_one(character: str, lowercase: bool) -> str:
-    """Return what one character becomes: none, one or several."""
+    """Return the characters that replace one character: none, one or several."""
     category = unicodedata.category(character)
     if character in _ALWAYS_SPACES or category[0] == "Z":
         return " "
@@ -95,8 +95,8 @@ def _kind(character: str) -> int:
 
 @functools.cache
 def read_tables(lowercase: bool) -> Tables:
-    """Build the tables; it takes a fifth of a second, once in a process."""
-    rows: dict[str, int] = {"\0": 0}  # Which is removed itself: no character becomes it.
+    """Build the tables; it takes a fifth of a second, once in each process."""
+    rows: dict[str, int] = {"\0": 0}  # Row 0: cleaning never gives this character.
     row_of, kinds = np.zeros(_END, np.int32), np.zeros(_END, np.int32)
     for point in itertools.chain(*_IN_USE):
         character = chr(point)

@@ -2,8 +2,8 @@
 
 ids = greedy.cut_words(words, table, greedy.Pieces(size=8000, longest=12, unknown=8000))
 
-A loop over the lengths of pieces finds the longest one that begins at each character; a loop over
-the pieces of a word then goes from one to the next. Neither goes over words.
+One loop over lengths finds the longest piece that begins at each character. Another loop then
+follows the pieces of each word. Both handle all words at once.
 """
 
 from typing import NamedTuple
@@ -21,8 +21,8 @@ class Pieces(NamedTuple):
     """A vocabulary of pieces.
 
     Attributes:
-      size: how many there are.
-      longest: the characters of the longest, without the mark of those inside of a word.
+      size: the number of pieces.
+      longest: the most characters of a piece, without the mark `##`.
       unknown: the id of a word that cannot be cut.
     """
 
@@ -35,9 +35,9 @@ class _Letters(NamedTuple):
     """The characters [M] of words.
 
     Attributes:
-      word_of: which word each belongs to, int64.
-      first, end: where that word begins, and where the next one does, int64.
-      begins, ends: the bytes of a character within its word, int64.
+      word_of: the word of each character, int64.
+      first, end: the places where that word and the next one begin, int64.
+      begins, ends: the bytes where a character begins and ends within its word, int64.
     """
 
     word_of: tf.Tensor
@@ -53,9 +53,9 @@ def cut_words(
     """Cut words, strings [U] -> int64 [U, (P)].
 
     Args:
-      words: none of them empty.
-      table: from pieces to ids; what is no piece has the id `pieces.size`.
-      pieces: what the table holds.
+      words: not empty.
+      table: from pieces to ids; other texts have the id `pieces.size`.
+      pieces: describes the vocabulary of the table.
     """
     unknown = tf.constant(pieces.unknown, tf.int64)
     is_long = tf.strings.length(words, unit="UTF8_CHAR") > MOST_CHARACTERS
@@ -64,7 +64,7 @@ def cut_words(
     is_done = is_long | (whole < pieces.size)
     done, others = splitting.find_true(is_done), splitting.find_true(~is_done)
     tokens = _cut_others(tf.gather(words, others), table, pieces)
-    # The tokens of both in one list, and of each word where it stands there.
+    # Join the tokens of both groups, and then restore the order of the words.
     values = tf.concat([tf.gather(whole, done), tokens.flat_values], axis=0)
     behind = tf.size(done, tf.int64)
     splits = tf.concat([tf.range(behind), behind + tokens.row_splits], axis=0)
@@ -76,7 +76,7 @@ def cut_words(
 def _cut_others(
     words: tf.Tensor, table: tf.lookup.StaticVocabularyTable, pieces: Pieces
 ) -> tf.RaggedTensor:
-    """Cut words that are no pieces themselves, strings [N] -> int64 [N, (P)]."""
+    """Cut words that are not pieces themselves, strings [N] -> int64 [N, (P)]."""
     points, begins = tf.strings.unicode_decode_with_offsets(words, "UTF-8")
     letters = _describe(words, points.row_splits, begins)
     ids, lengths = _find_longest(words, letters, table, pieces)
@@ -111,9 +111,9 @@ def _find_longest(
     table: tf.lookup.StaticVocabularyTable,
     pieces: Pieces,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return of the longest piece that begins at each character its id and length, int64 [M].
+    """Return the id and length of the longest piece that begins at each character, int64 [M].
 
-    The length is 0 where no piece begins.
+    The length is 0 if no piece begins there.
     """
     count = tf.size(letters.word_of, tf.int64)
 
@@ -146,12 +146,12 @@ def _find_longest(
 
 
 def _follow(row_splits: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Go from piece to piece of each word: which characters begin one, bool [M]; and bool [N].
+    """Follow the pieces of each word; return where pieces begin, and which words can be cut.
 
-    The latter says which words are pieces up to their end.
+    The masks are bool [M] for characters, and bool [N] for words.
     """
     ends = row_splits[1:]
-    # What stands behind the last word has no length.
+    # A place behind the last word has length 0.
     padded = tf.concat([lengths, tf.zeros([1], tf.int64)], axis=0)
 
     def steps(places: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Parts of words by hash: a spelling that was never seen shares most of them with one that was.
+"""Parts of words by hash: a new spelling shares most of its parts with a known one.
 
 features.Text.tokenizer = @tokenizers.CharacterNgrams()
 tokenizers.CharacterNgrams.sizes = [3, 4, 5]
@@ -21,12 +21,12 @@ class CharacterNgrams(types.Tokenizer):
 
     P. Bojanowski et al., "Enriching Word Vectors with Subword Information" (fastText), TACL 2017,
     arXiv:1607.04606. A word stands between `<` and `>`: with the size 3, "where" is <wh, whe, her,
-    ere, re> and <where>. Unlike there, the whole word is hashed as well, and `Words` says how a
-    text is cut into words. Nothing is learned, and nothing is unknown. The n-grams of a word come
-    by size, then the word if none of them is the word itself.
+    ere, re> and <where>. Unlike in fastText, the whole word is hashed as well. `Words` says how a
+    text is cut into words. There is no vocabulary to learn. The n-grams of a word come by size, and
+    then the word, unless it is one of them.
 
     Attributes:
-      sizes: of the n-grams, in characters, with the two marks.
+      sizes: the lengths of n-grams in characters, counting the two marks.
       num_buckets: hash buckets; several times the number of n-grams keeps collisions rare.
       lowercase: True makes letters small and removes their accents first.
     """

@@ -4,9 +4,9 @@ gathered = piece_learning.Pieces(source="title", read=read, size=8000, min_count
 gathered.update(features)                                # for each batch
 gathered.save(directory, "text_title")                   # {"file": ..., "size": 800, "longest": 9}
 
-What is counted are the words that the graph will cut. The library breaks ties by the order of the
-single characters, which it takes from a hash map with a random seed: given to it in an order of
-ours, the same counts give the same pieces.
+It counts the words that the graph will cut. The library breaks ties by the order of the single
+characters, which comes from a hash map with a random seed. We give it a fixed order instead, and
+so equal counts give equal pieces.
 """
 
 import collections
@@ -21,20 +21,20 @@ import tensorflow as tf
 from mtl import checks, types
 from mtl.features.tokenizers import greedy, splitting
 
-# How often a word stands in one text that the library is given.
+# How often each text for the library repeats a word.
 _COPIES = 1000
 
 
 @dataclasses.dataclass(kw_only=True)
 class Pieces(types.Accumulator):
-    """Counts the words of a field, and learns pieces of them.
+    """Counts the words of a field, and learns pieces from them.
 
     Attributes:
-      source: what is read, in words.
+      source: describes the texts.
       read: features -> strings [N].
       size: the most pieces to learn.
       min_count: how often a character or a pair must occur.
-      lowercase: as `splitting.split_words` takes it.
+      lowercase: as in `splitting.split_words`.
     """
 
     source: str
@@ -52,7 +52,7 @@ class Pieces(types.Accumulator):
         Raises:
           UserError: if the library is not installed.
         """
-        _import_library()  # Before a pass over the data, and not behind it.
+        _import_library()  # Fail before the pass over the data, not after it.
         words = splitting.split_words(self.read(fields), self.lowercase)
         self._counts.update(words.flat_values.numpy().tolist())
 
@@ -70,7 +70,7 @@ class Pieces(types.Accumulator):
 
 
 def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[bytes]:
-    """Return at most `size` pieces of words that occur so often, in order."""
+    """Return at most `size` pieces that occur `min_count` times or more, in the order of ids."""
     words = {word: n for word, n in counts.items() if len(word) <= greedy.MOST_CHARACTERS}
     singles = _count_singles(words)
     ranked = sorted(singles, key=lambda piece: (-singles[piece], len(piece), piece))
@@ -94,12 +94,12 @@ def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[b
 
 
 def find_longest(pieces: Iterable[bytes]) -> int:
-    """Return the characters of the longest piece, without the mark of those inside of a word."""
+    """Return the most characters of a piece, without the mark `##`."""
     return max(len(piece.removeprefix(greedy.INSIDE).decode(errors="replace")) for piece in pieces)
 
 
 def _singles(word: str) -> Iterator[str]:
-    """Yield the pieces of one character that make the word, and those that the library adds."""
+    """Yield the single characters of a word, and the marked pieces that the library adds."""
     yield from word
     yield from (f"{greedy.INSIDE.decode()}{character}" for character in word[1:])
 

@@ -1,4 +1,4 @@
-"""From texts to their words, in the graph: all characters of a batch at once.
+"""Cuts texts into words in the graph, with all characters of a batch at once.
 
 words = splitting.split_words(texts, lowercase=True)     # strings [B] -> strings [B, (W)]
 """
@@ -13,13 +13,13 @@ from mtl.features.tokenizers import characters
 
 
 def split_words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
-    """Clean texts and cut them at spaces; a punctuation mark or an ideograph is a word of its own.
+    """Clean texts and cut them at spaces; each punctuation mark or ideograph is a word.
 
-    Bytes that are no UTF-8 are left out.
+    Bytes that are not UTF-8 are dropped.
 
     Args:
       texts: strings [B].
-      lowercase: whether letters become small and lose their accents.
+      lowercase: True makes letters small and removes their accents.
 
     Returns:
       Strings [B, (W)].
@@ -27,7 +27,7 @@ def split_words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
     decoded = tf.strings.unicode_decode(texts, "UTF-8")
     points, rows = _clean(decoded.flat_values, decoded.value_rowids(), lowercase)
     kinds = _read("kinds", points, lowercase)
-    # Before the first character there is neither a letter nor a row.
+    # The first character follows a space, in row -1.
     before = tf.concat([[characters.SPACE], kinds[:-1]], 0)[: tf.size(kinds)]
     row_before = tf.concat([tf.constant([-1], rows.dtype), rows[:-1]], 0)[: tf.size(kinds)]
     # In a graph `==` compares objects.
@@ -45,7 +45,7 @@ def split_words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
 
 
 def _clean(points: tf.Tensor, rows: tf.Tensor, lowercase: bool) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the code points [M] that N become, and their rows."""
+    """Return the clean code points [M] of N code points, and their rows."""
     places = _read("row_of", points, lowercase)
     made = tf.gather(_constant("expansions", lowercase), places)  # [N, K]
     first = tf.where(tf.equal(places, 0), points, made[:, 0])
@@ -62,7 +62,7 @@ def _read(name: str, points: tf.Tensor, lowercase: bool) -> tf.Tensor:
 
 
 def _constant(name: str, lowercase: bool) -> tf.Tensor:
-    """Return a table as a constant, of which a graph has one."""
+    """Return a table as a constant, once in each graph."""
 
     def make() -> tf.Tensor:
         value = operator.attrgetter(name)(characters.read_tables(lowercase))
@@ -72,9 +72,9 @@ def _constant(name: str, lowercase: bool) -> tf.Tensor:
 
 
 def find_true(mask: tf.Tensor) -> tf.Tensor:
-    """Return where a mask is true, bool [N] -> int64 [M].
+    """Return the places of True, bool [N] -> int64 [M].
 
-    Gathered by it, several tensors take fewer ops than `tf.boolean_mask` does for one.
+    `tf.gather` with them takes fewer ops for several tensors than `tf.boolean_mask` for one.
     """
     return tf.reshape(tf.where(mask), [-1])
 
@@ -82,11 +82,11 @@ def find_true(mask: tf.Tensor) -> tf.Tensor:
 def cut_distinct(
     words: tf.RaggedTensor, cut: Callable[[tf.Tensor], tf.RaggedTensor]
 ) -> tf.RaggedTensor:
-    """Cut words into tokens, each different word once: strings [B, (W)] -> ids [B, (L)].
+    """Cut words into tokens, each distinct word once: strings [B, (W)] -> ids [B, (L)].
 
     Args:
-      words: of each row.
-      cut: from different words, [U], to the ids of their tokens, [U, (P)].
+      words: the words of each row.
+      cut: turns distinct words, [U], into the ids of their tokens, [U, (P)].
     """
     distinct, places = tf.unique(words.flat_values)
     tokens = tf.gather(cut(distinct), places)

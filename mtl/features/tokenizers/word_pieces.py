@@ -2,7 +2,7 @@
 
 features.Text.tokenizer = @tokenizers.WordPiece()
 tokenizers.WordPiece.size = 8000                         # learned; needs the extra `text`
-tokenizers.WordPiece.vocabulary = "vocab.txt"            # that of a BERT, in place of it
+tokenizers.WordPiece.vocabulary = "vocab.txt"            # BERT's vocabulary, instead of learning
 """
 
 import dataclasses
@@ -21,20 +21,20 @@ _UNKNOWN = b"[UNK]"
 class WordPiece(words.OfWords):
     """Cuts each word into the longest pieces that the vocabulary holds, from left to right.
 
-    M. Schuster, K. Nakajima, "Japanese and Korean Voice Search", ICASSP 2012; the cut is that of
-    BERT (J. Devlin et al., NAACL 2019, arXiv:1810.04805). Inside a word a piece begins with `##`. A
-    word that cannot be cut so, or has more than 100 characters, is one unknown token: that of
-    `[UNK]` in a vocabulary that has it, else a place behind all others. No [CLS] and no [SEP] is
-    added. `Words` says how a text is cut into words.
+    M. Schuster, K. Nakajima, "Japanese and Korean Voice Search", ICASSP 2012; the cut follows BERT
+    (J. Devlin et al., NAACL 2019, arXiv:1810.04805). Pieces inside a word begin with `##`. A word
+    that cannot be cut, or has more than 100 characters, becomes one unknown token: `[UNK]` if the
+    vocabulary has it, else an extra place behind all pieces. [CLS] and [SEP] are not added. `Words`
+    says how a text is cut into words.
 
-    A vocabulary is learned by the library `tokenizers` (the extra `text`), from the counts of words
-    of the training split: first the single characters, then the pairs that stand side by side most
-    often, one after the other. The order of the rows hangs on the counts alone.
+    The library `tokenizers` (the extra `text`) learns a vocabulary from the word counts of the
+    training split: first the single characters, and then, one by one, the most frequent pairs of
+    neighbours. The order of the rows depends only on the counts.
 
     Attributes:
       size: the most pieces to learn.
-      vocabulary: the path of a file with one piece a line, such as the vocab.txt of a BERT, in
-        place of learning one. A run refuses a file that has changed since it was started.
+      vocabulary: the path of a file with one piece a line, such as BERT's vocab.txt; None learns
+        one. A run refuses a file that has changed since the run was started.
       min_count: how often a character or a pair must occur to become a piece.
       lowercase: True makes letters small and removes their accents first.
     """
@@ -55,14 +55,14 @@ class WordPiece(words.OfWords):
         )
 
     def num_tokens(self, name: str, fitted: types.Statistics) -> int:
-        """Return the number of pieces, and one for what is unknown if none of them says so."""
+        """Return the number of pieces, plus one if none of them is `[UNK]`."""
         pieces = self._read_pieces(name, fitted)
         return max(pieces.size, pieces.unknown + 1)
 
     def accumulator(
         self, field: str, read: Callable[[types.Tensors], tf.Tensor]
     ) -> types.Accumulator | None:
-        """Return what learns the pieces of a field."""
+        """Return an accumulator that learns the pieces of a field; None for a given vocabulary."""
         if self.vocabulary is not None:
             return None
         return piece_learning.Pieces(

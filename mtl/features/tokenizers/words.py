@@ -14,17 +14,17 @@ from mtl import checks, types
 from mtl.features import accumulators, vocabulary
 from mtl.features.tokenizers import characters, splitting
 
-# A token or two that no text has do no harm.
+# A small share of tokens that texts never contain does not hurt.
 _MOST_LOST = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfWords(types.Tokenizer):
-    """A tokenizer that cuts texts into words first, and knows tokens by a vocabulary.
+    """A tokenizer that cuts texts into words first, and finds tokens in a vocabulary.
 
     Attributes:
-      vocabulary: the path of a file with one token a line, in place of those that the training
-        split holds. A run refuses a file that has changed since it was started.
+      vocabulary: the path of a file with one token a line; None takes the tokens of the training
+        split. A run refuses a file that has changed since the run was started.
       min_count: how often a token must occur in the training split to be in the vocabulary.
       lowercase: True makes letters small and removes their accents first.
     """
@@ -43,13 +43,13 @@ class OfWords(types.Tokenizer):
 
     @property
     def file(self) -> str | None:
-        """The file of the vocabulary, where one is given."""
+        """The file of a given vocabulary, or None."""
         return self.vocabulary
 
     def row_names(self, name: str, fitted: types.Statistics) -> types.RowNames:
         """Return the tokens."""
         if self.vocabulary is not None:
-            self._read_given()  # Whoever takes the names only, later, knows no setting to blame.
+            self._read_given()  # Check it here: readers of the names do not know the setting.
         return types.RowNames(names=self._entries(name, fitted), axis=0, and_unknown=True)
 
     def _entries(self, name: str, fitted: types.Statistics) -> str:
@@ -59,10 +59,10 @@ class OfWords(types.Tokenizer):
         return self.vocabulary
 
     def _read_given(self) -> list[bytes]:
-        """Return the tokens of the file that is given.
+        """Return the tokens of the given file.
 
         Raises:
-          UserError: if it is no vocabulary, or if it holds tokens that no text has.
+          UserError: it is not a vocabulary, or many of its tokens cannot occur in texts.
         """
         kind = type(self).__name__
         lines = vocabulary.read_file(f"{kind}.vocabulary", cast(str, self.vocabulary))
@@ -76,8 +76,8 @@ class OfWords(types.Tokenizer):
 
 
 def _is_lost(token: str) -> bool:
-    """Return whether a token is found in no text whose letters have become small."""
-    is_special = token[0] == "[" and token[-1] == "]"  # Such as [UNK], which no text holds anyway.
+    """Return True if a token cannot occur in texts whose letters were made small."""
+    is_special = token[0] == "[" and token[-1] == "]"  # Such as [UNK], which texts never contain.
     if token.isascii():
         return not is_special and token != token.lower()
     return token != characters.clean(token, lowercase=True)
@@ -87,17 +87,16 @@ def _is_lost(token: str) -> bool:
 class Words(OfWords):
     """Makes a token of each word, by vocabulary; words are cut as BERT's basic tokenizer does.
 
-    Spaces part words; a punctuation mark and an ideograph are words of their own. Unknown words
-    have places of their own behind those of the vocabulary. See `characters` for what else becomes
-    of letters.
+    Spaces separate words; each punctuation mark or ideograph is a word. Unknown words have extra
+    places behind the vocabulary. `characters` says how letters are cleaned first.
 
     Attributes:
-      vocabulary: the path of a file with one word a line, in place of the words that the training
-        split holds. A run refuses a file that has changed since it was started.
-      min_count: how often a word must occur in the training split to be in the vocabulary. 2,
-        since what occurs once is as good as unknown, and trains the vector of the unknown.
+      vocabulary: the path of a file with one word a line; None takes the words of the training
+        split. A run refuses a file that has changed since the run was started.
+      min_count: how often a word must occur in the training split to enter the vocabulary. The
+        default is 2: a word that occurs once says little, and trains the vector of the unknown.
       max_size: the most words to keep, the frequent ones; None keeps all.
-      num_unknown: places for unknown words, which a hash spreads over them.
+      num_unknown: places for unknown words; a hash spreads the words over them.
       lowercase: True makes letters small and removes their accents first.
     """
 
@@ -117,7 +116,7 @@ class Words(OfWords):
         return words.with_flat_values(table.lookup(words.flat_values))
 
     def num_tokens(self, name: str, fitted: types.Statistics) -> int:
-        """Return the size of the vocabulary and the places of unknown words."""
+        """Return the size of the vocabulary plus the number of places for unknown words."""
         given = self.vocabulary is not None
         size = len(self._read_given()) if given else fitted.for_column(name)["size"]
         return size + self.num_unknown
@@ -125,7 +124,7 @@ class Words(OfWords):
     def accumulator(
         self, field: str, read: Callable[[types.Tensors], tf.Tensor]
     ) -> types.Accumulator | None:
-        """Return what counts the words of a field."""
+        """Return an accumulator that counts the words of a field; None for a given vocabulary."""
         if self.vocabulary is not None:
             return None
 

@@ -1,4 +1,4 @@
-"""Encoders of histories: from the events of a row to one vector.
+"""Encoders of histories: they turn the events of a row into one vector.
 
 features.History.encoder = @histories.TargetAttention()
 histories.TargetAttention.layers = [64, 32]

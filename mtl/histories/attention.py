@@ -1,4 +1,4 @@
-"""Events by how much they have to do with a target: DIN, and SDIM for long histories."""
+"""Weigh events by their relation to a target: DIN, and SDIM for long histories."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ _NORMALIZATIONS = ("none", "softmax")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TargetAttention(types.HistoryEncoder):
-    """h = sum_t w(e[t], q) e[t], where an MLP of e, q, q - e and q * e gives w: -> [B, D].
+    """h = sum_t w(e[t], q) e[t], with w from an MLP of e, q, q - e and q * e: -> [B, D].
 
     G. Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018,
-    arXiv:1706.06978. As there, weights are not normalised, so that many events of one interest
-    count for more than few. A target q of another width than D is projected to it. Without events
-    h is zeros.
+    arXiv:1706.06978. As in the paper, weights are not normalised: many events of one interest count
+    more than few. If a target q is not D wide, a layer projects it to D. Without events h is zeros.
 
     Attributes:
       layers: the hidden units of the MLP, in `hidden_<i>`; `weight` is its last layer.
-      activation: of the hidden layers, one of `layers.ACTIVATIONS`; the authors' code has sigmoid.
+      activation: the activation of the hidden layers, one of `layers.ACTIVATIONS`; the authors'
+        code has sigmoid.
       normalization: "none", or "softmax" over the events of a row.
     """
 
@@ -59,10 +59,10 @@ class TargetAttention(types.HistoryEncoder):
         return padded.sum_rows(weights * values, events)
 
     def _weigh(self, values: tf.Tensor, rows: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """Return the weights [N, 1] of events [N, D] of these rows, [N], for a target [B, D].
+        """Return the weights [N, 1] of events [N, D] in these rows, [N], for a target [B, D].
 
-        The first layer, on [e, q, q - e, q * e], is three products: that with q is one for each
-        row, and not for each event.
+        The first layer, on [e, q, q - e, q * e], is three products: the product with q is computed
+        once for each row, and not for each event.
         """
         activation = layers.ACTIVATIONS[self.activation]
         size, units = values.shape[1], self.layers[0]
@@ -84,17 +84,17 @@ class HashedAttention(types.HistoryEncoder):
     """h = mean over groups of hashes of the events that share the target's: -> [B, D].
 
     Y. Cao et al., "Sampling Is All You Need on Modeling Long-Term User Behaviors for CTR
-    Prediction" (SDIM), CIKM 2022, arXiv:2205.10249. Signs of random projections are hashes; events
-    whose `width` hashes all are the target's add up, scaled to length 1, and groups are averaged. A
-    long history costs a product with `num_hashes` columns, and no MLP. No gradient passes a hash:
-    events are moved by what they add, and the target by nothing here.
+    Prediction" (SDIM), CIKM 2022, arXiv:2205.10249. Hashes are the signs of random projections. In
+    each group of `width` hashes, the events whose hashes all equal the target's are added up, and
+    the sum is scaled to length 1. A long history costs a product with `num_hashes` columns, but no
+    MLP. Gradients do not pass the hashes: events train by their sums, and the target does not.
 
     The target must be as wide as an event. Without events h is zeros.
 
     Attributes:
-      num_hashes: in all; a multiple of width.
-      width: the hashes of a group: more of them let fewer events through.
-      seed: of the projections.
+      num_hashes: the number of hashes, a multiple of width.
+      width: the hashes of a group: with more hashes, fewer events match.
+      seed: the seed of the projections.
     """
 
     num_hashes: int = 48
@@ -113,7 +113,7 @@ class HashedAttention(types.HistoryEncoder):
         checks.require(fits, "HashedAttention.num_hashes", rule, self.num_hashes)
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
-        """Take events that share hashes, [B, (L), D] and [B, D] -> [B, D]."""
+        """Average events that share hashes, [B, (L), D] and [B, D] -> [B, D]."""
         values, is_event = padded.pad_events(events)
         size, width = values.shape[2], None if target is None else target.shape[1]
         rule = f"be as wide as an event, {size}, for HashedAttention"

@@ -11,14 +11,14 @@ from mtl.histories import padded
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Convolution(types.HistoryEncoder):
-    """h = the greatest of relu(convolution) over places, for each filter: [B, (L), D] -> [B, H].
+    """h = the maximum of relu(convolution) over places, for each filter: [B, (L), D] -> [B, H].
 
     Y. Kim, "Convolutional Neural Networks for Sentence Classification", EMNLP 2014,
-    arXiv:1408.5882. Unlike there, zeros stand before and behind the events, so that a history that
-    is shorter than a filter has an output. Without events it is zeros.
+    arXiv:1408.5882. Unlike in the paper, zeros stand before and behind the events: a history that
+    is shorter than a filter has an output, too. Without events h is zeros.
 
     Attributes:
-      filters: for each size.
+      filters: the filters of each size.
       sizes: how many neighbouring events a filter sees; H = filters times the number of sizes. The
         kernel of size s lies in `size_<s>`.
     """
@@ -43,11 +43,10 @@ class Convolution(types.HistoryEncoder):
         for size in self.sizes:
             before = (size - 1) // 2
             around = tf.pad(values, [[0, 0], [before, size - 1 - before], [0, 0]])
-            # As a product, and not as a convolution: its bits do not depend on how far rows are
-            # padded.
+            # A product, not a convolution op: its bits do not depend on the padding of rows.
             places = tf.shape(values)[1]
             windows = tf.concat([around[:, i : i + places] for i in range(size)], axis=2)
             made = layers.dense(windows, self.filters, f"size_{size}", tf.nn.relu)
-            # What a ReLU gives is no less than the zeros of places without an event.
+            # A ReLU's output is at least 0: zeros at places without events never win.
             found.append(tf.where(is_event[:, :, tf.newaxis], made, tf.zeros_like(made)))
         return tf.reduce_max(tf.concat(found, axis=2), axis=1)

@@ -1,7 +1,7 @@
-"""Events as a matrix for each row, and a target that fits them.
+"""Pads events to a matrix for each row, and projects a target to their width.
 
 values, is_event = padded.pad_events(events)             # [B, L, D] and [B, L]
-target = padded.fit_target("TargetAttention", events, target)
+target = padded.fit_target(events, target)
 """
 
 import tensorflow as tf
@@ -10,10 +10,10 @@ from mtl import layers
 
 
 def pad_events(events: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return events with zeros behind them, [B, L, D], and which are events, bool [B, L].
+    """Return events with zeros behind them, [B, L, D], and a mask of the events, bool [B, L].
 
-    L is the greatest number of events in the batch, and 1 where there is none: an operation that
-    takes no empty axis takes this one.
+    L is the greatest number of events in the batch, but at least 1, because some operations do not
+    take an empty axis.
     """
     size = events.flat_values.shape[1]
     width = tf.maximum(events.bounding_shape(axis=1), 1)
@@ -29,5 +29,5 @@ def fit_target(events: tf.RaggedTensor, target: tf.Tensor) -> tf.Tensor:
 
 
 def sum_rows(values: tf.Tensor, events: tf.RaggedTensor) -> tf.Tensor:
-    """Sum what belongs to the events of each row, [N, D] -> [B, D]; 0 for a row without any."""
+    """Sum the values of each row's events, [N, D] -> [B, D]; 0 for a row without events."""
     return tf.math.unsorted_segment_sum(values, events.value_rowids(), events.nrows())

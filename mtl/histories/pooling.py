@@ -1,4 +1,4 @@
-"""The mean of events, or their sum, their greatest values or the last one."""
+"""The mean, the sum or the maximum of events, or the last event."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ class Pooling(types.HistoryEncoder):
     """h = mean, sum, max or last of the events: [B, (L), D] -> [B, D]; zeros without events.
 
     Attributes:
-      kind: "mean", "sum", "max" of each number, or "last" for the last event alone.
+      kind: "mean", "sum" or "max" of each number, or "last" for only the last event.
     """
 
     kind: str = "mean"

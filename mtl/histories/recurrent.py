@@ -1,4 +1,4 @@
-"""Events one after another: GRU, and the evolution of an interest in a target (DIEN)."""
+"""Recurrent encoders of events: GRU, and an interest that evolves towards a target (DIEN)."""
 
 import dataclasses
 
@@ -19,10 +19,10 @@ class GRU(types.HistoryEncoder):
 
     K. Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical
     Machine Translation", EMNLP 2014, arXiv:1406.1078: the reset gate comes before the product.
-    Without events it is zeros. The work is one product after another: it grows with the length.
+    Without events h is zeros. The products come one after another: time grows with the length.
 
     Attributes:
-      units: of the state.
+      units: the length of the state.
     """
 
     units: int = 32
@@ -38,21 +38,22 @@ class GRU(types.HistoryEncoder):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InterestEvolution(types.HistoryEncoder):
-    """A GRU over events, then one over its states whose update is scaled by attention.
+    """A GRU over events, and a second one over its states, with updates scaled by attention.
 
     G. Zhou et al., "Deep Interest Evolution Network for Click-Through Rate Prediction", AAAI 2019,
-    arXiv:1809.03672: a[t] = softmax(s[t] W e) over the states s of the first unit and the target e,
-    and the second unit (AUGRU) moves by a[t] times its update gate. Without events it is zeros.
+    arXiv:1809.03672: a[t] = softmax(s[t] W e) over the states s of the first unit and the target e.
+    The second unit (AUGRU) multiplies its update gate by a[t]. Without events h is zeros.
 
-    The auxiliary loss `<history>_next_event` tells the next event from another by the state before
-    it, as the mean of `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')` over the events of a row
-    but the first; e' is drawn from all events of the slice, where the paper draws an item that was
-    not clicked, and its code has a network in place of V.
+    In the auxiliary loss `<history>_next_event`, the state before each event tells it from another
+    event e': the mean of `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')` over the events of a
+    row except the first. e' is drawn from all events of the slice; the paper draws an item that was
+    not clicked, and its code has a network instead of V.
 
     Attributes:
-      units: of both states, in `extraction` and `evolution`; W lies in `attention`, V in
+      units: the length of both states, in `extraction` and `evolution`; W lies in `attention`, V in
         `next_event`.
-      next_event_weight: of the auxiliary loss, at least 0; with 0 there is none. The paper takes 1.
+      next_event_weight: the weight of the auxiliary loss, at least 0; 0 leaves it out. The paper
+        takes 1.
     """
 
     units: int = 32
@@ -67,7 +68,7 @@ class InterestEvolution(types.HistoryEncoder):
         checks.at_least("InterestEvolution.next_event_weight", self.next_event_weight, 0)
 
     def name_losses(self, history: str) -> dict[str, float]:
-        """Return {the auxiliary loss: its weight} of a history; none with a weight of 0."""
+        """Return {the auxiliary loss: its weight} of a history; empty with a weight of 0."""
         weight = self.next_event_weight
         return {f"{history}{_NEXT_EVENT}": weight} if weight else {}
 
@@ -94,18 +95,18 @@ class InterestEvolution(types.HistoryEncoder):
 def _tell_next_events(
     states: tf.Tensor, values: tf.Tensor, is_event: tf.Tensor, pool: tf.Tensor
 ) -> tf.Tensor:
-    """Return the mean loss of each row, [B], 0 of one with less than two events.
+    """Return the mean loss of each row, [B]; 0 for a row with less than two events.
 
     Args:
-      states: before and after each event, [B, L, units].
+      states: the state after each event, [B, L, units].
       values: the events, [B, L, D].
       is_event: [B, L].
-      pool: all events, [N, D], of which others are drawn.
+      pool: all events, [N, D]; the other events are drawn from them.
     """
     size = values.shape[2]
     expected = layers.dense(states[:, :-1], size, "next_event")
     is_next = tf.cast(is_event[:, 1:], values.dtype)
-    # Where there is no event at all nothing is drawn that counts.
+    # With an empty pool, the zeros give the draws an entry; its losses do not count.
     pool = tf.concat([pool, tf.zeros([1, size], pool.dtype)], 0)
     count = tf.maximum(tf.shape(pool)[0] - 1, 1)
     drawn = tf.random.stateless_uniform(
@@ -121,13 +122,13 @@ def _tell_next_events(
 def _run_gru(
     values: tf.Tensor, is_event: tf.Tensor, units: int, attention: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the last state [B, units], and all of them [B, L, units].
+    """Return the last state [B, units], and all states [B, L, units].
 
     Args:
       values: the events, [B, L, D].
-      is_event: [B, L]; the state stays where there is none.
-      units: of the state.
-      attention: how much of its update a state takes, [B, L]; all of it if there is none.
+      is_event: [B, L]; places without an event leave the state as it is.
+      units: the length of the state.
+      attention: the share of its update that a state takes, [B, L]; None for all of it.
     """
     steps = tf.transpose(layers.dense(values, 3 * units, "inputs"), [1, 0, 2])
     shape, dtype = [units, 3 * units], values.dtype

@@ -1,4 +1,4 @@
-"""Events that attend to each other, and maybe to a target (BST)."""
+"""Events that attend to each other, and to a target if you want (BST)."""
 
 import dataclasses
 import math
@@ -17,19 +17,19 @@ class Transformer(types.HistoryEncoder):
     """z = z + attention(norm(z)), z = z + feed_forward(norm(z)), ...: [B, (L), D] -> [B, H].
 
     Each event is projected to H = `dimension`. h is the mean of norm(z) over the events, and zeros
-    without any.
+    without events.
 
-    With `joins_target` the target is a last token, and h is what becomes of it. So Q. Chen et al.,
-    "Behavior Sequence Transformer for E-commerce Recommendation in Alibaba", 2019, arXiv:1905.06874
-    (BST) do; they give all tokens to the layers behind, and normalise after each block. The order
-    of events plays no part but by `History.place_dimension`, or the times of events.
+    With `joins_target` the target is the last token, and h is its output. Q. Chen et al., "Behavior
+    Sequence Transformer for E-commerce Recommendation in Alibaba", 2019, arXiv:1905.06874 (BST)
+    also do so; but they give all tokens to the next layers, and normalise after each block. The
+    order of events counts only with `History.place_dimension` or with the times of events.
 
     Attributes:
-      dimension: of a token, a multiple of `num_heads`.
+      dimension: the length of a token, a multiple of `num_heads`.
       num_blocks: at least 1; variables in `block_<i>`.
-      num_heads: of the attention.
-      feed_forward_factor: the hidden units of the feed-forward layer over `dimension`.
-      joins_target: True if the target is a token.
+      num_heads: the heads of the attention.
+      feed_forward_factor: the hidden units of the feed-forward layer, divided by `dimension`.
+      joins_target: True makes the target a token.
     """
 
     dimension: int = 32
@@ -54,7 +54,7 @@ class Transformer(types.HistoryEncoder):
 
     @property
     def weighs_events(self) -> bool:
-        """True if the target is a token, which weighs the events."""
+        """True if the target is a token: it weighs the events."""
         return self.joins_target
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
@@ -77,7 +77,7 @@ class Transformer(types.HistoryEncoder):
                 tokens += layers.dense(hidden, self.dimension, "feed_forward/output")
         tokens = layers.layer_norm(tokens, "norm")
         if self.joins_target:
-            # What the target takes of the events in the last block; the rest is its own.
+            # Show the target's attention to events in the last block, without that to itself.
             shown.add("attention", tf.reduce_mean(weights[:, :, -1, :-1], axis=1))
             return tokens[:, -1]
         shares = tf.cast(is_token, tokens.dtype)[:, :, tf.newaxis]
@@ -85,7 +85,7 @@ class Transformer(types.HistoryEncoder):
         return tf.reduce_sum(tokens * shares, axis=1) / count
 
     def _attend(self, tokens: tf.Tensor, is_token: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return what tokens [B, L, dimension] take of each other, and weights [B, heads, L, L]."""
+        """Attend among tokens [B, L, dimension]; return outputs and weights [B, heads, L, L]."""
         mixed = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
         width = self.dimension // self.num_heads
         shape = tf.concat([tf.shape(tokens)[:2], [3, self.num_heads, width]], 0)

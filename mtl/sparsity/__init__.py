@@ -1,1 +1,1 @@
-"""Sparsity: weights that are cut while a network trains, and stay 0 to the bit."""
+"""Sparsity: weights that are cut while a network trains, and then stay exactly 0."""

@@ -1,4 +1,4 @@
-"""Which weights matter: a score for each, of which the least are cut.
+"""Criteria score the importance of weights; weights with the least scores are cut.
 
 from mtl.sparsity import criteria
 pruning.Pruning.criterion = @criteria.Taylor()
@@ -17,17 +17,17 @@ from mtl.step import draws
 
 
 class Seen(NamedTuple):
-    """What is known of a variable in the step in which its scores are asked for.
+    """The values of a variable from which a step computes its scores.
 
     Attributes:
-      name: of the variable.
-      weights: as they are before the step moves them.
-      gradient: of the loss of the whole batch, of the shape of the weights; None of a table.
-      total: what the criterion has gathered over the steps; None where it gathers nothing.
-      inputs: [D], the mean squares of what goes into the layer; None where nothing asks for them.
-      task_gradients: {task: that of its loss}, None of a task that does not depend on the variable;
-        empty where nothing asks for them.
-      is_moving: which weights move, bool of their shape; None where all do. The others stay.
+      name: the name of the variable.
+      weights: their values before the update of the step.
+      gradient: of the loss of the whole batch, in the shape of the weights; None for a table.
+      total: the sum or average that the criterion gathers over the steps; None without one.
+      inputs: [D], the mean squares of the layer's inputs; None if the criterion does not need them.
+      task_gradients: {task: the gradient of its loss}, None for a task that does not depend on the
+        variable; empty if the criterion does not need them.
+      is_moving: which weights training moves, bool of their shape; None if it moves all of them.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Seen(NamedTuple):
 
 
 def sum_squares(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return what adds up to mean squares: [..., D] -> their sums, float32 [D], and a count."""
+    """Return the sums and the count for mean squares: [..., D] -> float32 [D], and a scalar."""
     flat = tf.reshape(tf.cast(inputs, tf.float32), [-1, inputs.shape[-1]])
     return tf.reduce_sum(tf.square(flat), 0), tf.cast(tf.shape(flat)[0], tf.float32)
 
 
 def average_squares(inputs: tf.Tensor) -> tf.Tensor:
-    """Return the mean squares of what goes into a layer, [..., D] -> float32 [D]."""
+    """Return the mean squares of a layer's inputs, [..., D] -> float32 [D]."""
     total, count = sum_squares(inputs)
     return total / count
 
@@ -59,14 +59,14 @@ class Criterion(abc.ABC):
     reads_tasks: bool = False
     """True if it needs the gradient of each task's loss; it is a `TaskSaliency` then."""
     reads_inputs: bool = False
-    """True if it needs the mean squares of what goes into a layer."""
+    """True if it needs the mean squares of a layer's inputs."""
     gathers: bool = False
-    """True if it gathers something over the steps, by `gather`."""
+    """True if it gathers values over the steps, by `gather`."""
     is_of_finished_runs: bool = False
     """True if only `launch.prune` can compute it."""
 
     def total_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of what it gathers of a variable of this shape."""
+        """Return the shape of the gathered values for a variable of this shape."""
         return list(shape)
 
     @abc.abstractmethod
@@ -80,7 +80,7 @@ class Criterion(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Magnitude(Criterion):
-    """`|w|`: cheap, and in most comparisons as good as any where weights are cut gradually.
+    """`|w|`: cheap, and in most comparisons as good as any criterion if weights go gradually.
 
     S. Han et al., "Learning both Weights and Connections for Efficient Neural Networks", 2015,
     arXiv:1506.02626.
@@ -93,11 +93,11 @@ class Magnitude(Criterion):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snip(Criterion):
-    """`|w dL/dw|` of the batch of the step: how much the loss would change to first order.
+    """`|w dL/dw|` on the batch of the step: the first-order change of the loss without the weight.
 
     N. Lee et al., "SNIP: Single-shot Network Pruning based on Connection Sensitivity", 2019,
     arXiv:1810.02340, with `OneShot` at step 0 and `Global`. The paper divides by the sum over all
-    weights, which changes no order.
+    weights, which does not change the order.
     """
 
     reads_gradients = True
@@ -109,7 +109,7 @@ class Snip(Criterion):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Averaged(Criterion):
-    """Scores of a running average over the steps; of a finished run, of the mean over batches.
+    """Scores by a running average over the steps; in a finished run, by the mean over batches.
 
     Attributes:
       momentum: the share of the average that a step keeps, in [0, 1).
@@ -123,7 +123,7 @@ class Averaged(Criterion):
 
     @abc.abstractmethod
     def observe(self, seen: Seen) -> tf.Tensor | None:
-        """Return what a batch adds to the average; None where `seen` is of no batch."""
+        """Return what a batch adds to the average; None if `seen` comes from no batch."""
 
     def gather(self, seen: Seen) -> tf.Tensor:
         """Return the next value of `seen.total`."""
@@ -138,7 +138,7 @@ class Taylor(Averaged):
     """The average of `(w dL/dw)^2` over the steps.
 
     P. Molchanov et al., "Importance Estimation for Neural Network Pruning", 2019, arXiv:1906.10771,
-    equation 8, with its momentum. Keeps a number for each weight while weights are cut.
+    equation 8, with its momentum. It keeps a number for each weight while weights are cut.
 
     Attributes:
       momentum: the share of the average that a step keeps, in [0, 1).
@@ -160,10 +160,10 @@ class Movement(Criterion):
     """`-sum_t w_t dL/dw_t`: high for weights that training moves away from 0.
 
     V. Sanh et al., "Movement Pruning: Adaptive Sparsity by Fine-Tuning", 2020, arXiv:2005.07683,
-    for networks that start from another run. The learning rate of the paper's scores changes no
-    order and is left out. There a cut weight keeps its value behind the mask and goes on to gather;
-    here that holds under `Pruning.gradient = "straight_through"` alone, where it is trained, too.
-    Otherwise it is 0, so that its score stays as it was.
+    for networks that start from another run. The paper's learning rate of the scores is left out,
+    because it does not change their order. In the paper, a cut weight keeps its value behind the
+    mask, and its score still changes. Here only `Pruning.gradient = "straight_through"` does so,
+    and also trains the weight. Otherwise a cut weight is 0, and its score stays the same.
     """
 
     reads_gradients = True
@@ -174,17 +174,17 @@ class Movement(Criterion):
         return self.gather(seen)
 
     def gather(self, seen: Seen) -> tf.Tensor:
-        """Return what `seen.total` is after this step; of the shape of the weights."""
+        """Return the next value of `seen.total`, in the shape of the weights."""
         return seen.total - seen.weights * seen.gradient
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanda(Averaged):
-    """`|w| sqrt(mean x^2)` of the input x that it weighs: what a weight adds to its unit.
+    """`|w| sqrt(mean x^2)` with the input x of the weight: the size of its term in its unit.
 
     M. Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
     arXiv:2306.11695, which compares the weights of one unit with each other: `Uniform.per_unit`.
-    For kernels of `layers.dense` and `layers.conv`.
+    It needs kernels of `layers.dense` and `layers.conv`.
 
     Attributes:
       momentum: the share of the average that a step keeps, in [0, 1).
@@ -207,16 +207,16 @@ class Wanda(Averaged):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskSaliency(Criterion):
-    """`|w dL_t/dw|` of the batch of the step for each task t: a task alone can keep a weight.
+    """`|w dL_t/dw|` on the batch of the step for each task t: a single task can keep a weight.
 
     X. Sun et al., "DiSparse: Disentangled Sparsification for Multitask Model Compression", 2022,
-    arXiv:2206.04662: a weight goes only if no task needs it. There each task marks the same number
-    of weights, and the union of what they mark is kept; here that number is such that the union has
-    the density that is asked for. A weight of one task alone is compared by that task. The order of
-    a task's scores is all that counts, so that no task outweighs another by the size of its loss.
+    arXiv:2206.04662: a weight is cut only if no task needs it. In the paper each task marks the
+    same number of weights, and all marked weights are kept. Here this number is chosen such that
+    the marked weights reach the requested density. If a weight belongs to one task alone, that task
+    ranks it. Only the order of a task's scores counts, so a large loss does not outweigh others.
 
-    What it costs is a pass back for each task in the steps that cut, and nothing in between; on
-    replicas that train in step, also that they exchange the size of a gradient for each task.
+    Steps that cut take a backward pass for each task; other steps take none. Synchronous
+    replicas also exchange a gradient for each task in every step: zeros if no cut is due.
 
     Attributes:
       combine: "union", or "sum" of the tasks' scores, each divided by its sum over all weights.
@@ -233,7 +233,7 @@ class TaskSaliency(Criterion):
         return tf.reduce_sum(self.task_scores(seen), 0)
 
     def task_scores(self, seen: Seen) -> tf.Tensor:
-        """Return the scores of each task, [T, ...]; 0 of one that does not depend on a weight."""
+        """Return the scores of each task, [T, ...]; 0 for a task that does not depend on it."""
         nothing = tf.zeros_like(seen.weights)
         return tf.stack(
             [
@@ -243,7 +243,7 @@ class TaskSaliency(Criterion):
         )
 
     def merge(self, scores: Sequence[tf.Tensor], is_global: bool) -> list[tf.Tensor]:
-        """Return scores of N variables from those of T tasks, [T, ...] each.
+        """Merge the scores of T tasks, [T, ...] for each of N variables, into one score a weight.
 
         Args:
           scores: N.
@@ -262,7 +262,7 @@ class TaskSaliency(Criterion):
 
 
 def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
-    """Return the best rank of each weight in any task, [T, N] -> [N] in [0, 1]; 0 of a score 0."""
+    """Return the best rank of each weight in any task, [T, N] -> [N] in [0, 1]; score 0 gives 0."""
     ranks = tf.argsort(tf.argsort(scores, axis=1, stable=True), axis=1)
     ranks = tf.cast(ranks + 1, tf.float32) / scores.shape[1]
     return tf.reduce_max(tf.where(scores > 0, ranks, tf.zeros_like(ranks)), 0)
@@ -270,15 +270,15 @@ def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparseGpt(Criterion):
-    """The weights of a layer whose loss the others make up for best, and new values for those.
+    """Cuts the weights of a layer that its others replace best, and gives the others new values.
 
     E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in
-    One-Shot", 2023, arXiv:2301.00774. For `launch.prune` and kernels of `layers.dense` alone: see
-    `mtl.sparsity.sparse_gpt`. A step of training cannot compute it.
+    One-Shot", 2023, arXiv:2301.00774. Only `launch.prune` computes it, for kernels of
+    `layers.dense`: see `mtl.sparsity.sparse_gpt`. A training step cannot.
 
     Attributes:
-      block: of how many inputs the weights are compared with each other at once.
-      damping: what is added to the mean squares of the inputs, as a share of their mean.
+      block: the number of inputs whose weights are compared with each other at once.
+      damping: a share of the mean square of the inputs, added to all their mean squares.
     """
 
     block: int = 128
@@ -290,15 +290,15 @@ class SparseGpt(Criterion):
         checks.positive("SparseGpt.damping", self.damping)
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return NaN, so that no step of training cuts by it."""
+        """Return NaN, because a training step must not cut by it."""
         return tf.fill(seen.weights.shape, tf.constant(np.nan, seen.weights.dtype))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Random(Criterion):
-    """A draw: the control that every other criterion has to beat, and the start of `Regrowth`.
+    """A random draw: a control for all other criteria, and the start of `Regrowth`.
 
-    It depends on the run's seed and the variable's name alone, so that what is cut stays cut.
+    It depends only on the run's seed and the variable's name: a cut weight stays cut.
     """
 
     def scores(self, seen: Seen) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Which variables are pruned, by which part of several, and the state beside them.
+"""Which variables are pruned, by which of several parts, and the state beside them.
 
 part = cuts.find_part(parts, "network/trunk/hidden_0/kernel")
 cut = cuts.create(part, name, variable, getter, settings)       # with its mask
@@ -15,10 +15,10 @@ from mtl.variables import freezing, patterns, pruned, sharding
 
 tf1 = tf.compat.v1
 
-# What becomes of the gradient of a weight that is cut: see `Pruning.gradient`.
+# Three treatments of the gradient of a cut weight: see `Pruning.gradient`.
 STOPPED, DENSE, STRAIGHT_THROUGH = "stopped", "dense", "straight_through"
 HEADS = "head/"
-# What belongs to the units of a kernel, by the names that `mtl.layers` and `mtl.networks` give.
+# Vectors of the units of a kernel, by the names that `mtl.layers` and `mtl.networks` give them.
 BESIDE = ("/bias", "_norm/gamma", "_norm/beta")
 SHARE = "pruning/share_"
 
@@ -30,11 +30,11 @@ class Cut(NamedTuple):
     """A variable that is pruned.
 
     Attributes:
-      part: that prunes it.
-      variable: of the weights.
-      mask: of zeros and ones.
-      kept: its value in this step.
-      total: what the criterion gathers; None where it gathers nothing.
+      part: the part that prunes it.
+      variable: the variable of the weights.
+      mask: the variable of zeros and ones.
+      kept: the value of the mask in this step.
+      total: the values that the criterion gathers; None if it gathers nothing.
     """
 
     part: Part
@@ -45,37 +45,37 @@ class Cut(NamedTuple):
 
     @property
     def sets_to_zero(self) -> bool:
-        """True if the weights themselves are 0 where they are cut."""
+        """True if cut weights are 0 themselves, and not only masked."""
         return not self.part.hides_weights
 
 
 def share_name(index: int) -> str:
-    """Return the name of the share that a part has cut so far, the first part at 0."""
+    """Return the name of the share that a part has cut so far; the first part has index 0."""
     return f"{SHARE}{index}"
 
 
 def find_part(parts: Sequence[Part], name: str) -> Part:
-    """Return the part of several that cuts a variable, which one of them does."""
+    """Return the first part that cuts a variable; one of them does."""
     return next(part for part in parts if chooses(part, name))
 
 
 def list_beside(kernel: str) -> list[str]:
-    """Return the names that bias, scale and offset of a kernel's units have where there are any."""
+    """Return the names of bias, scale and offset of a kernel's units, if they exist."""
     return [f"{kernel.removesuffix('/kernel')}{own}" for own in BESIDE]
 
 
 def may_cut(part: Part, name: str) -> bool:
-    """Return True if a part may cut a variable if its patterns choose it."""
+    """Return True if a part may cut a variable that its patterns choose."""
     return part.cuts_heads or not name.startswith(HEADS)
 
 
 def chooses(part: Part, name: str) -> bool:
-    """Return True if a part cuts a variable, unless one before it does."""
+    """Return True if a part cuts a variable, unless an earlier part does."""
     return may_cut(part, name) and any(patterns.matches(p, name) for p in part.patterns)
 
 
 def check_kind(part: Part, name: str, is_table: bool) -> None:
-    """Fail unless a part can cut a variable, which may be a table, when it does."""
+    """Fail unless a part can cut a variable, which may be a table, at its first step."""
     rule = f"choose tables alone where rows are cut, and {name!r} is none"
     fits = is_table or not part.granularity.is_of_tables
     checks.require(fits, "Pruning.patterns", rule, list(part.patterns))
@@ -95,7 +95,7 @@ def create(
     getter: Callable[..., Any],
     settings: Any,
 ) -> Cut:
-    """Create the mask of a variable, and what the criterion gathers."""
+    """Create the mask of a variable, and the values that the criterion gathers."""
     where = f"Pruning.patterns, which choose {name!r},"
     fix = "Set Distribution.min_shard_bytes so high that it is not cut into shards."
     is_whole = isinstance(variable, tf.Variable) and not shards.find_shard(variable)

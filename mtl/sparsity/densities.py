@@ -1,10 +1,10 @@
-"""How much of each layer is kept: from the scores of groups of weights to what is kept.
+"""How much of each layer is kept: masks from the scores of groups of weights.
 
 from mtl.sparsity import densities
 pruning.Pruning.density = @densities.Global()
 densities.Global.floor = 0.02
 
-A group is a single weight, a block or a row, as the granularity says. A layer keeps at least one.
+The granularity makes groups of single weights, blocks or rows. A layer keeps at least one group.
 """
 
 import dataclasses
@@ -15,20 +15,20 @@ import tensorflow as tf
 
 from mtl import checks
 
-_HALF = 1 << 16  # How many values half of the bits of a float32 have.
+_HALF = 1 << 16  # How many values half of the bits of a float32 can take.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Uniform:
     """Every layer loses the same share of its groups.
 
-    At a high sparsity small layers are left with too little: of 100 units before a head, 98% leave
-    18 that are still fed (`benchmarks/pruning.py`).
+    A high sparsity leaves too little of small layers: at 98%, only 18 of 100 units before a head
+    still have inputs (`benchmarks/pruning.py`).
 
     Attributes:
-      per_unit: True if every unit of a layer loses the same share of the weights that feed it, as
-        Wanda does (M. Sun et al., "A Simple and Effective Pruning Approach for Large Language
-        Models", 2024, arXiv:2306.11695); for single weights alone.
+      per_unit: True cuts the same share of the input weights of every unit, as Wanda does (M. Sun
+        et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
+        arXiv:2306.11695); only for single weights.
     """
 
     per_unit: bool = False
@@ -58,8 +58,8 @@ class ErdosRenyiKernel:
     """Layers with few inputs and outputs keep a larger share: `density ~ sum(shape) / prod(shape)`.
 
     U. Evci et al., "Rigging the Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134,
-    section 3; where the share would exceed 1 a layer is kept whole. The factor is such that the
-    layers together have the density that is asked for.
+    section 3. A layer whose share would exceed 1 is kept whole. A common factor gives all layers
+    together the requested density.
     """
 
     is_global = False
@@ -74,7 +74,7 @@ class ErdosRenyiKernel:
             too_dense = [i for i, share in enumerate(shares) if share > 1]
             if not too_dense:
                 return shares
-            # The densest alone: without it the factor changes for all others.
+            # Only the densest layer: without it the factor changes for all others.
             dense.add(max(too_dense, key=lambda i: raw[i]))
 
     def select(
@@ -86,14 +86,14 @@ class ErdosRenyiKernel:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Global:
-    """The groups with the least scores are cut, wherever they are.
+    """The groups with the least scores are cut, in whichever layer they are.
 
-    Scores of different layers have to be comparable, as those of `Snip` and `Taylor` are; those of
-    `Magnitude` are where layers start and train alike.
+    Scores of different layers must be comparable. `Snip` and `Taylor` give such scores; `Magnitude`
+    does if layers start and train alike.
 
     Attributes:
-      floor: the share that each layer keeps at least, in [0, 1); or a layer may be cut whole but
-        for one group.
+      floor: the least share that each layer keeps, in [0, 1); with 0, a layer may keep only one
+        group.
     """
 
     floor: float = 0.01
@@ -103,10 +103,10 @@ class Global:
         checks.rate("Global.floor", self.floor)
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
-        """Return the share that N layers of these shapes keep in the end, on average.
+        """Return the mean share of groups that the layers keep in the end, N times.
 
         Raises:
-          UserError: if the floor alone keeps more.
+          UserError: the floor alone keeps more.
         """
         rule = f"be at most 1 - sparsity, {1 - sparsity:.6g}"
         checks.require(self.floor <= 1 - sparsity, "Global.floor", rule, self.floor)
@@ -131,7 +131,7 @@ class Global:
 def _share_out(
     budget: float, sizes: Sequence[int], raw: Sequence[float], dense: Collection[int]
 ) -> list[float]:
-    """Return shares in the ratio of `raw` that keep so many weights; 1 for the dense layers."""
+    """Return shares proportional to `raw` that keep `budget` weights; 1 for the dense layers."""
     left = budget - sum(sizes[i] for i in dense)
     others = [i for i in range(len(sizes)) if i not in dense]
     factor = left / sum(raw[i] * sizes[i] for i in others) if others else 0.0
@@ -149,25 +149,25 @@ def _select_by_layer(
 
 
 def _count(size: int, density: float, progress: tf.Tensor, least: int = 1) -> tf.Tensor:
-    """Return how many of a layer's groups are kept, an int32 scalar."""
+    """Return how many of a layer's groups are kept now, an int32 scalar."""
     share = 1 - (1 - tf.constant(density, tf.float64)) * progress
     return tf.cast(tf.clip_by_value(tf.round(share * size), least, size), tf.int32)
 
 
 def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return ones at the largest of [N] finite scores, the first of equal ones, else zeros.
+    """Return ones at the largest of [N] finite scores, and zeros elsewhere; equal scores in order.
 
-    Sorting takes many times as long: the least score that is kept is found by counting, first by
-    the upper half of its bits, then by the lower one.
+    Counting finds the least kept score many times as fast as sorting: first its upper 16 bits, and
+    then its lower ones.
     """
     bits = tf.bitcast(tf.cast(scores, tf.float32) + 0.0, tf.int32)  # -0.0 becomes 0.0.
-    # As integers negative floats are in the reverse order.
+    # As integers, negative floats come in reverse order.
     ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, 0x7FFFFFFF), bits)
     count = tf.cast(count, tf.int32)
     upper = tf.bitwise.right_shift(ordered, 16)
     least_upper, left = _find_least(upper + _HALF // 2, count)
     is_equal = tf.equal(upper, least_upper - _HALF // 2)
-    # What is too large for a bin is not counted.
+    # A value of `_HALF` lies outside of the bins, and is not counted.
     lower = tf.where(is_equal, tf.bitwise.bitwise_and(ordered, _HALF - 1), _HALF)
     least_lower, left = _find_least(lower, left)
     least = (least_upper - _HALF // 2) * _HALF + least_lower
@@ -177,7 +177,7 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _find_least(values: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the least of the `count` largest values in [0, 2^16), and how many of it are kept."""
+    """Return the least of the `count` largest values in [0, 2^16), and how many equal it."""
     bins = tf.math.bincount(values, minlength=_HALF, maxlength=_HALF)
     reached = tf.cumsum(bins, reverse=True)
     least = tf.math.count_nonzero(reached >= count, dtype=tf.int32) - 1
@@ -192,7 +192,7 @@ def _keep_largest_of_units(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def keep_largest_of_last(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return ones at the largest scores along the last axis, the first of equal ones, else 0."""
+    """Return ones at the largest scores of the last axis, else 0; equal scores in order."""
     by_rank = tf.argsort(scores, direction="DESCENDING", stable=True)
     ranks = tf.argsort(by_rank)
     return tf.cast(ranks < count, tf.float32)

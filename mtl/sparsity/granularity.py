@@ -1,4 +1,4 @@
-"""What is cut at once: single weights, some of every few, blocks, units, or rows of a table.
+"""Groups of weights to cut together: single weights, n of m, blocks, units, or rows of a table.
 
 from mtl.sparsity import granularity
 pruning.Pruning.granularity = @granularity.NOfM()
@@ -21,27 +21,27 @@ class _Groups:
     """Groups of weights that are kept or cut together, as the density chooses."""
 
     fixed_sparsity: float | None = None
-    """The sparsity in the end where it follows from the granularity, else None."""
+    """The final sparsity, if the granularity determines it, else None."""
     is_of_tables: bool = False
-    """True if it fits tables that are looked up, and nothing else."""
+    """True if it fits only tables that are looked up."""
     is_of_units: bool = False
-    """True if what belongs to a unit beside its weights is cut with them: bias, scale, offset."""
+    """True if bias, scale and offset of a unit are cut with its weights."""
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Fail unless a variable of this shape can be cut so."""
+        """Fail unless it can cut a variable of this shape."""
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the groups of a variable of this shape."""
+        """Return the shape of the groups in a variable of this shape."""
         return list(shape)
 
     def mask_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the mask of a variable of this shape, which broadcasts to it."""
+        """Return the shape of a mask that broadcasts to a variable of this shape."""
         return list(shape)
 
     def list_together(
         self, names: Sequence[str], shapes: Sequence[Sequence[int]]
     ) -> list[list[int]]:
-        """Return N variables as sets, by index, whose groups are kept or cut together."""
+        """Return sets of the indices of N variables whose groups are kept or cut together."""
         del shapes
         return [[index] for index in range(len(names))]
 
@@ -67,21 +67,21 @@ class _Groups:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entries(_Groups):
-    """Single weights: the most accurate, and small where zeros are stored as such (`TFLite`)."""
+    """Single weights: most accurate, and small only in formats that skip zeros (`TFLite`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NOfM(_Groups):
-    """Of every m weights in a row that feed a unit, the n with the largest scores are kept.
+    """Keeps the n weights with the largest scores of every m neighbours that feed a unit.
 
     A. Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch",
     2021, arXiv:2102.04010, section 3.1; GPUs compute 2 of 4 at twice the speed. The m weights are
-    neighbours along the last axis but one, that of inputs. The sparsity in the end is `1 - n / m`;
-    on the way there n is rounded up, and `Pruning.density` plays no part.
+    neighbours along the axis of inputs, the last but one. The final sparsity is `1 - n / m`. Before
+    the end n is rounded up. `Pruning.density` is not used.
 
     Attributes:
-      n: how many are kept, at least 1.
-      m: of how many, above n; it divides the number of inputs.
+      n: how many weights are kept, at least 1.
+      m: the number of neighbours, above n; it divides the number of inputs.
     """
 
     n: int = 2
@@ -94,7 +94,7 @@ class NOfM(_Groups):
 
     @property
     def fixed_sparsity(self) -> float:  # type: ignore[override]
-        """The sparsity in the end."""
+        """The final sparsity."""
         return 1 - self.n / self.m
 
     def check(self, name: str, shape: Sequence[int]) -> None:
@@ -112,7 +112,7 @@ class NOfM(_Groups):
     ) -> list[tf.Tensor]:
         """Return the masks of N variables, [..., inputs, units] each, from scores of this shape."""
         del density, densities
-        # The tolerance keeps 2 of 4 from being cut as 3 of 4 where 2.0 comes out a little larger.
+        # With the tolerance, rounding errors just below an integer do not keep a weight too many.
         cut = tf.cast(tf.floor((self.m - self.n) * progress + 1e-9), tf.int32)
         return [self._keep(own, self.m - cut) for own in scores]
 
@@ -128,7 +128,7 @@ class Blocks(_Groups):
     """Blocks of a kernel's last two axes, inputs and units, by their mean score.
 
     Attributes:
-      shape: (inputs, units), which divide those of each variable.
+      shape: (inputs, units), which divide the inputs and units of each variable.
     """
 
     shape: Sequence[int] = (4, 4)
@@ -164,9 +164,9 @@ class Blocks(_Groups):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRows(_Groups):
-    """Whole rows of tables that are looked up, by their mean score: tokens that tell nothing.
+    """Whole rows of tables that are looked up, by their mean score: tokens without information.
 
-    A step costs the rows that it looks up; the cut itself costs the table.
+    A step costs the rows that it looks up; a step that cuts costs the whole table.
     """
 
     is_of_tables = True
@@ -190,18 +190,18 @@ class TableRows(_Groups):
 class Units(_Groups):
     """Whole units or channels, by the mean score of the weights that feed them.
 
-    What belongs to a unit is cut with it: `<layer>/bias`, and scale and offset of `<layer>_norm`. A
-    unit that is cut is the same for all examples, 0 behind most activations, and an optimised
-    export leaves it out with the weights that read it. Accuracy falls further than with single
-    weights; a small network from the start is often as good (Z. Liu et al., "Rethinking the Value
-    of Network Pruning", 2019, arXiv:1810.05270).
+    A unit is cut together with its entries of `<layer>/bias`, and of scale and offset of
+    `<layer>_norm`. A cut unit has the same output for all examples, 0 behind most activations. An
+    optimised export drops it, with the weights that read it. Accuracy falls further than with
+    single weights; a small network from the start is often as good (Z. Liu et al., "Rethinking the
+    Value of Network Pruning", 2019, arXiv:1810.05270).
 
-    A unit of a sum is gone only if it is cut in all that is added: layers whose outputs a residual
-    connection adds up have to lose the same units.
+    Layers whose outputs a residual connection adds up must lose the same units: a unit of the sum
+    is gone only if it is cut in all of them.
 
     Attributes:
-      together: patterns (see `mtl.variables.patterns`), each of kernels that lose the same units,
-        those whose mean scores are least on average; such as `block_0_.*/conv_1/kernel$`.
+      together: patterns (see `mtl.variables.patterns`), such as `block_0_.*/conv_1/kernel$`. All
+        kernels that match one pattern lose the same units, with the least mean scores on average.
     """
 
     together: Sequence[str] = ()
@@ -213,10 +213,11 @@ class Units(_Groups):
     def list_together(
         self, names: Sequence[str], shapes: Sequence[Sequence[int]]
     ) -> list[list[int]]:
-        """Return N variables as sets, by index, whose units are kept or cut together.
+        """Return sets of the indices of N variables whose units are kept or cut together.
 
         Raises:
-          UserError: a pattern matches no two of them, one matches twice, or their units differ.
+          UserError: a pattern matches less than two variables, two patterns match the same one, or
+            the numbers of units differ.
         """
         found: list[list[int]] = []
         alone = set(range(len(names)))
@@ -234,11 +235,11 @@ class Units(_Groups):
         return sorted([*found, *([index] for index in alone)])
 
     def check(self, name: str, shape: Sequence[int]) -> None:
-        """Fail unless a variable of this shape has units that something feeds."""
+        """Fail unless a variable of this shape has units with inputs."""
         checks.require(len(shape) >= 2, f"the variable {name!r}", "have units", list(shape))
 
     def group_shape(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the units of a variable of this shape."""
+        """Return the shape of the units in a variable of this shape."""
         return [*[1] * (len(shape) - 1), shape[-1]]
 
     mask_shape = group_shape

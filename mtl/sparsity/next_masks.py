@@ -1,4 +1,4 @@
-"""The next masks of a part of `Pruning`, and what they follow from.
+"""Chooses the next masks of a part of `Pruning`.
 
 change = next_masks.Change(part, cuts, gradients, inputs, batch, step)
 masks, has_changed = change.choose_masks("pruning/share_0")       # UPDATE_OPS keep the state
@@ -23,7 +23,7 @@ _OVERLAP = "pruning/overlap_"
 
 
 def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.Tensor | None:
-    """Return the gradient that scores may be made of; None of a table."""
+    """Return the gradient for the scores; None for a table."""
     is_dense = isinstance(gradient, tf.Tensor)
     if cut.part.criterion.reads_gradients or cut.part.gradient == cuts_lib.DENSE:
         rule, fix = "choose weights that a loss depends on, each of them", "It reads gradients."
@@ -34,7 +34,7 @@ def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.
 def average_inputs(
     part: cuts_lib.Part, names: Iterable[str], squares: Mapping[str, Any]
 ) -> Sequence[tf.Tensor] | Sequence[None]:
-    """Return the mean squares of the inputs of kernels, by {kernel: sums, and their count}."""
+    """Return the mean squares of kernels' inputs, from {kernel: their sums, and the count}."""
     if not part.criterion.reads_inputs:
         return [None for _ in names]
     rule, fix = "choose kernels of layers.dense and layers.conv", "It reads their inputs."
@@ -44,14 +44,14 @@ def average_inputs(
 
 
 class Change(NamedTuple):
-    """What the next masks of a part follow from.
+    """The values that determine the next masks of a part.
 
     Attributes:
-      part: that prunes.
-      cuts: {variable: how it is pruned}, N.
-      gradients: N, None of tables.
-      inputs: N, the mean squares of inputs; None where the criterion does not ask for them.
-      batch: whose parts have the losses of the tasks.
+      part: the part that prunes.
+      cuts: {variable: its `Cut`}, N.
+      gradients: N, None for tables.
+      inputs: N, the mean squares of inputs; None if the criterion does not need them.
+      batch: its parts hold the losses of the tasks.
       step: the global step.
     """
 
@@ -63,10 +63,10 @@ class Change(NamedTuple):
     step: tf.Tensor
 
     def choose_masks(self, name: str) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return the N next masks, and whether they may have changed; `name` is of the state."""
+        """Return the N next masks, and True if they may have changed; `name` names the state."""
         masks = [cut.kept for cut in self.cuts.values()]
-        # The share that is cut so far is saved, and a cut that is missed is made up for: processes
-        # that share a global step do not see every number, and a run that goes on may cut more.
+        # The cut share is saved, and a missed cut is made up for: processes that share a global
+        # step do not see every number, and a continued run may have a higher sparsity.
         cut_share = step_state.create_variable(name, np.zeros([], np.float64))
         so_far = cut_share.read_value()
         progress = self.part.schedule.progress(self.step)
@@ -102,8 +102,8 @@ class Change(NamedTuple):
         return tf.cond(is_swapped, swap, lambda: chosen), is_due | is_swapped
 
     def _as_one_op(self, select: Callable[[], Any]) -> Callable[[], Any]:
-        """Return a branch that is one op: where it is not taken, each op costs a step a little."""
-        # A function runs where all of it lies on one device, and reaches no losses outside of it.
+        """Return a branch that is one op, because each op of an unused branch slows a step."""
+        # A function needs all its ops on one device, and cannot reach losses outside of it.
         is_here = not any("/job:" in cut.variable.device for cut in self.cuts.values())
         if replicas.count() > 1 or not is_here or self.part.criterion.reads_tasks:
             return select
@@ -112,7 +112,7 @@ class Change(NamedTuple):
     def _watch_overlaps(
         self, name: str
     ) -> tuple[Callable[[], tf.Tensor], Callable[[tf.Tensor], None]]:
-        """Return what gives the overlaps of the last cut, and what shows and keeps new ones."""
+        """Return functions that read the overlaps of the last cut, and that show and keep them."""
         shared = self._list_shared()
         if not shared:
             return lambda: tf.zeros([0]), lambda new: None
@@ -125,10 +125,10 @@ class Change(NamedTuple):
         return state.read_value, watch
 
     def _list_shared(self) -> list[str]:
-        """Return the variables of which the overlap of the tasks is told."""
+        """Return the variables whose overlap of tasks is shown: several tasks depend on them."""
         if not self.part.criterion.reads_tasks:
             return []
-        # Gradients of the first part show by which losses a variable is reached; nothing runs them.
+        # Gradients of the first part show which losses reach a variable; they are never run.
         found = self._differentiate(self.batch.first)
         reached = {
             name: [gradient for gradient in gradients if gradient is not None]
@@ -143,15 +143,16 @@ class Change(NamedTuple):
     def _differentiate_where(
         self, is_due: tf.Tensor
     ) -> Callable[[], Mapping[str, Sequence[tf.Tensor | None]]]:
-        """Return what gives {task: N gradients} of the whole batch, within the branch of `is_due`.
+        """Return a function that gives {task: N gradients} of the whole batch.
 
-        It gives none where the criterion does not ask for them.
+        It must be called within the branch of `is_due`. It gives {} if the criterion does not need
+        the gradients.
         """
         if not self.part.criterion.reads_tasks:
             return dict
         if replicas.count() == 1:
             return lambda: self.batch.sum(self._differentiate)
-        # Every replica has its own gradients when they are due; all meet at every step.
+        # Replicas compute gradients only when they are due, but must exchange them in every step.
         own, variables = self.batch.without_replicas(), [c.variable for c in self.cuts.values()]
 
         def differentiate() -> dict[str, list[tf.Tensor]]:
@@ -178,7 +179,7 @@ class Change(NamedTuple):
     def _see(
         self, task_gradients: Mapping[str, Sequence[tf.Tensor | None]] = MappingProxyType({})
     ) -> list[criteria.Seen]:
-        """Return what criteria know; within a branch, as a table is copied where it is read."""
+        """Return the values for the criteria; call it in a branch, because it copies tables."""
         return [
             criteria.Seen(
                 name=name,

@@ -1,9 +1,9 @@
-"""A training step in which weights are cut, as `Pruning` says.
+"""A training step that prunes variables, as `Pruning` says.
 
 extension = pruned_step.PrunedStep(model, features, labels)        # brought by `Pruning`
 
-A step goes by the masks that it finds: forward, gradients, update. UPDATE_OPS choose the next ones
-beside it, and what they cut is set to 0 once the step has moved it.
+A step uses the masks that it finds: forward, gradients, update. Meanwhile UPDATE_OPS choose the
+next masks; after the update, newly cut weights are set to 0.
 
 Cut weights are zeros, and not products with masks: a gradient of 0 keeps them at 0 under any
 optimizer. So the graphs of evaluation and export hold no masks.
@@ -32,12 +32,12 @@ StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 
 
 def wrap_step(parts: Sequence[cuts_lib.Part], step_fn: StepFn, is_watched: bool) -> StepFn:
-    """Return `step_fn`, in which variables are pruned that it creates, and no mask changes.
+    """Return `step_fn` with pruned variables, whose masks do not change.
 
     Args:
-      parts: of several that choose a variable the first prunes it.
+      parts: if several parts choose a variable, the first prunes it.
       step_fn: builds a step.
-      is_watched: True if something looks at gradients before the update does, such as a surgery.
+      is_watched: True if code before the update reads gradients, such as a surgery.
     """
 
     def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
@@ -51,10 +51,10 @@ class PrunedStep(types.StepExtension):
     """Prunes the variables of a step, and changes their masks beside its update.
 
     Args:
-      model: has `pruning`; of several parts that choose a variable the first prunes it.
+      model: has `pruning`; if several parts choose a variable, the first prunes it.
 
     Raises:
-      UserError: around the update, if a pattern has matched nothing that can be cut.
+      UserError: around the update, if a pattern matches nothing that can be cut.
     """
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
@@ -63,13 +63,13 @@ class PrunedStep(types.StepExtension):
         self._set_to_zero: Callable[[tf.Operation], tf.Operation] = lambda moved: moved
 
     def enter(self) -> contextlib.AbstractContextManager[object]:
-        """Have `get_variable` give what is left of a variable."""
+        """Have `get_variable` return pruned variables."""
         self._pruner.is_watched |= any(one.sees_gradients for one in extensions.current())
         return self._pruner.enter()
 
     @contextlib.contextmanager
     def around_network(self) -> Iterator[Mapping[str, Any]]:
-        """Watch the inputs of kernels, where a criterion asks for them.
+        """Watch the inputs of kernels, if a criterion needs them.
 
         Yields:
           {kernel: the sums of squares of its inputs, and their count}, filled at the end.
@@ -92,22 +92,22 @@ class PrunedStep(types.StepExtension):
         return contextlib.nullcontext()
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Return an op that has also set to 0 what was cut."""
+        """Return an op that runs after `moved` and sets newly cut weights to 0."""
         return self._set_to_zero(moved)
 
 
 class _Pruner:
-    """What is pruned in the step that is being built.
+    """The pruned variables of the step that is being built.
 
     Attributes:
-      held: {variable: its mask, or None where what is cut moves behind it}.
-      reads_inputs: True if a criterion asks for the inputs of kernels.
-      is_watched: True if something looks at gradients before the update does.
+      held: {variable: its mask, or None if its cut weights move behind the mask}.
+      reads_inputs: True if a criterion needs the inputs of kernels.
+      is_watched: True if code before the update reads gradients.
     """
 
     def __init__(self, parts: Sequence[cuts_lib.Part], is_watched: bool):
         self._parts, self.is_watched = parts, is_watched
-        self._seen: dict[str, bool] = {}  # Whether it can be cut at all, by name.
+        self._seen: dict[str, bool] = {}  # {variable: True if it can be cut at all}.
         self._cuts: dict[str, cuts_lib.Cut] = {}
         self._beside: dict[str, tuple[str, tf.Variable]] = {}  # {vector: its kernel, and itself}.
         self.held: dict[str, tf.Tensor | None] = {}
@@ -115,16 +115,16 @@ class _Pruner:
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
-        """Prune the variables that are created within it."""
+        """Prune the variables that are created inside it."""
         with pruned.hold_masks(self.held), views.enter(views.Stage.PRUNED, self.find_variable):
             yield
 
     def reads_inputs_of(self, kernel: str) -> bool:
-        """Return True if the criterion that cuts a kernel asks for its inputs."""
+        """Return True if the criterion that cuts a kernel needs its inputs."""
         return kernel in self._cuts and self._cuts[kernel].part.criterion.reads_inputs
 
     def find_variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
-        """Return what `getter` gives, with its gradient as the part that cuts it says."""
+        """Return the variable from `getter`, pruned and with the gradient that its part sets."""
         value = getter(name, **settings)
         if settings.get("trainable") is False:
             return value
@@ -145,17 +145,17 @@ class _Pruner:
         return self._mask(value, kept, part)
 
     def _mask(self, value: Any, kept: tf.Tensor, part: cuts_lib.Part) -> Any:
-        """Return a variable, or what is read in its place, without what is cut."""
-        # Weights that are cut are 0 as they stand, and the update leaves out their gradients. Only
-        # what looks at gradients before has to be given others, which takes a pass of its own; of a
-        # table the lookup sees to it.
+        """Return a variable, or the value that is read instead, without cut weights."""
+        # Cut weights are 0 themselves, and the update leaves out their gradients. Only code that
+        # reads gradients before the update needs masked ones, which take a product in each pass. A
+        # table's lookup masks its rows itself.
         is_seen = self.is_watched and part.gradient == cuts_lib.STOPPED
         if isinstance(value, tf.Variable) and (sharding.is_table() or not is_seen):
             return value
-        return value * kept  # Its gradient is 0 where the mask is.
+        return value * kept  # Its gradient is 0 if the mask is 0.
 
     def _find_kernel(self, name: str) -> str | None:
-        """Return the kernel of a unit's bias, scale or offset, if whole units of it are cut."""
+        """Return the kernel of a bias, scale or offset, if whole units of the kernel are cut."""
         for own in cuts_lib.BESIDE:
             kernel = f"{name.removesuffix(own)}/kernel"
             if name.endswith(own) and kernel in self._cuts:
@@ -163,11 +163,11 @@ class _Pruner:
         return None
 
     def _cut_with(self, kernel: str, name: str, value: Any) -> Any:
-        """Cut the entries of a vector whose units are cut."""
+        """Cut a unit's entry of a vector together with the unit of its kernel."""
         self._seen[name] = False
         if freezing.first_step(name) > 0:
             return value
-        if name not in self._beside:  # Once: what the loop over slices makes stays in it.
+        if name not in self._beside:  # Only once: tensors of a loop over slices stay in the loop.
             self._beside[name] = (kernel, value)
             self.held[name] = tf.reshape(self._cuts[kernel].kept, [-1])
         return self._mask(value, cast(tf.Tensor, self.held[name]), self._cuts[kernel].part)
@@ -184,12 +184,12 @@ class _Pruner:
         variables: Sequence[tf.Variable],
         batch: whole_batch.WholeBatch,
     ) -> Callable[[tf.Operation], tf.Operation]:
-        """Change masks by UPDATE_OPS; return what sets weights to 0 after they have moved."""
+        """Change masks by UPDATE_OPS; return a function that sets weights to 0 after an update."""
         self._require_used()
         step = tf1.train.get_or_create_global_step().read_value()
         names = map(patterns.variable_name, variables)
         gradient_of = dict(zip(names, gradients, strict=True))
-        # Masks change once nothing of this step reads them, or weights, any more.
+        # Masks change only after everything in this step has read them and the weights.
         before = list(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS))
         before += gradients_lib.list_values([one for one in gradients if one is not None])
         new: dict[str, tf.Tensor] = {}
@@ -219,7 +219,7 @@ class _Pruner:
         known = {patterns.variable_name(v): v for v in tf1.global_variables()}
         for name, mask in new.items():
             changed = [self._cuts[name].mask.assign(mask, read_value=False)]
-            # What is cut is free for other tasks as of this step, which may be the last.
+            # From this step on, which may be the last, other tasks may use the cut weights.
             owners = [v for other, v in known.items() if pruned.is_owner(other, name)]
             changed += [v.assign(v.read_value() * mask, read_value=False) for v in owners]
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(*changed))
@@ -244,7 +244,7 @@ class _Pruner:
             checks.require(used, "Pruning.patterns", rule, list(part.patterns), fix)
 
     def _watch(self, new: Mapping[str, tf.Tensor], is_due: tf.Tensor) -> None:
-        """Have the step show what the masks are like."""
+        """Have the step show sparsity, dead units and changes of the masks."""
         churn = step_state.create_variable("pruning/churn", np.zeros([len(new)], np.float32))
 
         def changed() -> tf.Tensor:
@@ -267,9 +267,9 @@ class _Pruner:
 def _set_to_zero(
     pairs: Sequence[tuple[tf.Tensor, tf.Variable]], is_due: tf.Tensor, moved: tf.Operation
 ) -> tf.Operation:
-    """Set weights, their average and the optimizer's state to 0 where masks are, after a move.
+    """Set cut weights, their average and their optimizer state to first values after an update.
 
-    From then on they stay there by themselves: a gradient of 0 moves no weight whose state is 0.
+    From then on they stay there: a gradient of 0 moves no weight whose state is 0.
     """
     changed = []
     for mask, variable in pairs:
@@ -284,7 +284,7 @@ def _set_to_zero(
 
 
 class _Reset(tf.compat.v1.train.Optimizer):
-    """Gives variables their first values back where masks, which stand for gradients, are 0."""
+    """Resets variables to their first values if their mask, which comes as a gradient, is 0."""
 
     def __init__(self):
         super().__init__(use_locking=False, name="reset")
@@ -296,7 +296,7 @@ class _Reset(tf.compat.v1.train.Optimizer):
 
 
 def _pass_gradient(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Return masked weights, with the gradient of all of them."""
+    """Return masked weights whose gradient is not masked."""
 
     @tf.custom_gradient
     def masked(weights: tf.Tensor):  # type: ignore[no-untyped-def]

@@ -1,14 +1,14 @@
-"""Pruning: weights that are cut by pattern while a network trains, and stay 0 to the bit.
+"""Pruning: weights chosen by pattern are cut while a network trains, and then stay exactly 0.
 
 model.MultiTaskModel.pruning = [@pruning.Pruning()]
 pruning.Pruning.sparsity = 0.9
 pruning.Pruning.schedule = @pruning_schedules.Cubic()
 pruning_schedules.Cubic.end_step = 2000
 
-The network's code stays as it is. Beside each variable that is cut lies `<variable>/pruning_mask`,
-of zeros and ones: it is saved and restored with the model, and UPDATE_OPS change it. The weights
-themselves are 0 where it is, and so are the optimizer's state and their average: evaluation,
-prediction and exports read them as they are.
+The network's code does not change. Beside each pruned variable lies `<variable>/pruning_mask`, of
+zeros and ones. It is saved and restored with the model, and UPDATE_OPS change it. If the mask is 0,
+so are the weight, its optimizer state and its average. So evaluation, prediction and exports read
+the weights as they are.
 """
 
 import dataclasses
@@ -28,27 +28,27 @@ STOPPED, DENSE, STRAIGHT_THROUGH = cuts.STOPPED, cuts.DENSE, cuts.STRAIGHT_THROU
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """Cuts the least important weights of what its patterns choose.
+    """Cuts the least important weights of the variables that its patterns choose.
 
-    By default kernels of the network lose single weights of the smallest magnitude. Heads, whose
-    layer is the last one, are left alone, and so are biases, scales and what is frozen for good.
+    By default kernels of the network lose single weights of the smallest magnitude. Heads, biases,
+    scales and variables that are frozen for good are not cut.
 
     Attributes:
-      sparsity: the share of weights that are 0 in the end, in (0, 1), over all that the patterns
-        choose; None where the granularity fixes it, as `NOfM` does.
-      schedule: when they are cut.
-      patterns: (see `mtl.variables.patterns`) of variables; of those that match, the ones with two
-        axes or more are cut.
-      cuts_heads: True if heads are cut as well where a pattern matches.
-      criterion: which weights matter.
+      sparsity: the share of weights that are 0 in the end, in (0, 1), over all variables that the
+        patterns choose; None if the granularity sets it, as `NOfM` does.
+      schedule: when weights are cut.
+      patterns: patterns (see `mtl.variables.patterns`) of variables; only matching variables with
+        two axes or more are cut.
+      cuts_heads: True also cuts the heads that a pattern matches.
+      criterion: scores the importance of weights.
       density: how much of each layer is kept.
-      granularity: what is cut at once.
-      regrowth: has others grow in the place of some; None where what is cut stays cut.
-      gradient: of weights that are cut. "stopped": there is none, and balancing and clipping see
-        none. "dense": it is computed, balancing and the criterion see it, and it moves nothing;
-        `Regrowth` needs it. "straight_through": cut weights go on behind their masks, take their
-        gradients as if they were not cut, and come back when their scores are large again; a
-        checkpoint holds them, and evaluation and exports restore zeros.
+      granularity: the groups of weights that are cut together.
+      regrowth: lets other weights grow in the place of some; None if cut weights stay cut.
+      gradient: the gradient of cut weights. "stopped": 0, also for balancing and clipping. "dense":
+        it is computed for balancing and for the criterion, but does not move the weights;
+        `Regrowth` needs it. "straight_through": cut weights keep their values behind the masks,
+        train as if they were not cut, and come back when their scores are large again; a checkpoint
+        holds them, and evaluation and exports restore zeros.
     """
 
     schedule: pruning_schedules.Cubic | pruning_schedules.OneShot
@@ -124,30 +124,30 @@ class Pruning:
 
     @property
     def final_sparsity(self) -> float:
-        """The share of the weights that are 0 in the end."""
-        # One of the two is a number: `__post_init__` sees to it.
+        """The share of weights that are 0 in the end."""
+        # `__post_init__` makes sure that one of the two is a number.
         return float(self.sparsity or self.granularity.fixed_sparsity)
 
     @property
     def hides_weights(self) -> bool:
-        """True if weights that are cut go on behind their masks, so that they are not 0."""
+        """True if cut weights train on behind their masks, so that they are not 0."""
         return self.gradient == STRAIGHT_THROUGH
 
     @property
     def last_step(self) -> int:
-        """The global step from which masks stay as they are."""
+        """The global step from which masks do not change."""
         until = self.regrowth.until_step if self.regrowth else 0
         return max(self.schedule.last_step, until)
 
     def select_masks(
         self, seen: Sequence[criteria.Seen], masks: Sequence[tf.Tensor], progress: tf.Tensor
     ) -> "Selection":
-        """Choose the next masks of N variables; they stay where a score is not finite.
+        """Choose the next masks of N variables; they stay if a score is not finite.
 
         Args:
-          seen: N, what is known of the variables.
+          seen: N, the values of the variables.
           masks: N, of zeros and ones.
-          progress: float64 scalar in [0, 1], the share of the final sparsity that is reached.
+          progress: float64 scalar in [0, 1], the reached share of the final sparsity.
         """
         overlaps: list[tf.Tensor] = []
         if isinstance(self.criterion, criteria.TaskSaliency):
@@ -177,12 +177,12 @@ class Pruning:
             own if held is None else tf.where(held, own.dtype.max, own)
             for own, held in zip(scores, stay, strict=True)
         ]
-        if not self.hides_weights:  # Or what is cut may come back.
+        if not self.hides_weights:  # Otherwise cut weights may come back.
             pairs = zip(scores, masks, strict=True)
             scores = [tf.where(mask > 0, own, own.dtype.min) for own, mask in pairs]
         new = self._select_together(seen, scores, progress)
         new = [
-            # Also where more of them stay than are to be kept.
+            # Held weights stay even if there are more of them than weights to keep.
             own if held is None else tf.maximum(own, self._any_of(held, own))
             for own, held in zip(new, stay, strict=True)
         ]
@@ -193,7 +193,7 @@ class Pruning:
     def _select_together(
         self, seen: Sequence[criteria.Seen], scores: Sequence[tf.Tensor], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return masks by scores; variables whose groups go together have one for all of them."""
+        """Return masks by scores; variables whose groups go together share one mask."""
         shapes = [one.weights.shape.as_list() for one in seen]
         sets = self.granularity.list_together([one.name for one in seen], shapes)
         firsts = [shapes[own[0]] for own in sets]
@@ -207,7 +207,7 @@ class Pruning:
         return [masks[index] for index in range(len(seen))]
 
     def _merge_scores(self, scores: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Return the scores of a variable; of several, the means of the scores of their groups."""
+        """Return the scores of a variable, or the mean group scores of several variables."""
         if len(scores) == 1:
             return scores[0]
         pooled = [tf.reshape(self.granularity.pool(own), [-1]) for own in scores]
@@ -215,13 +215,13 @@ class Pruning:
 
     @staticmethod
     def _any_of(held: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        """Return ones where a mask, which may be of whole units or rows, covers a held weight."""
+        """Return ones if an entry of the mask, for a weight, unit or row, covers a held weight."""
         axes = [n for n, size in enumerate(mask.shape) if size == 1]
         held = tf.cast(held, mask.dtype)
         return tf.reduce_max(held, axes, keepdims=True) if axes else held
 
     def _compare_tasks(self, scores: Sequence[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
-        """Return how far tasks agree that may keep as much of a variable as the mask does."""
+        """Return the mean overlap of the masks that tasks alone would choose, of equal size."""
         count = tf.math.count_nonzero(self.granularity.pool(mask), dtype=tf.int32)
         flat = [tf.reshape(self.granularity.pool(own), [-1]) for own in scores]
         kept = [densities.keep_largest(own, count) for own in flat]
@@ -230,14 +230,14 @@ class Pruning:
 
 
 class Selection(NamedTuple):
-    """What the next masks are.
+    """The next masks.
 
     Attributes:
-      is_finite: True if all scores are; where they are not, masks stay.
+      is_finite: True if all scores are finite; else the masks stay.
       masks: N, of zeros and ones.
-      overlaps: of each variable that several tasks share, which each of them might keep as much of
-        as the mask does: the share that two tasks choose of all that either chooses, the mean over
-        pairs. Empty unless tasks have scores of their own.
+      overlaps: one for each variable that several tasks share. If each task kept as much as the
+        mask does: of all weights that either of two tasks keeps, the share that both keep, as the
+        mean over pairs. Empty unless tasks have separate scores.
     """
 
     is_finite: tf.Tensor
@@ -246,9 +246,9 @@ class Selection(NamedTuple):
 
 
 def _find_staying(one: criteria.Seen) -> tf.Tensor | None:
-    """Return which weights are not cut as they do not move; None if all move.
+    """Return which weights are kept because training does not move them; None if it moves all.
 
-    Zeros are cut as they are.
+    Weights of 0 are cut anyway.
     """
     return None if one.is_moving is None else ~one.is_moving & tf.not_equal(one.weights, 0)
 

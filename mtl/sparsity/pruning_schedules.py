@@ -18,13 +18,13 @@ class Cubic:
 
     M. Zhu, S. Gupta, "To prune, or not to prune: exploring the efficacy of pruning for model
     compression", 2017, arXiv:1710.01878, with an initial sparsity of 0. Weights are cut at
-    `begin_step`, `every_steps` after it and so on, and at `end_step`.
+    `begin_step`, then after every `every_steps` steps, and at `end_step`.
 
     Attributes:
       end_step: the global step of the last cut, above `begin_step`; leave steps after it for the
         network to recover.
       begin_step: the global step of the first cut, which cuts nothing yet.
-      every_steps: from one cut to the next; a network needs some steps to recover from each.
+      every_steps: the steps from one cut to the next; the network recovers during them.
     """
 
     end_step: int
@@ -49,12 +49,12 @@ class Cubic:
         return self.end_step
 
     def progress(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the share of the final sparsity that the last cut up to a step leaves.
+        """Return the share of the final sparsity after the last cut up to `step`.
 
         int64 scalar -> float64 scalar in [0, 1].
         """
         since = tf.clip_by_value(step - self.begin_step, 0, self.end_step - self.begin_step)
-        is_over = step >= self.end_step  # Which need not be a regular step.
+        is_over = step >= self.end_step  # The last cut need not be a multiple of `every_steps`.
         since = tf.where(is_over, since, since // self.every_steps * self.every_steps)
         passed = tf.cast(since, tf.float64) / (self.end_step - self.begin_step)
         return 1 - (1 - passed) ** 3
@@ -62,10 +62,10 @@ class Cubic:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneShot:
-    """All is cut at one step; at step 0 by the gradients of the first batch, before any update.
+    """Cuts all weights at one step; at step 0 by the gradients of the first batch, before updates.
 
     Attributes:
-      step: the global step; 0 is pruning at initialisation.
+      step: the global step; 0 prunes at initialisation.
     """
 
     step: int = 0
@@ -84,7 +84,7 @@ class OneShot:
         return self.step
 
     def progress(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the share of the final sparsity that the last cut up to a step leaves.
+        """Return the share of the final sparsity after the last cut up to `step`.
 
         int64 scalar -> float64 scalar, 0 or 1.
         """

@@ -1,4 +1,4 @@
-"""Regrowth: weights that were cut come back in the place of others, at the same sparsity.
+"""Regrowth: cut weights come back in the place of others, at the same sparsity.
 
 from mtl.sparsity import regrowth
 pruning.Pruning.regrowth = @regrowth.Regrowth()
@@ -20,20 +20,21 @@ GRADIENT, RANDOM = "gradient", "random"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Regrowth:
-    """Cuts the smallest weights of a layer from time to time, and has as many others grow from 0.
+    """Cuts the smallest weights of a layer from time to time, and lets as many others grow from 0.
 
-    `by = "gradient"`: those with the largest gradients, U. Evci et al., "Rigging the Lottery:
-    Making All Tickets Winners", 2020, arXiv:1911.11134 (RigL), which needs
-    `Pruning.gradient = "dense"`. `by = "random"`: D. Mocanu et al., "Scalable Training of
-    Artificial Neural Networks with Adaptive Sparse Connectivity inspired by Network Science", 2018,
-    arXiv:1707.04780 (SET). At step t a layer swaps `share / 2 (1 + cos(pi t / until_step))` of its
-    weights. Unlike in RigL's code the step also moves the weights.
+    `by = "gradient"` grows the weights with the largest gradients: U. Evci et al., "Rigging the
+    Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134 (RigL). It needs
+    `Pruning.gradient = "dense"`. `by = "random"` grows random weights: D. Mocanu et al., "Scalable
+    Training of Artificial Neural Networks with Adaptive Sparse Connectivity inspired by Network
+    Science", 2018, arXiv:1707.04780 (SET). At step t a layer swaps
+    `share / 2 (1 + cos(pi t / until_step))` of its kept weights. Unlike RigL's code, a step that
+    swaps also updates the weights.
 
     Attributes:
       until_step: the global step from which no weight is swapped, such as 3/4 of the run.
-      every_steps: from one swap to the next.
-      share: of a layer's weights that the first swap takes, in (0, 1).
-      by: what grows, "gradient" or "random".
+      every_steps: the steps from one swap to the next.
+      share: the share of a layer's kept weights that a swap at step 0 would take, in (0, 1).
+      by: "gradient" or "random".
     """
 
     until_step: int
@@ -54,7 +55,7 @@ class Regrowth:
         return is_regular & (step > 0) & (step < self.until_step)
 
     def swap(self, mask: tf.Tensor, seen: criteria.Seen, step: tf.Tensor) -> tf.Tensor:
-        """Return a mask of single weights that keeps as many as `mask`, others among them."""
+        """Return a mask of single weights that keeps as many as `mask`, but some other ones."""
         angle = math.pi / self.until_step * tf.cast(step, tf.float64)
         kept = tf.reduce_sum(mask)
         share = tf.cast(self.share / 2 * (1 + tf.cos(angle)), tf.float32)
@@ -64,7 +65,7 @@ class Regrowth:
             growth = tf.abs(seen.gradient)
         else:
             growth = tf.random.stateless_uniform(mask.shape, draws.make_step_seed(seen.name))
-        # As in RigL's code a weight that has just been cut may be the one that grows.
+        # As in RigL's code, a weight that was just cut may grow again at once.
         return stay + self._keep(tf.where(stay > 0, -1.0, growth), count)
 
     def _keep(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:

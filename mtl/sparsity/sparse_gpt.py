@@ -1,15 +1,15 @@
-"""SparseGPT: weights of a trained dense layer are cut, and the others make up for them.
+"""SparseGPT: cuts weights of a trained dense layer, and changes the others to compensate.
 
 kept, weights = sparse_gpt.prune_layer(weights, gramian, sparsity=0.5)
 
 E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in One-Shot",
-2023, arXiv:2301.00774, algorithm 1. Of a unit with weights w and inputs x over some rows, cutting
-w_j and moving the weights behind it as best they can adds `w_j^2 / [H^-1]_jj` to the squares of
-what its output changes by, with H the Gramian of the inputs j, j + 1, ...: the saliency of Optimal
-Brain Surgeon (B. Hassibi, D. Stork, 1992). Inputs are gone through once, in their order, so that
-all units share the inverses. Unlike the paper, a layer loses exactly the share that is asked for;
-and weights of inputs that are 0 in all rows are cut first, but keep their values where there are
-more of them than are cut, as other rows may tell something.
+2023, arXiv:2301.00774, algorithm 1. A unit has weights w and inputs x over some rows. Cutting w_j,
+with the best change of the later weights, adds `w_j^2 / [H^-1]_jj` to the squared change of its
+output. H is the Gramian of the inputs j, j + 1, ...: this is the saliency of Optimal Brain Surgeon
+(B. Hassibi, D. Stork, 1992). One pass over the inputs in their order lets all units share the
+inverses. Unlike in the paper, a layer loses exactly the requested share. Weights of inputs that are
+0 in all rows are cut first; if there are more of them than to cut, the others keep their values,
+because other rows may need them.
 """
 
 import numpy as np
@@ -24,16 +24,16 @@ def prune_layer(
     block: int = 128,
     damping: float = 0.01,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return which weights are kept, bool [D, U], and the weights, float64 [D, U], others 0.
+    """Return a mask of kept weights, bool [D, U], and the new weights, float64 [D, U], else 0.
 
     Args:
       weights: [D, U], of D inputs and U units.
       gramian: [D, D], the inner products of the inputs over the rows.
-      sparsity: the share that is cut, in [0, 1).
-      n_of_m: how many of how many neighbouring inputs of a unit are kept, in place of `sparsity`.
-      kept: [D, U]; what is not kept here is cut first.
-      block: of how many inputs the weights are compared with each other at once.
-      damping: what is added to the diagonal of the Gramian, as a share of its mean.
+      sparsity: the share to cut, in [0, 1).
+      n_of_m: (n, m) keeps n of m neighbouring inputs of a unit, instead of `sparsity`.
+      kept: bool [D, U]; weights with False are cut first.
+      block: the number of inputs whose weights are compared with each other at once.
+      damping: a share of the mean of the Gramian's diagonal, added to the diagonal.
     """
     weights, is_silent = np.array(weights, np.float64), np.diag(gramian) == 0
     before = np.ones(weights.shape, bool) if kept is None else np.asarray(kept, bool)
@@ -48,7 +48,7 @@ def prune_layer(
         scores = np.where(is_silent[start:end, np.newaxis], 0.0, scores)
         scores = np.where(before[start:end], scores, -1.0)
         if n_of_m is None:
-            # Of all up to here, so that what is rounded does not add up.
+            # Count from the first block on, so that rounding errors do not add up.
             upto = round((1 - sparsity) * end * num_units)
             count = min(max(upto - int(chosen.sum()), 0), scores.size)
             chosen[start:end] = _keep(scores.reshape([1, -1]), count).reshape(scores.shape)
@@ -66,12 +66,12 @@ def prune_layer(
 def _factor_inverse(gramian: np.ndarray, damping: float) -> np.ndarray:
     """Return the upper factor U of the inverse, U'U, of a Gramian."""
     diagonal = np.diag(gramian).copy()
-    diagonal[diagonal == 0] = 1.0  # An input that is always 0 takes no part.
+    diagonal[diagonal == 0] = 1.0  # Leaves out an input that is always 0.
     np.fill_diagonal(gramian, diagonal + damping * diagonal.mean())
     return np.linalg.cholesky(np.linalg.inv(gramian)).T
 
 
 def _keep(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return True if scores are of the `count` largest of their rows, the first of equals."""
+    """Return a mask of the `count` largest scores of each row; equal scores in order."""
     ranks = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
     return ranks < count

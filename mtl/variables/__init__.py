@@ -1,1 +1,1 @@
-"""Variables by name: frozen, masked, averaged, in shards; and what their rows stand for."""
+"""Variables by name: frozen, masked, averaged, in shards; and names of their rows."""

@@ -1,15 +1,15 @@
-"""Averages of the weights over the steps, which evaluation, prediction and export use.
+"""Averages of the weights over the steps, for evaluation, prediction and export.
 
 update.Update.average = @averaging.ExponentialAverage()
 averaging.ExponentialAverage.decay = 0.999
 
-Training goes on from the weights themselves. A checkpoint holds both, `<variable>` and
-`<variable>/average`; an exported model only the averages, under the names of the variables.
+Training continues from the weights themselves. A checkpoint holds both, `<variable>` and
+`<variable>/average`. An exported model holds only the averages, under the names of the variables.
 
-A step costs the rows of the batch, not the table: the average of a row is brought up to date when
-the row is looked up, and until then when it is read (`value_in`). Since the row has not moved,
-k steps are one, `a <- w + d_1 ... d_k (a - w)`. `<table>/average_decay` holds for each row the
-logarithm of the product of all decays up to its last move, and `average_decay` up to now.
+A step costs the rows of the batch, not the table. The average of a row is brought up to date when
+the row is looked up, or when a reader asks for it (`value_in`). Since the row did not move in
+between, k steps are one: `a <- w + d_1 ... d_k (a - w)`. `<table>/average_decay` holds for each row
+the logarithm of the product of all decays up to its last move, and `average_decay` up to now.
 """
 
 import dataclasses
@@ -28,25 +28,25 @@ tf1 = tf.compat.v1
 
 _OF_NORMALISATIONS = r"/moving_(mean|variance)$"
 _AVERAGE, _DECAY = "average", "average_decay"
-# Stands in for a decay of 0, whose logarithm has no end.
+# Replaces a decay of 0, whose logarithm is not finite.
 _LEAST_DECAY = 1e-300
 _READ: weakref.WeakKeyDictionary[tf.Graph, dict[str, tf.Variable]] = weakref.WeakKeyDictionary()
-"""The averages that the step of a graph reads, {name of a variable: its average}."""
+"""The averages that the step of a graph reads: {name of a variable: its average}."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExponentialAverage:
     """`a <- d a + (1 - d) w` after every step, with `d = min(decay, (1 + t) / (10 + t))`.
 
-    B. Polyak, A. Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992, with the
-    last steps counting most; the ramp over the global step t is that of
-    `tf.train.ExponentialMovingAverage`. After the first step `a` is w. The averages of
-    normalisations are averaged too, so that they belong to the averaged weights. A row of a table
-    that was not looked up counts with its weights of that step as any other does. What is frozen
-    for good has no average; what is frozen up to a step has one that stays with it.
+    B. Polyak, A. Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992, but the
+    last steps count most. The ramp over the global step t comes from
+    `tf.train.ExponentialMovingAverage`. After the first step `a` is w. The averages of batch norms
+    are averaged too, because they must fit the averaged weights. If a step does not look up a row
+    of a table, the row's unchanged weights count for it. Variables that are frozen for good have no
+    average; the average of a variable that is frozen up to a step stays the same until then.
 
     Attributes:
-      decay: in [0, 1): the average is over about the last `1 / (1 - decay)` steps.
+      decay: in [0, 1); the average covers about the last `1 / (1 - decay)` steps.
     """
 
     decay: float = 0.999
@@ -64,10 +64,10 @@ class ExponentialAverage:
         """Return the op that averages N variables, which have just been moved.
 
         Args:
-          before: what `rows_before` gave before they moved; sparse where rows were looked up.
-          variables: that are trained.
+          before: the result of `rows_before` before the move; sparse for looked-up rows.
+          variables: the trained variables.
           step: the global step, before it is counted.
-          moves: True if this step has moved the variables; the averages stay if it has not.
+          moves: True if this step has moved the variables; otherwise the averages stay.
         """
         own = {patterns.variable_name(variable) for variable in variables}
         others = [v for v in tf1.global_variables() if patterns.matches(_OF_NORMALISATIONS, v)]
@@ -76,21 +76,21 @@ class ExponentialAverage:
         pairs = list(zip(before, variables, strict=True))
         tables = {patterns.shard_name(v) for g, v in pairs if isinstance(g, tf.IndexedSlices)}
         _require_not_behind(tables)
-        # An optimizer asks for a gradient of each variable; the value of a dense one is not read.
+        # An optimizer needs a gradient for each variable; the value of a dense one is not read.
         pairs += [(tf.zeros([]), v) for v in others]
-        # Averages start with the first step, from the initial weights if it is skipped.
+        # Averages start with the first step; if it is skipped, from the initial weights.
         when = True if moves is True else moves | (step < 1)
         averaging = _Averaging(self.decay, tf.cast(step, tf.float32), tables)
         return reduced.apply_reduced(averaging, pairs, when)
 
 
 def read_average(variable: tf.Variable) -> tf.Tensor:
-    """Return the average of a variable as the step before left it; in step 0 its value.
+    """Return a variable's average after the previous step; in step 0 its value.
 
-    Whoever reads it in a training step has to require `Update.average`, which keeps it.
+    A training step that calls it has to require `Update.average`, which updates the average.
     """
     name = patterns.variable_name(variable)
-    # Named as the slot that it is, wherever it is read first.
+    # Use the slot's name, even if it is read before the slot is created.
     scope = tf1.VariableScope(reuse=tf1.AUTO_REUSE, name="")
     with tf1.variable_scope(scope, auxiliary_name_scope=False), tf1.name_scope(None):
         kept = tf1.get_variable(
@@ -110,14 +110,14 @@ def _averages_read() -> dict[str, tf.Variable]:
 
 
 def _require_kept(averaged: Collection[str]) -> None:
-    """Fail if an average is read that no step keeps."""
+    """Fail if code reads an average that no step updates."""
     left = [name for name in _averages_read() if name not in averaged]
     rule = "be of a variable that some loss depends on"
     checks.require(not left, "an average that is read", rule, left[:3])
 
 
 def _require_not_behind(tables: Collection[str]) -> None:
-    """Fail if the average of a table is read, whose rows are brought up to date one by one."""
+    """Fail if code reads the average of a table: its rows are brought up to date one by one."""
     behind = [name for name in _averages_read() if name in tables]
     checks.require(not behind, "an average that is read", "not be of a table", behind[:3])
 
@@ -127,11 +127,11 @@ def rows_before(
     variables: Sequence[tf.Variable],
     moves_all_rows: Sequence[bool],
 ) -> list[types.Gradient]:
-    """Return the rows of N variables that are about to move, as they are before.
+    """Return the rows of N variables that are about to move, with their current values.
 
-    The N gradients tell the rows of a table; where its optimizer moves rows without a gradient,
-    too, these are all rows. What has a dense gradient needs no values: of it all moves at every
-    step.
+    The N gradients name the rows of a table. If its optimizer also moves rows without a gradient,
+    all rows are returned. A variable with a dense gradient moves as a whole in every step, and
+    needs no values.
     """
 
     def rows(gradient: types.Gradient, variable: tf.Variable, is_all: bool) -> types.Gradient:
@@ -145,11 +145,11 @@ def rows_before(
 
 
 class _Averaging(tf.compat.v1.train.Optimizer):
-    """Leaves the variables alone and moves their averages; a gradient holds rows as they were."""
+    """Keeps the variables and moves their averages; a gradient holds the rows before the move."""
 
     def __init__(self, decay: float, step: tf.Tensor, tables: Collection[str]):
         super().__init__(use_locking=False, name=_AVERAGE)
-        # A decay of 0 at the first step makes the average the weights, whatever was in the slot.
+        # A decay of 0 in the first step sets the average to the weights, whatever it was before.
         self._decay = tf.minimum(decay, tf.where(step < 1, 0.0, (1 + step) / (10 + step)))
         self._log = tf.math.log(tf.maximum(tf.cast(self._decay, tf.float64), _LEAST_DECAY))
         self._tables = tables
@@ -174,7 +174,7 @@ class _Averaging(tf.compat.v1.train.Optimizer):
             self._so_far = self._total().read_value()
 
     def _total(self) -> tf.Variable:
-        with tf.init_scope():  # The graph that holds it, also from within a loop or a branch.
+        with tf.init_scope():  # The graph of the variable, even inside a loop or a branch.
             graph = tf1.get_default_graph()
         return self._get_non_slot_variable(_DECAY, graph)
 
@@ -187,14 +187,14 @@ class _Averaging(tf.compat.v1.train.Optimizer):
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
     ) -> Any:
-        # Each row comes once; values of several are not to be added.
+        # Each row comes once; values of equal rows must not be added.
         average, reached = self.get_slot(handle, _AVERAGE), self.get_slot(handle, _DECAY)
         missed = tf.exp(self._so_far - tf.gather(reached, indices))
         missed = tf.reshape(missed, [-1] + [1] * (grad.shape.rank - 1))
         old = grad + tf.cast(missed, grad.dtype) * (tf.gather(average, indices) - grad)
         weights = tf.gather(handle, indices)
         new = weights + tf.cast(self._decay, grad.dtype) * (old - weights)
-        with tf.control_dependencies([new]):  # Or it may be written before it is read.
+        with tf.control_dependencies([new]):  # Otherwise it could be written before it is read.
             now = tf.fill(tf.shape(indices), self._so_far + self._log)
         return tf.group(
             average.scatter_update(tf.IndexedSlices(new, indices)),
@@ -204,30 +204,30 @@ class _Averaging(tf.compat.v1.train.Optimizer):
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Any:
         if not self._tables:
             return super()._finish(update_ops, name_scope)
-        # The product up to now moves on after all rows have been brought up to it.
+        # The total product changes only after all rows were brought up to date with it.
         with tf.control_dependencies(update_ops):
             return tf.group(self._total().assign_add(self._log), name=name_scope)
 
 
 def is_state(name: str) -> bool:
-    """Return True if optimizer state of this name belongs to the averages of a run."""
+    """Return True if a name belongs to an average or to a decay."""
     return name.rpartition("/")[2] in (_AVERAGE, _DECAY)
 
 
 def is_decay(name: str) -> bool:
-    """Return True if a variable tells up to when averages are brought; zeros mean up to now."""
+    """Return True if a variable holds decays, which date averages; zeros mean up to now."""
     return name.rpartition("/")[2] == _DECAY
 
 
 def is_total(variable: tf.Variable) -> bool:
-    """Return True if a variable is the decay up to now, which those of rows are compared with."""
+    """Return True if a variable is the total decay up to now, to compare rows' decays with."""
     return patterns.variable_name(variable) == _DECAY
 
 
 def name_in(reader: Any, name: str) -> str:
-    """Return where a checkpoint holds the trained value of a variable: its name, or an average's.
+    """Return the name of a variable's trained value in a checkpoint: its average's or its own.
 
-    One of step 0, or of a run without averages, holds none that count.
+    The averages of a checkpoint of step 0 do not count.
     """
     average, step = f"{name}/{_AVERAGE}", tf1.GraphKeys.GLOBAL_STEP
     has_begun = reader.has_tensor(step) and reader.get_tensor(step) > 0
@@ -235,16 +235,16 @@ def name_in(reader: Any, name: str) -> str:
 
 
 def is_behind(reader: Any, name: str) -> bool:
-    """Return True if `value_in` may differ from what a checkpoint holds under a name.
+    """Return True if `value_in` may differ from the value that a checkpoint holds.
 
-    That is an average of a table, to be caught up, or what a mask cuts.
+    The value is then the average of a table that is not up to date, or a mask cuts it.
     """
     is_late = name.endswith(f"/{_AVERAGE}") and reader.has_tensor(_decay_of(name))
     return is_late or reader.has_tensor(_mask_of(name))
 
 
 def value_in(reader: Any, name: str) -> np.ndarray:
-    """Return what counts of a checkpoint: averages of tables as of its step, and cut weights 0."""
+    """Return a checkpoint's value, with averages of tables up to date and with cut weights 0."""
     if is_decay(name):
         return np.full_like(reader.get_tensor(name), reader.get_tensor(_DECAY))
     value = _caught_up(reader, name)
@@ -272,9 +272,9 @@ def _decay_of(average: str) -> str:
 
 
 class Saver(tf.compat.v1.train.Saver):
-    """Restores averages in the place of variables that have one, and zeros where a mask cuts.
+    """Restores averages instead of the variables that have one, and zeros instead of cut weights.
 
-    It saves as any other, and is built for all variables of the graph.
+    It saves like any saver, and is built for all variables of the graph.
     """
 
     def __init__(self):
@@ -303,6 +303,6 @@ class Saver(tf.compat.v1.train.Saver):
         sess.run(self._restored, {self._path: save_path, self._names: names})
         for variable, name in zip(self._variables, names, strict=True):
             if is_behind(reader, name):
-                # The op above wrote values as they lie in the file.
+                # The op above restored the values as the file holds them.
                 value = value_in(reader, name)
                 sess.run(variable.initializer, {variable.initializer.inputs[1]: value})

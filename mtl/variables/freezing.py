@@ -1,9 +1,9 @@
-"""Freezing: variables that training leaves as they are, to the bit, for good or up to a step.
+"""Freezing: variables that training does not change at all, for good or up to a step.
 
 model.MultiTaskModel.freezing = @freezing.Freezing()
 freezing.Freezing.frozen = ["^features/"]                 # patterns, see mtl.variables.patterns
 freezing.Freezing.until = {"^network/trunk/": 500, "^network/tower_": 200}       # top down
-features.Categorical.trainable = False                             # a part by a setting of its own
+features.Categorical.trainable = False                             # freezes one part by a setting
 """
 
 import contextlib
@@ -24,33 +24,34 @@ tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 Mask = Callable[[tf.Tensor, str], tf.Tensor]
-"""The weights of a variable now, and its name -> bool, True where an entry moves."""
+"""(the current weights of a variable, its name) -> bool, True for an entry that moves."""
 
 StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Freezing:
-    """Chooses by pattern what does not move.
+    """Chooses the frozen variables by pattern.
 
-    What is frozen for good is not trainable in the sense of TensorFlow: no gradient is computed for
-    it, balancing and clipping do not see it, it has no optimizer state, and neither weight decay
-    nor a penalty reaches it. What is frozen up to a step has its state from the start, and weight
-    and state are not touched before that step: the optimizer's op is in a branch that is not
-    taken, and its gradient counts as zero for the norm and for clipping. It is computed, though,
-    and balancing sees it; a stage that is long is cheaper as a run of its own.
+    A variable that is frozen for good is not trainable in TensorFlow's sense: it has no gradient
+    and no optimizer state, balancing and clipping do not see it, and weight decay and penalties
+    skip it. A variable that is frozen up to a step has its optimizer state from the start. Before
+    that step weight and state do not change: the optimizer's op is in a branch that is not taken,
+    and its gradient counts as zero for the norm and for clipping. But the gradient is computed, and
+    balancing sees it. Train a long stage as a separate run, which is cheaper.
 
     Attributes:
-      frozen: patterns (see `mtl.variables.patterns`) of what never moves.
-      until: {pattern: the global step from which it moves}, above 0; of several patterns that
-        match the last step counts.
-      entries: {pattern: a part of `mtl.variables.masks`} of what moves of a variable; the first
-        that matches counts. The rest stays as it is, to the bit, under any optimizer with state or
-        decay. The gradient counts as zero there, for norm, clipping and optimizer state. A step
-        costs two passes over the variable, over all rows of a looked-up table as well.
-      batch_norm: what a normalisation whose averages are frozen does in training. "inference"
-        normalises by the averages, which stay. "adapt" normalises by the batch and lets the
-        averages move: what published code often does while it calls its network frozen.
+      frozen: patterns (see `mtl.variables.patterns`) of variables that never move.
+      until: {pattern: the global step from which its variables move}, above 0; if several patterns
+        match, the last step counts.
+      entries: {pattern: a part of `mtl.variables.masks`} that chooses the entries of a variable
+        that move; the first matching pattern counts. The other entries stay exactly the same under
+        any optimizer with state or decay. Their gradient counts as zero for the norm, clipping and
+        the optimizer state. A step costs two passes over the variable, also over all rows of a
+        looked-up table.
+      batch_norm: how a batch norm with frozen averages works in training. "inference" normalises by
+        the averages, which stay. "adapt" normalises by the batch and lets the averages move, as
+        published code often does while it calls its network frozen.
     """
 
     frozen: Sequence[str] = ()
@@ -72,14 +73,14 @@ class Freezing:
         checks.one_of("Freezing.batch_norm", self.batch_norm, ("inference", "adapt"))
 
     def first_step(self, variable: tf.Variable | str) -> float:
-        """Return the step from which a variable moves; infinite where it never does."""
+        """Return the step from which a variable moves; infinite if it never does."""
         if any(patterns.matches(pattern, variable) for pattern in self.frozen):
             return _NEVER
         matching = [pattern for pattern in self.until if patterns.matches(pattern, variable)]
         return max((self.until[pattern] for pattern in matching), default=0)
 
     def wrap_step(self, step_fn: StepFn) -> StepFn:
-        """Return `step_fn` with its variables frozen; also watch `frozen_weights`, if any."""
+        """Return `step_fn` with frozen variables; it also watches `frozen_weights`, if any."""
 
         def frozen_step(features: Any, labels: Any) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
             with _entered(self) as scope:
@@ -97,23 +98,23 @@ def check_trainable(part: Any) -> None:
 
 
 def hold_part(trainable: bool) -> contextlib.AbstractContextManager[bool]:
-    """Freeze for good what is created within it, unless `trainable`."""
+    """Freeze for good the variables that are created inside it, unless `trainable`."""
     return _IS_HELD.set(_IS_HELD.get() or not trainable)
 
 
 def release_part() -> contextlib.AbstractContextManager[bool]:
-    """Train what is created within it, though it is built where `hold_part` freezes."""
+    """Train the variables that are created inside it, even inside `hold_part`."""
     return _IS_HELD.set(False)
 
 
 def first_step(variable: tf.Variable) -> float:
-    """Return the step from which a variable of the step that is being built moves."""
+    """Return the step from which a variable moves, in the step that is being built."""
     scope = _SCOPE.get()
     return scope.first_step(variable) if scope else 0
 
 
 def find_mask(variable: tf.Variable) -> Mask | None:
-    """Return what moves of a variable of the step that is being built; None for all of it."""
+    """Return the mask of a variable's moving entries in the step being built; None for all."""
     scope = _SCOPE.get()
     entries = scope.freezing.entries if scope else {}
     found = next((entries[p] for p in entries if patterns.matches(p, variable)), None)
@@ -122,7 +123,7 @@ def find_mask(variable: tf.Variable) -> Mask | None:
 
 
 def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
-    """Return which entries move of a variable of the step being built; None where all may."""
+    """Return a mask of the entries of a variable that move in this step; None if all may."""
     own = find_mask(variable)
     if own is None:
         return None
@@ -132,14 +133,14 @@ def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
 
 
 def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) -> tf.Tensor:
-    """Return what moves of a shard; the rows of others count as zeros."""
+    """Return the mask of a shard's moving entries; rows of other shards count as zeros."""
     first, last = shard.first, shard.first + weights.shape[0]
     around = [[first, shard.shape[0] - last], *[[0, 0]] * (weights.shape.rank - 1)]
     return tf.broadcast_to(mask(tf.pad(weights, around), name), shard.shape)[first:last]
 
 
 def averages_move(average: tf.Variable) -> bool | tf.Tensor:
-    """Return True if training moves an average; a bool scalar where the step decides."""
+    """Return True if training moves an average; a bool scalar if that depends on the step."""
     scope = _SCOPE.get()
     if scope is None or scope.freezing.batch_norm == "adapt":
         return True
@@ -148,16 +149,16 @@ def averages_move(average: tf.Variable) -> bool | tf.Tensor:
 
 
 def is_reached(step: float) -> bool | tf.Tensor:
-    """Return True if the global step is `step` or later; a bool if it is the same at all steps."""
-    # A bool of Python puts neither an op nor a branch into the graph of most models.
+    """Return True if the global step is `step` or later; a Python bool if it never changes."""
+    # A Python bool adds neither an op nor a branch to the graph of most models.
     if step in (0, _NEVER):
         return step == 0
-    scope = cast(_Scope, _SCOPE.get())  # Only within one is there such a step.
+    scope = cast(_Scope, _SCOPE.get())  # Other steps occur only inside of a scope.
     return scope.step >= int(step)
 
 
 def frozen_names() -> list[str]:
-    """Return what would be trainable in the step being built if it were not frozen for good."""
+    """Return the names of variables that would be trainable if they were not frozen for good."""
     scope = _SCOPE.get()
     if scope is None:
         return []
@@ -166,7 +167,7 @@ def frozen_names() -> list[str]:
 
 @contextlib.contextmanager
 def _entered(freezing: Freezing) -> Iterator["_Scope"]:
-    """Freeze what is created in this context.
+    """Freeze the variables that are created inside it.
 
     Raises:
       UserError: on leaving, if a pattern has matched nothing.
@@ -174,7 +175,7 @@ def _entered(freezing: Freezing) -> Iterator["_Scope"]:
     scope = _Scope(freezing)
     with _SCOPE.set(scope), tf.variable_creator_scope(scope.create):
         yield scope
-    # Only once the step is built all names are known that a pattern may match.
+    # All names that a pattern may match are known only after the step is built.
     for setting in ("frozen", "until", "entries"):
         for pattern in getattr(freezing, setting):
             patterns.select_variables(
@@ -185,15 +186,15 @@ def _entered(freezing: Freezing) -> Iterator["_Scope"]:
 
 
 class _Scope:
-    """What is known of the step that is being built.
+    """Knowledge about the step that is being built.
 
     Attributes:
-      freezing: what is frozen in it.
-      is_first: True if it is the first replica's, which creates the variables for all of them.
-      sizes: {name: number of weights} of what would be trainable.
-      held: the names of what parts created that are not to be trained.
-      averages: the names of the averages of its normalisations.
-      step: the global step, read once: a second read may come after the step has been taken.
+      freezing: the settings.
+      is_first: True for the step of the first replica, which creates all variables.
+      sizes: {name: number of weights} of the variables that are trainable unless frozen.
+      held: the names of variables that parts created with `trainable = False`.
+      averages: the names of the averages of its batch norms.
+      step: the global step, read once: a second read could come after the update.
     """
 
     def __init__(self, freezing: Freezing):
@@ -206,21 +207,21 @@ class _Scope:
             self.step = tf1.train.get_or_create_global_step().read_value()
 
     def first_step(self, variable: tf.Variable | str) -> float:
-        """Return the step from which a variable moves; infinite where it never does."""
+        """Return the step from which a variable moves; infinite if it never does."""
         is_held = patterns.variable_name(variable) in self.held
         return _NEVER if is_held else self.freezing.first_step(variable)
 
     def frozen(self) -> dict[str, float]:
-        """Return {name: the step up to which it is frozen} of what would be trainable."""
+        """Return {name: the step up to which it is frozen} of the frozen variables."""
         steps = {name: self.first_step(name) for name in self.sizes}
         return {name: step for name, step in steps.items() if step}
 
     def create(self, next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-        """Create a variable; what is frozen for good is not trainable."""
+        """Create a variable; it is not trainable if it is frozen for good."""
         scopes = tf1.get_default_graph().get_name_scope()
         name = sharding.table_name(f"{scopes}/{settings['name']}".lstrip("/"))
         if _IS_HELD.get():
-            # Before the return below: `averages_move` asks for averages, which are never trainable.
+            # Before the return below, because `averages_move` asks for averages as well.
             self.held.add(name)
         if settings.get("trainable") is False:
             return next_creator(**settings)
@@ -232,7 +233,7 @@ class _Scope:
         return variable
 
     def in_words(self) -> str:
-        """Tell `Frozen: 3 of 5 variables, 1,200 of 1,300 weights; 2 of them until step 100`."""
+        """Return `Frozen: 3 of 5 variables, 1,200 of 1,300 weights; 2 of them until step 100`."""
         frozen = self.frozen()
         names = stacks.expand_names(list(self.sizes))
         words = f"Frozen: {len(frozen)} of {len(names)} variables, "
@@ -255,7 +256,7 @@ class _Scope:
 
 _NEVER = float("inf")
 _IS_HELD = ambient.Ambient("held", default=False)
-# What the first replica has created in a graph, for the others: {graph: (sizes, held)}.
+# The variables that the first replica created in a graph, for the others: {graph: (sizes, held)}.
 _CREATED: weakref.WeakKeyDictionary[tf.Graph, tuple[dict[str, int], set[str]]] = (
     weakref.WeakKeyDictionary()
 )

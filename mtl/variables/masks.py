@@ -1,4 +1,4 @@
-"""Masks: which entries of a variable move; see `freezing.Freezing.entries`.
+"""Masks choose which entries of a variable move; see `freezing.Freezing.entries`.
 
 freezing.Freezing.entries = {"^head/digit/": @masks.Rows(), "^network/.*/kernel$": @masks.Nonzero()}
 masks.Rows.rows = [3, 7]
@@ -18,7 +18,7 @@ from mtl.files import storage
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nonzero:
-    """What is exactly 0 stays so: a pruned network is trained on, and stays as sparse as it is."""
+    """Entries that are exactly 0 do not move: a pruned network trains on, equally sparse."""
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
         """Return a bool mask of the weights, in a shape that broadcasts to theirs."""
@@ -28,11 +28,11 @@ class Nonzero:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Some rows move, or with another axis some columns: those of new classes or tokens.
+    """Some rows move, or columns along another axis, such as the rows of new classes or tokens.
 
     Attributes:
-      rows: their numbers, from 0.
-      axis: along which they are counted; -1, the last, is that of the classes of a head.
+      rows: the numbers of the rows, from 0.
+      axis: the axis of the rows; -1, the last, holds the classes of a head.
     """
 
     rows: Sequence[int]
@@ -50,7 +50,7 @@ class Rows:
         """Return a bool mask of the weights, in a shape that broadcasts to theirs.
 
         Raises:
-          UserError: if the variable has no such axis or row.
+          UserError: the variable lacks the axis or a row.
         """
         shape = weights.shape
         fits = -shape.rank <= self.axis < shape.rank
@@ -66,10 +66,10 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FromFile:
-    """The mask lies in a file, of zeros and ones, written by `numpy.save`.
+    """A mask of zeros and ones from a file that `numpy.save` wrote.
 
     Attributes:
-      path: of an array whose shape broadcasts to the variable's; not 0 where an entry moves.
+      path: the file; the array's shape broadcasts to the variable's. Entries other than 0 move.
     """
 
     path: str
@@ -92,7 +92,7 @@ class FromFile:
         """Return a bool mask of the weights, in a shape that broadcasts to theirs.
 
         Raises:
-          UserError: if the shapes do not fit.
+          UserError: the shapes do not fit.
         """
         shape = tuple(weights.shape)
         try:

@@ -1,12 +1,12 @@
-"""Variables that lie elsewhere for one more pass, such as after a step that nobody takes.
+"""Runs a forward pass on shifted variables, such as after a step that is not taken.
 
 with moved.move([kernel, table], [change, rows]):        # IndexedSlices change rows of a table
     losses = build_pass()                                # which enters `read_moved`
 
-The variables themselves stay as they are.
+The variables themselves do not change.
 
-Nothing is assigned, so a run that measures trains the same weights to the bit as a run that does
-not. Only the rows of a table that the batch looks up are moved.
+Nothing is assigned: a run that measures such passes trains exactly the same weights as another run.
+Only the rows of a table that the batch looks up are shifted.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ tf1 = tf.compat.v1
 
 
 class _Moved(NamedTuple):
-    """What is added to the variables, by name, and the names of those that were read."""
+    """The changes of variables, by name, and the names of the variables that were read."""
 
     changes: dict[str, tf.Tensor | tf.IndexedSlices]
     read: set[str]
@@ -32,12 +32,12 @@ class _Moved(NamedTuple):
 def move(
     variables: Sequence[tf.Variable], changes: Sequence[tf.Tensor | tf.IndexedSlices]
 ) -> Iterator[None]:
-    """Have passes that are built within it read N variables with N changes added to them.
+    """Have passes that are built inside it read N variables with N changes added to them.
 
-    The rows of IndexedSlices are all different.
+    The rows of IndexedSlices must all be different.
 
     Raises:
-      UserError: a pass did not ask for one of them by `get_variable`, so that it lies where it was.
+      UserError: a pass did not read one of them by `get_variable`, so its change was missed.
     """
     names = map(patterns.variable_name, variables)
     moved = _Moved(dict(zip(names, changes, strict=True)), set())
@@ -49,13 +49,13 @@ def move(
 
 
 class ReadMoved(types.StepExtension):
-    """Has the forward passes of a step read variables where `move` says."""
+    """Has the forward passes of a step read the variables that `move` shifts."""
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
         del model, features, labels
 
     def wrap_forward(self, forward: types.Forward) -> types.Forward:
-        """Return a forward pass within `read_moved`."""
+        """Return a forward pass inside `read_moved`."""
 
         def moved(features: types.Tensors, labels: types.Tensors) -> Any:
             with read_moved():
@@ -65,7 +65,7 @@ class ReadMoved(types.StepExtension):
 
 
 def read_moved() -> contextlib.AbstractContextManager[Any]:
-    """Have a pass read variables where `move` says; gives the scope that the pass is built in."""
+    """Have a pass read the shifted variables; yields the variable scope to build it in."""
     scope = tf1.get_variable_scope()
     if _MOVED.get() is None:
         return contextlib.nullcontext(scope)
@@ -73,7 +73,7 @@ def read_moved() -> contextlib.AbstractContextManager[Any]:
 
 
 def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
-    """Return looked-up rows [..., D] of ids [...] with what is added to their table."""
+    """Return looked-up rows [..., D] of ids [...] plus the changes of their table."""
     moved = _MOVED.get()
     change = _find(moved, table)
     if moved is None or not isinstance(change, tf.IndexedSlices):
@@ -81,7 +81,7 @@ def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
     moved.read.add(patterns.variable_name(table))
     order = tf.argsort(change.indices)
     known, wanted = tf.gather(change.indices, order), tf.reshape(ids, [-1])
-    # An id that no task has a gradient of is beside a known one, or behind the last.
+    # `searchsorted` puts an id without a change beside a known id, or behind the last one.
     places = tf.searchsorted(known, tf.cast(wanted, known.dtype))
     places = tf.minimum(places, tf.size(known) - 1)
     is_known = tf.equal(tf.gather(known, places), tf.cast(wanted, known.dtype))
@@ -93,7 +93,7 @@ def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
 def _read(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
     variable, moved = getter(name, **settings), _MOVED.get()
     change = _find(moved, variable)
-    # Of a table no step reads more than some rows: `add_to_rows` moves those.
+    # A step reads only some rows of a table: `add_to_rows` shifts them.
     if moved is None or change is None or _is_table(change):
         return variable
     moved.read.add(patterns.variable_name(variable))

@@ -1,10 +1,10 @@
-"""Patterns choose variables: one meaning wherever variables are named by scope.
+"""Patterns choose variables by name, with one meaning in all settings.
 
     regularization.Regularization.l2 = {"^network/.*/kernel$": 1e-4}
 
 A pattern is a regular expression that is searched for (`re.search`) in the variable's whole name,
 scopes included and `:0` left out, such as `network/hidden_0/kernel`. So `hidden_0` also matches
-`hidden_01`: write `/hidden_0/`, or anchor with `^` and `$`, where that matters.
+`hidden_01`: write `/hidden_0/`, or anchor with `^` and `$`, if that matters.
 """
 
 import difflib
@@ -37,9 +37,9 @@ _COPY = re.compile(r"(/replica_\d+)?:\d+$")
 
 
 def variable_name(variable: Variable) -> str:
-    """Return the name that patterns are matched against.
+    """Return the name that patterns are matched with.
 
-    It is the same for copies on other replicas, and for the shards of a table that of the table.
+    Copies on other replicas have the same name; shards of a table have the table's name.
     """
     if isinstance(variable, str):
         return variable
@@ -48,7 +48,7 @@ def variable_name(variable: Variable) -> str:
 
 
 def shard_name(variable: tf.Variable) -> str:
-    """Return the name by which a shard is told from others: that of the table, with its number."""
+    """Return the name that distinguishes a shard from others: the table's, with its number."""
     return _COPY.sub("", variable.name)
 
 
@@ -61,7 +61,7 @@ def select_variables(where: str, pattern: str, variables: Sequence[Variable]) ->
     """Return the variables that match.
 
     Raises:
-      UserError: if there are none; names the variables and scopes that look most alike.
+      UserError: none matches; the message names the most similar variables and scopes.
     """
     selected = [variable for variable in variables if matches(pattern, variable)]
     if not selected:
@@ -81,6 +81,6 @@ def _suggestion(pattern: str, variables: Sequence[Variable]) -> str:
 
 
 def _pieces(path: str) -> list[str]:
-    """Return what a pattern may have meant: `a/b/c` -> a, a/b, a/b/c, a, b, c."""
+    """Return the names that a pattern may refer to: `a/b/c` -> a, a/b, a/b/c, a, b, c."""
     parts = path.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)] + parts

@@ -1,4 +1,4 @@
-"""What the rows of variables stand for, tokens or classes, so that values can follow their names.
+"""Names of the rows of variables, tokens or classes: values follow them into other runs.
 
 row_names.save({"head/digit/": types.RowNames(names=("0", "1"), axis=-1)}, model_dir)
 row_names.load(model_dir)                                # also of an exported SavedModel
@@ -16,16 +16,16 @@ from mtl.files import checksums, storage
 
 FILE = "row_names.json"
 _FIX = "Copy it back, or delete row_names.json: rows then keep their places in a warm start."
-# Where vocabularies lie, in a model_dir and in a SavedModel.
+# The folders of vocabularies, in a model_dir and in a SavedModel.
 _FOLDERS = ("statistics", "assets")
-# Where the file above lies in a SavedModel.
+# The folder of FILE in a SavedModel.
 _EXTRA = "assets.extra"
-# Written where it is not as usual.
+# Written only if they differ from the defaults.
 _OF_SMALLER_TABLES = ("first", "last", "are_grouped", "are_a_set")
 
 
 def fit_shape(names: types.RowNames, shape: Sequence[int]) -> bool:
-    """Return True if a variable of this shape may have rows of these names."""
+    """Return True if a variable of this shape may have rows with these names."""
     if not shape:
         return False
     size, count = shape[names.axis], len(read_names(names))
@@ -44,8 +44,8 @@ def read_names(names: types.RowNames) -> list[str]:
 def split_lines(data: bytes) -> list[bytes]:
     r"""Return the lines of a file of names, as TensorFlow's lookup tables read them.
 
-    They end at \n, with or without a \r before it, and nowhere else: `str.splitlines` would cut a
-    name at U+2028, \v and many more, and every name behind it would move by one.
+    They end at \n, with or without a \r before it. `str.splitlines` also cuts at U+2028, \v and
+    many more: it would cut a name, and shift all names behind it by one.
     """
     found = [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return found if found[-1] else found[:-1]
@@ -54,7 +54,7 @@ def split_lines(data: bytes) -> list[bytes]:
 def join(
     named: Mapping[str, types.RowNames], more: Mapping[str, types.RowNames]
 ) -> dict[str, types.RowNames]:
-    """Return {scope: names} of both; of a table in both, names that are a set are joined."""
+    """Return {scope: names} of both; if both name a table by a set, the sets are joined."""
     joined = dict(named)
     for scope, own in more.items():
         before = joined.get(scope, own)
@@ -64,7 +64,7 @@ def join(
 
 
 def save(named: Mapping[str, types.RowNames], model_dir: str) -> None:
-    """Write {scope: names} beside the checkpoints; names in files stay where they are."""
+    """Write {scope: names} beside the checkpoints; names in files stay in their files."""
     entries = {scope: _entry(names) for scope, names in named.items()}
     checksums.write_json(os.path.join(model_dir, FILE), entries)
 
@@ -80,10 +80,10 @@ def _entry(names: types.RowNames) -> dict[str, Any]:
 
 
 def load(directory: str) -> dict[str, types.RowNames]:
-    """Read {scope: names} of a model_dir or SavedModel; leave out names whose file is gone.
+    """Read {scope: names} of a model_dir or SavedModel, except names whose file is gone.
 
     Raises:
-      UserError: a file is not as it was written.
+      UserError: a file is damaged.
     """
     paths = [os.path.join(directory, *folders, FILE) for folders in ((), (_EXTRA,))]
     path = next(filter(tf.io.gfile.exists, paths), None)
@@ -94,7 +94,7 @@ def load(directory: str) -> dict[str, types.RowNames]:
         raise checksums.describe_damage(path, "it holds no names", _FIX)
     try:
         found = {scope: _found(directory, **entry) for scope, entry in entries.items()}
-    except TypeError as error:  # Of an earlier version, whose file has no checksum.
+    except TypeError as error:  # An old file has no checksum, so damage shows only here.
         raise checksums.describe_damage(path, "it holds no names", _FIX) from error
     return {scope: names for scope, names in found.items() if names}
 
@@ -109,7 +109,7 @@ def _found(
     there = list(filter(tf.io.gfile.exists, paths))
     if not there:
         return None
-    # Two vocabularies of one name: the checksum tells which is meant.
+    # If two vocabularies have the same file name, the checksum chooses one.
     path = next((path for path in there if checksums.matches(path, checksum)), None)
     if path is None:
         fix = "Copy it back, or give WarmStart.row_names the names that the rows have there."
@@ -120,21 +120,21 @@ def _found(
 
 
 def seal(model_dir: str) -> None:
-    """Add the checksum to a file of names that an earlier version wrote."""
+    """Add the checksum to a file of names that lacks it."""
     checksums.seal(os.path.join(model_dir, FILE), _FIX)
 
 
 def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.RowNames | None:
-    """Return the names of the innermost scope that holds the variable or is it, if any."""
+    """Return the names of the innermost scope that holds the variable or is it, or None."""
     scopes = [scope for scope in named if f"{variable}/".startswith(scope)]
     return named[max(scopes, key=len)] if scopes else None
 
 
 def match_rows(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int) -> np.ndarray:
-    """Find for each of the new rows the old one of the same name, -1 where there is none.
+    """Return for each new row the old row of the same name, or -1.
 
-    Rows of the unknown go over where there are as many as before: what they stand for hangs on
-    their number, by a hash.
+    Unknown rows are matched only if their number is the same, because a hash that depends on the
+    number spreads unknown values over them.
     """
     places = {name: place for place, name in enumerate(old)}
     found = [places.get(name, -1) for name in new]

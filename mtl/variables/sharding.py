@@ -1,13 +1,13 @@
-"""Embedding tables that are larger than a parameter server's share, cut by rows into shards.
+"""Cuts embedding tables that exceed a parameter server's share by rows into shards.
 
 distribution.Distribution.min_shard_bytes = 1 << 26          # by default
 
 with sharding.Sharding(servers=4, min_bytes=1 << 26).cut_tables():
     table = sharding.create_table("embedding", [10_000_000, 16], initializer)   # 4 shards of 160 MB
 
-A shard is a variable `<table>/part_<n>`, on the next server each. Everything that chooses variables
-by name sees the table's name, and a checkpoint holds the table as one tensor, so that it is read
-with any number of shards, or none.
+A shard is a variable `<table>/part_<n>`; the shards lie on different servers in turn. Code that
+chooses variables by name sees the table's name. A checkpoint holds the table as one tensor: it can
+be restored with any number of shards, or without.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """How tables are cut in the graph that is being built.
+    """How to cut tables in the graph that is being built.
 
     Attributes:
-      servers: over how many a table is spread.
-      min_bytes: that a shard has at least.
+      servers: the number of servers to spread a table over.
+      min_bytes: the least size of a shard.
     """
 
     servers: int
@@ -44,16 +44,16 @@ class Sharding:
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
     def cut_tables(self) -> contextlib.AbstractContextManager["Sharding | None"]:
-        """Cut the tables that are created within it."""
+        """Cut the tables that are created inside it."""
         return _SHARDING.set(self)
 
 
 def create_table(
     name: str, shape: Sequence[int], initializer: Callable[..., tf.Tensor]
 ) -> tf.Variable:
-    """Return a variable, or several that `tf.nn.embedding_lookup` takes for one.
+    """Return a variable, or several shards that `tf.nn.embedding_lookup` reads as one.
 
-    It is of float32, unless `store_tables` says otherwise.
+    It holds float32, unless `store_tables` sets another type.
     """
     sharding, dtype = _SHARDING.get(), _STORAGE.get()
     count = sharding.count_shards(shape, dtype) if sharding else 1
@@ -75,22 +75,22 @@ def is_half(variable: tf.Variable) -> bool:
     """Return True if a variable is a table of 16 bits, or a shard of one."""
     if variable.dtype.base_dtype != tf.bfloat16:
         return False
-    # A network of a user's may have variables of 16 bits, whose gradients have 16 as well.
+    # A user's network may have other variables of 16 bits, whose gradients also have 16 bits.
     return patterns.shard_name(variable) in _HALF.get(graphs.outermost_graph(), ())
 
 
 def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[tf.DType]:
-    """Have tables that are created within it hold numbers of this type."""
+    """Have tables that are created inside it hold numbers of this type."""
     return _STORAGE.set(dtype)
 
 
 def is_table() -> bool:
-    """Return True if a table is being created, of which a step reads no more than some rows."""
+    """Return True while a table is created; a step reads only some rows of a table."""
     return _IS_TABLE.get()
 
 
 def table_name(name: str) -> str:
-    """Return the name of the table that a variable of this name belongs to, while it is created."""
+    """Return the name of the table that a new variable of this name belongs to."""
     return re.sub(r"/part_\d+$", "", name) if _IS_CUTTING.get() else name
 
 

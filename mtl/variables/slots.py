@@ -1,4 +1,4 @@
-"""What training keeps beside a variable: the state of its optimizer, its average.
+"""Variables that training keeps beside another one: its optimizer state and its average.
 
 slots.list_slots(variable)               # variables named "<variable>/<slot>"
 slots.find_first_value(slot)             # 0.1 of an accumulator of Adagrad
@@ -19,10 +19,10 @@ def list_slots(variable: tf.Variable) -> list[tf.Variable]:
 
 
 def find_first_value(variable: tf.Variable) -> float:
-    """Return what all of a slot starts from, such as 0.1 in Adagrad; 0 of all else."""
+    """Return the first value of all entries of a slot, such as 0.1 in Adagrad; otherwise 0."""
     if "/" not in patterns.variable_name(variable) or variable.trainable:
         return 0.0
-    # Copies on replicas start alike.
+    # Copies on replicas have equal first values.
     copy = tf.distribute.get_strategy().experimental_local_results(variable)[0]
     op = copy.initializer.inputs[1].op
     while op.type == "Identity":

@@ -1,14 +1,14 @@
-"""Stacks: one variable of the graph for what many equal tasks have one by one.
+"""Stacks: one variable of the graph holds the variables of many equal tasks.
 
-with stacks.stack_tasks(when=True): ...           # a network and heads may build stacks within it
+with stacks.stack_tasks(when=True): ...           # a network and heads may build stacks inside it
 stacks.create(["head/a", "head/b"], "logits/bias", [2, 1], axis=0, initializer=zeros)
 stacks.list_members(variable)                    # {"head/a/logits/bias": [1], "head/b/...": [1]}
 
-A thousand tasks have thousands of small variables, each with some forty ops of its own to start,
-save, restore and move it. A stack has one set of them. It is called as the first of its members,
-and is saved as all of them (`compat.stack_saver`): checkpoints are the same, and a graph with
-stacks goes on from one without. What chooses variables by name sees the first member only, so that
-`MultiTaskModel.stacks_tasks` allows stacks where nothing does.
+A thousand tasks have thousands of small variables. Each of them has some forty ops to start, save,
+restore and move it. A stack has these ops once. Its name in the graph is its first member's, and it
+is saved as all members (`compat.stack_saver`). So checkpoints are the same, and a graph with stacks
+can continue from one without. Code that chooses variables by name sees only the first member:
+`MultiTaskModel.stacks_tasks` therefore allows stacks only without such code.
 """
 
 import contextlib
@@ -26,26 +26,26 @@ from mtl.variables import patterns
 tf1 = tf.compat.v1
 
 FROM = 64
-"""From so many equal tasks on they are stacked; fewer are built as fast one by one."""
+"""The number of equal tasks from which they are stacked; fewer build as fast one by one."""
 
 Seed = tuple[int | None, int | None]
-"""The two seeds of a random op, None without a seed of the graph."""
+"""The two seeds of a random op; None if the graph has no seed."""
 
 
 class Stack(NamedTuple):
-    """What a stack holds: the names of its members, and the axis along which they lie."""
+    """The names of a stack's members, and the axis along which they lie."""
 
     names: tuple[str, ...]
     axis: int
 
 
 def stack_tasks(when: bool) -> contextlib.AbstractContextManager[bool]:
-    """Let parts build equal tasks as stacks within it."""
+    """Let parts build equal tasks as stacks inside it."""
     return _MAY_STACK.set(when)
 
 
 def are_stacked(count: int) -> bool:
-    """Return True if so many equal tasks are to be built as stacks."""
+    """Return True if `count` equal tasks should be built as stacks."""
     return _MAY_STACK.get() and count >= FROM
 
 
@@ -56,14 +56,14 @@ def create(
     axis: int,
     initializer: Callable[..., tf.Tensor],
 ) -> tf.Variable:
-    """Create a stack of float32 for the variables `<scope>/<name>` of so many scopes.
+    """Create a float32 stack of the variables `<scope>/<name>` of T scopes.
 
     Args:
-      scopes: T, within the variable scope that is open.
-      name: of each variable in its scope.
-      shape: of the stack; T along the axis.
-      axis: where the members lie.
-      initializer: of the stack.
+      scopes: T names, relative to the open variable scope.
+      name: the name of each variable in its scope.
+      shape: the shape of the stack; T along the axis.
+      axis: the axis along which the members lie.
+      initializer: initialises the stack.
     """
     around = tf1.get_variable_scope().name
     names = tuple("/".join(filter(None, (around, scope, name))) for scope in scopes)
@@ -74,9 +74,9 @@ def create(
 
 
 def find_stack(variable: tf.Variable | str) -> Stack | None:
-    """Return what a variable of this graph, or of this name, holds if it is a stack, or its state.
+    """Return the members of a stack, or of its optimizer state; None for other variables.
 
-    None for all others.
+    `variable` is a variable of this graph, or its name.
     """
     name = variable if isinstance(variable, str) else patterns.shard_name(variable)
     made = _STACKS.get(graphs.outermost_graph(), {})
@@ -90,7 +90,7 @@ def find_stack(variable: tf.Variable | str) -> Stack | None:
 
 
 def list_members(variable: tf.Variable) -> dict[str, list[int]]:
-    """Return {name: shape} of what a variable is saved as, itself if it is no stack."""
+    """Return {name: shape} of the variables in a stack; a variable that is not one gives itself."""
     shape, stack = shards.whole_shape(variable), find_stack(variable)
     if stack is None:
         return {patterns.variable_name(variable): shape}
@@ -99,15 +99,15 @@ def list_members(variable: tf.Variable) -> dict[str, list[int]]:
 
 
 def expand_names(names: Sequence[str]) -> list[str]:
-    """Return the names with those of all members in the place of a stack's."""
+    """Return the names, with a stack's name replaced by the names of its members."""
     found = [(name, find_stack(name)) for name in names]
     return [own for name, stack in found for own in (stack.names if stack else [name])]
 
 
 def add_saver() -> tf.compat.v1.train.Saver | None:
-    """Give a graph that has stacks what saves and restores their members, and return it.
+    """Add a saver of the members to a graph that has stacks, and return it; else None.
 
-    It is not built yet. Without stacks it is None.
+    The saver is not built yet.
     """
     if not _STACKS.get(tf1.get_default_graph()):
         return None
@@ -116,16 +116,16 @@ def add_saver() -> tf.compat.v1.train.Saver | None:
 
 
 def draw_seeds(count: int) -> list[Seed]:
-    """Draw the seeds that so many random ops, created one by one, would have."""
-    with tf.init_scope():  # The graph in which variables get their first values.
+    """Draw the seeds that `count` random ops, created one by one, would have."""
+    with tf.init_scope():  # The graph that initialises variables.
         return [tf1.get_seed(None) for _ in range(count)]
 
 
 def start_uniform(seeds: Sequence[Seed], axis: int) -> Callable[..., tf.Tensor]:
-    """Return an initialiser of a stack of kernels, each Glorot-uniform by a seed of its own.
+    """Return an initialiser of a stack of kernels, each Glorot-uniform by a separate seed.
 
-    Every kernel starts with the bits that it has when its layer is built by itself: the numbers of
-    TensorFlow's random ops are those of Philox with the first seed as key, from the second on.
+    Every kernel starts with exactly the values of a layer that is built alone. TensorFlow's random
+    ops give the numbers of Philox with the first seed as key, starting at the second seed.
     """
 
     def initialize(shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:

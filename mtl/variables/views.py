@@ -1,11 +1,11 @@
-"""What a network reads in the place of its variables, in one order for everything that has a say.
+"""Views change the values that a network reads from its variables, in one fixed order.
 
 with views.enter(views.Stage.PRUNED, mask):      # `mask` is a custom getter of `get_variable`
-    towers = network(inputs)                     # whatever it asks for comes masked
+    towers = network(inputs)                     # all variables that it reads are masked
 
-Several views of one variable are taken in the order of their stages, wherever each was entered: a
-teacher that reads averages gets the masked average, and quantisation gets what masks have left. A
-view hides the variable itself, so that views that have to know it come first.
+Several views of a variable apply in the order of their stages, whichever was entered first: a
+teacher that reads averages gets the masked average, and quantisation gets masked weights. A view
+hides the variable itself, so views that need the variable come first.
 """
 
 import contextlib
@@ -21,58 +21,58 @@ from mtl import ambient
 tf1 = tf.compat.v1
 
 View = Callable[..., Any]
-"""(getter, name, **settings of `get_variable`) -> what is read; `getter` has all earlier stages."""
+"""(getter, name, **settings of `get_variable`) -> a value; `getter` applies earlier stages."""
 
 
 class Stage(enum.IntEnum):
-    """What a view does, in the order in which views are taken."""
+    """What a view does to a variable, in the order of application."""
 
     REPLACED = enum.auto()
-    """Another value stands for the variable, such as its average."""
+    """Replaces it by another value, such as its average."""
     MOVED = enum.auto()
-    """The variable lies elsewhere for one pass."""
+    """Shifts it for one pass."""
     PRUNED = enum.auto()
-    """Some of its entries are cut."""
+    """Cuts some of its entries."""
     SHARED_OUT = enum.auto()
-    """A task has some of its entries."""
+    """Gives a task some of its entries."""
     QUANTIZED = enum.auto()
-    """It has few values."""
+    """Rounds it to few values."""
     SELECTED = enum.auto()
-    """A task chooses some of those values."""
+    """Gives a task some of those values."""
     CAST = enum.auto()
-    """It is of the numbers that the network computes in."""
+    """Converts it to the numbers that the network computes with."""
 
 
 @contextlib.contextmanager
 def enter(stage: Stage, view: View) -> Iterator[Any]:
-    """Have `get_variable` within it give what a view makes of a variable.
+    """Have `get_variable` inside it return the view of a variable.
 
     Yields:
-      The variable scope that is open within it.
+      The variable scope that is open inside it.
     """
     here = tf1.get_variable_scope()
     with (
         _VIEWS.set((*_VIEWS.get(), (stage, view))),
-        # Keras names its weights by name scopes: none is to be entered anew.
+        # Keras names its weights by name scopes, so a new name scope would rename them.
         tf1.variable_scope(here, custom_getter=_read, auxiliary_name_scope=False) as scope,
     ):
         yield scope
 
 
 def read_as(variable: tf.Variable, name: str, **settings: Any) -> Any:
-    """Return what the scope that is open reads for a variable that was created without it.
+    """Return the views of a variable that was created outside of the open scope.
 
     Args:
-      variable: such as a weight of Keras.
-      name: by which views know it.
-      **settings: of `get_variable`, which views may look at.
+      variable: for example a weight of Keras.
+      name: the name that views see.
+      **settings: of `get_variable`, which views may read.
     """
     getter = tf1.get_variable_scope().custom_getter
     if getter is None:
         return variable
 
     def get(asked: str, **own: Any) -> Any:
-        # What views create beside the variable, such as its mask, has a name of its own.
+        # Variables that views create beside it, such as a mask, have other names.
         return variable if asked == name else _create(asked, **own)
 
     return getter(get, name, **settings)
@@ -87,7 +87,7 @@ def _create(name: str, **settings: Any) -> Any:
 def _read(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
     for _, view in sorted(_VIEWS.get(), key=lambda entered: entered[0]):
         getter = functools.partial(view, getter)
-    # Each `enter` has put this function around the getter once more: one of them does all.
+    # Each `enter` wraps the getter in this function once more, but one call applies all views.
     with _VIEWS.set(()):
         return getter(name, **settings)
 

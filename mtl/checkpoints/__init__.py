@@ -1,4 +1,4 @@
-"""What a run keeps: checkpoints, the best of them, the state of the input, one lock.
+"""The files of a run: checkpoints, the best of them, the state of the input, one lock.
 
 from mtl import checkpoints
 checkpoints.Best.metric = "digit/accuracy"

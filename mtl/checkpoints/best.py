@@ -1,10 +1,10 @@
-"""Which evaluated checkpoint is the best, and how long to wait for a better one.
+"""Chooses the best evaluated checkpoint, and decides how long to wait for a better one.
 
 from mtl import checkpoints
 checkpoints.Best.metric = "digit/accuracy"
 checkpoints.Best.patience = 5
 
-Which direction is better is known of every metric that a head declares in `directions`.
+Heads declare in `directions` which direction of their metrics is better.
 """
 
 import dataclasses
@@ -26,14 +26,15 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Best:
-    """Which checkpoint is the best, and when to stop looking for a better one.
+    """Chooses the best checkpoint by a metric, and when to stop looking for a better one.
 
     Attributes:
-      metric: an evaluation metric, such as "digit/accuracy", or one of several tasks, such as
-        "mean_gain" of `MultiTaskModel.combined_metrics`. "average_loss", the sum over the tasks
-        of theirs, counts every row alike; "loss" is Estimator's mean over batches.
-      higher_is_better: of the metric; None where it is known, as of losses and all metrics that the
-        head declares in `directions`. A mean, say, has no direction unless it is set here.
+      metric: an evaluation metric, such as "digit/accuracy", or a metric of several tasks, such as
+        "mean_gain" of `MultiTaskModel.combined_metrics`. "average_loss", the sum of the tasks'
+        average losses, counts every row alike; "loss" is Estimator's mean over batches.
+      higher_is_better: True if higher values are better. None if this is known, as for losses and
+        all metrics that the head declares in `directions`. A mean, for example, has no known
+        direction, and needs the setting.
       patience: stop after so many evaluations in a row without a better one; None never stops.
     """
 
@@ -50,7 +51,7 @@ class Best:
             checks.whole("Best.patience", self.patience, 1)
 
     def with_direction(self, known: bool | None) -> "Best":
-        """Return the same with the direction of its metric; `known` is None if no head declares it.
+        """Return a copy with the direction of its metric; `known` is None if no head declares it.
 
         Raises:
           UserError: the setting contradicts it.
@@ -63,7 +64,7 @@ class Best:
         return dataclasses.replace(self, higher_is_better=known)
 
     def require_direction(self) -> None:
-        """Fail where neither a head nor the setting tells which values are better."""
+        """Fail if neither a head nor the setting says which values are better."""
         rule = f"be True or False for {self.metric!r}, whose direction its head does not declare"
         checks.require(self.higher_is_better is not None, "Best.higher_is_better", rule, None)
 
@@ -78,20 +79,20 @@ class BestKeeper:
     """Keeps the best checkpoint in `<model_dir>/best`; the record outlives restarts.
 
     `<model_dir>/best/best.json` holds {metric, higher_is_better, last_step, evaluations_since,
-    steps_since}, the number and the steps of the evaluations that were no better than the best,
-    `measured_on`, a description of the rows and the settings that all these values belong to, and
-    {value, step, checkpoint} of the best once there is one.
+    steps_since}; the last two are the number and the steps of the evaluations since the best.
+    `measured_on` describes the rows and the settings of all these values. {value, step, checkpoint}
+    belong to the best, if there is one.
     """
 
     def __init__(self, best: Best, model_dir: str, from_step: int = 0):
-        """Keep the best of the evaluations from a step on; earlier ones are no candidates."""
+        """Keep the best of the evaluations from a step on; earlier ones do not count."""
         self._best, self._dir = best, os.path.join(model_dir, "best")
         self._from_step = from_step
         self._path = os.path.join(self._dir, "best.json")
         self._goal = {"metric": best.metric, "higher_is_better": bool(best.higher_is_better)}
 
     def read(self) -> dict[str, Any]:
-        """Return the record, or {} before the first evaluation or after the goal was changed."""
+        """Return the record; {} before the first evaluation, or if the goal has changed."""
         if not tf.io.gfile.exists(self._path):
             return {}
         record = checksums.read_json(
@@ -100,11 +101,11 @@ class BestKeeper:
         return record if self._goal.items() <= record.items() else {}
 
     def rewind(self, step: int) -> None:
-        """Forget the evaluations of later steps, which a run that goes on from here does not know.
+        """Forget evaluations of later steps, which a run that continues from `step` does not know.
 
-        They are of another training, or are trained once more. A best among them is the best no
-        longer: the next one to be evaluated takes its place, and exactly trained again it comes
-        back. A record of an older version does not tell the steps: patience begins anew.
+        They belong to another training, or are trained once more. If the best is among them, the
+        next evaluated checkpoint replaces it; an exact repetition brings it back. Records of old
+        versions lack the steps: patience then begins anew.
         """
         record = self.read()
         if record.get("last_step", 0) <= step:
@@ -113,7 +114,7 @@ class BestKeeper:
         best_step = record.get("step", 0)
         last_step = max([best_step, *steps])
         if best_step > step or not last_step:
-            # Nothing names the weights any more; they go when the next best comes.
+            # The weights stay without a record until the next best replaces them.
             for name in ("best.json", "checkpoint"):
                 if tf.io.gfile.exists(os.path.join(self._dir, name)):
                     tf.io.gfile.remove(os.path.join(self._dir, name))
@@ -123,18 +124,18 @@ class BestKeeper:
 
     @property
     def checkpoint(self) -> str | None:
-        """The path of the best checkpoint, None before the first."""
+        """The path of the best checkpoint; None before the first."""
         name = self.read().get("checkpoint")
         return None if name is None else os.path.join(self._dir, name)
 
     def renew(self, measured_on: Mapping[str, Any], value: float | None, is_other: bool) -> None:
-        """Take over the value of the best checkpoint, measured on other rows or settings.
+        """Set the value of the best checkpoint, after a measurement on other rows or settings.
 
         Args:
-          measured_on: what describes them.
+          measured_on: describes the rows and settings.
           value: the new value; None if there is no best checkpoint.
-          is_other: True if it cannot be compared with those before. Patience then begins anew, and
-            checkpoints after the best may be evaluated once more.
+          is_other: True if the value cannot be compared with earlier ones. Patience then begins
+            anew, and checkpoints after the best may be evaluated once more.
         """
         record = {**self.read(), "measured_on": dict(measured_on)}
         if value is not None:
@@ -149,18 +150,18 @@ class BestKeeper:
 
     @property
     def last_step(self) -> int:
-        """The step of the last evaluation, 0 before the first."""
+        """The step of the last evaluation; 0 before the first."""
         return self.read().get("last_step", 0)
 
     def should_stop(self) -> bool:
-        """Return True if `patience` evaluations in a row were no better."""
+        """Return True if the last `patience` evaluations in a row were not better."""
         patience = self._best.patience
         return patience is not None and self.read().get("evaluations_since", 0) >= patience
 
     def is_best(self, metrics: Mapping[str, Any]) -> bool:
-        """Return True if an evaluation is new, and better than all before; with a NaN it never is.
+        """Return True if an evaluation is new, and better than all earlier ones.
 
-        Not even by a metric that knows nothing of the predictions that are NaN.
+        It is never better with NaN among the predictions, even if the metric ignores them.
         """
         step = int(metrics["global_step"])
         is_new = step > self.last_step and step >= self._from_step
@@ -179,7 +180,7 @@ class BestKeeper:
         metrics: Mapping[str, Any],
         measured_on: Mapping[str, Any] = types.MappingProxyType({}),
     ) -> None:
-        """Take in an evaluation, and its checkpoint if that is the best."""
+        """Record an evaluation, and keep its checkpoint if it is the best."""
         record, step = self.read(), int(metrics["global_step"])
         if step <= self.last_step:
             return
@@ -209,22 +210,22 @@ class BestKeeper:
             kept = os.path.join(self._dir, os.path.basename(file))
             tf.io.gfile.copy(file, kept, overwrite=True)
             storage.sync([kept])
-        # What latest_checkpoint reads. TensorFlow would write the whole path where it is absolute.
+        # `latest_checkpoint` reads this file. TensorFlow would write absolute paths in full.
         atomic.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
         for path in older:
-            # One that is read is removed when the next best comes.
+            # A checkpoint that is being read is removed when the next best comes.
             if os.path.basename(path) != name:
                 run_directory.remove_checkpoint(path)
         return name
 
 
 class BestExporter(compat.estimator.Exporter):
-    """Keeps the best checkpoint and exports it, once, as `<model_dir>/export/best/<version>`.
+    """Keeps the best checkpoint, and exports it once, as `<model_dir>/export/best/<version>`.
 
     Args:
       keeper: the record of the best.
       export: writes an export.
-      measured_on: describes what the evaluation was measured on.
+      measured_on: describes the rows and settings of the evaluation.
     """
 
     def __init__(
@@ -243,6 +244,6 @@ class BestExporter(compat.estimator.Exporter):
         exported = None
         if self._keeper.is_best(eval_result):
             exported = self._export(estimator, export_path, checkpoint_path)
-        # Last, so that a run that is killed before it exports the best once more.
+        # Record it last: if the run is killed before, it exports the best once more.
         self._keeper.update(checkpoint_path, eval_result, self._measured_on())
         return exported

@@ -1,4 +1,4 @@
-"""The settings of an experiment as a flat list, and how those of several runs differ.
+"""The settings of an experiment as a flat list, and the differences between several runs.
 
 for setting in flat_settings.flatten(experiment):
     setting.part, setting.kind, setting.name, setting.value, setting.default
@@ -18,7 +18,7 @@ _LONGEST = 160
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # The value of a setting whose part a run lacks.
 ABSENT = "(none)"
-# Of runs that are the same but for the chance in them.
+# Runs that differ only in this setting are repetitions.
 SEED = "run.seed"
 
 
@@ -26,13 +26,13 @@ class Setting(NamedTuple):
     """One setting of a part.
 
     Attributes:
-      part: where the part stands, such as "model.network.trunk" or "model.heads[digit]".
+      part: the place of the part, such as "model.network.trunk" or "model.heads[digit]".
       kind: the class of the part.
-      name: of the setting.
-      value: as Python writes it, all of it.
-      default: the same of what holds where it is not set; None where it has to be.
-      meaning: one text for all ways to write the value, by which it is compared.
-      default_meaning: the same of the default.
+      name: the name of the setting.
+      value: the value as Python writes it, in full.
+      default: the default in the same form; None if the setting is required.
+      meaning: a text that is equal for all ways to write the value; values are compared by it.
+      default_meaning: the meaning of the default.
     """
 
     part: str
@@ -45,7 +45,7 @@ class Setting(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """True if nobody had to set it."""
+        """True if the value means the same as the default."""
         return self.meaning == self.default_meaning
 
     @property
@@ -55,7 +55,7 @@ class Setting(NamedTuple):
 
 
 def flatten(part: Any, path: str = "") -> Iterator[Setting]:
-    """Yield every setting of a part, and of the parts within it."""
+    """Yield every setting of a part, and of the parts inside it."""
     for field in dataclasses.fields(part):
         if not field.init:
             continue
@@ -79,8 +79,8 @@ def flatten(part: Any, path: str = "") -> Iterator[Setting]:
 def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Return {setting: {run: value}} of the settings in which the runs differ.
 
-    Of a part that some runs lack only those are told that are not at their defaults. Values that
-    differ are written in ways that differ, and in full: `cut_apart` shortens them.
+    If some runs lack a part, only its settings with other values than their defaults are returned.
+    Different values get different texts, in full: `cut_apart` shortens them.
     """
     known = {run: {s.path: s for s in flatten(part)} for run, part in experiments.items()}
     rows = {}
@@ -92,17 +92,16 @@ def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def _is_told(found: Mapping[str, Setting], num_runs: int) -> bool:
-    """Return True if runs differ in a setting; some may lack its part."""
+    """Return True if runs differ in a setting; some runs may lack its part."""
     if len(found) < num_runs:
         return not all(one.is_default for one in found.values())
     return len({one.meaning for one in found.values()}) > 1
 
 
 def _write_apart(found: Mapping[str, Setting], runs: Sequence[str]) -> dict[str, str]:
-    """Return the values as they are first written, or the meanings where that shows no more.
+    """Return the values as they are written first, or their meanings if these texts are equal.
 
-    What is written in two ways but means the same is one value; of a long array `repr` shows the
-    ends alone.
+    Two texts with the same meaning are one value. `repr` shows only the ends of a long array.
     """
     meanings = {run: found[run].meaning if run in found else None for run in runs}
     first: dict[str | None, str] = {None: ABSENT}
@@ -114,7 +113,7 @@ def _write_apart(found: Mapping[str, Setting], runs: Sequence[str]) -> dict[str,
 
 
 def cut(text: str, most: int = _LONGEST) -> str:
-    """Return a value in so many letters: where it is longer, its start and its end."""
+    """Return a value in at most `most` characters: its start and its end if it is longer."""
     if len(text) <= most:
         return text
     end = most // 6
@@ -122,7 +121,7 @@ def cut(text: str, most: int = _LONGEST) -> str:
 
 
 def cut_apart(values: Mapping[str, str], most: int = _LONGEST) -> dict[str, str]:
-    """Return {run: value} cut, with a checksum where values that differ would look the same."""
+    """Return {run: cut value}, with a checksum if different values would look the same."""
     cuts = {text: cut(text, most) for text in values.values()}
     shown = list(cuts.values())
     return {
@@ -136,7 +135,7 @@ def _mark(text: str, most: int) -> str:
 
 
 def group_by_seed(experiments: Mapping[str, Any]) -> list[list[str]]:
-    """Return the names of the runs, those together that differ by `Run.seed` alone."""
+    """Return groups of the names of runs that differ only in `Run.seed`."""
     groups: dict[tuple, list[str]] = {}
     for run, part in experiments.items():
         key = tuple((s.path, s.meaning) for s in flatten(part) if s.path != SEED)
@@ -145,7 +144,7 @@ def group_by_seed(experiments: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the parts that a value is or holds, each with where it stands."""
+    """Yield the parts that a value is or holds, each with its place."""
     if checks.is_part(value):
         yield path, value
     elif isinstance(value, list | tuple):
@@ -157,14 +156,14 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _default(field: Any) -> Any:
-    """Return what holds where a field is not set; MISSING where it has to be."""
+    """Return the default of a field; MISSING if the field is required."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
 
 
 class _Kind:
-    """Stands for a part: its settings follow on their own."""
+    """Stands for a part, whose settings are listed separately."""
 
     def __init__(self, part: Any):
         self._text = f"{type(part).__name__}()"
@@ -174,7 +173,7 @@ class _Kind:
 
 
 def _hollow(value: Any) -> Any:
-    """Return a value with the class alone of each part in it."""
+    """Return a value with each part in it replaced by its class."""
     if checks.is_part(value):
         return _Kind(value)
     if isinstance(value, list | tuple) and any(map(checks.is_part, value)):

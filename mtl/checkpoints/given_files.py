@@ -1,10 +1,10 @@
-"""Files that a user gives and a run hangs on, such as a vocabulary: they must stay as they were.
+"""Files that a user gives and a run depends on, such as a vocabulary: they must not change.
 
 given_files.keep_checksums({"features/categorical_job": "words.txt"}, "runs/a", is_new=True)
 given_files.check_unchanged({"features/categorical_job": "words.txt"}, "runs/a")
 
-Their checksums lie in `<model_dir>/given_files.json`, by what they are for: a file may move, not
-change. What a run of an earlier version did not record is recorded when its training goes on.
+Their checksums lie in `<model_dir>/given_files.json`, by purpose: a file may move, but not change.
+Runs of old versions lack checksums; these are recorded when the training continues.
 """
 
 import os
@@ -20,7 +20,7 @@ _FIX = "Copy it back, or delete it if the files it tells of have not changed."
 
 
 def keep_checksums(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
-    """Record the checksums of {what it is for: path}, of a run that goes on after a check."""
+    """Record the checksums of {purpose: path}; the files of a continued run are checked first."""
     recorded = {} if is_new else check_unchanged(files, model_dir)
     there = {what: path for what, path in files.items() if tf.io.gfile.exists(path)}
     found = {**recorded, **{what: checksums.of_file(path) for what, path in there.items()}}
@@ -32,15 +32,15 @@ def keep_checksums(files: Mapping[str, str], model_dir: str, is_new: bool) -> No
 
 
 def check_unchanged(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
-    """Fail if a file is not as when the run started; return {what it is for: its checksum then}.
+    """Fail if a file has changed since the run started; return {purpose: its checksum then}.
 
     Raises:
-      UserError: in one line, which file and what to do.
+      UserError: names the file and says what to do, in one line.
     """
     record = os.path.join(model_dir, FILE)
     recorded = checksums.read_json(record, _FIX) if tf.io.gfile.exists(record) else {}
     for what, path in files.items():
-        # Whoever reads it says best that it is gone.
+        # The code that reads a missing file reports it best.
         same = not tf.io.gfile.exists(path) or checksums.matches(path, recorded.get(what))
         rule = f"be as when the run in {model_dir} was started"
         fix = "It has changed: put the old file back, or start again in another --model_dir."

@@ -1,9 +1,9 @@
-"""Where the input of a run stands, saved with every checkpoint: the next example, what is shuffled.
+"""The state of a run's input, saved with every checkpoint: the next example, and shuffled ones.
 
 state = input_state.InputState(model_dir, settings=pipeline)
 state.watch(iterator)                      # while the graph is built
 state.save(session, step=500)              # <model_dir>/input/0of1-<settings>-500
-state.restore(session, step=500)           # False where nothing was saved for this step
+state.restore(session, step=500)           # False if nothing was saved for this step
 """
 
 import contextlib
@@ -25,26 +25,26 @@ _log = logging.getLogger(__name__)
 _FOLDER = "input"
 _CHECKSUMS = ".checksums"
 _PACKED = ".zlib"
-# The fastest: a quarter of a second for 24 MB of lines of text, which it cuts to a seventh.
+# The fastest level: it cuts 24 MB of lines of text to a seventh in a quarter of a second.
 _LEVEL = 1
 _CHUNK = 1 << 20
-# Of the size of its first chunk, above which data is left as it is.
+# Data is compressed only if its first chunk shrinks to this share or less.
 _WORTH = 0.8
 _FIX = "Copy it back, or delete the files of this step: the order of the data then starts anew."
 
 
 def _files(path: str) -> list[str]:
-    """Return what TensorFlow saved under a path."""
+    """Return the files that TensorFlow saved under a path."""
     return [f for f in storage.listed(*os.path.split(f"{path}.")) if not f.endswith(_CHECKSUMS)]
 
 
 def _pack(path: str) -> None:
-    """Compress the data that was saved under a path, where that is worth it."""
+    """Compress the data that was saved under a path, if it shrinks enough."""
     for file in filter(_is_data, _files(path)):
         with tf.io.gfile.GFile(file, "rb") as source:
             some = source.read(_CHUNK)
             if len(zlib.compress(some, _LEVEL)) > _WORTH * len(some):
-                if tf.io.gfile.exists(file + _PACKED):  # Of the same step, trained before.
+                if tf.io.gfile.exists(file + _PACKED):  # From an earlier training of this step.
                     tf.io.gfile.remove(file + _PACKED)
                 continue  # Images and the like are compressed already.
             source.seek(0)
@@ -61,7 +61,7 @@ def _pack(path: str) -> None:
 
 @contextlib.contextmanager
 def _unpacked(path: str) -> Iterator[None]:
-    """Hold the data under a path as TensorFlow reads it."""
+    """Unpack the data under a path for as long as TensorFlow reads it."""
     packed = [file for file in _files(path) if file.endswith(_PACKED)]
     made = [file.removesuffix(_PACKED) for file in packed]
     try:
@@ -82,7 +82,7 @@ def _is_data(file: str) -> bool:
 
 
 def copy_states(model_dir: str, output_dir: str, step: int) -> None:
-    """Copy the states at a step, for another run that goes on from there."""
+    """Copy the states of a step for another run, which continues from there."""
     target = os.path.join(output_dir, _FOLDER)
     for path in storage.listed(os.path.join(model_dir, _FOLDER)):
         name = os.path.basename(path)
@@ -94,18 +94,18 @@ def copy_states(model_dir: str, output_dir: str, step: int) -> None:
 class InputState:
     """The iterator of one process, in files beside those of the model.
 
-    They lie apart from the checkpoint, because they hold the buffers of one process and are of no
-    use to an evaluation. Each is written before the checkpoint of its step, so that a checkpoint is
-    never without. The graph holds one iterator for each process, and replicas take slices of its
-    batch: no state hides in a strategy. What shrinks is compressed: records that wait in a buffer
-    have long names.
+    The files are separate from the checkpoint, because they hold the buffers of one process, which
+    evaluations do not need. Each is written before the checkpoint of its step: no checkpoint lacks
+    one. The graph holds one iterator for each process, and replicas take slices of its batch, so
+    the strategy has no further state. Buffered records hold long names, so files are compressed if
+    they shrink.
 
     Args:
-      model_dir: the run.
-      settings: what the order of the examples depends on. A state of settings that mean something
-        else is not used; one that an earlier version saved is, where they are written alike.
-      readers: how many processes read a part of the data each.
-      rank: which of them this is.
+      model_dir: the folder of the run.
+      settings: the settings that determine the order of the examples. A state with settings of
+        another meaning is not used; a state of an old version is used if they are written alike.
+      readers: the number of processes, each of which reads a part of the data.
+      rank: the number of this process among them.
     """
 
     def __init__(self, model_dir: str, settings: Any, readers: int = 1, rank: int = 0):
@@ -113,31 +113,31 @@ class InputState:
         self._digest = settings_lib.compute_digest(settings)
         self._earlier = settings_lib.digest_of_repr(settings)
         self._readers, self._rank = readers, rank
-        # Once there is an input to watch.
+        # `watch` sets them.
         self._saver: Any = None
         self._start: Any = None
         self._can_be_saved = True
 
     def path(self, step: int | str, rank: int | None = None, digest: str | None = None) -> str:
-        """Return where the state at this step lies, of this process or another."""
+        """Return the path of the state at this step, of this process or another one."""
         prefix = f"{self._rank if rank is None else rank}of{self._readers}"
         return os.path.join(self._folder, f"{prefix}-{digest or self._digest}-{step}")
 
     def is_saved(self, step: int, digest: str | None = None) -> bool:
-        """Return True if that of every process was saved at this step."""
+        """Return True if every process saved its state at this step."""
         paths = [self.path(step, rank, digest) for rank in range(self._readers)]
         return all(tf.io.gfile.exists(f"{path}.index") for path in paths)
 
     def wait(self, step: int) -> None:
-        """Wait until every process has saved; the heartbeat ends a wait in vain."""
+        """Wait until every process has saved; if one never does, the heartbeat ends the wait."""
         while self._can_be_saved and not self.is_saved(step):
             time.sleep(0.01)
 
     def watch(self, iterator: Any, trusted: bool = False) -> None:
-        """Take the iterator whose state it is, in the graph that is being built.
+        """Choose the iterator whose state is saved, in the graph that is being built.
 
-        TensorFlow takes a shuffle inside of a function for state that it cannot save, though it
-        can: where an input is `trusted` it is saved all the same.
+        TensorFlow refuses to save a shuffle inside of a function, though it can. A `trusted` input
+        is saved all the same.
         """
         policy = "ignore" if trusted else "fail"
         saveable = tf.data.experimental.make_saveable_from_iterator(iterator, policy)
@@ -147,7 +147,7 @@ class InputState:
     def save(self, session: tf.compat.v1.Session, step: int) -> None:
         """Save the state of the input after this step.
 
-        A source that cannot tell its state, such as a Python generator, is told of once.
+        A source that cannot save its state, such as a Python generator, gets one warning.
         """
         if not self._can_be_saved:
             return
@@ -163,21 +163,21 @@ class InputState:
             _log.debug("%s", error)
 
     def _seal(self, path: str) -> None:
-        """Write the checksums of the files: of a damaged one TensorFlow may end the process."""
+        """Write the checksums of the files: TensorFlow may end the process on a damaged file."""
         found = {file.removeprefix(path): checksums.of_file(file) for file in _files(path)}
         checksums.write_json(f"{path}{_CHECKSUMS}", found)
 
     def _require_intact(self, path: str) -> None:
         record = f"{path}{_CHECKSUMS}"
-        if tf.io.gfile.exists(record):  # Earlier versions wrote none.
+        if tf.io.gfile.exists(record):  # Old states lack checksums.
             for ending, expected in checksums.read_json(record, _FIX).items():
                 checksums.require(f"{path}{ending}", expected, _FIX)
 
     def restore(self, session: tf.compat.v1.Session, step: int) -> bool:
-        """Go on after the examples of this step, if that of every process was saved.
+        """Continue after the examples of this step; return False unless every process saved it.
 
         Raises:
-          UserError: it was saved, and is damaged.
+          UserError: a saved file is damaged.
         """
         digests = [d for d in (self._digest, self._earlier) if self.is_saved(step, d)]
         if not digests:
@@ -192,13 +192,13 @@ class InputState:
                 f"{path}.*", "its checksum is another one", _FIX
             ) from error
         except (tf.errors.OpError, ValueError):
-            # Of what an earlier version read otherwise a part may have been restored.
+            # A state of an old version may have been restored in part: start anew.
             session.run(self._start)
             return False
         return True
 
     def keep(self, steps: Iterable[int]) -> None:
-        """Remove the states of all other steps."""
+        """Keep the states of these steps, and remove all others."""
         kept = list(steps)
         for digest in {self._digest, self._earlier}:
             names = {os.path.basename(self.path(step, digest=digest)) for step in kept}

@@ -1,4 +1,4 @@
-"""What a process that was killed left in a model_dir: half-written, or no longer wanted.
+"""Files that a killed process left in a model_dir: half-written, or no longer needed.
 
 leftovers.half_written("runs/digits")                    # *.partial, *_temp, ...
 leftovers.list_unused("runs/digits", ["runs/digits/model.ckpt-20"])
@@ -20,14 +20,14 @@ _INPUT = re.compile(r"(?P<name>\d+of\d+-[0-9a-f]+-(?P<step>\d+))" + _FILE)
 
 
 def list_unfinished(directory: str) -> list[str]:
-    """Return the checkpoints whose index lies there, listed or not, in no order."""
+    """Return the checkpoints whose index lies there, listed or not, in any order."""
     found = filter(_CHECKPOINT.fullmatch, map(os.path.basename, storage.listed(directory)))
     names = [name.removesuffix(".index") for name in found if name.endswith(".index")]
     return [os.path.join(directory, name) for name in names]
 
 
 def half_written(model_dir: str) -> list[str]:
-    """Return the files and folders that were being written by processes that are gone."""
+    """Return the files and folders that processes were writing when they were killed."""
     lying = [p for name in _FOLDERS for p in storage.listed(os.path.join(model_dir, name))]
     found = [p for p in lying if _HALF_WRITTEN.fullmatch(os.path.basename(p))]
     found = [path for path in found if in_work.is_abandoned(path) is not False]
@@ -35,18 +35,18 @@ def half_written(model_dir: str) -> list[str]:
 
 
 def _list_unpublished(directory: str) -> list[str]:
-    """Return the exports that were being written."""
+    """Return the exports that processes were writing when they were killed."""
     exports = storage.listed(directory)
     found = [path for folder in exports for path in storage.listed(folder, _UNPUBLISHED)]
     return [path for path in found if in_work.is_folder_abandoned(path) is not False]
 
 
 def list_unused(model_dir: str, named: Sequence[str]) -> list[str]:
-    """Return files that belong to no checkpoint of `named`, the list of them.
+    """Return files that belong to none of the listed checkpoints, `named`.
 
-    Checkpoints that are not whole, such as one whose removal was interrupted; and states of the
-    input that are not, or are older than all that is named: a later one may be of a step that was
-    not listed yet. A whole checkpoint is a copy that somebody keeps.
+    They are checkpoints that are not whole, for example after an interrupted removal, and input
+    states that are not whole or are older than all of `named`. A later input state may belong to a
+    step that is not listed yet. A whole checkpoint is a copy that somebody keeps.
     """
     names = [os.path.basename(path) for path in named]
     steps = [int(name.rpartition("-")[2]) for name in names if re.fullmatch(r".+-\d+", name)]

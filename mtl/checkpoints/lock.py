@@ -1,13 +1,13 @@
-"""One training at a time in a model_dir; evaluations, predictions and exports go on beside it.
+"""One training at a time in a model_dir; evaluations, predictions and exports may run beside it.
 
 with lock.hold_lock("runs/digits"):       # UserError: process 4711 on host a trains there since ...
     ...
 with lock.hold_lock("runs/digits", lock.EVALUATOR):   # the process of a cluster that evaluates
     ...
-lock.require_free("runs/digits")        # before processes are started that would take it
+lock.require_free("runs/digits")        # before starting processes that need the lock
 
-It is the operating system's lock on a file there, which ends with its process, however that ends.
-Object stores have no locks: there nobody but the user sees to it, and a line says so.
+The operating system holds the lock on a file there, and releases it when the process ends in any
+way. Object stores have no locks: there the user must prevent a second training, and a log says so.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ FILE = "train.lock"
 
 
 class Role(NamedTuple):
-    """What one process at a time does in a folder.
+    """A role that one process at a time has in a folder.
 
     Attributes:
-      file: that is locked.
-      name: of it.
-      does: what the process that holds the lock does there.
+      file: the locked file.
+      name: the name of the role.
+      does: the verb for what the process does there.
     """
 
     file: str
@@ -70,41 +70,41 @@ def hold_lock(model_dir: str, role: Role = TRAINING) -> Iterator[None]:
         os.pwrite(descriptor, _holder(), 0)
         yield
     finally:
-        # While it is still held, so that it is not another one's.
+        # Remove it while the lock is held: later it may be another process's file.
         with contextlib.suppress(OSError):
             os.remove(path)
         os.close(descriptor)
 
 
 def require_free(model_dir: str) -> None:
-    """Fail where a training holds the lock; write nothing."""
+    """Fail if a training holds the lock; write nothing."""
     path = os.path.join(model_dir, FILE)
     if storage.is_local(path):
         with contextlib.suppress(FileNotFoundError):
             descriptor = _open(path, os.O_RDONLY)
             try:
-                # Shared, so that two that look do not refuse each other.
+                # A shared lock, because two such checks must not refuse each other.
                 _is_locked(descriptor, path, fcntl.LOCK_SH, TRAINING)
             finally:
                 os.close(descriptor)
 
 
 def _taken(path: str, role: Role) -> int | None:
-    """Return the locked file; None where the file system knows no locks."""
+    """Return the locked file; None if the file system has no locks."""
     while True:
         descriptor = _open(path, os.O_RDWR | os.O_CREAT)
         with contextlib.ExitStack() as opened:
             opened.callback(os.close, descriptor)
             if not _is_locked(descriptor, path, fcntl.LOCK_EX, role):
                 return None
-            if in_work.is_at(descriptor, path):  # Else whoever held it removed it in between.
+            if in_work.is_at(descriptor, path):  # Otherwise its holder removed it in between.
                 opened.pop_all()
                 return descriptor
 
 
 def _open(path: str, flags: int) -> int:
     try:
-        # Whoever shares the folder may train there next.
+        # Other users of the folder may train there next.
         return os.open(path, flags, 0o666)
     except FileNotFoundError:
         raise
@@ -116,8 +116,8 @@ def _open(path: str, flags: int) -> int:
 
 
 def _is_locked(descriptor: int, path: str, kind: int, role: Role) -> bool:
-    """Locks an open file; False where the file system knows no locks."""
-    # Whoever only looks holds it for an instant.
+    """Lock an open file; return False if the file system has no locks."""
+    # A `require_free` in another process holds it only for an instant.
     until = time.monotonic() + _PATIENCE_SECS
     while True:
         try:
@@ -140,7 +140,7 @@ def _refuse(path: str, told: bytes, role: Role) -> NoReturn:
     try:
         holder = "process {pid} on {host} {does} there since {since}"
         who = holder.format(**{**json.loads(told), "does": role.does})
-    except (ValueError, KeyError, TypeError):  # It has not written it yet.
+    except (ValueError, KeyError, TypeError):  # The holder has not written its text yet.
         who = f"another process {role.does} there"
     fix = f"{who[0].upper()}{who[1:]}: wait for it, stop it, or choose another folder."
     rule = f"be of one {role.name} at a time"

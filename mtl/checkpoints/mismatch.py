@@ -21,8 +21,8 @@ def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Cal
 
     It does so before anything is restored.
 
-    Training needs a place for every saved variable; other modes leave out the optimizer's. A run
-    of a version whose averages knew no decays of rows goes on from averages that are as of now.
+    Training needs a place for every saved variable; other modes ignore optimizer state. Checkpoints
+    of old versions lack the decays of averages: their averages then count as up to date.
     """
     if checkpoint is None:
         return model_fn
@@ -38,9 +38,9 @@ def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Cal
 
 
 def require_fit(checkpoint: str, is_training: bool) -> set[str]:
-    """Refuse a checkpoint that does not fit the default graph; return what starts from zeros.
+    """Refuse a checkpoint that does not fit the default graph; return variables that start from 0.
 
-    These are variables that checkpoints of an older version lack, as `refuse_mismatch` says.
+    Checkpoints of old versions lack these variables, as `refuse_mismatch` says.
     """
     saved = dict(tf.train.list_variables(checkpoint))
     wanted = {
@@ -49,7 +49,7 @@ def require_fit(checkpoint: str, is_training: bool) -> set[str]:
         for name, shape in stacks.list_members(variable).items()
     }
     used = {name: saved[name] for name in saved if is_training or name in wanted}
-    # One decay alone cannot be made up: it tells how far the others were brought.
+    # If only some decays are missing, zeros cannot replace them: decays are compared.
     knows_decays = any(map(averaging.is_decay, saved))
     lacking = set() if knows_decays else set(filter(averaging.is_decay, wanted))
     _require_types(checkpoint)
@@ -58,7 +58,7 @@ def require_fit(checkpoint: str, is_training: bool) -> set[str]:
 
 
 def _require_types(checkpoint: str) -> None:
-    """Fail if a table of 16 bits is restored from one of 32, or the other way round."""
+    """Fail if a table of 16 bits would be restored from a table of 32 bits, or vice versa."""
     saved = tf.train.load_checkpoint(checkpoint).get_variable_to_dtype_map()
     fix = "Choose another --model_dir, or train with the config.gin that lies beside it."
     for variable in tf1.global_variables():
@@ -82,7 +82,7 @@ def require_same(
     problems |= {name: f"it also holds {name!r}" for name in sorted(set(saved) - set(wanted))}
     if problems:
         others = f" ({len(problems) - 1} more differ)" if len(problems) > 1 else ""
-        # A mask tells more than the numbers that pruning shows.
+        # A mask explains more than the numbers that pruning shows.
         first = problems[min(problems, key=lambda name: name.startswith("pruning/"))]
         if all(map(pruned.is_of_pruning, problems)):
             what = "pruning"
@@ -96,6 +96,6 @@ def require_same(
 
 
 def _are_of_optimizer(names: Iterable[str], others: Iterable[str]) -> bool:
-    """Return True if variables of these names can be those of an optimizer of the others."""
-    # An optimizer names its variables "<variable>/<slot>", and those of its own without a "/".
+    """Return True if these variables can be optimizer state of the others."""
+    # Optimizers name slots "<variable>/<slot>", and their other variables without a "/".
     return {name.rpartition("/")[0] for name in names} <= {*others, ""}

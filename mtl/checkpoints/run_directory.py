@@ -1,13 +1,13 @@
-"""What lies in a model_dir: the latest checkpoint, whole, and nothing half-written.
+"""The files of a model_dir: finds whole checkpoints, and removes half-written files.
 
-with run_directory.lock_run("runs/digits"):               # by one training at a time
+with run_directory.lock_run("runs/digits"):               # one training at a time
     ...
-with run_directory.claim_run("runs/digits") as keep:      # taken back if it fails before keep()
+with run_directory.claim_run("runs/digits") as keep:      # removes its files if it fails before
     path = run_directory.find_latest("runs/digits")          # or None
 with run_directory.hold_checkpoint("runs/digits", "latest") as path:  # a training drops it later
     ...
-run_directory.repair_run("runs/digits")                     # before a run goes on
-run_directory.require_intact(path)                      # once a restore has failed
+run_directory.repair_run("runs/digits")                     # before a run continues
+run_directory.require_intact(path)                      # after a restore has failed
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from mtl.files import atomic, in_work, storage
 
 _log = logging.getLogger(__name__)
 
-# What a training writes; see the table in docs/architecture.md.
+# The files that a training writes; see the table in docs/architecture.md.
 _OWN = re.compile(
     r"model\.ckpt-.*|checkpoint.*|graph\.pbtxt.*|events\.out\.tfevents\..*|input|best|eval"
     r"|statistics(\.[0-9a-f]{32}\.tmp)?|warm_start(\.txt)?|export/(latest|best)|clip_audit/training"
@@ -45,13 +45,13 @@ _READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
 
 
 def is_own(name: str) -> bool:
-    """Return True if a file, named from the folder of a run, is one that its training writes."""
+    """Return True if training writes the file `name`, a path relative to the run's folder."""
     parts = name.split("/")
     return any(_OWN.fullmatch("/".join(parts[:count])) for count in range(1, len(parts) + 1))
 
 
 def tell_unlisted(directory: str) -> str:
-    """Return what to do if checkpoints lie in a folder whose file `checkpoint` is gone, or ""."""
+    """Return advice if a folder has checkpoints but lacks the file `checkpoint`, else ""."""
     if tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         return ""
     found = sorted(leftovers.list_unfinished(directory), key=step_in_name)
@@ -64,24 +64,24 @@ def tell_unlisted(directory: str) -> str:
 
 
 def list_checkpoints(directory: str) -> list[str]:
-    """Return the checkpoints in `directory`, oldest first; none where none was ever saved."""
+    """Return the checkpoints in `directory`, oldest first; empty if none was ever saved."""
     state = _listed(directory)
     if state is not None:
         others = [p for p in state.all_model_checkpoint_paths if p != state.model_checkpoint_path]
         return [*others, state.model_checkpoint_path]
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         return []
-    # The list itself is damaged: what lies there tells as much.
+    # The list is damaged, but the files say the same.
     found = sorted(leftovers.list_unfinished(directory), key=step_in_name)
-    # Where none is whole, the last one tells why.
+    # If none is whole, the last one gives the reason.
     return [path for path in found if _opens(path) is None] or found
 
 
 def _listed(directory: str) -> Any:
-    """Return what TensorFlow's list of checkpoints says; None if it is absent or damaged."""
+    """Return TensorFlow's list of checkpoints; None if it is absent or damaged."""
     try:
         state = tf.train.get_checkpoint_state(directory)
-    except ValueError:  # It holds no text, or nothing.
+    except ValueError:  # The file is empty, or not a text.
         return None
     if state is None:
         return None
@@ -91,16 +91,16 @@ def _listed(directory: str) -> Any:
 
 
 def step_in_name(path: str) -> int:
-    """Return the global step of `model.ckpt-<step>`; under another name, the one that it holds."""
+    """Return the global step of `model.ckpt-<step>`; for other names, the saved step."""
     found = re.search(r"-([0-9]+)$", path)
     return int(found.group(1)) if found else step_saved(path)
 
 
 def find_latest(directory: str) -> str | None:
-    """Return the latest checkpoint in `directory`, None where none was ever saved.
+    """Return the latest checkpoint in `directory`; None if none was ever saved.
 
     Raises:
-      UserError: the files of the one that was saved last are gone or cannot be read.
+      UserError: the files of the last saved checkpoint are gone or cannot be read.
     """
     paths = list_checkpoints(directory)
     if not paths:
@@ -112,13 +112,13 @@ def find_latest(directory: str) -> str | None:
 
 
 def repair_run(directory: str) -> None:
-    """Make the newest checkpoint that is whole the latest; read it all, against its checksums.
+    """Make the newest whole checkpoint the latest one; read all of it, against its checksums.
 
-    Files that a killed process left half-written are removed. Without a list a run starts anew:
-    checkpoints of an earlier run are moved out of its way, or a damaged list would bring them back.
+    Half-written files of killed processes are removed. Without a list a run starts anew: earlier
+    checkpoints are moved to another folder, because a damaged list would bring them back.
 
     Raises:
-      UserError: there are checkpoints, and none of them is whole.
+      UserError: there are checkpoints, but none of them is whole.
     """
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         _set_aside(directory)
@@ -126,7 +126,7 @@ def repair_run(directory: str) -> None:
     whole = _drop_damaged(paths)
     if whole and (whole != list_checkpoints(directory) or state is None):
         _list(directory, whole)
-    # A list that was cut off, and one by hand, does not name them all.
+    # A list that was cut off, or written by hand, may not name all checkpoints.
     is_list = state is not None and state.model_checkpoint_path in state.all_model_checkpoint_paths
     unused = leftovers.list_unused(directory, paths) if is_list else []
     for path in [*leftovers.half_written(directory), *unused]:
@@ -134,7 +134,7 @@ def repair_run(directory: str) -> None:
 
 
 def _drop_damaged(paths: Sequence[str]) -> list[str]:
-    """Return checkpoints up to the newest that is whole; tell of the damaged ones behind it."""
+    """Return the checkpoints up to the newest whole one; warn about the damaged ones behind it."""
     whole, damaged = list(paths), {}
     while whole and (error := _damage(whole[-1])):
         damaged[whole.pop()] = error
@@ -148,12 +148,12 @@ def _drop_damaged(paths: Sequence[str]) -> list[str]:
 
 
 def _not_removed(checkpoints: Sequence[str]) -> list[str]:
-    """Return all but older ones that `add` was removing when its process was killed."""
+    """Return all checkpoints but older ones that a killed `add_checkpoint` was removing."""
     return [path for path in checkpoints if is_checkpoint(path) or path == checkpoints[-1]]
 
 
 def _set_aside(directory: str) -> None:
-    """Move the checkpoints that lie there into a folder of their own."""
+    """Move the checkpoints of a folder into a new folder inside it."""
     found = sorted(leftovers.list_unfinished(directory), key=step_in_name)
     if not found:
         return
@@ -174,23 +174,23 @@ def _set_aside(directory: str) -> None:
 
 
 def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
-    """Make a checkpoint that was just saved the latest, once all of it is on its disk.
+    """Make a checkpoint that was just saved the latest, after all of it is on its disk.
 
-    All but the last `keep` are removed, none of a step after `evaluated`.
+    All but the last `keep` are removed, except checkpoints of a step after `evaluated`.
     """
     storage.sync(_files(checkpoint))
     directory = os.path.dirname(checkpoint)
     paths = [path for path in list_checkpoints(directory) if path != checkpoint] + [checkpoint]
     old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
     _list(directory, paths)
-    # The list names them until they are gone: killed in between, the next start knows what to do.
+    # The list names them until they are gone: after a kill in between, the next start goes on.
     removed = [path for path in old if remove_checkpoint(path)]
     if removed:
         _list(directory, [path for path in paths if path not in removed])
 
 
 def remove_checkpoint(checkpoint: str) -> bool:
-    """Remove a checkpoint, its index first; False, and it stays, while another process holds it."""
+    """Remove a checkpoint, its index first; return False if another process holds it."""
     index = f"{checkpoint}.index"
     if storage.is_local(index) and in_work.remove_abandoned(index) is False:
         return False
@@ -202,7 +202,7 @@ def remove_checkpoint(checkpoint: str) -> bool:
 def _files(checkpoint: str) -> list[str]:
     """Return the files of a checkpoint, its index first.
 
-    TensorFlow would look for them by a pattern.
+    TensorFlow's own search would take the path for a pattern.
     """
     index = f"{checkpoint}.index"
     found = storage.listed(*os.path.split(f"{checkpoint}."))
@@ -210,9 +210,9 @@ def _files(checkpoint: str) -> list[str]:
 
 
 def is_checkpoint(path: str) -> bool:
-    """Return True if there are files of such a checkpoint.
+    """Return True if there are files of this checkpoint.
 
-    The first format had one without an ending.
+    The first format had a file without an ending.
     """
     is_file = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     return is_file or tf.io.gfile.exists(f"{path}.index")
@@ -227,7 +227,7 @@ def _list(directory: str, paths: Sequence[str]) -> None:
 
 
 def _opens(checkpoint: str) -> Exception | None:
-    """Say why not even the step can be read; None where it can."""
+    """Return the error if not even the step can be read, else None."""
     try:
         tf.train.load_variable(checkpoint, "global_step")
     except _READ_ERRORS as error:
@@ -252,7 +252,7 @@ def _unreadable(checkpoint: str, error: Exception) -> checks.UserError:
 
 
 def name_run(model_dir: str) -> str:
-    """Return what a run is called: its folder's name."""
+    """Return the name of a run: its folder's name."""
     return os.path.basename(os.path.abspath(model_dir))
 
 
@@ -263,12 +263,12 @@ def step_of(model_dir: str) -> int:
 
 
 def step_saved(checkpoint: str) -> int:
-    """Return the global step that a checkpoint holds, whatever its name."""
+    """Return the global step that a checkpoint holds, under any name."""
     return int(tf.train.load_variable(checkpoint, "global_step"))
 
 
 def require_regular(model_dir: str) -> None:
-    """Fail where a pipe or a device lies in the place of a file of a run."""
+    """Fail if a pipe or a device lies in the place of a file of a run."""
     for path in filter(storage.is_local, _written(model_dir)):
         storage.require_regular(path)
         for folder, _, names in os.walk(path):
@@ -280,7 +280,7 @@ def checkpoint_path(model_dir: str, which: str) -> str:
     """Return the checkpoint that "latest", "best" or a path names.
 
     Raises:
-      UserError: if there is none.
+      UserError: there is none.
     """
     storage.require_plain("--model_dir", model_dir)
     storage.require_plain("--checkpoint", which)
@@ -301,13 +301,13 @@ def checkpoint_path(model_dir: str, which: str) -> str:
 
 @contextlib.contextmanager
 def hold_checkpoint(model_dir: str, which: str) -> Iterator[str]:
-    """Hold the checkpoint that "latest", "best" or a path names, and give its path.
+    """Hold the checkpoint that "latest", "best" or a path names, and yield its path.
 
-    A training beside drops it only afterwards. Where the file system has no locks, an error tells
-    that the checkpoint was dropped.
+    A training at the same time drops it only afterwards. If the file system has no locks, an error
+    says that the checkpoint was dropped.
 
     Raises:
-      UserError: if there is none, or if it was dropped meanwhile.
+      UserError: there is none, or it was dropped meanwhile.
     """
     path, descriptor = _hold(model_dir, which)
     try:
@@ -332,7 +332,7 @@ def _hold(model_dir: str, which: str) -> tuple[str, int | None]:
             if is_lockable or is_checkpoint(path):
                 return path, in_work.hold(index) if is_lockable else None
         except (checks.UserError, FileNotFoundError):
-            # It was dropped between the list and the look, and another one is the latest.
+            # If it was dropped between listing and opening, another one is the latest: try again.
             if _list_all(model_dir) == before:
                 raise
 
@@ -342,7 +342,7 @@ def _list_all(model_dir: str) -> list[str]:
 
 
 def require_intact(checkpoint: str) -> None:
-    """Fail unless every variable of the checkpoint can be read; read them all."""
+    """Fail unless every variable of the checkpoint can be read; read all of them."""
     error = _damage(checkpoint)
     if error is not None:
         raise _unreadable(checkpoint, error) from error
@@ -350,9 +350,9 @@ def require_intact(checkpoint: str) -> None:
 
 @contextlib.contextmanager
 def lock_run(model_dir: str) -> Iterator[None]:
-    """Make sure that `model_dir` can be written, and that nothing else trains there.
+    """Make sure that `model_dir` can be written, and that no other process trains there.
 
-    A folder made for a run that left nothing is removed.
+    A folder that was made for a run, and stayed empty, is removed.
     """
     with dropping_empty(model_dir):
         require_writable("--model_dir", model_dir)
@@ -363,7 +363,7 @@ def lock_run(model_dir: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def dropping_empty(folder: str) -> Iterator[None]:
-    """Remove a folder that is made within this and that nothing is left in."""
+    """Remove a folder that is created inside it and stays empty."""
     is_new = not tf.io.gfile.isdir(folder)
     try:
         yield
@@ -374,10 +374,11 @@ def dropping_empty(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
-    """Take back what a run that failed wrote into its folder, which is locked, and nothing else.
+    """Remove the files that a failed run wrote into its folder, which is locked; keep all others.
 
-    Gives a function to call once there is something to keep. A run that goes on from an earlier one
-    is always kept, up to there with its notes as they were.
+    Yields:
+      A function to call once there is something to keep. A continued run that fails earlier keeps
+      its folder, and gets its notes back as they were.
     """
     before, notes = set(_written(model_dir)), _notes(model_dir)
     kept: set[bool] = set()
@@ -396,14 +397,14 @@ def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
 
 
 def copy_checkpoint(checkpoint: str, output_dir: str) -> None:
-    """Copy a checkpoint into the folder of another run, as its only one."""
+    """Copy a checkpoint into the folder of another run, as its only checkpoint."""
     for file in _files(checkpoint):
         tf.io.gfile.copy(file, os.path.join(output_dir, os.path.basename(file)), overwrite=True)
     _list(output_dir, [os.path.join(output_dir, os.path.basename(checkpoint))])
 
 
 def copy_notes(model_dir: str, output_dir: str) -> None:
-    """Copy what a run learned of its data before its first step, for a run of the same data."""
+    """Copy the statistics and notes that a run made before its first step, for the same data."""
     folder = "statistics"
     tf.io.gfile.makedirs(os.path.join(output_dir, folder))
     files = [*_NOTES, *(os.path.join(folder, f) for f in _names(os.path.join(model_dir, folder)))]
@@ -418,7 +419,7 @@ def _names(folder: str) -> list[str]:
 
 
 def require_writable(where: str, directory: str) -> None:
-    """Fail unless files can be written into `directory`, which is made if need be."""
+    """Fail unless files can be written into `directory`; create it if needed."""
     probe = os.path.join(directory, f".{uuid.uuid4().hex}")
     with storage.writing(where, "a folder", directory):
         tf.io.gfile.makedirs(directory)
@@ -428,9 +429,9 @@ def require_writable(where: str, directory: str) -> None:
 
 
 def _written(model_dir: str) -> list[str]:
-    """Return what lies in a folder and may be of its training.
+    """Return the files in a folder that its training may have written.
 
-    It is neither a user's own, nor an evaluation's.
+    Files of users and of evaluations are left out.
     """
     folders = (model_dir, *(os.path.join(model_dir, name) for name in _SHARED))
     lying = [path for folder in folders for path in storage.listed(folder)]
@@ -466,7 +467,7 @@ def _remove(path: str) -> None:
 
 
 def shorten_error(error: Exception) -> str:
-    """Return what went wrong, in one line, without where in the graph."""
+    """Return an error's message in one line, without its place in the graph."""
     text = str(error)
     found = re.search(r"^Node: .*\n(.+)", text, re.M) or re.search(r"(.+)", text)
     return found.group(1).rstrip(".") if found else type(error).__name__

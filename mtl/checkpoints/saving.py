@@ -1,4 +1,4 @@
-"""When a run saves checkpoints, each with the state of its input, so that it can go on exactly.
+"""Saves checkpoints of a run, each with the state of its input, so that it continues exactly.
 
 votes = saving.Votes(interruption, shared=False)
 hook = saving.Saving(result, model_dir, saved=None, every=(500, None), inputs=inputs, votes=votes,
@@ -22,16 +22,16 @@ tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 ALL_CHECKPOINTS = 2**31 - 1
-"""What a saver is told to keep, since `Saving` removes what is old."""
+"""The limit for savers, because `Saving` removes old checkpoints itself."""
 
 
 class Votes:
-    """What processes that train in step agree on after every step: go on, be stopped, or end.
+    """Lets processes that train in step agree after every step: go on, be stopped, or end.
 
-    They vote within the step, so that all of them save the same step.
+    They vote inside the step, so all of them save the same step.
 
     Args:
-      interruption: True if this process was asked to stop.
+      interruption: says if this process was asked to stop.
       shared: True if there are other processes; a vote costs a sum of two numbers over them.
     """
 
@@ -43,49 +43,49 @@ class Votes:
             self._all = replicas.sum_over_replicas(self._own)
 
     def args(self, step: tf.Tensor) -> tf.compat.v1.train.SessionRunArgs:
-        """Return what a session call fetches, and is given."""
+        """Return the fetches and the feeds of a session call."""
         if self._own is None:
             return tf1.train.SessionRunArgs([step])
         own = [float(self._interruption.requested), float(self._ends)]
         return tf1.train.SessionRunArgs([step, self._all], {self._own: own})
 
     def count(self, fetched: list[Any]) -> tuple[bool, bool]:
-        """Return True if to stop, to be started again, and whether to end."""
+        """Return True to stop and be started again, and True to end."""
         if self._own is None:
             return self._interruption.requested, self._ends
         stops, ends = fetched[1]
         return bool(stops), bool(ends)
 
     def end(self, run_context: tf.compat.v1.train.SessionRunContext) -> None:
-        """End training: alone now, else after one more step, which all take together."""
+        """End training: at once if alone, else after one more step of all processes."""
         self._ends = True
         if self._own is None:
             run_context.request_stop()
 
     def leave(self, step: int) -> None:
-        """End this process, once all is saved."""
+        """End this process, after everything is saved."""
         self._interruption.leave(f"at step {step}, which is saved")
 
 
 class Saving(tf.compat.v1.train.SessionRunHook):
-    """Saves at the first step, at each multiple of so many steps or each so many seconds, and last.
+    """Saves at the first step, at multiples of some steps or after some seconds, and at the end.
 
-    The state of the input is saved first, so that no checkpoint is without. A run that is asked to
-    stop saves after the step in progress, and leaves.
+    The state of the input is saved first, so no checkpoint lacks it. A run that is asked to stop
+    saves after the step in progress, and ends.
 
     Args:
-      result: the steps.
-      model_dir: where the checkpoints lie.
-      saved: the checkpoint that training goes on from; None for a new run.
+      result: the results of the steps.
+      model_dir: the folder of the checkpoints.
+      saved: the checkpoint that training continues from; None for a new run.
       every: (steps, seconds), one of them None.
       inputs: the state of the input of this process.
-      votes: when to stop.
-      evaluate: called with each checkpoint of a step trained; whether training shall end.
+      votes: decides when to stop.
+      evaluate: called with each checkpoint of a trained step; returns True to end training.
       keep: how many of the latest checkpoints are kept.
-      evaluated: up to which step older ones are no longer needed.
-      before: called with the step before its checkpoint is written, for what belongs to it.
-      is_chief: True if the checkpoints are those of this process. The others take part, as a sum
-        over all may be saved, and write theirs to a scratch folder.
+      evaluated: returns the step up to which older checkpoints are no longer needed.
+      before: called with the step before its checkpoint is written, to save further state.
+      is_chief: True if this process writes the checkpoints. Other processes take part, because a
+        saved value may be a sum over all, and write to a scratch folder.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Saving(tf.compat.v1.train.SessionRunHook):
     def after_create_session(self, session, coord):
         step = int(session.run(tf1.train.get_global_step(session.graph)))
         is_saved = self._saved and run_directory.step_in_name(self._saved) == step
-        # A session that is made anew after an error starts from what was saved last.
+        # A session that is created after an error starts from the last checkpoint.
         is_again = self._timer.last_triggered_step() is not None
         if not (is_saved or is_again):
             self._save(session, step)
@@ -147,7 +147,7 @@ class Saving(tf.compat.v1.train.SessionRunHook):
         return step != last and self._timer.should_trigger_for_step(step)
 
     def _save(self, session: tf.compat.v1.Session, step: int) -> str:
-        """Save, so that at any moment there is a last checkpoint that is whole."""
+        """Save a checkpoint; at any moment the last checkpoint is whole."""
         (saver,) = session.graph.get_collection(tf1.GraphKeys.SAVERS)
         self._timer.update_last_triggered_step(step)
         try:

@@ -1,4 +1,4 @@
-"""What settings mean to the records of a run, as text: equal ones draw the same, in one order.
+"""The meaning of settings as text, for the records of a run: equal meanings, equal records.
 
 settings.canonical_text({"b": 1.0, "a": [2]}) == settings.canonical_text({"a": (2,), "b": 1})
 """
@@ -19,9 +19,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 def canonical_text(value: Any) -> str:
     """Return one text for all ways to write the settings `value`.
 
-    The order of a map's keys or of a set moves no record, a list and a tuple are the same, and so
-    are a whole number and the float that equals it. True is not 1, text is not bytes. An object
-    that is no dataclass is what its `repr` shows, without its address.
+    The order of a map's keys or of a set does not matter. A list equals a tuple, and an integer
+    equals the same float. True is not 1, and text is not bytes. Objects that are not dataclasses
+    are written by `repr`, without their address.
     """
     match value:
         case np.generic() if not isinstance(value.item(), np.generic):
@@ -49,7 +49,7 @@ def canonical_text(value: Any) -> str:
 def _part(part: Any) -> str:
     shown = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
     for field in dataclasses.fields(part):
-        # At the default of before, settings mean what they meant without this one.
+        # A field at its earlier default leaves the text of older settings unchanged.
         if shown.get(field.name) == field.metadata.get("earlier", dataclasses.MISSING):
             del shown[field.name]
     parts = [f"{name}={canonical_text(own)}" for name, own in shown.items()]
@@ -57,17 +57,17 @@ def _part(part: Any) -> str:
 
 
 def compute_digest(value: Any) -> str:
-    """Eight digits that tell apart settings that do not mean the same."""
+    """Return eight digits that differ for settings of different meanings."""
     return _checksum(canonical_text(value))
 
 
 def digest_of_repr(value: Any) -> str:
-    """Return the digest that earlier versions took, of how the settings happen to be written."""
+    """Return the digest of old versions, which depends on how the settings are written."""
     return _checksum(_ADDRESS.sub("", repr(value)))
 
 
 def _checksum(content: str) -> str:
-    """Eight hexadecimal digits."""
+    """Return eight hexadecimal digits for a text."""
     return f"{zlib.crc32(content.encode()):08x}"
 
 
@@ -76,7 +76,7 @@ def _joined(brackets: str, parts: Iterable[str]) -> str:
 
 
 def _array(array: np.ndarray) -> str:
-    """Return all of an array, of which `repr` shows the ends alone."""
+    """Return a text for all of an array; `repr` shows only its ends."""
     if array.dtype.hasobject:
         return canonical_text(array.tolist())
     content = zlib.crc32(np.ascontiguousarray(array).tobytes())

@@ -1,10 +1,10 @@
-"""The files that a training reads its rows from: whether they are still as they were is told.
+"""Warns if the files that a training reads its rows from have changed.
 
 training_files.tell_changes(["data/train.csv"], "runs/a", is_new=False)
 
-Their sizes and checksums lie in `<model_dir>/training_files.json`. A run may go on with other rows,
-unlike with other files of `given_files`. What a run of an earlier version did not record is
-recorded when its training goes on.
+Their sizes and checksums lie in `<model_dir>/training_files.json`. Unlike `given_files`, they may
+change: a run may continue with other rows. Runs of old versions lack the record; it is written when
+their training continues.
 """
 
 import logging
@@ -25,10 +25,10 @@ _SHOWN = 3
 
 
 def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
-    """Warn if the files of a run that goes on hold other rows than before, and record them.
+    """Warn if the files of a continued run hold other rows, and record the files.
 
-    A file that has moved, or was written anew with the same content, is the same. A file is read
-    only if its size is that of before and its time of change is not.
+    A file that was moved, or written anew with the same content, is the same. A file is not read if
+    its size and its time of change are the same.
     """
     record = os.path.join(model_dir, FILE)
     there = tf.io.gfile.exists(record) and not is_new
@@ -59,7 +59,7 @@ def _describe(path: str, before: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return which files hold other rows, by their content: a moved file is the same."""
+    """Return messages about files with other content; a moved file is the same."""
     old, new = _read_contents(before), _read_contents(now)
     if list(old.values()) == list(new.values()):
         return []

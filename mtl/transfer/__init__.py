@@ -1,4 +1,4 @@
-"""Transfer: starting from saved weights, by pattern, by name, by row; and editing checkpoints.
+"""Transfer: start from saved weights, by pattern, name and row; and edit checkpoints.
 
 experiment.Experiment.warm_start = @transfer.WarmStart()
 transfer.WarmStart.source = "runs/pretrained"            # a model_dir, a checkpoint, a SavedModel

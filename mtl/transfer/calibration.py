@@ -1,4 +1,4 @@
-"""Probabilities of a trained network, brought in line with how often they are right on a split.
+"""Calibrates the probabilities of a trained network: fits them to the labels of a split.
 
 from mtl.transfer import calibration
 experiment.Experiment.refit = @calibration.Platt()
@@ -6,10 +6,10 @@ calibration.Platt.source = "runs/clicks"
 calibration.Platt.tasks = ["click", "buy"]
 calibration.Platt.split = "calibration"
 
-`Temperature` and `Platt` go into the kernel and the bias of a head, so that the result is a plain
-checkpoint of the same network; `Isotonic` goes into the knots of a `Binary` head. Where the head
-has `calibration_slices`, there is a fit for each of them. `verbs.train` writes it, evaluates it,
-and exports it as any other.
+`Temperature` and `Platt` change the kernel and the bias of a head: the result is a plain checkpoint
+of the same network. `Isotonic` sets the knots of a `Binary` head. If the head has
+`calibration_slices`, each slice has a separate fit. `verbs.train` writes the result, evaluates it,
+and exports it like any other network.
 """
 
 import abc
@@ -27,20 +27,20 @@ from mtl.transfer import refit
 
 _log = logging.getLogger(__name__)
 
-# Of logits that tell all rows apart the least cross-entropy lies at no temperature above 0.
+# If logits separate all rows, the cross-entropy falls with any larger scale.
 _LARGEST_SCALE = 100.0
 _BISECTIONS = 60
 _MOST_STEPS = 100
-# Knots are no closer to each other.
+# The least distance between knots.
 _LEAST_WIDTH = 1e-3
-# A slice of fewer rows says less about itself than all rows do.
+# A smaller slice is calibrated better by the fit of all rows.
 _FEWEST_ROWS = 100
 
 
 class Scored(NamedTuple):
     """All labelled rows of a split, in float64: logits [N] or [N, C], targets and weights.
 
-    Weights above 0 have a mean of 1, so that they count rows.
+    The positive weights have a mean of 1: they count rows.
     """
 
     logits: np.ndarray
@@ -48,14 +48,14 @@ class Scored(NamedTuple):
     weights: np.ndarray
 
     def take(self, chosen: np.ndarray) -> "Scored":
-        """Return some of the rows, [N] bool."""
+        """Return the rows of a mask, [N] bool."""
         rows = Scored(*(part[chosen] for part in self))
         some = rows.weights[rows.weights > 0]
         return rows._replace(weights=rows.weights / some.mean()) if len(some) else rows
 
 
 class Fit(NamedTuple):
-    """What was fitted: lines [2, C] or knots [K, 2], in words, and the calibrated logits."""
+    """A fit: lines [2, C] or knots [K, 2], a description, and the calibrated logits."""
 
     values: np.ndarray
     told: str
@@ -64,13 +64,13 @@ class Fit(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Calibration(refit.Refit):
-    """What the methods share. The split's logits are kept in memory.
+    """Base of the methods of calibration. They keep the split's logits in memory.
 
     Attributes:
-      source: a checkpoint, or a model_dir whose latest is taken.
-      tasks: those whose heads are calibrated, each by itself.
-      split: the rows to fit by. They must be neither those that the network was trained on, where
-        its probabilities are too sure, nor those that are reported.
+      source: a checkpoint, or a model_dir whose latest checkpoint is read.
+      tasks: the tasks whose heads are calibrated, each by itself.
+      split: the rows to fit. They must not be the training rows, whose probabilities are too sure,
+        nor the rows of the report.
     """
 
     tasks: Sequence[str]
@@ -100,7 +100,7 @@ class Calibration(refit.Refit):
         return self.tasks
 
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the split that is read, which no other use of the run has seen."""
+        """Return the split to fit; fail if the run trains on it or evaluates it."""
         where = f"{type(self).__name__}.split"
         rule = f"be a split of its own, neither {train_split!r} nor {eval_split!r}"
         fix = "A fit looks better on its own rows than on others."
@@ -109,21 +109,21 @@ class Calibration(refit.Refit):
 
     @abc.abstractmethod
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Fit the rows; where they tell nothing of a class, it has the values of `others`.
+        """Fit the rows; a class that they cannot fit gets its values from `others`.
 
         Raises:
           UserError: there is no fit.
         """
 
     def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
-        """Return the layer with the values of all rows: here lines, in kernel and bias."""
+        """Return the layer with the fit of all rows: here lines, in kernel and bias."""
         slopes, shifts = values
         return old._replace(kernel=old.kernel * slopes, bias=old.bias * slopes + shifts)
 
     def fit(
         self, head: types.Head, old: refit.Classifier, rows: Iterable[refit.Rows]
     ) -> refit.Classifier:
-        """Return the calibrated layer; log the cross-entropy on the split before and after."""
+        """Return the calibrated layer; log the cross-entropy on the split without and with it."""
         scored, places = self._score(head.name, old, rows)
         whole = self.calibrate(head, scored)
         self._tell(head.name, scored, whole)
@@ -145,7 +145,7 @@ class Calibration(refit.Refit):
         return old._replace(behind=behind, doubts=doubts)
 
     def _fit_slice(self, head: types.Head, task: str, rows: Scored, whole: Fit) -> Fit:
-        """Return the fit of a slice; fail where its rows tell too little."""
+        """Return the fit of a slice; fail if it has too few rows or labels of only one kind."""
         where, count = f"split {self.split!r}", len(rows.logits)
         rule = f"hold {_FEWEST_ROWS} labels of {task}"
         checks.require(count >= _FEWEST_ROWS, where, rule, count)
@@ -187,12 +187,12 @@ class Temperature(Calibration):
     """`z / T` of the logits z, with the T of the least cross-entropy: kernel and bias divided by T.
 
     C. Guo, G. Pleiss, Y. Sun and K. Weinberger, "On Calibration of Modern Neural Networks", 2017,
-    arXiv:1706.04599. It changes no class that is predicted at a threshold of 0.5, and no order of
-    rows. The classes of a `MultiLabel` share one T.
+    arXiv:1706.04599. It keeps the order of rows, and the predicted classes at a threshold of 0.5.
+    All classes of a `MultiLabel` head share one T.
     """
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
-        """Return lines of one slope, that of the temperature."""
+        """Return lines whose common slope is 1 / T."""
         scale, num_logits = find_scale(rows), rows.logits[:1].size
         rule = "be right more often than wrong on the split, for it to have a temperature"
         checks.require(scale > 0, f"head {head.name!r}", rule, f"1 / T = {scale:.3g}")
@@ -204,10 +204,10 @@ class Temperature(Calibration):
 class Platt(Calibration):
     """`a z + b` of the logit z of each class, with the a and b of the least cross-entropy.
 
-    J. Platt, "Probabilistic Outputs for Support Vector Machines", 1999, with the labels that he
-    takes instead of 0 and 1: `1 / (n_0 + 2)` and `(n_1 + 1) / (n_1 + 2)` of n_0 and n_1 rows, so
-    that a and b are finite even where a threshold tells all rows apart. A class without a row of
-    both kinds stays as it is. A `MultiClass` head has no line for each class: take `Temperature`.
+    J. Platt, "Probabilistic Outputs for Support Vector Machines", 1999. As in the paper, the labels
+    are not 0 and 1 but `1 / (n_0 + 2)` and `(n_1 + 1) / (n_1 + 2)` for n_0 and n_1 rows: a and b
+    stay finite even if a threshold separates all rows. A class with rows of only one kind does not
+    change. `MultiClass` heads have no lines by class: take `Temperature` for them.
     """
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary, heads.MultiLabel)
@@ -229,14 +229,14 @@ class Platt(Calibration):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Isotonic(Calibration):
-    """The rising line of knots that is nearest to the labels, for `Binary` heads with `knots`.
+    """The rising line of knots that fits the labels best, for `Binary` heads with `knots`.
 
     Isotonic regression by pool adjacent violators: B. Zadrozny and C. Elkan, "Transforming
     Classifier Scores into Accurate Multiclass Probability Estimates", 2002. The blocks of equal
-    probability become knots at their mean logit, joined in pairs of the nearest until the head has
-    enough; the first and the last block reach to the least and the greatest logit. Between knots
-    logits are interpolated, where the paper has steps. A block of n labels of one kind counts half
-    of a label of the other, so that no probability is 0 or 1.
+    probability become knots at their mean logits. If the head has fewer knots, the most similar
+    neighbours are joined. The first and the last block reach to the least and the greatest logit.
+    Logits between knots are interpolated; the paper has steps. A block with labels of one kind
+    counts half a label of the other kind, which avoids probabilities of 0 and 1.
     """
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary,)
@@ -245,7 +245,7 @@ class Isotonic(Calibration):
     kind = calibrated_lib.KNOTS
 
     def check_computed(self, head: types.Head) -> None:
-        """Fail unless the head says how many knots it has."""
+        """Fail unless the head sets its number of knots."""
         super().check_computed(head)
         assert isinstance(head, heads.Binary)
         where = f"Binary.knots of task {head.name!r}"
@@ -253,7 +253,7 @@ class Isotonic(Calibration):
         checks.require(head.knots > 0, where, "be above 0 with Isotonic", head.knots, fix)
 
     def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
-        """Return the layer with the knots of all rows behind it."""
+        """Return the layer, followed by the knots of all rows."""
         return old._replace(behind={self.kind: values})
 
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
@@ -278,7 +278,7 @@ def mean_loss(rows: Scored) -> float:
 
 
 def find_scale(rows: Scored) -> float:
-    """Return the factor in [0, 100] of the logits with the least cross-entropy, by bisection."""
+    """Return the factor of the logits in [0, 100] with the least cross-entropy, by bisection."""
     low, high = 0.0, _LARGEST_SCALE
     if _slope(rows, low) >= 0:
         return low
@@ -290,7 +290,7 @@ def find_scale(rows: Scored) -> float:
 
 
 def _slope(rows: Scored, scale: float) -> float:
-    """Return the derivative of the sum of the cross-entropies by the factor; it never falls."""
+    """Return the derivative of the summed cross-entropy by the factor; it never decreases."""
     logits, targets, weights = rows
     if logits.ndim == targets.ndim:
         shares = _sigmoid(scale * logits)
@@ -311,9 +311,9 @@ def fit_line(
     weights: np.ndarray,
     unfit: np.ndarray,
 ) -> tuple[float, float]:
-    """Return Platt's slope and shift, [N] each, by Newton's method with halved steps.
+    """Return Platt's slope and shift for [N] rows, by Newton's method with halved steps.
 
-    Rows of one kind alone have those of `unfit`, [2].
+    If the rows are of only one kind, return `unfit`, [2].
     """
     positive = float((weights * targets).sum())
     negative = float(weights.sum()) - positive
@@ -344,7 +344,7 @@ def fit_line(
 
 
 def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rising logits [K] of knots, and the calibrated logits [K] there."""
+    """Return rising logits [K] of the knots, and the calibrated logits [K] there."""
     given, shares, sizes = _join(*_pool(rows), num_knots - 2)
     least, most = 0.5 / (sizes[0] + 1), 1 - 0.5 / (sizes[-1] + 1)
     shares = np.clip(shares, min(least, shares[shares > 0].min(initial=1.0)), None)
@@ -356,7 +356,7 @@ def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
         given, calibrated = np.append(low, given), np.append(calibrated[0], calibrated)
     if high > given[-1] + _LEAST_WIDTH:
         given, calibrated = np.append(given, high), np.append(calibrated, calibrated[-1])
-    # As many as the head has: what is added lies on the line between two of them.
+    # The head has a fixed number of knots: further knots lie on the line between two others.
     while len(given) < num_knots:
         place = int(np.argmax(np.diff(given)))
         given, calibrated = (
@@ -368,7 +368,7 @@ def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _pool(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pool adjacent violators: return mean logit, share of positives and weight of each block."""
-    # Logits that differ by their rounding are of equal rows, and may come in any order.
+    # Logits that differ only by rounding belong to equal rows, and may come in any order.
     rounded = np.round(rows.logits / _LEAST_WIDTH) * _LEAST_WIDTH
     logits, places = np.unique(rounded, return_inverse=True)
     sizes = np.bincount(places, rows.weights)
@@ -386,7 +386,7 @@ def _pool(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _join(
     given: np.ndarray, shares: np.ndarray, sizes: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Join blocks with their neighbours until so many are left, those first that differ least."""
+    """Join neighbouring blocks until `most` are left, the most similar ones first."""
     while len(given) > most:
         both = sizes[:-1] + sizes[1:]
         place = int(np.argmin(np.diff(shares) ** 2 * sizes[:-1] * sizes[1:] / both))

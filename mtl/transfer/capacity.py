@@ -1,9 +1,9 @@
-"""Tables that grow, in another capacity: where their rows go, and runs that go on with more.
+"""Changes the capacity of tables that grow: moves their rows, and rewrites checkpoints.
 
 capacity.find_keys("features/items/embedding/Adam", shapes)          # "features/items/keys"
 capacity.enlarge_tables(["runs/a/model.ckpt-500"], {"features/items": 2_000_000}, initial)
 
-A key has its places by the number of rows, so that in a larger table all keys move.
+The number of rows determines the places of a key: in a larger table all keys move.
 """
 
 import os
@@ -21,12 +21,12 @@ from mtl.transfer import checkpoint
 from mtl.variables import averaging
 
 _KEYS, _TABLE, _SKETCH = "keys", "embedding", "sketch"
-# What lies beside the keys of a table, and goes where these go.
+# Variables beside the keys of a table; they move with the keys.
 _BESIDE = ("last_seen", "comings", "size", _SKETCH)
 
 
 def find_keys(name: str, names: Iterable[str]) -> str | None:
-    """Return the name of the keys by which a variable has its rows; None where it has none."""
+    """Return the name of the keys that determine a variable's rows, or None."""
     parts = name.split("/")
     scopes = ("/".join(parts[:end]) for end in range(1, len(parts)))
     found = (
@@ -38,9 +38,9 @@ def find_keys(name: str, names: Iterable[str]) -> str | None:
 
 
 def find_table(name: str, names: Iterable[str]) -> str:
-    """Return the table that the keys of this name belong to, or what lies beside them.
+    """Return the table that keys of this name, or a variable beside them, belong to.
 
-    Of all else it is the name itself.
+    For all other variables, return `name`.
     """
     keys = find_keys(name, names)
     is_beside = keys is not None and name.rpartition("/")[2] in (_KEYS, *_BESIDE)
@@ -48,17 +48,17 @@ def find_table(name: str, names: Iterable[str]) -> str:
 
 
 def is_sketch(name: str) -> bool:
-    """Return True if a variable counts keys, for a table of one capacity alone."""
+    """Return True if a variable is a sketch of counts, which fits only one capacity."""
     return name.rpartition("/")[2] == _SKETCH
 
 
 def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
-    """Return for each row of a table of `capacity` rows the saved row whose key it gets, or -1.
+    """Return the saved row whose key each row of a table of `capacity` rows gets, or -1.
 
-    In a table of the same capacity keys stay where they are.
+    If the capacity is the same, keys keep their rows.
 
     Raises:
-      UserError: a key finds no place; `where` names what holds it.
+      UserError: all places of a key are taken; `where` names the holder of the keys.
     """
     if keys.size == capacity:
         return np.arange(capacity)
@@ -74,20 +74,20 @@ def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
 def place_rows(
     origins: np.ndarray, saved: int, old_shape: Sequence[int], shape: Sequence[int]
 ) -> np.ndarray:
-    """Return for each row of a variable the saved row that it gets, or -1.
+    """Return the saved row that each row of a variable gets, or -1.
 
     Args:
-      origins: of the rows of keys, as `place_keys` gives them.
-      saved: how many rows of keys the saved table has.
-      old_shape: of the saved variable.
-      shape: of the variable.
+      origins: the result of `place_keys`, for the rows of keys.
+      saved: the number of rows of keys in the saved table.
+      old_shape: the shape of the saved variable.
+      shape: the shape of the variable.
 
     Returns:
-      As many numbers as the variable has rows; in the shape of the keys for these themselves.
+      One number for each row of the variable; in the shape of the keys for the keys themselves.
     """
     if list(shape) == [len(origins) // key_table.PLACES, key_table.PLACES]:
         return origins.reshape(shape)
-    # Rows of unknown keys come behind all others, in this table and in that one.
+    # Rows of unknown keys lie behind all others, in both tables.
     unknown, old = shape[0] - len(origins), old_shape[0] - saved
     behind = saved + np.arange(unknown) % old if old else np.full([unknown], -1)
     return np.concatenate([origins, behind])
@@ -98,15 +98,15 @@ def enlarge_tables(
     capacities: Mapping[str, int],
     initial: Callable[[list[str]], Mapping[str, np.ndarray]],
 ) -> None:
-    """Rewrite checkpoints so that tables have these numbers of rows; keys keep what they learned.
+    """Rewrite checkpoints with larger tables; keys keep the values that they learned.
 
     Args:
-      paths: of checkpoints, the latest last: if this is interrupted the others are whole.
+      paths: the checkpoints, the latest last; an interruption damages at most one of them.
       capacities: {scope of a table: rows for its keys}.
-      initial: names of variables -> their first values, in their new shapes.
+      initial: returns the first values of variables by name, in their new shapes.
 
     Raises:
-      UserError: a checkpoint holds a table of more rows.
+      UserError: a checkpoint holds a table with more rows.
     """
     for path in paths:
         reader = tf.train.load_checkpoint(path)
@@ -125,10 +125,10 @@ def _enlarge(
     capacity: int,
     initial: Callable[[list[str]], Mapping[str, np.ndarray]],
 ) -> dict[str, np.ndarray]:
-    """Return what of a checkpoint changes."""
+    """Return the changed variables of a checkpoint."""
     shapes = {name: list(shape) for name, shape in reader.get_variable_to_shape_map().items()}
     keys_name = f"{scope}/{_KEYS}"
-    if keys_name not in shapes:  # The run has no such table: this is told elsewhere.
+    if keys_name not in shapes:  # Another check reports that the run has no such table.
         return {}
     keys = reader.get_tensor(keys_name)
     if keys.size == capacity:
@@ -143,29 +143,30 @@ def _enlarge(
             continue
         origins = place_rows(of_keys, keys.size, shapes[name], value.shape)
         if averaging.is_state(name) and not averaging.is_decay(name):
-            value[:] = found[name.rpartition("/")[0]]  # Of new rows it is the weights.
+            value[:] = found[name.rpartition("/")[0]]  # The average of a new row is its weights.
         _keep_rows(value, reader.get_tensor(name), origins)
     return found
 
 
 def _list_with_keys(keys_name: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return the variables whose rows go with these keys, and the keys; their number stays."""
+    """Return the keys, and all variables whose rows move with them; their `size` does not."""
     return [name for name in shapes if find_keys(name, shapes) == keys_name and shapes[name]]
 
 
 def _keep_rows(value: np.ndarray, old: np.ndarray, origins: np.ndarray) -> None:
-    """Put saved rows where their keys have gone."""
+    """Put saved rows at the new places of their keys."""
     old = old.reshape(-1) if origins.ndim > 1 else old
     value[origins >= 0] = old[origins[origins >= 0]]
 
 
 def _replace(path: str, values: Mapping[str, np.ndarray]) -> None:
-    """Write a checkpoint in the place of another one."""
+    """Replace a checkpoint by another one."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f"{name}.{uuid.uuid4().hex}_temp")
     checkpoint.write_checkpoint(values, os.path.join(temporary, name))
     files = [f for f in storage.listed(temporary) if os.path.basename(f) != "checkpoint"]
-    # The index last: without it the checkpoint is known to be damaged, and an older one counts.
+    # Rename the index last: without an index the checkpoint counts as damaged, and an older one is
+    # used.
     for file in sorted(files, key=lambda file: file.endswith(".index")):
         tf.io.gfile.rename(file, os.path.join(folder, os.path.basename(file)), overwrite=True)
     storage.sync([*storage.listed(folder, f"{name}."), folder])

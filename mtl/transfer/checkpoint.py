@@ -1,4 +1,4 @@
-"""Weights as arrays: read from a checkpoint, edited, and written as one that a run can start from.
+"""Weights as arrays: read them from a checkpoint, edit them, and write a source for other runs.
 
 values = checkpoint.read_checkpoint("runs/digits")               # {"network/trunk/...": array, ...}
 values["head/digit/logits/bias"][3] = 0.0
@@ -16,10 +16,10 @@ from mtl.transfer import source as source_lib
 
 
 def read_checkpoint(source: str) -> dict[str, np.ndarray]:
-    """Return {variable: value} of a checkpoint, of the latest in a model_dir, or of a SavedModel.
+    """Return {variable: value} of a checkpoint, of a model_dir's latest one, or of a SavedModel.
 
     Raises:
-      UserError: if there is none, or if it is damaged.
+      UserError: there is none, or it is damaged.
     """
     opened = source_lib.open_source("source", source)
     return {name: opened.read_value(name) for name in opened.shapes}
@@ -28,8 +28,8 @@ def read_checkpoint(source: str) -> dict[str, np.ndarray]:
 def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     """Write {variable: value} as the checkpoint `path`, the latest of its folder; return `path`.
 
-    With `global_step` among the values a run goes on from it in that folder, if it finds all that
-    it needs; else it is a source to start from.
+    With `global_step` and all other variables of a run, the run continues from it in that folder.
+    Otherwise it is a source for `WarmStart`.
     """
     directory, name = os.path.split(path)
     tf.io.gfile.makedirs(directory or ".")

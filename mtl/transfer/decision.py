@@ -1,4 +1,4 @@
-"""Decides for one variable after the other which saved value it starts from.
+"""Decides for each variable from which saved value it starts.
 
 deciding = decision.Decision(warm_start, source, {"head/digit/logits/kernel": [32, 10], ...}, {})
 deciding.entry("head/digit/logits/kernel").outcome       # "warmed"
@@ -23,14 +23,14 @@ from mtl.variables import row_names as row_names_lib
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """The rules of a `WarmStart`, applied.
+    """Applies the rules of a `WarmStart`.
 
     Attributes:
       settings: the `WarmStart`.
-      source: of the values.
-      shapes: {variable: its shape} here, with those of the optimizer.
-      named: {scope: what the rows stand for} here.
-      placed: {keys of a table: saved keys, and where they go}, found once for all its variables.
+      source: the saved values.
+      shapes: {variable: its shape} in this run, with optimizer state.
+      named: {scope: names of the rows} in this run.
+      placed: {keys of a table: (saved keys, the saved row of each row)}, computed once a table.
     """
 
     settings: Any
@@ -40,11 +40,11 @@ class Decision:
     placed: dict[str, tuple[np.ndarray, np.ndarray]] = dataclasses.field(default_factory=dict)
 
     def entry(self, name: str) -> plan.Entry:
-        """Return what happens to the variable of this name.
+        """Return the decision about the variable of this name.
 
         Raises:
-          UserError: if its shape differs from the saved one, or it was renamed to one that is not
-            there.
+          UserError: its shape differs from the saved one, or `rename` leads to a variable that the
+            source lacks.
         """
         entry = functools.partial(plan.Entry, name=name, shape=self.shapes[name])
         reason = self._reason_to_skip(name)
@@ -60,14 +60,14 @@ class Decision:
         outcome, why = ("warmed", []) if old == name else ("renamed", [f"from {old}"])
         if rows is not None:
             why.append(f"{(rows.origins >= 0).sum()} of {len(rows.origins)} rows by name")
-        # With the optimizer's state the weights are taken that it belongs to.
+        # Optimizer state belongs to the weights themselves, and not to their average.
         trained = old if self.settings.slots else self.source.trained_name(old)
         if trained != old:
             why.append("its average")
         return entry(outcome=outcome, why="; ".join(why), source=trained, rows=rows)
 
     def _check_rename(self, name: str, old: str) -> None:
-        """Fail if a variable that the source lacks was renamed."""
+        """Fail if `rename` leads to a variable that the source lacks."""
         is_lacking = old == name or is_optimizers(name, self.shapes)
         rule = f"lead to a variable of {self.source.path}"
         fix = checks.nearest(old, self.source.shapes)
@@ -76,22 +76,22 @@ class Decision:
     def _reason_to_skip(self, name: str) -> str:
         if name == tf.compat.v1.GraphKeys.GLOBAL_STEP:
             return "a run counts its own steps"
-        # A mask goes where the weights go that it cuts, unless what is cut is for another task.
+        # A mask follows the weights that it cuts, unless other tasks may use the cut weights.
         weights = pruned.find_weights(name)
         if weights != name and pruned.is_shared_out(weights, self.shapes):
             return "what it cuts is free for another task"
-        # So do the keys of a table that grows, and what lies beside them.
+        # The keys of a table that grows, and the variables beside them, follow the table.
         name = capacity.find_table(weights, self.shapes)
         is_state = is_optimizers(name, self.shapes)
         if is_state and not self.settings.slots:
             return "the optimizer's state"
         if is_state and averaging.is_state(name):
             return "a run begins its own averages"
-        # What an optimizer has beside its slots belongs to no scope.
+        # Optimizer variables other than slots have no scope that `include` could match.
         return self._reason_to_exclude(name, is_included=is_state and "/" not in name)
 
     def _reason_to_exclude(self, name: str, is_included: bool) -> str:
-        """Return why patterns leave a variable out, "" if they do not."""
+        """Return why patterns leave a variable out, or "" if they do not."""
         for pattern in self.settings.exclude:
             if patterns.matches(pattern, name):
                 return f"excluded by {pattern!r}"
@@ -106,7 +106,7 @@ class Decision:
         return name
 
     def _rows_by_key(self, name: str, old: str) -> plan.Rows | None:
-        """Return where the rows of a table come from that grows; None where they stay."""
+        """Return the origins of the rows of a table that grows; None if the rows stay."""
         shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
         here = capacity.find_keys(name, self.shapes)
         there = capacity.find_keys(old, self.source.shapes)
@@ -116,7 +116,7 @@ class Decision:
             checks.fail(f"variable {name!r}", rule, here or there, fix)
         if here is None or there is None or not shape:
             return None
-        # Where keys move, rows do: as many rows may be more of keys and fewer of unknown ones.
+        # Equal shapes do not suffice: more rows of keys may come with fewer unknown ones.
         if shape == old_shape and list(self.shapes[here]) == list(self.source.shapes[there]):
             return None
         keys, of_keys = self._place_keys(here, there)
@@ -124,14 +124,14 @@ class Decision:
         return plan.Rows(origins, 0, keys.size, is_state=True)
 
     def _place_keys(self, here: str, there: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the saved keys of a table, and which of them each row here gets."""
+        """Return the saved keys of a table, and the saved row whose key each row here gets."""
         if here not in self.placed:
             keys, rows = self.source.read_value(there), math.prod(self.shapes[here])
             self.placed[here] = keys, capacity.place_keys(keys, rows, self.source.path)
         return self.placed[here]
 
     def _rows(self, name: str, old: str) -> plan.Rows | None:
-        """Return where each row comes from; None where all of them keep their places."""
+        """Return the origin of each row; None if all rows keep their places."""
         shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
         here, there = (
             row_names_lib.find_row_names(self.named, name),
@@ -150,7 +150,7 @@ class Decision:
     def _rows_by_name(
         self, name: str, old: str, here: types.RowNames, there: types.RowNames
     ) -> plan.Rows | None:
-        """Return where rows with names come from; None if all of them keep their places."""
+        """Return the origins of rows with names; None if all rows keep their places."""
         shape, old_shape = self.shapes[name], self.source.shapes[old]
         axis = here.axis % len(shape)
         names, own = map(row_names_lib.read_names, (there, here))
@@ -167,7 +167,7 @@ class Decision:
         checks.require(shape == old_shape, f"variable {name!r}", rule, old_shape, fix)
 
     def _require_equal_groups(self, name: str, here: types.RowNames, there: types.RowNames) -> None:
-        """Fail unless rows that stand for several names stand for the same ones there."""
+        """Fail unless rows that stand for several names stand for the same names there."""
         own, others = map(row_names_lib.read_names, (here, there))
         are_sets = here.are_a_set and there.are_a_set
         is_part = set(own) <= set(others) or set(own) >= set(others)
@@ -188,7 +188,7 @@ class Decision:
 
 
 def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
-    """Return True if it is an optimizer's: named "<variable>/<slot>", or without a scope."""
+    """Return True for an optimizer's variable: "<variable>/<slot>", or a name without a scope."""
     parts = name.split("/")
     owners = ("/".join(parts[:end]) for end in range(1, len(parts)))
     is_own = len(parts) == 1 and name != tf.compat.v1.GraphKeys.GLOBAL_STEP
@@ -196,5 +196,5 @@ def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
 
 
 def _others(shape: Sequence[int], axis: int) -> tuple[int, list[int]]:
-    """Return the axis, and the sizes of all others."""
+    """Return the axis, and the sizes of all other axes."""
     return axis, [size for index, size in enumerate(shape) if index != axis]

@@ -1,4 +1,4 @@
-"""What every variable of a run starts from, and why; decided before a value is read.
+"""Plans where every variable of a run starts, and why, before a value is read.
 
 made = plan.Plan(entries, source)
 print(made.summary())                                    # 24 warmed, 2 renamed, 3 initialised, ...
@@ -20,13 +20,13 @@ OUTCOMES = ("warmed", "renamed", "initialised", "skipped")
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows that have moved.
+    """Rows that have other places in the source.
 
     Attributes:
-      origins: for each row the saved one that it gets, -1 for a new one.
-      axis: along which they run.
-      num_named: how many of the saved rows have a name; behind them are those of the unknown.
-      is_state: True if they belong to an optimizer.
+      origins: the saved row that each row gets, or -1 for a new row.
+      axis: the axis of the rows.
+      num_named: the number of saved rows with a name; the unknown rows lie behind them.
+      is_state: True if the variable is optimizer state.
     """
 
     origins: np.ndarray
@@ -37,15 +37,15 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What happens to one variable.
+    """The decision about one variable.
 
     Attributes:
-      name: of the variable, here.
-      shape: of the variable, here.
+      name: its name in this run.
+      shape: its shape in this run.
       outcome: one of `OUTCOMES`; "renamed" is warmed from a variable of another name.
-      why: in words.
-      source: the name of the saved variable, where there is one.
-      rows: where its rows come from; None where each comes from its own place.
+      why: the reason in words.
+      source: the name of the saved variable, or None.
+      rows: the origins of its rows; None if all rows keep their places.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def saved(self) -> str:
-        """The source, of a variable that gets saved values."""
+        """The name of the saved variable, if it gets saved values."""
         return cast(str, self.source)
 
     @property
@@ -68,22 +68,22 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All variables of a run, in order, and where their values come from."""
+    """All variables of a run, in order, and the origins of their values."""
 
     entries: Sequence[Entry]
     source: source_lib.Source
 
     def warmed(self) -> list[Entry]:
-        """Return what gets saved values."""
+        """Return the entries that get saved values."""
         return [entry for entry in self.entries if entry.is_warmed]
 
     def read_start(self, name: str) -> np.ndarray | None:
-        """Return the saved value, in its own order, that a variable starts from; None without."""
+        """Return the saved value of a variable, with rows in their saved order, or None."""
         entry = next(entry for entry in self.entries if entry.name == name)
         return self.source.read_value(entry.saved) if entry.is_warmed else None
 
     def summary(self) -> str:
-        """Return one line: how many variables have which fate, and what is new or has new rows."""
+        """Return one line: counts of the outcomes, and variables that are new or have new rows."""
         counts = collections.Counter(entry.outcome for entry in self.entries)
         told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
         new = [entry.name for entry in self.entries if entry.outcome == "initialised"]
@@ -94,7 +94,7 @@ class Plan:
         return "; ".join(parts)
 
     def table(self) -> str:
-        """Return every variable with its fate, then what else the source holds."""
+        """Return every variable with its outcome, and then the unused variables of the source."""
         rows = [
             (entry.outcome, entry.name, str(list(entry.shape)), entry.why) for entry in self.entries
         ]

@@ -1,12 +1,12 @@
-"""Classifiers that are computed, not trained, from what a trained network makes of a split.
+"""Computes classifiers from a trained network's outputs on a split, instead of training them.
 
 from mtl.transfer import refit
 experiment.Experiment.refit = @refit.TauNormalized()
 refit.TauNormalized.task = "digit"
 refit.TauNormalized.source = "runs/joint"
 
-`verbs.train` then writes the network of `source` with another kernel and bias in one head, and
-evaluates and exports it. What is served is a plain network: there is nothing to switch on.
+`verbs.train` then writes the network of `source` with another kernel and bias in one head,
+evaluates it, and exports it. The result is a plain network, without a further setting.
 """
 
 import abc
@@ -31,7 +31,7 @@ from mtl.variables import averaging, patterns
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
-# What calibration computes, as a source has it, and what computes it.
+# Settings that calibration computes: {name: (its value in a source, a hint)}.
 _CALIBRATED: dict[str, tuple[Any, str]] = {
     "knots": (0, "Isotonic computes them."),
     "calibration_slices": ({}, "Platt, Temperature and Isotonic calibrate them."),
@@ -39,10 +39,10 @@ _CALIBRATED: dict[str, tuple[Any, str]] = {
 
 
 class Classifier(NamedTuple):
-    """The last layer of a head: kernel [H, C], bias [C], and {name: values} of what comes behind.
+    """The last layer of a head: kernel [H, C], bias [C], and {name: values} of the layer behind it.
 
-    That is one of `heads.calibrated.KNOTS` and `LINES`, or nothing. `doubts` say what could not be
-    computed.
+    `behind` holds one of `heads.calibrated.KNOTS` and `LINES`, or nothing. `doubts` name the values
+    that could not be computed.
     """
 
     kernel: np.ndarray
@@ -51,14 +51,14 @@ class Classifier(NamedTuple):
     doubts: Sequence[str] = ()
 
     def compute_logits(self, towers: np.ndarray) -> np.ndarray:
-        """[B, H] -> [B, C], without what comes behind."""
+        """Return logits without `behind`, [B, H] -> [B, C]."""
         return towers @ self.kernel + self.bias
 
 
 class Rows(NamedTuple):
     """Rows of a split: towers [B, H], targets and weights, [B] or [B, C], 0 without a label.
 
-    `places` [B] are the numbers of their slices, S where they are in none of S.
+    `places` [B] are the numbers of their slices, or S for rows outside of all S slices.
     """
 
     towers: np.ndarray
@@ -69,22 +69,22 @@ class Rows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Refit(abc.ABC):
-    """What the methods share that compute the last layers of heads.
+    """Base of the methods that compute the last layers of heads.
 
     Attributes:
-      source: a checkpoint, or a model_dir whose latest is taken.
+      source: a checkpoint, or a model_dir whose latest checkpoint is read.
     """
 
     source: str
 
     kinds: ClassVar[tuple[type[types.Head], ...]]
-    """The heads that it can compute."""
+    """The kinds of heads that it can compute."""
 
     setting: ClassVar[str] = "task"
-    """The setting that names them."""
+    """The setting that names the tasks of the heads."""
 
     computes: ClassVar[tuple[str, ...]] = ()
-    """What it computes of the settings of a head that say what is computed."""
+    """The settings of a head whose values it computes."""
 
     def __post_init__(self):
         self._is_a("source", str, "name a source")
@@ -98,11 +98,11 @@ class Refit(abc.ABC):
 
     @abc.abstractmethod
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the split that is read."""
+        """Return the split to read."""
 
     @abc.abstractmethod
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
-        """Return the new classifier of a head, of the old one and the rows of a split."""
+        """Return the new classifier of a head from the old one and the rows of a split."""
 
     def __call__(
         self,
@@ -112,14 +112,14 @@ class Refit(abc.ABC):
         model_dir: str,
         step: int,
     ) -> None:
-        """Write the source's checkpoint into `model_dir`, with the new layers, as of `step`.
+        """Write the source's checkpoint with new layers into `model_dir`, as step `step`.
 
         Args:
-          network: with what its heads learned of the training split.
+          network: the network; its heads have learned from the training split.
           batches: (features, labels), one pass over `split_of`; read in the graph of the call.
-          statistics: what the columns learned of the training split.
-          model_dir: of this run.
-          step: what the new checkpoint says its step is.
+          statistics: the statistics of the columns.
+          model_dir: the folder of this run.
+          step: the step of the new checkpoint.
         """
         where = f"{type(self).__name__}.{self.setting}"
         heads_by_task = network.heads_by_task
@@ -167,7 +167,7 @@ class Refit(abc.ABC):
         checks.require(isinstance(head, self.kinds), where, rule, type(head).__name__, fix)
 
     def prepare(self, network: model.MultiTaskModel) -> model.MultiTaskModel:
-        """Return the network as the source has it, without what calibration computes."""
+        """Return the network as in the source, without the values that calibration computes."""
         own = []
         for head in network.heads:
             if head.name in self.list_tasks():
@@ -178,7 +178,7 @@ class Refit(abc.ABC):
         return dataclasses.replace(network, heads=own)
 
     def check_computed(self, head: types.Head) -> None:
-        """Fail where a head has what this does not compute."""
+        """Fail if a head sets a value that this method does not compute."""
         for name, (empty, fix) in _CALIBRATED.items():
             where = f"{type(head).__name__}.{name} of task {head.name!r}"
             value, rule = getattr(head, name, empty), f"be {empty} with {type(self).__name__}"
@@ -214,7 +214,7 @@ class Refit(abc.ABC):
 
 
 def _find_places(head: types.Head, features: types.Tensors, tower: tf.Tensor) -> tf.Tensor:
-    """Return the slice of each row, [B]."""
+    """Return the number of the slice of each row, [B]."""
     slices = getattr(head, "calibration_slices", {})
     if not slices:
         return tf.zeros(tf.shape(tower)[:1], tf.int32)
@@ -233,7 +233,7 @@ def _rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Computed(Refit):
-    """One `MultiClass` head whose classifier is computed of its classes."""
+    """Computes the classifier of one `MultiClass` head from its classes."""
 
     task: str
 
@@ -248,24 +248,24 @@ class _Computed(Refit):
         return [self.task]
 
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the training split, of which classes are known."""
+        """Return the training split, whose classes are known."""
         del eval_split
         return train_split
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NearestMean(_Computed):
-    """`argmax_c cos(h, m_c)`, m_c the mean of the towers h of class c over the training split.
+    """`argmax_c cos(h, m_c)`, with m_c the mean of the towers h of class c in the training split.
 
     The nearest class mean of B. Kang et al., "Decoupling Representation and Classifier for
-    Long-Tailed Recognition", 2020, arXiv:1910.09217. As kernel `W_c = m_c / |m_c|`: the length of
-    h changes no row's order. The probabilities that follow are not calibrated.
+    Long-Tailed Recognition", 2020, arXiv:1910.09217. The kernel is `W_c = m_c / |m_c|`: the length
+    of h does not change the order of the classes. The resulting probabilities are not calibrated.
 
     Attributes:
       task: a `MultiClass` head with the `Linear` classifier.
       source: a checkpoint or a model_dir.
-      distance: "cosine", or "euclidean" for `-|h - m_c|^2 / 2`, of which the paper reports the
-        better one.
+      distance: "cosine", or "euclidean" for `-|h - m_c|^2 / 2`; the paper reports the better of
+        both.
     """
 
     distance: str = "cosine"
@@ -275,7 +275,7 @@ class NearestMean(_Computed):
         checks.one_of("NearestMean.distance", self.distance, ["cosine", "euclidean"])
 
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
-        """Return the means of the classes as kernel."""
+        """Return a classifier with the means of the classes as kernel."""
         del head
         sums, total = np.zeros(old.kernel.shape[::-1]), np.zeros(len(old.bias))
         for towers, targets, weights, _ in rows:
@@ -309,7 +309,7 @@ class _Tau(_Computed):
         checks.require(len(self.taus) == 1 or bool(self.split), where, rule, self.split)
 
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the split by which tau is chosen, which must not be the one that is reported."""
+        """Return the split that chooses tau; fail if several taus use the reported split."""
         where = f"{type(self).__name__}.split"
         rule = f"differ from Pipeline.eval_split ({eval_split!r})"
         fix = "A result on the data that tau was chosen by is too good."
@@ -320,10 +320,10 @@ class _Tau(_Computed):
 
     @abc.abstractmethod
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """Return the classifier of one tau."""
+        """Return the classifier for one tau."""
 
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
-        """Return the classifier of the best balanced accuracy on the rows; of equals the first."""
+        """Return the classifier of the best balanced accuracy on the rows, the first of equals."""
         counts = types.read_member(head, types.Head, "class_counts")
         candidates = [self.at(tau, old, counts) for tau in self.taus]
         if len(candidates) == 1:
@@ -334,7 +334,7 @@ class _Tau(_Computed):
             for hit, candidate in zip(hits, candidates, strict=True):
                 logits = candidate.compute_logits(towers)
                 right = np.argmax(logits, axis=1) == targets
-                right &= ~np.isnan(logits).any(axis=1)  # Of which argmax makes a sure class.
+                right &= ~np.isnan(logits).any(axis=1)  # argmax would choose a class for NaN.
                 np.add.at(hit, targets, weights * right)
         seen = total > 0
         accuracies = (hits[:, seen] / total[seen]).mean(axis=1)
@@ -351,20 +351,20 @@ class TauNormalized(_Tau):
     """`W_c / |W_c|^tau`, without the bias.
 
     B. Kang et al., "Decoupling Representation and Classifier for Long-Tailed Recognition", 2020,
-    arXiv:1910.09217: the weights of frequent classes are longer, which tau = 1 undoes.
+    arXiv:1910.09217: frequent classes have longer weights; tau = 1 makes all lengths equal.
 
     Attributes:
       task: a `MultiClass` head with the `Linear` classifier.
       source: a checkpoint or a model_dir.
-      taus: at least 0; of several the best on `split` is taken.
-      split: held-out rows to choose by; never the one that is reported.
+      taus: at least 0; of several, the best on `split` is taken.
+      split: held-out rows for this choice; never the rows of the report.
     """
 
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """Return the kernel with shorter columns."""
+        """Return the classifier with normalised columns of the kernel."""
         del counts
         lengths = np.linalg.norm(old.kernel, axis=0)
-        factors = np.where(lengths > 0, lengths, 1) ** tau  # A column of zeros stays one.
+        factors = np.where(lengths > 0, lengths, 1) ** tau  # A column of zeros stays zero.
         return Classifier(old.kernel / factors, np.zeros_like(old.bias))
 
 
@@ -375,15 +375,15 @@ class LogitAdjusted(_Tau):
     A. Menon et al., "Long-tail learning via logit adjustment", 2020, arXiv:2007.07314.
 
     Attributes:
-      task: a `MultiClass` head with the `Linear` classifier that knows its `class_counts`, given or
-        counted because of its shots.
+      task: a `MultiClass` head with the `Linear` classifier and known `class_counts`, either given
+        or counted for its `shots`.
       source: a checkpoint or a model_dir.
-      taus: at least 0; of several the best on `split` is taken.
-      split: held-out rows to choose by; never the one that is reported.
+      taus: at least 0; of several, the best on `split` is taken.
+      split: held-out rows for this choice; never the rows of the report.
     """
 
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """Return the bias without the shares of the classes."""
+        """Return the classifier with a bias that is adjusted by the shares of the classes."""
         known = counts is not None and min(counts) > 0
         fix = "Give them, or MultiClass.shots."
         rule = "tell a row of every class"

@@ -1,8 +1,8 @@
-"""What a run starts from: a checkpoint, the latest of a model_dir, or an exported SavedModel.
+"""Sources of a start: a checkpoint, a model_dir's latest checkpoint, or an exported SavedModel.
 
 opened = source.open_source("WarmStart.source", "runs/digits")
 opened.shapes["head/digit/logits/kernel"]                # [32, 10]
-opened.row_names("head/digit/logits/kernel")             # which classes these are
+opened.named["head/digit/"]                              # the names of its classes
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ _READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Saved variables, and what their rows stand for.
+    """Saved variables, and the names of their rows.
 
     Attributes:
-      path: of the checkpoint, without `.index`.
-      directory: of the run or the SavedModel that it belongs to.
+      path: the checkpoint, without `.index`.
+      directory: the run or the SavedModel that holds the checkpoint.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Source:
 
     @functools.cached_property
     def named(self) -> Mapping[str, types.RowNames]:
-        """{scope: what the rows stand for}."""
+        """{scope: names of the rows}."""
         return row_names_lib.load(self.directory)
 
     @functools.cached_property
@@ -54,18 +54,18 @@ class Source:
         return self._reader.get_variable_to_dtype_map()[name]
 
     def trained_name(self, name: str) -> str:
-        """Under which name the value lies that the source was evaluated with."""
+        """Return the name of the value that the source was evaluated with."""
         return averaging.name_in(self._reader, name)
 
     def is_behind(self, name: str) -> bool:
-        """Return True if `value` differs from what is saved: an average that is caught up."""
+        """Return True if `read_value` may differ from the saved value, such as an old average."""
         return averaging.is_behind(self._reader, name)
 
     def read_value(self, name: str) -> np.ndarray:
-        """Return the value of a variable, of an average as of the step of the checkpoint.
+        """Return the value of a variable; averages are first brought up to the checkpoint's step.
 
         Raises:
-          UserError: if it cannot be read.
+          UserError: it cannot be read.
         """
         try:
             return averaging.value_in(self._reader, name)
@@ -80,7 +80,7 @@ def open_source(where: str, given: str) -> Source:
     """Find the checkpoint that `given` names.
 
     Raises:
-      UserError: if there is none; names what lies beside it.
+      UserError: there is none; the message names similar files.
     """
     storage.require_plain(where, given)
     saved_model = _saved_model(given)
@@ -124,7 +124,7 @@ def _run_of(directory: str) -> str:
 
 
 def _beside(given: str) -> str:
-    """Return what may have been meant, or where the path ends."""
+    """Return names that may be meant, or the place where the path ends."""
     folder, name = os.path.split(given.rstrip("/"))
     if tf.io.gfile.isdir(given):
         return run_directory.tell_unlisted(given) or "That folder holds no checkpoint."

@@ -1,13 +1,13 @@
-"""Puts saved values in the place of initial ones.
+"""Replaces initial values by saved ones.
 
 values.write_rows(plan, "mean", model_dir)               # once a run, by one process
 values.initialize_variables(plan, model_dir)              # before the session initialises variables
 
-The initialiser of a variable becomes a read of the checkpoint, so that it takes no time when a run
-goes on from its own, and a variable is never seen without its value by a second worker. Where rows
-have moved, and where averages of rows have to be brought up to date, the variable as it starts is
-written to `<model_dir>/warm_start/` and read from there. The chief writes it in a graph of one
-device, since no strategy tells the first value of a variable beforehand.
+The initialiser of a variable becomes a read of the checkpoint. So it takes no time when a run
+continues from its own checkpoint, and a second worker never sees a variable without its value. If
+rows have moved, or averages are not up to date, the new value is written to
+`<model_dir>/warm_start/`, and read from there. The chief writes it in a graph for one device,
+because strategies do not tell a variable's first value beforehand.
 """
 
 import collections
@@ -28,10 +28,10 @@ NEW_ROWS = ("own", "mean", "unknown", "zeros")
 
 
 def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
-    """Write what cannot be read from the source as it lies there; read all of that once.
+    """Write the values that differ from the saved ones; read all saved values once, as a check.
 
     Raises:
-      UserError: if the source is damaged.
+      UserError: the source is damaged.
     """
     variables = {patterns.variable_name(variable): variable for variable in tf1.global_variables()}
     written: dict[str, np.ndarray] = {}
@@ -48,7 +48,7 @@ def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
 def _move_rows(
     made: plan.Plan, variables: Mapping[str, tf.Variable], new_rows: str
 ) -> dict[str, np.ndarray]:
-    """Return the values of the variables whose rows have other places than in the source."""
+    """Return the values of variables whose rows have other places in the source."""
     moved = [entry for entry in made.warmed() if entry.rows is not None]
     if not moved:
         return {}
@@ -61,8 +61,8 @@ def _move_rows(
 
 
 def initialize_variables(made: plan.Plan, model_dir: str) -> None:
-    """Let what the plan warms start from the source, and from the rows that were written."""
-    variables = collections.defaultdict(list)  # With the copies of other replicas, and shards.
+    """Start the warmed variables of the plan from the source, or from the written rows."""
+    variables = collections.defaultdict(list)  # Also copies on replicas, and shards.
     for variable in tf1.global_variables():
         variables[patterns.variable_name(variable)].append(variable)
     for entry in made.warmed():
@@ -73,7 +73,7 @@ def initialize_variables(made: plan.Plan, model_dir: str) -> None:
 
 
 def _is_written(made: plan.Plan, entry: plan.Entry, dtype: tf.DType) -> bool:
-    is_other = made.source.dtype(entry.saved) != dtype.base_dtype  # A table of 16 bits, or of 32.
+    is_other = made.source.dtype(entry.saved) != dtype.base_dtype  # A table of 16 or of 32 bits.
     return entry.rows is not None or made.source.is_behind(entry.saved) or is_other
 
 
@@ -82,20 +82,20 @@ def _rows_path(model_dir: str) -> str:
 
 
 def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
-    """Read values of variables: of copies each reads all of it, of shards each its part."""
+    """Read saved values into variables: each copy reads all of a value, each shard its part."""
     for target in [variables] if shards.find_shard(variables[0]) else variables:
         tf1.train.init_from_checkpoint(path, {name: target})
 
 
 def _with_rows(entry: plan.Entry, old: np.ndarray, own: np.ndarray, new_rows: str) -> np.ndarray:
-    """Return the variable's own initial value with the rows that are known put in."""
-    rows = cast(plan.Rows, entry.rows)  # Of an entry that has some.
-    if rows.origins.ndim > 1:  # Of keys, which lie in buckets.
+    """Return the variable's initial value with its known rows replaced."""
+    rows = cast(plan.Rows, entry.rows)  # Callers pass only entries with rows.
+    if rows.origins.ndim > 1:  # The variable of keys is a matrix of buckets.
         old = old.reshape(-1)
     old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(own, rows.axis, 0).copy()
     is_new = rows.origins < 0
     value[~is_new] = old[rows.origins[~is_new]]
-    old = old.astype(np.float32) if old.dtype.itemsize == 2 else old  # For their mean.
+    old = old.astype(np.float32) if old.dtype.itemsize == 2 else old  # For an exact mean.
     unknown = old[rows.num_named :]
     if not rows.is_state:
         if new_rows == "zeros":

@@ -26,13 +26,13 @@ from mtl.variables import row_names as row_names_lib
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
-# The scopes of what is learned; the state of the balancing belongs to a run.
+# The scopes of learned variables; the state of the balancing belongs to one run.
 SCOPES = ("^features/", "^network/", "^head/")
 _FILE = "warm_start.txt"
 
 
 def forget_warm_start(model_dir: str) -> None:
-    """Remove what tells how an earlier run in `model_dir` started."""
+    """Remove the record of an earlier start in `model_dir`."""
     path = os.path.join(model_dir, _FILE)
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
@@ -40,31 +40,32 @@ def forget_warm_start(model_dir: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmStart:
-    """Chooses which variables start from saved values, and finds these.
+    """Chooses the variables that start from saved values, and finds the values.
 
-    It acts on the first start of a run: one that goes on reads its own checkpoint. What the source
-    lacks, such as a new head, starts as without it. `global_step` starts at 0. What happens to
-    which variable, and why, lies in `<model_dir>/warm_start.txt`; `python -m launch.warm_start`
-    tells beforehand.
+    It acts on the first start of a run; a continued run reads its own checkpoint. Variables that
+    the source lacks, such as a new head, start as without it. `global_step` starts at 0.
+    `<model_dir>/warm_start.txt` says what happens to each variable, and why;
+    `python -m launch.warm_start` says so beforehand.
 
-    Rows follow their names: a row of an embedding its token, a column of a last layer its class,
-    wherever they stand now. Runs of this library keep the names; for others give `row_names`.
+    Rows follow their names, even if their places differ: a row of an embedding follows its token,
+    and a column of a last layer its class. Runs of this library keep the names; set `row_names` for
+    other sources.
 
     Attributes:
       source: a model_dir, whose latest checkpoint counts ("<model_dir>/best" is one too), a
         checkpoint such as "runs/a/model.ckpt-500", or an exported SavedModel.
-      include: patterns (see `mtl.variables.patterns`) of what is warm-started, in the names here.
-        Each must find a variable that the source holds.
-      exclude: patterns of what is not, though it is included.
-      rename: {pattern here: its replacement there}, as of `re.sub`, for what has another name in
-        the source: {"^network/trunk/": "network/body/"}. The first that matches counts.
+      include: patterns (see `mtl.variables.patterns`) of warm-started variables, by their names
+        here. Each must find a variable that the source holds.
+      exclude: patterns of included variables that are left out.
+      rename: {pattern here: its replacement there}, as in `re.sub`, for variables with another name
+        in the source: {"^network/trunk/": "network/body/"}. The first matching pattern counts.
       row_names: {pattern here: the names of the rows there}, a list or a file with one a line.
-      new_rows: what rows without an old one start from: "own", as without a warm start; "mean" of
-        the old rows; "unknown", the mean of the old rows of unknown names where there are any; or
-        "zeros". Rows of an optimizer's state always start as without a warm start.
-      slots: True if the optimizer's state goes over as well.
-      statistics: True if the columns keep what they learned of the source's training split, its
-        vocabularies and moments, in place of learning from this run's. Needs a model_dir.
+      new_rows: the start of rows that the source lacks: "own", as without a warm start; "mean" of
+        the old rows; "unknown", the mean of the old rows of unknown names, if there are any; or
+        "zeros". New rows of optimizer state always start as without a warm start.
+      slots: True also takes the optimizer's state.
+      statistics: True takes the columns' statistics (vocabularies and moments) from the source,
+        instead of fitting them to this run's training split. Needs a model_dir.
     """
 
     source: str
@@ -92,7 +93,7 @@ class WarmStart:
             checks.is_a(f"WarmStart.{setting}", getattr(self, setting), bool, "be True or False")
 
     def check_source(self, model_dir: str) -> None:
-        """Fail if the source is the run itself, whose checkpoints training goes on from anyway."""
+        """Fail if the source is the run itself, which continues from its checkpoints anyway."""
         root, given = os.path.abspath(model_dir), os.path.abspath(self.source)
         own = (root, os.path.join(root, "best"))
         is_own = given in own or os.path.dirname(given) in own and not tf.io.gfile.isdir(given)
@@ -101,10 +102,10 @@ class WarmStart:
         checks.require(not is_own, "WarmStart.source", rule, self.source, fix)
 
     def take_statistics(self, directory: str, columns: Sequence[types.Column]) -> None:
-        """Put what the columns learned in the source into `directory`, if that is asked for.
+        """Copy the source's statistics of the columns into `directory`, if the setting says so.
 
         Raises:
-          UserError: if there they learned nothing, or with other settings.
+          UserError: the source lacks statistics, or fitted them with other settings.
         """
         if self.statistics:
             run = source_lib.open_source("WarmStart.source", self.source).directory
@@ -112,10 +113,10 @@ class WarmStart:
             features_lib.adopt_statistics(names, os.path.join(run, "statistics"), directory)
 
     def prepare(self, plan: plan_lib.Plan, model_dir: str) -> None:
-        """Say what is planned for the variables of this graph, and write rows that have moved.
+        """Log and write the plan for the variables of this graph, and write moved rows.
 
         Raises:
-          UserError: if the source is damaged.
+          UserError: the source is damaged.
         """
         _log.info("%s", plan.summary())
         atomic.write(os.path.join(model_dir, _FILE), plan.table() + "\n")
@@ -127,7 +128,7 @@ class WarmStart:
         named: Mapping[str, types.RowNames],
         model_dir: str,
     ) -> Callable[..., Any]:
-        """Return `model_fn`, whose training graph starts from the source, after `prepare`."""
+        """Return `model_fn` with a training graph that starts from the source, after `prepare`."""
 
         def warmed(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
             spec = model_fn(features, labels, mode)
@@ -143,11 +144,11 @@ class WarmStart:
         """Decide for every variable.
 
         Args:
-          variables: of a training graph, with those of the optimizer.
-          named: {scope: what the rows stand for} here.
+          variables: the variables of a training graph, with optimizer state.
+          named: {scope: names of the rows} in this run.
 
         Raises:
-          UserError: if there is no source, a pattern finds nothing, or a shape differs.
+          UserError: there is no source, a pattern matches nothing, or a shape differs.
         """
         source = source_lib.open_source("WarmStart.source", self.source)
         shapes = {
@@ -163,7 +164,7 @@ class WarmStart:
         return plan
 
     def _require_found(self, plan: plan_lib.Plan, model_names: Sequence[str]) -> None:
-        """Fail unless every pattern of `include` finds something; of the default ones some may."""
+        """Fail unless every pattern of `include` finds a variable; of the defaults, any one."""
         warmed = [entry.name for entry in plan.warmed()]
         is_default = tuple(self.include) == SCOPES
         for pattern in ["|".join(SCOPES)] if is_default else self.include:

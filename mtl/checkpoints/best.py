@@ -133,7 +133,7 @@ class BestKeeper:
 
         Args:
           measured_on: describes the rows and settings.
-          value: the new value; None if there is no best checkpoint.
+          value: the new value; None without a best checkpoint.
           is_other: True if the value cannot be compared with earlier ones. Patience then begins
             anew, and checkpoints after the best may be evaluated once more.
         """

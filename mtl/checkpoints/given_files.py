@@ -35,7 +35,7 @@ def check_unchanged(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
     """Fail if a file has changed since the run started; return {purpose: its checksum then}.
 
     Raises:
-      UserError: names the file and says what to do, in one line.
+      UserError: names the file and a fix, in one line.
     """
     record = os.path.join(model_dir, FILE)
     recorded = checksums.read_json(record, _FIX) if tf.io.gfile.exists(record) else {}

@@ -92,9 +92,9 @@ def copy_states(model_dir: str, output_dir: str, step: int) -> None:
 
 
 class InputState:
-    """The iterator of one process, in files beside those of the model.
+    """Saves the iterator of a process, in files beside the model's.
 
-    The files are separate from the checkpoint, because they hold the buffers of one process, which
+    The files are separate from the checkpoint, because they hold the buffers of a process, which
     evaluations do not need. Each is written before the checkpoint of its step: no checkpoint lacks
     one. The graph holds one iterator for each process, and replicas take slices of its batch, so
     the strategy has no further state. Buffered records hold long names, so files are compressed if

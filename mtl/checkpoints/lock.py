@@ -34,7 +34,7 @@ class Role(NamedTuple):
     Attributes:
       file: the locked file.
       name: the name of the role.
-      does: the verb for what the process does there.
+      does: a verb for the work of the process there.
     """
 
     file: str

@@ -2,7 +2,7 @@
 
 with run_directory.lock_run("runs/digits"):               # one training at a time
     ...
-with run_directory.claim_run("runs/digits") as keep:      # removes its files if it fails before
+with run_directory.claim_run("runs/digits") as keep:      # removes its files if it fails
     path = run_directory.find_latest("runs/digits")          # or None
 with run_directory.hold_checkpoint("runs/digits", "latest") as path:  # a training drops it later
     ...

@@ -37,7 +37,7 @@ class Categorical(tables.Embedded, tables.Ids):
         default is 2: a category that occurs once says little, and trains the vector of the unknown.
       max_size: the most categories to keep, the frequent ones; None keeps all.
       num_unknown: places for unknown categories; a hash spreads the categories over them.
-      dimension: the width of the embedding; None gives one-hot inputs.
+      dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, above 0; None for
         `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
@@ -231,7 +231,7 @@ class Hashed(tables.Embedded, tables.Ids):
     Attributes:
       names: the fields; each has its own embedding.
       num_buckets: hash buckets; several times the number of categories keeps collisions rare.
-      dimension: the width of the embedding; None gives one-hot inputs.
+      dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, above 0; None for
         `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
@@ -274,7 +274,7 @@ class Identity(tables.Embedded, tables.Ids):
     Attributes:
       names: the fields; each has its own embedding.
       size: the number of ids.
-      dimension: the width of the embedding; None gives one-hot inputs.
+      dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, above 0; None for
         `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.

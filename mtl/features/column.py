@@ -95,7 +95,7 @@ class Lookup(types.Column):
     """Columns that turn ids into vectors.
 
     Attributes:
-      dimension: the width of the embedding; None gives one-hot inputs.
+      dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, above 0; None for
         `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
@@ -244,7 +244,7 @@ def vectors(
     stddev: float | None = None,
     initializer: Callable[..., tf.Tensor] | None = None,
 ) -> tf.Tensor:
-    """Turn ids in [0, size) into [B, D] by an embedding of width `dimension`; one-hot if None.
+    """Turn ids in [0, size) into [B, D] by vectors of length `dimension`; one-hot if it is None.
 
     [B] gives each row the vector of its id. [B, n] and [B, (L)] pool the vectors of a row. "sqrtn"
     divides their sum by the square root of their number. A row without ids gets zeros.

@@ -138,7 +138,7 @@ class MixedDimensions(types.Embedding):
         has the 100 most frequent ids, the second 900, and the last all others.
       dimensions: the dimension of each block, from 1 to the column's; one entry more than `ends`.
         None takes the formula, which needs a fitted vocabulary: a given one has no counts.
-      temperature: in [0, 1]; 0 gives all blocks the full dimension, 1 makes it proportional to p.
+      temperature: in [0, 1]; 0 gives all blocks the full dimension; 1 makes them proportional to p.
     """
 
     ends: Sequence[int]

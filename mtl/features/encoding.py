@@ -80,9 +80,9 @@ def fit_columns(
     Accumulators of `columns` see the features; accumulators of the parts `of_labels` see all
     fields.
 
-    There is no pass if the parts learn nothing, or if `directory` already holds their statistics:
-    a continued run keeps them. A new run sets `anew`, because old statistics may come from other
-    data.
+    The pass is skipped if the parts learn nothing, or if `directory` already holds their
+    statistics: a continued run keeps them. A new run sets `anew`, because old statistics may come
+    from other data.
     """
     gathered, counted = _accumulators(columns), _accumulators(of_labels)
     parts = [*columns, *of_labels]

@@ -43,7 +43,7 @@ class Growing(tables.Ids):
         stay. Weights and optimizer state of the row start anew. None evicts nothing: the new key
         stays unknown.
       num_unknown: rows for unknown keys; a hash spreads the keys over them.
-      dimension: the width of the embedding.
+      dimension: the length of the embedding's vectors.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's first values, above 0; None for
         `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.

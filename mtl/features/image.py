@@ -74,7 +74,7 @@ class Image(column.PerField):
         }
 
     def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
-        """Return an error about a field of one record that cannot be decoded, or None."""
+        """Return an error about a field of the record that cannot be decoded, or None."""
         channels = self.shape[2] if self.shape is not None else 0
         for field in self.names:
             encoded = features.get(field)

@@ -4,9 +4,9 @@ rows, is_known = key_table.find_rows(keys, wanted)       # in the graph: [N] -> 
 origins = key_table.place_keys(saved, capacity)          # in NumPy, for a table of another size
 
 A table of R rows has R / 8 buckets. The key alone determines two buckets. A key may take any place
-in them, and its place is its row. So a lookup costs the same for any number of rows, the keys are
-one ordinary variable, and a key never moves. The choice of two buckets fills them evenly (Azar et
-al., "Balanced Allocations", 1999).
+in them, and its place is its row. So looking up and adding keys cost the same for any number of
+rows, the keys are one ordinary variable, and a key stays in its place while others come and go. The
+choice of two buckets fills them evenly (Azar et al., "Balanced Allocations", 1999).
 """
 
 import numpy as np

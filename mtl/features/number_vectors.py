@@ -236,8 +236,8 @@ class AutoDis(_Vectors, numeric.Numeric):
     the training split.
 
     As in the paper, layers have no bias. So 0 always becomes the mean of the vectors, and numbers
-    of one sign differ only in how sharply they choose among the vectors. If buckets should lie
-    anywhere on the line, take `PiecewiseLinear`.
+    with the same sign differ only in how sharply they choose among the vectors. Take
+    `PiecewiseLinear` if buckets should lie anywhere on the line.
 
     [B] -> [B, dimension] and [B, n] -> [B, n dimension].
 

@@ -28,8 +28,7 @@ _LOGS_TOGETHER = 16
 class Numbers(column.PerField):
     """Numbers, normalised: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
 
-    A value that is not finite counts as missing: the fit ignores it, and a neutral value replaces
-    it.
+    A value that is not finite counts as missing: the fit ignores it, a neutral value replaces it.
 
     The shift of integers beyond 2^24, such as seconds since 1970, is subtracted in float64, which
     is exact up to 2^53: integers that differ by 1 stay different.
@@ -63,7 +62,7 @@ class Numbers(column.PerField):
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
         """Encode columns: {field: [B] or [B, n]} -> {column: [B, n], or [B, 2 n] with flags}.
 
-        Fields of one number are encoded together as one field, which takes fewer ops.
+        Fields with a single number are encoded together, which takes fewer ops.
         """
         alike: dict[Any, dict[str, str]] = {}
         for output, (field,) in self.columns.items():
@@ -83,10 +82,7 @@ class Numbers(column.PerField):
     def _together(
         self, features: types.Tensors, fields: Mapping[str, str], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
-        """Encode fields of equal type and precision: {column: field [B]} -> {column: [B, 1 or 2]}.
-
-        The second number is the flag of a missing value.
-        """
+        """Encode fields of one type and precision: {column: field [B]} -> {column: [B, 1 or 2]}."""
         outputs = list(fields)
         entries = [self._entry(output, fitted) for output in outputs]
         (first, *_), stacked = fields.values(), [features[field] for field in fields.values()]
@@ -115,8 +111,7 @@ class Numbers(column.PerField):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Normalise [B, n] by the statistics of n elements, in one entry or several.
 
-        Returns:
-          The numbers, and a mask of the known values.
+        Return the numbers, and a mask of the known values.
         """
         known = tf.math.is_finite(values)
         # Missing values are replaced before use: in a gradient too, NaN times zero is NaN.

@@ -110,7 +110,7 @@ def seal_statistics(directory: str) -> None:
 
 
 def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
-    """Replace the statistics of `names` in `directory` by those in `source`.
+    """Replace the statistics of `names` in `directory` by the statistics in `source`.
 
     Raises:
       UserError: `source` lacks a name, or fitted it with other settings.

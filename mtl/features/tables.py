@@ -39,7 +39,7 @@ class Ids(column.Lookup, column.PerField):
 
     @property
     def shared(self) -> dict[str, Any]:
-        """{setting: value} of all settings that columns of one table must have in common."""
+        """{setting: value} of all settings that must be equal for columns with a shared table."""
         names = ("dimension", "initial_stddev", "storage", "trainable", *self._of_table)
         return {name: getattr(self, name) for name in names}
 

@@ -20,13 +20,12 @@ class TargetAttention(types.HistoryEncoder):
     """h = sum_t w(e[t], q) e[t], with w from an MLP of e, q, q - e and q * e: -> [B, D].
 
     G. Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018,
-    arXiv:1706.06978. As in the paper, weights are not normalised: many events of one interest count
+    arXiv:1706.06978. As in the paper, weights are not normalised: many events of an interest count
     more than few. If a target q is not D wide, a layer projects it to D. Without events h is zeros.
 
     Attributes:
       layers: the hidden units of the MLP, in `hidden_<i>`; `weight` is its last layer.
-      activation: the activation of the hidden layers, one of `layers.ACTIVATIONS`; the authors'
-        code has sigmoid.
+      activation: one of `layers.ACTIVATIONS` for hidden layers; the authors' code has sigmoid.
       normalization: "none", or "softmax" over the events of a row.
     """
 
@@ -87,7 +86,7 @@ class HashedAttention(types.HistoryEncoder):
     Prediction" (SDIM), CIKM 2022, arXiv:2205.10249. Hashes are the signs of random projections. In
     each group of `width` hashes, the events whose hashes all equal the target's are added up, and
     the sum is scaled to length 1. A long history costs a product with `num_hashes` columns, but no
-    MLP. Gradients do not pass the hashes: events train by their sums, and the target does not.
+    MLP. Hashes pass no gradients: the events learn from their sums, and the target does not.
 
     The target must be as wide as an event. Without events h is zeros.
 

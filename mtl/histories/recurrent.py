@@ -44,16 +44,15 @@ class InterestEvolution(types.HistoryEncoder):
     arXiv:1809.03672: a[t] = softmax(s[t] W e) over the states s of the first unit and the target e.
     The second unit (AUGRU) multiplies its update gate by a[t]. Without events h is zeros.
 
-    In the auxiliary loss `<history>_next_event`, the state before each event tells it from another
-    event e': the mean of `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')` over the events of a
-    row except the first. e' is drawn from all events of the slice; the paper draws an item that was
-    not clicked, and its code has a network instead of V.
+    In the auxiliary loss `<history>_next_event`, the state before each event tells the event from
+    another event e': the mean of `softplus(-s[t] V e[t + 1]) + softplus(s[t] V e')` over the events
+    of a row except the first. e' is drawn from all events of the slice. The paper draws an item
+    that was not clicked, and its code has a network instead of V.
 
     Attributes:
       units: the length of both states, in `extraction` and `evolution`; W lies in `attention`, V in
         `next_event`.
-      next_event_weight: the weight of the auxiliary loss, at least 0; 0 leaves it out. The paper
-        takes 1.
+      next_event_weight: the loss's weight, at least 0; 0 leaves it out. The paper takes 1.
     """
 
     units: int = 32

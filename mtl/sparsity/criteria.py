@@ -22,7 +22,7 @@ class Seen(NamedTuple):
     Attributes:
       name: the name of the variable.
       weights: their values before the update of the step.
-      gradient: of the loss of the whole batch, in the shape of the weights; None for a table.
+      gradient: the gradient of the batch's loss, in the shape of the weights; None for a table.
       total: the sum or average that the criterion gathers over the steps; None without one.
       inputs: [D], the mean squares of the layer's inputs; None if the criterion does not need them.
       task_gradients: {task: the gradient of its loss}, None for a task that does not depend on the
@@ -80,7 +80,7 @@ class Criterion(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Magnitude(Criterion):
-    """`|w|`: cheap, and in most comparisons as good as any criterion if weights go gradually.
+    """`|w|`: cheap, and in most comparisons as good as any other if weights are cut gradually.
 
     S. Han et al., "Learning both Weights and Connections for Efficient Neural Networks", 2015,
     arXiv:1506.02626.
@@ -123,7 +123,7 @@ class Averaged(Criterion):
 
     @abc.abstractmethod
     def observe(self, seen: Seen) -> tf.Tensor | None:
-        """Return what a batch adds to the average; None if `seen` comes from no batch."""
+        """Return the value that a batch adds to the average; None if `seen` has no batch."""
 
     def gather(self, seen: Seen) -> tf.Tensor:
         """Return the next value of `seen.total`."""
@@ -151,7 +151,7 @@ class Taylor(Averaged):
         return self.gather(seen)
 
     def observe(self, seen: Seen) -> tf.Tensor | None:
-        """Return what a batch adds to the average, of the shape of the weights."""
+        """Return the values that a batch adds to the average, in the shape of the weights."""
         return None if seen.gradient is None else tf.square(seen.weights * seen.gradient)
 
 
@@ -183,8 +183,8 @@ class Wanda(Averaged):
     """`|w| sqrt(mean x^2)` with the input x of the weight: the size of its term in its unit.
 
     M. Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
-    arXiv:2306.11695, which compares the weights of one unit with each other: `Uniform.per_unit`.
-    It needs kernels of `layers.dense` and `layers.conv`.
+    arXiv:2306.11695, which compares only weights of the same unit: `Uniform.per_unit`. It is only
+    for kernels of `layers.dense` and `layers.conv`.
 
     Attributes:
       momentum: the share of the average that a step keeps, in [0, 1).
@@ -201,7 +201,7 @@ class Wanda(Averaged):
         return tf.abs(seen.weights) * tf.sqrt(self.gather(seen))[:, tf.newaxis]
 
     def observe(self, seen: Seen) -> tf.Tensor | None:
-        """Return what a batch adds to the average, [D]."""
+        """Return the values that a batch adds to the average, [D]."""
         return seen.inputs
 
 
@@ -229,7 +229,7 @@ class TaskSaliency(Criterion):
         checks.one_of("TaskSaliency.combine", self.combine, ("union", "sum"))
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return the sum of the tasks' scores, of the shape of the weights."""
+        """Return the sum of the tasks' scores, in the shape of the weights."""
         return tf.reduce_sum(self.task_scores(seen), 0)
 
     def task_scores(self, seen: Seen) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Which variables are pruned, by which of several parts, and the state beside them.
+"""Variables that are pruned: the part that cuts each of them, and the state beside it.
 
 part = cuts.find_part(parts, "network/trunk/hidden_0/kernel")
 cut = cuts.create(part, name, variable, getter, settings)       # with its mask

@@ -1,4 +1,4 @@
-"""How much of each layer is kept: masks from the scores of groups of weights.
+"""Masks from the scores of groups of weights; a density sets how much of each layer is kept.
 
 from mtl.sparsity import densities
 pruning.Pruning.density = @densities.Global()
@@ -44,7 +44,7 @@ class Uniform:
     def select(
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return the masks of N layers, float32 zeros and ones in the shapes of the scores."""
+        """Return the masks of N layers: float32 zeros and ones, shaped like the scores."""
         if not self.per_unit:
             return _select_by_layer(scores, densities, progress)
         return [
@@ -80,7 +80,7 @@ class ErdosRenyiKernel:
     def select(
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return the masks of N layers, float32 zeros and ones in the shapes of the scores."""
+        """Return the masks of N layers: float32 zeros and ones, shaped like the scores."""
         return _select_by_layer(scores, densities, progress)
 
 
@@ -115,7 +115,7 @@ class Global:
     def select(
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return the masks of N layers, float32 zeros and ones in the shapes of the scores."""
+        """Return the masks of N layers: float32 zeros and ones, shaped like the scores."""
         sizes = [own.shape.num_elements() for own in scores]
         flat = [tf.reshape(own, [-1]) for own in scores]
         raised = []
@@ -177,7 +177,7 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _find_least(values: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the least of the `count` largest values in [0, 2^16), and how many equal it."""
+    """Return the least of the `count` largest values, in [0, 2^16), and how often it is kept."""
     bins = tf.math.bincount(values, minlength=_HALF, maxlength=_HALF)
     reached = tf.cumsum(bins, reverse=True)
     least = tf.math.count_nonzero(reached >= count, dtype=tf.int32) - 1

@@ -267,9 +267,9 @@ class _Pruner:
 def _set_to_zero(
     pairs: Sequence[tuple[tf.Tensor, tf.Variable]], is_due: tf.Tensor, moved: tf.Operation
 ) -> tf.Operation:
-    """Set cut weights, their average and their optimizer state to first values after an update.
+    """Set cut weights and averages to 0, and optimizer state to first values, after an update.
 
-    From then on they stay there: a gradient of 0 moves no weight whose state is 0.
+    From then on they stay there: with such a state, a gradient of 0 moves no weight.
     """
     changed = []
     for mask, variable in pairs:

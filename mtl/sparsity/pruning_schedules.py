@@ -62,7 +62,7 @@ class Cubic:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneShot:
-    """Cuts all weights at one step; at step 0 by the gradients of the first batch, before updates.
+    """Cuts the whole share at one step; step 0 uses gradients of the first batch, before updates.
 
     Attributes:
       step: the global step; 0 prunes at initialisation.

@@ -112,7 +112,7 @@ class Calibration(refit.Refit):
         """Fit the rows; a class that they cannot fit gets its values from `others`.
 
         Raises:
-          UserError: there is no fit.
+          UserError: the rows cannot be fitted.
         """
 
     def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
@@ -207,7 +207,7 @@ class Platt(Calibration):
     J. Platt, "Probabilistic Outputs for Support Vector Machines", 1999. As in the paper, the labels
     are not 0 and 1 but `1 / (n_0 + 2)` and `(n_1 + 1) / (n_1 + 2)` for n_0 and n_1 rows: a and b
     stay finite even if a threshold separates all rows. A class with rows of only one kind does not
-    change. `MultiClass` heads have no lines by class: take `Temperature` for them.
+    change. For `MultiClass` heads take `Temperature`.
     """
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (heads.Binary, heads.MultiLabel)
@@ -235,7 +235,7 @@ class Isotonic(Calibration):
     Classifier Scores into Accurate Multiclass Probability Estimates", 2002. The blocks of equal
     probability become knots at their mean logits. If the head has fewer knots, the most similar
     neighbours are joined. The first and the last block reach to the least and the greatest logit.
-    Logits between knots are interpolated; the paper has steps. A block with labels of one kind
+    Logits between knots are interpolated; the paper has steps. A block with equal labels also
     counts half a label of the other kind, which avoids probabilities of 0 and 1.
     """
 

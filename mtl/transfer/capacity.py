@@ -165,8 +165,7 @@ def _replace(path: str, values: Mapping[str, np.ndarray]) -> None:
     temporary = os.path.join(folder, f"{name}.{uuid.uuid4().hex}_temp")
     checkpoint.write_checkpoint(values, os.path.join(temporary, name))
     files = [f for f in storage.listed(temporary) if os.path.basename(f) != "checkpoint"]
-    # Rename the index last: without an index the checkpoint counts as damaged, and an older one is
-    # used.
+    # Rename the index last: without it the checkpoint counts as damaged, and an older one counts.
     for file in sorted(files, key=lambda file: file.endswith(".index")):
         tf.io.gfile.rename(file, os.path.join(folder, os.path.basename(file)), overwrite=True)
     storage.sync([*storage.listed(folder, f"{name}."), folder])

@@ -28,8 +28,8 @@ def read_checkpoint(source: str) -> dict[str, np.ndarray]:
 def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     """Write {variable: value} as the checkpoint `path`, the latest of its folder; return `path`.
 
-    With `global_step` and all other variables of a run, the run continues from it in that folder.
-    Otherwise it is a source for `WarmStart`.
+    If the values hold `global_step` and all variables of a run, the run can continue from it in
+    that folder. Otherwise it is a source for `WarmStart`.
     """
     directory, name = os.path.split(path)
     tf.io.gfile.makedirs(directory or ".")

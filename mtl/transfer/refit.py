@@ -233,7 +233,7 @@ def _rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Computed(Refit):
-    """Computes the classifier of one `MultiClass` head from its classes."""
+    """Computes the classifier of a `MultiClass` head from its classes."""
 
     task: str
 
@@ -264,8 +264,7 @@ class NearestMean(_Computed):
     Attributes:
       task: a `MultiClass` head with the `Linear` classifier.
       source: a checkpoint or a model_dir.
-      distance: "cosine", or "euclidean" for `-|h - m_c|^2 / 2`; the paper reports the better of
-        both.
+      distance: "cosine", or "euclidean" for `-|h - m_c|^2 / 2`; the paper reports the better one.
     """
 
     distance: str = "cosine"

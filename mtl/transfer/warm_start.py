@@ -44,12 +44,11 @@ class WarmStart:
 
     It acts on the first start of a run; a continued run reads its own checkpoint. Variables that
     the source lacks, such as a new head, start as without it. `global_step` starts at 0.
-    `<model_dir>/warm_start.txt` says what happens to each variable, and why;
-    `python -m launch.warm_start` says so beforehand.
+    `<model_dir>/warm_start.txt` tells the outcome for each variable, and the reason;
+    `python -m launch.warm_start` tells it beforehand.
 
-    Rows follow their names, even if their places differ: a row of an embedding follows its token,
-    and a column of a last layer its class. Runs of this library keep the names; set `row_names` for
-    other sources.
+    Rows follow their names, wherever they stand: a row of an embedding its token, a column of a
+    last layer its class. Runs of this library keep the names; set `row_names` for other sources.
 
     Attributes:
       source: a model_dir, whose latest checkpoint counts ("<model_dir>/best" is one too), a
@@ -148,7 +147,7 @@ class WarmStart:
           named: {scope: names of the rows} in this run.
 
         Raises:
-          UserError: there is no source, a pattern matches nothing, or a shape differs.
+          UserError: the source is missing, a pattern matches nothing, or a shape differs.
         """
         source = source_lib.open_source("WarmStart.source", self.source)
         shapes = {

@@ -215,7 +215,7 @@ def is_state(name: str) -> bool:
 
 
 def is_decay(name: str) -> bool:
-    """Return True if a variable holds decays, which date averages; zeros mean up to now."""
+    """Return True if a variable tells how current averages are; zeros mean up to date."""
     return name.rpartition("/")[2] == _DECAY
 
 

@@ -1,4 +1,4 @@
-"""Runs a forward pass on shifted variables, such as after a step that is not taken.
+"""Runs a forward pass on shifted variables, such as after a step that training does not take.
 
 with moved.move([kernel, table], [change, rows]):        # IndexedSlices change rows of a table
     losses = build_pass()                                # which enters `read_moved`

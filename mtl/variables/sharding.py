@@ -28,7 +28,7 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """How to cut tables in the graph that is being built.
+    """The rule that cuts tables in the graph that is being built.
 
     Attributes:
       servers: the number of servers to spread a table over.
@@ -72,7 +72,7 @@ def create_table(
 
 
 def is_half(variable: tf.Variable) -> bool:
-    """Return True if a variable is a table of 16 bits, or a shard of one."""
+    """Return True if a variable is a table of 16 bits, or a shard of such a table."""
     if variable.dtype.base_dtype != tf.bfloat16:
         return False
     # A user's network may have other variables of 16 bits, whose gradients also have 16 bits.

@@ -90,7 +90,7 @@ def find_stack(variable: tf.Variable | str) -> Stack | None:
 
 
 def list_members(variable: tf.Variable) -> dict[str, list[int]]:
-    """Return {name: shape} of the variables in a stack; a variable that is not one gives itself."""
+    """Return {name: shape} of the members of a stack; for other variables, of the variable."""
     shape, stack = shards.whole_shape(variable), find_stack(variable)
     if stack is None:
         return {patterns.variable_name(variable): shape}

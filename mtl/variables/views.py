@@ -25,7 +25,7 @@ View = Callable[..., Any]
 
 
 class Stage(enum.IntEnum):
-    """What a view does to a variable, in the order of application."""
+    """The effects of views on a variable, in the order of application."""
 
     REPLACED = enum.auto()
     """Replaces it by another value, such as its average."""

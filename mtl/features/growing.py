@@ -122,7 +122,7 @@ class Growing(tables.Ids):
         return self._look_up(output, ids, self.num_rows + self.num_unknown)
 
     def _find_ids(self, tokens: tf.Tensor, table: tf.Variable) -> tf.Tensor:
-        """Return the rows of tokens [...]; rows of unknown tokens lie behind those of keys."""
+        """Return the rows of tokens [...]; rows of unknown tokens lie behind the rows of keys."""
         keys = key_table.make_keys(tf.reshape(tokens, [-1]))
         rows, is_known = key_table.find_rows(table, keys)
         ids = tf.where(is_known, rows, self.num_rows + keys % self.num_unknown)

@@ -139,7 +139,7 @@ class History(types.Column):
         """Return {column or table: accumulator} of the columns of events."""
         return {
             name: own
-            # A vocabulary reads lists directly, and can be joined with those of other columns.
+            # A vocabulary reads lists directly, and can be joined with other columns' vocabularies.
             if isinstance(own, accumulators.Vocabulary)
             else accumulators.OfEvents(own, tuple(self._lists))
             for part in self.events

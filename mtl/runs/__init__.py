@@ -1,1 +1,1 @@
-"""What one does with an experiment: train, evaluate, predict, export, audit."""
+"""Operations on an experiment: train, evaluate, predict, prune, audit, debug and export it."""

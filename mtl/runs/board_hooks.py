@@ -1,4 +1,4 @@
-"""What writes the items of `Experiment.tensorboard` in a training, and in its evaluations.
+"""Hooks that write the items of `Experiment.tensorboard` during training and evaluation.
 
 showing = board_hooks.observe(run)                                # None if nothing is shown
 """
@@ -50,13 +50,13 @@ class Showing(types.RunObserver):
             self.writes_graph = settings.graph
 
     def list_last_extensions(self) -> Sequence[types.MakeExtension]:
-        """Return what watches a step for the items that are due in it."""
+        """Return an extension that watches a step for the items that are due in it."""
         return [watch.Watching(self._board)] if self._is_chief else []
 
     def build_hooks(
         self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
     ) -> types.RunHooks:
-        """Return what writes the items of a training, now that its graph is there."""
+        """Return the hooks that write the items of a training, given its built graph."""
         on, start = self._board.settings, {}
         if on.graph and self._board.graph is not None:
             start["graph"] = functools.partial(_make_graph, self._board.graph, self._experiment)
@@ -78,7 +78,7 @@ class Showing(types.RunObserver):
         return types.RunHooks(of_steps=[writes], last=last)
 
     def watch_evaluation(self, checkpoint: str) -> types.EvaluationHooks | None:
-        """Return what makes the hooks of an evaluation, for the items that are due at its step."""
+        """Return a function that builds the hooks of an evaluation; None if no item is due then."""
         items = self._board.list_due(run_directory.step_in_name(checkpoint))
         if not items:
             return None
@@ -108,7 +108,7 @@ class Showing(types.RunObserver):
 
 
 def observe(run: types.ObservedRun) -> Showing | None:
-    """Return what this process shows of a training; None without `Experiment.tensorboard`.
+    """Return the observer that shows a training; None without `Experiment.tensorboard`.
 
     Raises:
       UserError: an item cannot be shown in this run, or is never due in it.
@@ -147,7 +147,7 @@ def _make_graph(
 
 
 def _make_configuration(model_dir: str, time: float) -> tf.compat.v1.Event:
-    """Return the configuration; of a run that no gin file describes, that there is none."""
+    """Return the configuration as an event; without a gin file the event says so."""
     path, text = os.path.join(model_dir, "config.gin"), "(no config.gin)"
     if tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path, "rb") as file:
@@ -160,7 +160,7 @@ def _make_session(experiment: experiment_lib.Experiment, time: float) -> tf.comp
 
 
 def _name_metrics(experiment: experiment_lib.Experiment) -> dict[str, str]:
-    """Return {metric: its name} of what tells most of each task, and of what picks the best."""
+    """Return {metric: its name} for the main metric of each task, and the metric of the best."""
     metrics: dict[str, str] = {}
     for head in experiment.model.heads:
         names = types.read_member(head, types.Head, "directions")
@@ -176,7 +176,7 @@ def _write_projector(model_dir: str) -> None:
     shapes = {
         name: shards.whole_shape(variable)
         for name, variable in variables.items()
-        # What an optimizer keeps of a table is named after it.
+        # Slots of an optimizer for a table are named after the table.
         if variable.dtype.base_dtype == tf.float32 and name.rpartition("/")[0] not in variables
     }
     chosen = projector.choose(shapes, row_names.load(model_dir))

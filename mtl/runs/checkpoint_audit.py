@@ -1,4 +1,4 @@
-"""The audit of a run that is trained: its training split, once for each of its checkpoints.
+"""Audits a trained run: reads its training split once for each of its checkpoints.
 
 checkpoint_audit.audit_checkpoints(data, model, run, "runs/digits", settings, paths, output)
 """
@@ -32,21 +32,21 @@ def audit_checkpoints(
     paths: Sequence[str],
     directory: str,
 ) -> None:
-    """Record a visit of every sample for each checkpoint, in the order given.
+    """Record a visit of every sample for each checkpoint, in the order of `paths`.
 
-    Samples come in a random order, the same for all checkpoints, in batches as in training.
+    Samples come in a random order, the same for all checkpoints, in batches of training.
 
     Args:
-      data: of the run.
-      model: the same.
-      run: the same.
-      model_dir: holds what the columns learned.
-      settings: of the audit.
-      paths: of checkpoints.
-      directory: where the visits are written; earlier ones are removed.
+      data: the pipeline of the run.
+      model: the model of the run.
+      run: the settings of the run.
+      model_dir: the folder of the run; holds the statistics of the columns.
+      settings: the settings of the audit.
+      paths: the checkpoints.
+      directory: the folder for the visits; the function removes earlier visits.
 
     Raises:
-      UserError: a checkpoint is of another model.
+      UserError: a checkpoint belongs to another model.
     """
     statistics = fitting.load_statistics(model_dir)
     model = model.fill_schedules(run.train_steps).fitted(statistics)
@@ -76,7 +76,7 @@ def audit_checkpoints(
 
 
 def _weigh(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
-    """By the weighting of the run, in the state that a checkpoint has of it."""
+    """Return the weights of tasks from the run's weighting, in the state of a checkpoint."""
 
     def weigh(losses: types.Tensors) -> types.Tensors:
         means = {task: tf.reduce_mean(of) for task, of in losses.items()}

@@ -1,4 +1,4 @@
-"""What ended a run, in one line: a bad record, a damaged checkpoint, an assertion of the graph.
+"""Says in one line why a run ended: a bad record, a damaged checkpoint, a failed assertion.
 
 with diagnosis.explain_run_errors(data, model, "runs/a/model.ckpt-500", "train", "test"):
     estimator.train(...)
@@ -15,7 +15,7 @@ from mtl import model as model_lib
 from mtl.checkpoints import run_directory
 from mtl.data import pipeline, source
 
-# What a bad record, a damaged checkpoint or our own assertions end a run with.
+# Bad records, damaged checkpoints and our own assertions raise these errors.
 RUN_ERRORS = (
     tf.errors.InvalidArgumentError,
     tf.errors.DataLossError,
@@ -32,7 +32,7 @@ def explain_run_errors(
     checkpoint: str | None,
     *splits: str,
 ) -> Iterator[None]:
-    """Turn what a user can fix into a UserError: of these splits, and of the checkpoint read."""
+    """Turn errors that a user can fix, in these splits or the checkpoint, into a UserError."""
     try:
         yield
     except RUN_ERRORS as error:

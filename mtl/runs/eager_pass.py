@@ -1,10 +1,10 @@
-"""The Python code of a model, run eagerly on real rows, beside the graph that it builds.
+"""Runs the Python code of a model eagerly on real rows, and compares it with the graph.
 
 batch = inspection.read_split(experiment, "test", limit=4)
 passed = eager_pass.run_eagerly(experiment, "runs/a", batch)
 passed.values["income/probability"], passed.deviation
 
-Every tensor has a value there: a breakpoint, or a print, within a network or a head shows it.
+Every tensor has a value: you can set a breakpoint, or print, inside a network or a head.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,14 +33,14 @@ CALL: Call = lambda run: run()  # noqa: E731
 
 
 class Passed(NamedTuple):
-    """What the code computed.
+    """The values that the code computed.
 
     Attributes:
-      values: {name: array}: `<task>/<prediction>`, but in training, and `<task>/loss` where there
-        are labels.
-      deviation: how far the furthest value is from that of the graph, over the larger of 1 and
-        that value; infinite where texts or classes differ.
-      furthest: its name.
+      values: {name: array}: `<task>/<prediction>` except in training, and `<task>/loss` if the rows
+        have labels.
+      deviation: largest difference from the graph, each divided by the larger of 1 and the value;
+        infinite if texts or classes differ.
+      furthest: the name of the value with the largest difference.
     """
 
     values: Mapping[str, np.ndarray]
@@ -59,16 +59,16 @@ def run_eagerly(
     """Run the code of a model from features to losses, with the weights of a checkpoint.
 
     Args:
-      experiment: that of the run.
-      model_dir: of the run.
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
       batch: the rows.
-      mode: "eval", "predict", or "train": normalised and dropped out as in the step that comes
-        next, with these rows as its whole batch. Nothing is updated.
+      mode: "eval", "predict", or "train". "train" normalises and drops out as the next step does,
+        with these rows as the whole batch. Nothing is updated.
       checkpoint: "latest", "best" or a path.
-      call: calls the code.
+      call: a function that calls the code, such as under a debugger.
 
     Raises:
-      UserError: there is no such checkpoint, the rows do not fit, or the code runs in graphs alone.
+      UserError: there is no such checkpoint, the rows do not fit, or the code needs a graph.
     """
     is_training = mode == "train"
     if is_training:
@@ -94,14 +94,14 @@ def run_eagerly(
 
     with (
         diagnosis.explain_run_errors(experiment.data, model, None),
-        tf.Graph().as_default() as scratch,  # It holds the collections, and the seed of draws.
+        tf.Graph().as_default() as scratch,  # Holds the collections and the seed of random draws.
     ):
         tf1.set_random_seed(experiment.run.seed)
         with eager.execute_eagerly(), eager.create_variables(weights):
             step = tf1.get_variable(_STEP, [], tf.int64)
             scratch.add_to_collection(tf1.GraphKeys.GLOBAL_STEP, step)
             values = {name: np.asarray(value) for name, value in call(run).items()}
-    if mode == "eval":  # The graph of an evaluation has the sum alone.
+    if mode == "eval":  # The graph of an evaluation gives only the sum of the losses.
         values["loss"] = np.sum([values[f"{head.name}/loss"] for head in model.heads_with_loss])
     return _compare(values, of_graph)
 
@@ -113,7 +113,7 @@ def _run_graphs(
     mode: str,
     checkpoint: str,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the weights of a checkpoint, and what the graphs of a mode compute with them."""
+    """Return the weights of a checkpoint, and the values that the graphs of a mode compute."""
     weights: dict[str, np.ndarray] = {}
     found: dict[str, np.ndarray] = {}
     for graph_mode in ("predict", "eval") if mode == "eval" else (mode,):
@@ -136,7 +136,7 @@ def _constants(fields: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.RaggedTens
 
 
 def _compare(values: dict[str, np.ndarray], of_graph: Mapping[str, np.ndarray]) -> Passed:
-    """Return the values with how far they are from those of the graph, as `Passed` says."""
+    """Return the values and their largest difference from the graph."""
     apart = {name: _measure(values[name], of_graph[name]) for name in values if name in of_graph}
     furthest = max(apart, key=lambda name: apart[name])
     return Passed(values, apart[furthest], furthest)

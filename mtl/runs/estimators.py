@@ -1,4 +1,4 @@
-"""The Estimator of a checkpoint, and what exports it.
+"""Builds the Estimator of a checkpoint, and the exporter of a run.
 
 estimator = estimators.build_estimator(experiment, "runs/digits", "runs/digits/model.ckpt-500")
 exporter = estimators.build_exporter(experiment, "runs/digits")
@@ -28,15 +28,18 @@ def build_estimator(
     evaluation_hooks: types.EvaluationHooks = lambda *_: (),
     tell_unknown: unknown_values.Tell | None = None,
 ) -> compat.estimator.Estimator:
-    """Build what evaluates and predicts a checkpoint of the run in `model_dir`.
+    """Build an Estimator that evaluates and predicts with a checkpoint of a run.
 
-    Without a checkpoint none is checked against the model.
-
-    Predictions come with the features `keep`. Evaluations are written for TensorBoard under
-    `events`, `model_dir` by default, with inputs as `Experiment.attack` moves them where
-    `is_attacked`. Equal tasks share variables of the graph if they `may_stack`. `evaluation_hooks`
-    gives what watches an evaluation, and `tell_unknown` is given what predictions find of values
-    that the model does not know.
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      checkpoint: checked against the model; None skips the check.
+      keep: features that predictions pass through.
+      events: the folder of TensorBoard's files; `model_dir` by default.
+      is_attacked: True evaluates inputs that `Experiment.attack` moves.
+      may_stack: True lets equal tasks share variables of the graph.
+      evaluation_hooks: builds the hooks of an evaluation.
+      tell_unknown: gets lines about values in predictions that the model does not know.
     """
     given_files.check_unchanged(experiment.model.column_files, model_dir)
     statistics = fitting.load_statistics(model_dir)
@@ -66,10 +69,10 @@ def build_exported(
     checkpoint: str,
     is_converted: bool = False,
 ) -> compat.estimator.Estimator:
-    """Build what is exported of a checkpoint of the run in `model_dir`.
+    """Build the Estimator that exports a checkpoint of a run.
 
-    What rewrites an export looks at the variables of each task, and TensorFlow Lite cannot cut
-    texts and integers of all tasks into those of each.
+    Each task keeps separate variables: the rewriting of exports reads them by task. TensorFlow Lite
+    cannot split texts and integers of all tasks into those of each task.
     """
     is_plain = isinstance(experiment.serving.optimized, serving.AsTrained | None)
     may_stack = is_plain and not is_converted
@@ -79,7 +82,7 @@ def build_exported(
 def build_config(
     experiment: experiment_lib.Experiment, model_dir: str
 ) -> compat.estimator.RunConfig:
-    """Build the settings of an Estimator of one process, with those of its sessions."""
+    """Build the settings of an Estimator in one process, with its session's settings."""
     with tf_config.hide_cluster():
         config = compat.estimator.RunConfig(model_dir=model_dir, tf_random_seed=experiment.run.seed)
     own = experiment.distribution.resources.session_config()
@@ -87,7 +90,7 @@ def build_config(
 
 
 def build_exporter(experiment: experiment_lib.Experiment, model_dir: str) -> serving.Exporter:
-    """Build what exports the checkpoints of the run in `model_dir`."""
+    """Build the exporter for checkpoints of the run in `model_dir`."""
     rows = functools.partial(
         experiment.data.one_pass, experiment.data.eval_split, with_labels=False
     )

@@ -34,7 +34,7 @@ from mtl.runs import (
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
-# How much a value may differ when it is measured again.
+# A metric that is measured again may differ by this share of its value.
 _ROUNDING = 1e-5
 _NO_OBSERVERS = types.RunObserver()
 
@@ -44,13 +44,13 @@ class Evaluator:
 
     Args:
       experiment: the run's settings.
-      model_dir: where it lies.
-      interruption: whether this process was asked to stop; between two batches it does.
-      observers: of the training, which hear of each evaluation and may watch it.
+      model_dir: the folder of the run.
+      interruption: says if this process was asked to stop; an evaluation stops between batches.
+      observers: the observers of the training; they see each evaluation and may add hooks.
 
     Attributes:
-      keeper: the record of the best.
-      metrics: those of the last evaluation; None before the first.
+      keeper: the record of the best checkpoint.
+      metrics: the metrics of the last evaluation; None before the first.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Evaluator:
         self._interruption = interruption
         doubts.record_doubts(model_dir, "best", _doubt_best(experiment))
         known = experiment.model.find_direction(experiment.best.metric)
-        # Before, a network of which less is cut would be the best.
+        # Before this step less is cut: such a network would always be the best.
         first = experiment.model.find_first_final_step(experiment.run.train_steps)
         best = experiment.best.with_direction(known)
         self.keeper = checkpoints.BestKeeper(best, model_dir, from_step=first)
@@ -74,10 +74,10 @@ class Evaluator:
         self._measured_on: dict[str, Any] = {}
 
     def __call__(self, checkpoint: str) -> dict[str, Any]:
-        """Evaluate a checkpoint, then export it as the latest and, if it is, as the best.
+        """Evaluate a checkpoint, then export it as the latest and, if it is the best, as the best.
 
-        The metric of every task that tells most is logged in one line. If rows or settings have
-        changed since the best checkpoint was evaluated, that one is evaluated again before.
+        One line of the log holds the main metric of every task. If rows or settings have changed
+        since the evaluation of the best checkpoint, this function first evaluates the best again.
         """
         experiment = self._experiment
         watch = self._observers.watch_evaluation(checkpoint)
@@ -100,7 +100,7 @@ class Evaluator:
         watch: types.EvaluationHooks | None = None,
         events: str | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the metrics of a checkpoint, and what describes their rows and settings."""
+        """Return the metrics of a checkpoint, and a description of the rows and settings."""
         data, model = self._experiment.data, self._experiment.model
         split, rows = data.eval_split, self._rows
         passing = _Passing(self._interruption)
@@ -111,7 +111,7 @@ class Evaluator:
         ):
             if watch is None:
                 metrics = self.graph.evaluate(checkpoint, between, events)
-            else:  # Observers add ops to the graph, other ones at other steps.
+            else:  # Observers add other ops to the graph at other steps.
                 rows = measured.Rows()
                 estimator = estimators.build_estimator(
                     self._experiment,
@@ -129,7 +129,7 @@ class Evaluator:
         return measured.digest_settings(self._experiment.model)
 
     def _tell_doubts(self) -> None:
-        """Tell, once in a run, of slices without a row and of a best metric that is no number."""
+        """Warn, once in a run, of slices without rows and of a best metric that is NaN."""
         experiment, metrics = self._experiment, cast(dict[str, Any], self.metrics)
         found = {
             "slices": describe_empty_slices(experiment, metrics, experiment.data.eval_split),
@@ -141,7 +141,7 @@ class Evaluator:
 
     @functools.cached_property
     def graph(self) -> evaluation_graph.EvaluationGraph:
-        """What evaluates all checkpoints; the statistics of the run are there when it is built."""
+        """The graph that evaluates all checkpoints; it needs the statistics of the run."""
         experiment, rows = self._experiment, self._rows
         tell = functools.partial(doubts.record_doubts, self._model_dir, "unknown")
         statistics = fitting.load_statistics(self._model_dir)
@@ -155,9 +155,8 @@ class Evaluator:
     def _renew_best(self) -> None:
         """Evaluate the best checkpoint again if the last evaluation cannot be compared with it.
 
-        If settings alone have changed and the value has not, as it does not depend on them, nothing
-        is said and patience goes on. So it is with the record of an earlier version, which does not
-        tell what it was measured on.
+        Patience goes on, without a message, if only settings changed and the value stayed the same.
+        The same holds for records of an earlier version, which do not describe rows and settings.
         """
         record, now = self.keeper.read(), self._measured_on
         before = record.get("measured_on")
@@ -183,11 +182,11 @@ class Evaluator:
 
     @property
     def _names_of_best(self) -> tuple[str, str]:
-        """The split and the metric that the best checkpoint is chosen by."""
+        """The split and the metric that choose the best checkpoint."""
         return self._experiment.data.eval_split, self._experiment.best.metric
 
     def _measure_best(self, checkpoint: str) -> tuple[float, str]:
-        """Return the value of the best checkpoint, and the description of its rows."""
+        """Return the value of the best checkpoint, and a description of its rows."""
         split, metric = self._names_of_best
         metrics, measured_on = self._measure(checkpoint)
         metrics_file.add_row(self._model_dir, checkpoint, split, metrics)
@@ -196,7 +195,7 @@ class Evaluator:
     def _tell_renewed(
         self, record: Mapping[str, Any], rows_differ: bool, value: float | None
     ) -> str:
-        """Return one line that says why the value of the best is another one now."""
+        """Return one line that says why the value of the best has changed."""
         split, metric = self._names_of_best
         rows, settings = f"the rows of split {split!r}", "settings of the model"
         what = rows if rows_differ else settings
@@ -208,10 +207,10 @@ class Evaluator:
         return f"{why}: {had} and {now}. Patience starts anew."
 
     def catch_up(self, is_evaluated_beside: bool = False) -> None:
-        """Take back the best of what a run does not know that goes on from the latest checkpoint.
+        """Forget best checkpoints of steps after the latest checkpoint.
 
-        Evaluates that checkpoint if a run was interrupted before that was done. A process beside it
-        that evaluates has others to evaluate before, and does it itself.
+        Evaluates the latest checkpoint if an interrupted run did not. If a separate process
+        evaluates (`is_evaluated_beside`), that process does it, after the checkpoints before it.
         """
         path, step = (
             run_directory.find_latest(self._model_dir),
@@ -221,19 +220,19 @@ class Evaluator:
         is_done = step <= self.keeper.last_step
         self._unknown_from = step + 1 if path and is_done else step
         if not is_done and not is_evaluated_beside:
-            self(cast(str, path))  # Without a checkpoint step 0 is done.
+            self(cast(str, path))  # If there is no checkpoint, step 0 counts as evaluated.
 
     def forget_later(self) -> None:
-        """Forget later evaluations; called once a checkpoint is restored, to go on."""
+        """Forget evaluations of later steps, once a checkpoint is restored."""
         if self._unknown_from is not None:
             hooks.forget_from(os.path.join(self._model_dir, "eval"), self._unknown_from)
             metrics_file.forget_from(self._model_dir, self._unknown_from)
             self._unknown_from = None
 
     def evaluate_again(self) -> dict[str, Any]:
-        """Return the metrics of the latest checkpoint, which was evaluated and exported before.
+        """Return the metrics of the latest checkpoint, which is already evaluated and exported.
 
-        If rows or settings have changed, it is taken in once more: it may be the best now.
+        If rows or settings have changed, evaluate it in full: it may now be the best.
         """
         path, data = run_directory.checkpoint_path(self._model_dir, "latest"), self._experiment.data
         plausibility.look_at_labels(self._experiment.model, data, data.eval_split)
@@ -275,9 +274,9 @@ def evaluate(
 ) -> dict:
     """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
 
-    The metrics get a line in `metrics.jsonl`. Of a split that the run does not evaluate itself
-    they are also written for TensorBoard, to `eval_<split>`, where later steps are forgotten.
-    `eval` is the run's own. Inputs that `Experiment.attack` moves are not for TensorBoard.
+    Appends the metrics to `metrics.jsonl`. For a split that the run itself does not evaluate, also
+    writes `eval_<split>` for TensorBoard and removes its later steps; `eval` belongs to the run.
+    Metrics on inputs that `Experiment.attack` moves do not go to TensorBoard.
     `with_curves` writes the files of `curve_files.write_curves` to `<model_dir>/curves`.
     """
     rule, fix = "be set", "Bind Experiment.attack = @attack/auxiliary.Adversarial()."
@@ -329,10 +328,10 @@ def evaluate(
 def watch_curves(
     experiment: experiment_lib.Experiment, model_dir: str, split: str, is_attacked: bool
 ) -> types.EvaluationHooks:
-    """Return what makes the hook that writes curves.
+    """Return a function that builds the hook which writes curves.
 
     Raises:
-      UserError: no task has classes, or nothing can be written.
+      UserError: no task has classes, or the folder cannot be written.
     """
     heads = experiment.model.fitted(fitting.load_statistics(model_dir)).heads
     names = {head.name: types.read_member(head, types.Head, "class_names") for head in heads}
@@ -355,7 +354,7 @@ def watch_curves(
 
 
 def name_stream(experiment: experiment_lib.Experiment, split: str | None) -> str:
-    """Return what an evaluation of a split is called; its own of a run is `eval`."""
+    """Return the name of an evaluation of a split; `eval` for the run's own evaluation."""
     is_own = split in (None, experiment.data.eval_split)
     return "eval" if is_own else f"eval_{_spell(cast(str, split))}"
 
@@ -365,7 +364,7 @@ def _spell(split: str) -> str:
 
 
 def split_step(metrics: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
-    """Return the step of an evaluation, and its metrics alone."""
+    """Return the step of an evaluation, and the metrics without it."""
     own = {name: float(value) for name, value in metrics.items() if name != "global_step"}
     return int(metrics["global_step"]), own
 
@@ -375,13 +374,13 @@ def _have_rows_changed(before: Mapping[str, Any] | None, now: Mapping[str, Any])
 
 
 def _are_close(value: float, other: float) -> bool:
-    """Return whether two values differ by no more than the order of sums makes them."""
+    """Return whether two values are equal up to rounding in sums."""
     both_nan = math.isnan(value) and math.isnan(other)
     return both_nan or math.isclose(value, other, rel_tol=_ROUNDING)
 
 
 def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:
-    """Return what makes the choice of the best checkpoint doubtful."""
+    """Return lines about reasons to doubt the choice of the best checkpoint."""
     heads, metric = experiment.model.heads, experiment.best.metric
     tell = [types.read_member(head, types.Head, "directions") for head in heads]
     if metric not in ("average_loss", "loss") or any(tell):
@@ -396,7 +395,7 @@ def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:
 def describe_empty_slices(
     experiment: experiment_lib.Experiment, metrics: Mapping[str, Any], split: str
 ) -> list[str]:
-    """Return a line that names the slices of which a split holds no row, if there are some."""
+    """Return a line that names the slices without a row in a split; empty if all have rows."""
     empty = slice_metrics.list_empty(experiment.model.slices, metrics)
     if not empty:
         return []
@@ -408,7 +407,7 @@ def describe_empty_slices(
 
 
 def _describe_nan(experiment: experiment_lib.Experiment, metrics: Mapping[str, Any]) -> list[str]:
-    """Return a line if the metric that chooses the best is no number."""
+    """Return a line if the metric that chooses the best is NaN."""
     best, step = experiment.best, int(metrics["global_step"])
     if not math.isnan(float(metrics[best.metric])):
         return []
@@ -421,16 +420,16 @@ def _describe_nan(experiment: experiment_lib.Experiment, metrics: Mapping[str, A
 
 
 class _Passing(tf.compat.v1.train.SessionRunHook):
-    """Counts the batches of an evaluation, and ends one that is interrupted.
+    """Counts the batches of an evaluation, and ends an interrupted one.
 
-    That is made up for at the next start.
+    The next start evaluates that checkpoint again.
     """
 
     def __init__(self, interruption: interruption_lib.Interruption | None = None):
         self._interruption, self._batches = interruption, 0
 
     def describe(self, checkpoint: str, split: str) -> str:
-        """Return how far it is."""
+        """Return a line about the progress of the evaluation."""
         return f"evaluating {checkpoint} on split {split!r}: {self._batches:,} batches"
 
     def after_run(self, run_context, run_values):

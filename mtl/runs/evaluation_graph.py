@@ -1,7 +1,7 @@
 """The graph that evaluates the checkpoints of a run; it is built once for all of them.
 
-Building it takes longer than most evaluations: a training builds it before its first step, to
-refuse what is wrong with the metrics before hours are spent, and keeps it.
+Building it takes longer than most evaluations. A training builds it before its first step, because
+wrong metrics are then refused early, and keeps it.
 
 graph = evaluation_graph.EvaluationGraph(experiment, "runs/digits")
 graph.metrics                                        # ["loss", "digit/accuracy", ...]
@@ -28,8 +28,8 @@ class EvaluationGraph:
 
     Args:
       experiment: the run's settings.
-      model_dir: where it lies; its statistics are there.
-      watch: gives the hooks that watch the rows of each evaluation.
+      model_dir: the folder of the run, with its statistics.
+      watch: returns the hooks that watch the rows of each evaluation.
 
     Attributes:
       variables: the names of the trainable variables.
@@ -64,15 +64,15 @@ class EvaluationGraph:
     ) -> dict[str, Any]:
         """Evaluate a checkpoint, write its metrics for TensorBoard, and return them.
 
-        They are written to the folder `events`, that of the run's evaluations by default.
+        The metrics go to the folder `events`; by default to that of the run's evaluations.
 
         Raises:
-          UserError: it does not fit the model, or a file that columns read has changed.
+          UserError: the checkpoint does not fit the model, or a file that columns read has changed.
         """
         given_files.check_unchanged(self._model.column_files, self._model_dir)
         with self._graph.as_default():
             mismatch.require_fit(checkpoint, is_training=False)
-            # The session before has finalized it; Estimator adds an op that counts the batches.
+            # The last session finalized the graph, but Estimator adds an op that counts batches.
             self._graph._unsafe_unfinalize()
             return self._estimator._evaluate_run(
                 checkpoint,

@@ -1,4 +1,4 @@
-"""One checkpoint in every format that it can be exported in: bytes, latency and deviation.
+"""Compares the export formats of a checkpoint by bytes, latency and deviation.
 
 for found in export_comparison.compare_formats(experiment, "runs/digits", checkpoint):
     print(found.name, found.size, found.gzipped, found.milliseconds, found.difference)
@@ -25,7 +25,7 @@ from mtl.serving import frozen, loaded, metadata, onnx, tflite
 tf1 = tf.compat.v1
 
 _ROUNDS, _SECONDS = 5, 0.1
-_EXTRA = "assets.extra"  # What is beside the model: requests to warm up with, metadata.
+_EXTRA = "assets.extra"  # Files beside the model: warm-up requests and metadata.
 
 Run = Callable[[Mapping[str, np.ndarray]], Any]
 
@@ -34,12 +34,12 @@ class Format(NamedTuple):
     """A checkpoint in one format.
 
     Attributes:
-      name: of the format.
-      size: in bytes.
-      gzipped: in bytes, each file packed on its own.
-      milliseconds: {rows: of one request}, the median of some rounds on one thread.
-      difference: how far outputs are from the Estimator's or the SavedModel's, at most.
-      problem: why there is no such export; "" where there is one.
+      name: the name of the format.
+      size: size in bytes.
+      gzipped: size in bytes after each file is compressed separately.
+      milliseconds: {rows of a request: median time of some rounds on one thread}.
+      difference: the largest difference of outputs from those of the Estimator or the SavedModel.
+      problem: the reason if there is no such export; "" otherwise.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Format(NamedTuple):
 def compare_formats(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str
 ) -> Iterator[Format]:
-    """Yield what each format costs, in a scratch folder.
+    """Yield the cost of each format, measured in a scratch folder.
 
     Raises:
       UserError: the checkpoint cannot be exported as it is.
@@ -142,7 +142,7 @@ def _measure_tflite(name: str, directory: str, path: str, weights: str) -> Forma
 
 
 def _count(files: list[str]) -> tuple[int, int]:
-    """Return the bytes of files, and of the same packed."""
+    """Return the bytes of files, and their bytes after compression."""
     size = packed = 0
     for path in files:
         with open(path, "rb") as file:
@@ -152,7 +152,7 @@ def _count(files: list[str]) -> tuple[int, int]:
 
 
 def _time(run: Run, requests: frozen.Requests) -> dict[int, float]:
-    """Return {rows: milliseconds} of requests, the median of rounds."""
+    """Return {rows of a request: median milliseconds of rounds}."""
     found = {}
     for given in requests:
         run(given)

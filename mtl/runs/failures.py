@@ -1,4 +1,4 @@
-"""At which step a run failed, kept in its folder, so that the step can be replayed.
+"""Keeps in the folder of a run the step at which it failed, to replay that step.
 
 with failures.keep_failure("runs/a", keep):       # writes runs/a/failure.json
     train()
@@ -20,12 +20,12 @@ from mtl.files import atomic
 from mtl.optimization import finite
 
 FILE = "failure.json"
-# Quoted for a shell: a step is replayed by one process with one device.
+# In quotes for a shell. One process with one device replays a step.
 ONE_DEVICE = f"\"Distribution.strategy = '{distribution.ONE}'\""
 
 
 def suggest_command(model_dir: str, step: int, tells_strategy: bool = False) -> str:
-    """Return the command that looks into a step; with its strategy, on one device in any case."""
+    """Return the command that examines a step; `tells_strategy` adds the one-device strategy."""
     command = f"python -m launch.debug --model_dir {shlex.quote(model_dir)} --step {step}"
     return f"{command} --gin_param {ONE_DEVICE}" if tells_strategy else command
 
@@ -34,15 +34,15 @@ def suggest_command(model_dir: str, step: int, tells_strategy: bool = False) -> 
 def keep_failure(
     model_dir: str, keep: Callable[[], None], place: settings.Place | None = None
 ) -> Iterator[None]:
-    """Write down where a run fails at a loss or gradient that is not finite, and say what to do.
+    """Record the step if a run fails at a loss or gradient that is not finite, and add advice.
 
     Args:
-      model_dir: of the run.
-      keep: is called first: the first checkpoint of the run is what the step is replayed from.
-      place: of this process; None for one with one device.
+      model_dir: the folder of the run.
+      keep: called first; it keeps the first checkpoint of the run, which a replay starts from.
+      place: the place of this process; None for a process with one device.
 
     Raises:
-      UserError: as the run did, with the command that looks into the step where there is one.
+      UserError: the error of the run; with the command that examines the step, if there is one.
     """
     path = os.path.join(model_dir, FILE)
     if tf.io.gfile.exists(path):
@@ -51,7 +51,7 @@ def keep_failure(
         yield
     except checks.UserError as error:
         told = finite.find_step(str(error))
-        # A record that is to blame is told of instead, and the step stands in what ended the run.
+        # A bad record is reported instead of the step, whose number is in the original error.
         step = finite.find_step(str(error.__cause__)) if told is None else told
         if told is not None:
             keep()
@@ -65,7 +65,7 @@ def keep_failure(
 
 
 def read_step(model_dir: str) -> int | None:
-    """Return the step at which a run failed; None where it did not, or has gone on since."""
+    """Return the step at which a run failed; None if it did not, or has gone on since."""
     path = os.path.join(model_dir, FILE)
     if not tf.io.gfile.exists(path):
         return None

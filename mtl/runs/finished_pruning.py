@@ -1,4 +1,4 @@
-"""Pruning of a finished run: which weights are cut, and the run that goes on without them.
+"""Prunes a finished run: chooses the weights to cut, and writes a run that goes on without them.
 
 cut = finished_pruning.choose_cut(experiment, "runs/digits", checkpoint, rows=1024)
 finished_pruning.write_run(experiment, "runs/digits", checkpoint, cut, "runs/digits_pruned")
@@ -23,18 +23,18 @@ from mtl.variables import averaging, patterns, pruned
 
 tf1 = tf.compat.v1
 
-# Few, so that rows of many places come together where a file is sorted.
+# A small batch mixes rows from many places of a sorted file.
 _BATCH = 32
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class Cut(NamedTuple):
-    """What is cut of a network.
+    """The cut of a network.
 
     Attributes:
       masks: {variable: zeros and ones that broadcast to it}.
-      weights: {variable: new values}, of variables whose other weights make up for the cut.
+      weights: {variable: new values}, for variables whose kept weights compensate the cut.
     """
 
     masks: Arrays
@@ -42,7 +42,7 @@ class Cut(NamedTuple):
 
     @property
     def sparsity(self) -> float:
-        """The share that is cut of what masks tell apart: of weights, units or rows."""
+        """The share of zeros in all masks, which mark weights, units or rows."""
         kept = sum(own.sum() for own in self.masks.values())
         return 1 - float(kept) / sum(own.size for own in self.masks.values())
 
@@ -51,7 +51,7 @@ def require_parts(parts: Sequence[pruning.Pruning]) -> None:
     """Fail unless parts can prune a finished run.
 
     Raises:
-      UserError: there is none, or one needs steps of training.
+      UserError: there are no parts, or a part needs steps of training.
     """
     fix = "Give --gin_file gin_configs/sparsity/finished.gin, or one of your own."
     checks.require(len(parts) > 0, "MultiTaskModel.pruning", "hold a part", list(parts), fix)
@@ -87,17 +87,17 @@ def choose_cut(
     rows: int,
     find_progress: Callable[[pruning.Pruning], float] = lambda part: 1.0,
 ) -> Cut:
-    """Choose what `experiment.model.pruning` cuts of the weights that a checkpoint is served with.
+    """Choose the cuts of `experiment.model.pruning` in the weights that a checkpoint serves.
 
     Args:
-      experiment: its data gives rows of the training split, from all over its shuffle buffer.
-      model_dir: of the run that the checkpoint is of.
+      experiment: its data gives rows of the training split, drawn over its shuffle buffer.
+      model_dir: the folder of the run with the checkpoint.
       checkpoint: a path.
-      rows: how many rows a criterion sees that asks for inputs or gradients.
-      find_progress: gives for each part the share of its sparsity that is reached, in (0, 1].
+      rows: how many rows a criterion sees if it needs inputs or gradients.
+      find_progress: returns the reached share of a part's sparsity, in (0, 1].
 
     Raises:
-      UserError: the parts cannot prune this run, or the checkpoint is of another one.
+      UserError: the parts cannot prune this run, or the checkpoint belongs to another run.
     """
     parts, split = experiment.model.pruning, experiment.data.train_split
     require_parts(parts)
@@ -129,13 +129,13 @@ def write_run(
     """Write a run that goes on from a checkpoint with masks; return the path of its checkpoint.
 
     Args:
-      experiment: of the new run.
-      model_dir: of the run that the checkpoint belongs to.
+      experiment: the experiment of the new run.
+      model_dir: the folder of the run with the checkpoint.
       checkpoint: a path.
-      cut: of its weights.
-      output_dir: of the new run; it holds none yet.
-      is_served: whether it goes on from the averages of the weights, where there are any, as they
-        are what was served, and cut.
+      cut: the cut of its weights.
+      output_dir: the folder of the new run; it must not hold a run.
+      is_served: True goes on from the averages of the weights, if there are any: they are the
+        weights that were served, and cut.
     """
     parts, initial = experiment.model.pruning, _build_initial(experiment, model_dir)
     reader = tf.train.load_checkpoint(checkpoint)
@@ -143,7 +143,7 @@ def write_run(
     for name, new in cut.weights.items():
         same = {name, averaging.name_in(reader, name)} & values.keys()
         values |= dict.fromkeys(same, new.astype(values[name].dtype))
-    # What is cut already is not cut once more: see `pruned_step`.
+    # Cut weights are not cut again: see `pruned_step`.
     values |= {
         cuts.share_name(index): np.float64(part.final_sparsity) for index, part in enumerate(parts)
     }
@@ -161,7 +161,7 @@ def write_run(
 
 
 def _read_values(reader: Any, initial: Arrays, is_served: bool) -> dict[str, np.ndarray]:
-    """Return the values of a checkpoint before the cut; those that are served if `is_served`."""
+    """Return the values of a checkpoint before the cut; the served values if `is_served`."""
     values = {
         name: first if pruned.is_of_pruning(name) else reader.get_tensor(name)
         for name, first in initial.items()
@@ -178,9 +178,9 @@ def _read_values(reader: Any, initial: Arrays, is_served: bool) -> dict[str, np.
 def _set_to_zero(
     values: dict[str, np.ndarray], initial: Arrays, name: str, mask: np.ndarray, is_hidden: bool
 ) -> None:
-    """Set a variable to 0 where it is cut, and what lies beside it to what that starts from.
+    """Set cut weights of a variable to 0, and their values in related variables to initial values.
 
-    What is cut belongs to no task.
+    Cut weights belong to no task.
     """
     for owner in [n for n in values if pruned.is_owner(n, name)]:
         values[owner] = np.where(mask > 0, values[owner], np.zeros_like(values[owner]))
@@ -192,7 +192,7 @@ def _set_to_zero(
 
 
 def _build_initial(experiment: experiment_lib.Experiment, model_dir: str) -> Arrays:
-    """Return the first value of every variable that training has."""
+    """Return the initial value of every variable of a training."""
     data, run, statistics = experiment.data, experiment.run, fitting.load_statistics(model_dir)
     model = experiment.model.fill_schedules(run.train_steps).fitted(statistics)
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -214,10 +214,10 @@ def _build_initial(experiment: experiment_lib.Experiment, model_dir: str) -> Arr
 def read_masks(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str
 ) -> dict[str, np.ndarray]:
-    """Return {variable: its mask in a checkpoint} of what is pruned, ones where it has none.
+    """Return {pruned variable: its mask in a checkpoint}; ones if the checkpoint has no mask.
 
     Raises:
-      UserError: the checkpoint is of another model, or has masks that do not fit the parts.
+      UserError: the checkpoint belongs to another model, or its masks do not fit the parts.
     """
     initial = _build_initial(experiment, model_dir)
     saved = dict(tf.train.list_variables(checkpoint))
@@ -230,7 +230,7 @@ def read_masks(
     for name, mask in load_masks(checkpoint).items():
         rule = f"choose all that is cut in {checkpoint}, and {name!r} is"
         chosen = [list(part.patterns) for part in experiment.model.pruning]
-        # What is left out would grow again, as a mask is all that holds it at 0.
+        # Without a pattern that chooses it, the variable has no mask and cut weights grow again.
         checks.require(name in masks, "Pruning.patterns", rule, chosen)
         rule = f"cut as {checkpoint} has it, whose mask of {name!r} has shape {list(mask.shape)}"
         part = cuts.find_part(experiment.model.pruning, name)
@@ -241,7 +241,7 @@ def read_masks(
 
 
 def load_masks(checkpoint: str) -> dict[str, np.ndarray]:
-    """Return {variable: its mask} of what is pruned in a checkpoint."""
+    """Return {pruned variable: its mask} of a checkpoint."""
     reader = tf.train.load_checkpoint(checkpoint)
     names = reader.get_variable_to_shape_map()
     cut = [name for name in names if _is_cut(name, names)]
@@ -253,7 +253,7 @@ def _is_cut(name: str, names: Collection[str]) -> bool:
 
 
 class _Network:
-    """The network of a checkpoint as it is served, and rows that go through it."""
+    """The network of a checkpoint, with the weights that it serves, and input rows."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ class _Network:
                 return
 
     def find_gradients(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the gradients that training would go by: of weighted losses, combined."""
+        """Return the gradients that training would use: of weighted, combined losses."""
         found = {name: self._gradients.get(name) for name in names}
         for name, gradient in found.items():
             rule = "choose kernels that a loss depends on"
@@ -318,7 +318,7 @@ class _Network:
         return found
 
     def measure_inputs(self, names: Sequence[str]) -> dict[str, tf.Tensor]:
-        """Return the mean squares of what goes into these kernels."""
+        """Return the mean squares of the inputs of these kernels."""
         self.require_inputs(names)
         return {name: criteria.average_squares(self.inputs[name]) for name in names}
 
@@ -382,7 +382,7 @@ def _reconstruct(
     before: Arrays,
     progress: float,
 ) -> Cut:
-    """Cut one layer after another, each by the inputs that the ones before leave it."""
+    """Cut one layer after another, each by its inputs after the cuts of the layers before."""
     rule, fix = "choose kernels of layers.dense for SparseGpt", "It has [inputs, units]."
     network.require_inputs(list(before))
     for name, mask in before.items():

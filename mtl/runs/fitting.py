@@ -1,6 +1,6 @@
-"""What columns, heads and samplers learn of the training split before the first step.
+"""Fits columns, heads and samplers to the training split before the first step.
 
-Baselines of combined metrics are kept beside it.
+The file of statistics also holds the baselines of combined metrics.
 
 fitting.fit_statistics(data, model, warm_start, "runs/digits")     # one pass over the data
 statistics = fitting.load_statistics("runs/digits")
@@ -19,7 +19,7 @@ from mtl.runs import diagnosis, plausibility
 
 
 def load_statistics(model_dir: str) -> features_lib.Statistics:
-    """Return what a run learned of its training split."""
+    """Return the statistics that a run fitted to its training split."""
     return features_lib.load_statistics(os.path.join(model_dir, "statistics"))
 
 
@@ -30,12 +30,13 @@ def fit_statistics(
     model_dir: str,
     look: plausibility.Look | None = None,
 ) -> None:
-    """Take the statistics of the training split, for a run that starts.
+    """Compute and write the statistics of the training split for a new run.
 
-    `look` sees the same batches, and of those that it still needs no more than these.
+    `look` sees the same batches; afterwards it reads only the further batches that it needs.
 
     Raises:
-      UserError: the run in `model_dir` was trained without, or the split has a bad record.
+      UserError: the run in `model_dir` was trained without statistics, or the split has a bad
+        record.
     """
     directory = os.path.join(model_dir, "statistics")
     is_new = run_directory.find_latest(model_dir) is None
@@ -59,5 +60,5 @@ def fit_statistics(
 
 
 def _read(data: pipeline.Pipeline, split: str) -> Iterator[tuple[types.Tensors, types.Tensors]]:
-    """Yield the batches of a split; nothing is read unless there is a pass."""
+    """Yield the batches of a split; reading starts with the first batch asked for."""
     yield from data.in_large_batches(split).one_pass(split)

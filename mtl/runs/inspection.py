@@ -1,4 +1,4 @@
-"""Values within a model for chosen rows, and its layers: what a graph holds, without training it.
+"""Reads values inside a model for chosen rows, and its layers, without training it.
 
 batch = inspection.read_split(experiment, "test", limit=4)
 with inspection.open_graph(experiment, "runs/a", batch) as graph:
@@ -36,11 +36,11 @@ MODES = ("eval", "predict", "train")
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Rows of data as NumPy values, `tf1.ragged` ones where they are lists.
+    """Rows of data as NumPy values; fields of lists are `tf1.ragged` values.
 
     Attributes:
       features: {field: [B, ...]}.
-      labels: {field: [B, ...]}; empty where the rows hold none.
+      labels: {field: [B, ...]}; empty if the rows have no labels.
     """
 
     features: Mapping[str, Any]
@@ -48,14 +48,14 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         first = next(iter(self.features.values()))
         ragged = isinstance(first, tf1.ragged.RaggedTensorValue)
         return len(first.row_splits) - 1 if ragged else len(first)
 
 
 def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: int) -> Batch:
-    """Return the first rows of a split, that of evaluation by default.
+    """Return the first rows of a split; None is the split of evaluation.
 
     Raises:
       UserError: there is no such split, or a record is bad.
@@ -81,7 +81,7 @@ def read_file(
       UserError: there is no such file, or a row is bad.
     """
     spec = given = experiment.data.spec
-    if with_labels:  # They are read as features are; one that is absent is missing.
+    if with_labels:  # Labels are parsed like features; an absent one is missing.
         missing = {name: field.default for name, field in spec.label_fields.items()}
         named = {**spec.features, **spec.labels}
         defaults = {**missing, **spec.defaults}
@@ -109,11 +109,11 @@ class OpenGraph:
     """A graph of a run for some rows, with the values of a checkpoint.
 
     Attributes:
-      graph: what was built.
-      session: that holds the values.
+      graph: the graph.
+      session: the session that holds the values.
       fed: {input: its value}.
-      outputs: {name: tensor}: the predictions; of an evaluation the loss, and of training what a
-        step lets watch.
+      outputs: {name: tensor}: the predictions; in an evaluation also the loss, in training the
+        watched tensors of a step.
     """
 
     graph: tf.Graph
@@ -158,11 +158,11 @@ def open_graph(
     mode: str = "eval",
     checkpoint: str = "latest",
 ) -> Iterator[OpenGraph]:
-    """Open a graph of a run, of which nothing is saved.
+    """Open a graph of a run; nothing is saved.
 
     Args:
-      experiment: that of the run.
-      model_dir: of the run.
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
       batch: the rows.
       mode: "eval", "predict", or "train": a step takes these rows as its whole batch.
       checkpoint: "latest", "best" or a path.
@@ -178,7 +178,7 @@ def open_graph(
         tf1.train.create_global_step()
         tf1.set_random_seed(experiment.run.seed)
         made, fed, outputs = _build(experiment, model_dir, path, batch, mode)
-        # Sums of an Estimator's session would differ in their last bits from those of a plain one.
+        # With other session settings, sums would differ in their last bits from the Estimator's.
         settings = estimators.build_config(experiment, model_dir).session_config
         creator = tf1.train.ChiefSessionCreator(
             made.scaffold, config=settings, checkpoint_filename_with_path=path
@@ -190,9 +190,9 @@ def open_graph(
 def summarize_model(
     experiment: experiment_lib.Experiment, model_dir: str
 ) -> Sequence[layers.Scope]:
-    """Return the layers of a model as a tree, for one row; nothing has to be trained before.
+    """Return the layers of a model as a tree, for one row; the run may be untrained.
 
-    What columns learn of the training split is taken from the run, or learned for this alone.
+    The columns use the run's statistics of the training split, or compute them just for this call.
 
     Raises:
       UserError: a setting or the data is wrong.
@@ -208,11 +208,11 @@ def summarize_model(
 def read_layers(
     experiment: experiment_lib.Experiment, model_dir: str
 ) -> tuple[Sequence[layers.Scope], dict[str, tf.Tensor]]:
-    """Return the layers of a model as a tree, for one row, and {name: what is predicted of it}.
+    """Return the layers of a model as a tree, for one row, and {name: prediction}.
 
     Args:
-      experiment: that of the run.
-      model_dir: where the statistics of the training split lie.
+      experiment: the experiment of the run.
+      model_dir: the folder with the statistics of the training split.
     """
     batch = read_split(experiment, experiment.data.train_split, 1)
     with tf.Graph().as_default() as graph:
@@ -238,7 +238,7 @@ def read_layers(
 def _build(
     experiment: experiment_lib.Experiment, model_dir: str, path: str, batch: Batch, mode: str
 ) -> tuple[compat.estimator.EstimatorSpec, dict[Any, Any], dict[str, tf.Tensor]]:
-    """Build the graph of a mode on inputs of the size of the batch, which are fed."""
+    """Build the graph of a mode on fed inputs of the batch's size."""
     fed: dict[Any, Any] = {}
     features = {name: _input(name, value, fed) for name, value in batch.features.items()}
     labels = {name: _input(name, value, fed) for name, value in batch.labels.items()}
@@ -261,7 +261,7 @@ def _build(
         )
         return made, fed, watched
     key = compat.estimator.ModeKeys.EVAL if mode == "eval" else compat.estimator.ModeKeys.PREDICT
-    # Who looks at a prediction finds the variables of each task.
+    # Stacked tasks share variables; inspection of predictions needs the variables of each task.
     estimator = estimators.build_estimator(experiment, model_dir, path, may_stack=mode == "eval")
     given = labels if mode == "eval" else None
     made = estimator.model_fn(features, given, key, estimator.config)
@@ -269,7 +269,7 @@ def _build(
 
 
 def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedTensor:
-    """Return an input of the graph, and note what it is fed."""
+    """Return an input of the graph, and add its value to `fed`."""
     if isinstance(value, tf1.ragged.RaggedTensorValue):
         made = tf1.ragged.placeholder(tf.as_dtype(value.dtype), 1, [], name=_spell(name))
         made.row_splits.set_shape([len(value.row_splits)])
@@ -282,13 +282,13 @@ def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedT
 
 
 def _spell(field: str) -> str:
-    """Return the name of a field as one of an operation, which takes fewer letters."""
+    """Return the name of a field in letters that are legal in names of operations."""
     name = re.sub(r"[^A-Za-z0-9_.\-]", "_", field)
     return name if re.match(r"[A-Za-z0-9]", name) else f"field{name}"
 
 
 def _find_tensor(graph: tf.Graph, name: str, fed: Mapping[Any, Any]) -> tf.Tensor | tf.Variable:
-    """Return the tensor that a name means, as `OpenGraph.read` says."""
+    """Return the tensor with this name, by the rules of `OpenGraph.read`."""
     variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
     if name in variables:
         return variables[name]

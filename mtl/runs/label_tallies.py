@@ -1,10 +1,10 @@
-"""What the labels of a split hold, counted on the way of batches that are read anyway.
+"""Counts missing labels and classes of a split, in batches that are read anyway.
 
 missing = label_tallies.Missing(heads)
 for features, labels in batches: missing.see(labels)
 missing.describe("train", "")            # ["The label of task 'age' is missing in 3 of ...", ...]
 
-classes = label_tallies.Classes(heads)              # those of which no row has come yet
+classes = label_tallies.Classes(heads)              # the classes without a row so far
 label_tallies.describe_untrained(classes, model.heads, data, True)  # ["Task 'kind' has ..."]
 """
 
@@ -22,7 +22,7 @@ from mtl.heads import base
 from mtl.runs import diagnosis
 
 _ABSENT = {"f": "absent or nan", "i": "absent", "O": "absent or empty"}
-# So many batches are read for the sake of a warning.
+# At most this many batches are read just for a warning.
 _MOST_BATCHES = 500
 _LISTED = 5
 
@@ -31,7 +31,7 @@ class Missing:
     """Counts the rows in which the label of a task is missing, and says why.
 
     Args:
-      heads: those of the tasks; of one of another kind than ours it is not known what is missing.
+      heads: the heads of the tasks; only heads of this package tell if a label is missing.
     """
 
     def __init__(self, heads: Sequence[types.Head]):
@@ -47,7 +47,7 @@ class Missing:
         for name, head in self._heads.items():
             label = labels.get(head.field)
             if not isinstance(label, tf.Tensor):
-                continue  # A list that is empty says that no class applies.
+                continue  # An empty list is a label: no class applies.
             values = label.numpy()
             self._counts[name].update(_count_missing(head, values))
             if name in self._below_zero and values.dtype.kind == "i":
@@ -57,7 +57,7 @@ class Missing:
                 self._below_zero[name] = (rows + int((values == spec.NO_ID).sum()), least)
 
     def describe(self, split: str, seen: str) -> list[str]:
-        """Return a line for each task that lacks labels; `seen` says in which rows of the split."""
+        """Return a line for each task that lacks labels; `seen` names the rows that were read."""
         lines = []
         for name, counts in self._counts.items():
             told = {reason: rows for reason, rows in counts.items() if rows}
@@ -71,7 +71,7 @@ class Missing:
         return lines
 
     def describe_doubts(self, split: str, seen: str) -> list[str]:
-        """Return a line for each number that is -1 where no other is below 0: it may be a mark."""
+        """Return a line for each number that is -1 while all others are >= 0: it may be a mark."""
         return [
             f"{self._name(name)} is -1 in {rows:,} of {self._rows:,} rows of split {split!r}{seen},"
             " and no other number there is below 0: -1 counts as a number. If it marks a missing "
@@ -85,7 +85,7 @@ class Missing:
 
 
 def _count_missing(head: base.Labelled, label: np.ndarray) -> dict[str, int]:
-    """Return {why: rows} of the rows [B, ...] without a label."""
+    """Return {reason: number of rows without a label} for rows [B, ...]."""
     values = label.reshape(len(label), -1)
     absent = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     if values.dtype.kind != "f":
@@ -103,10 +103,10 @@ def _count_missing(head: base.Labelled, label: np.ndarray) -> dict[str, int]:
 
 
 class Classes:
-    """Knows the classes of which no row was seen yet, by task.
+    """Collects the classes of each task without a row so far.
 
     Args:
-      heads: those of the tasks; tasks without classes are left out.
+      heads: the heads of the tasks; tasks without classes are left out.
     """
 
     def __init__(self, heads: Sequence[types.Head]):
@@ -129,7 +129,7 @@ class Classes:
 
 
 def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
-    """Return {class id: rows, or places of a map} of a batch; nothing of labels that are wrong."""
+    """Return {class id: rows, or places of a map} of a batch; empty if labels are wrong."""
     try:
         targets, present = (part.numpy() for part in head.targets(labels[head.field]))
         if isinstance(head, types.WeighingHead):
@@ -138,7 +138,7 @@ def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
     except (*diagnosis.RUN_ERRORS, KeyError):
         return collections.Counter()
     is_of_places = types.read_member(head, types.Head, "is_dense")
-    if targets.ndim == 2 and not is_of_places:  # Several classes of a row.
+    if targets.ndim == 2 and not is_of_places:  # A row may have several classes.
         return collections.Counter(np.nonzero((targets > 0.5) & present)[1].tolist())
     ids, counts = np.unique(targets[present].astype(np.int64), return_counts=True)
     return collections.Counter(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
@@ -149,13 +149,13 @@ def describe_untrained(
 ) -> list[str]:
     """Return a line for each task that is evaluated on classes without a row in training.
 
-    Labels are read only where a class was not seen, and no more than it takes.
+    Reads labels of the held-out split only if a class is unseen, and stops as soon as possible.
 
     Args:
-      classes: what was seen of the training split.
-      heads: those of the tasks.
-      data: with both splits.
-      is_whole: whether that was all of the training split.
+      classes: the classes seen in the training split.
+      heads: the heads of the tasks.
+      data: the pipeline with both splits.
+      is_whole: True if `classes` saw the whole training split.
     """
     sought = [head for head in heads if classes.unseen.get(head.name)]
     if not sought:
@@ -179,7 +179,7 @@ def describe_untrained(
 def _count_split(
     heads: Sequence[types.Head], data: pipeline.Pipeline
 ) -> dict[str, collections.Counter[int]]:
-    """Return {task: {class: its rows}} of the held-out split."""
+    """Return {task: {class: number of rows}} of the held-out split."""
     found = {head.name: collections.Counter[int]() for head in heads}
     for labels in _read_labels(data, data.eval_split):
         for head in heads:
@@ -198,7 +198,7 @@ def _describe(head: types.Head, rows: dict[int, int], data: pipeline.Pipeline) -
 
 
 def _read_labels(data: pipeline.Pipeline, split: str) -> Any:
-    """Yield the labels of a split, batch by batch, up to a bad record, which training tells."""
+    """Yield the labels of a split by batch; stop at a bad record, which training reports."""
     batches = data.keep_labels().in_large_batches(split).one_pass(split)
     try:
         for _, labels in itertools.islice(batches, _MOST_BATCHES):

@@ -1,11 +1,11 @@
-"""What the metrics of an evaluation were measured on: its rows, and the settings of the model.
+"""Describes the rows of an evaluation and the settings of its model, to compare evaluations.
 
 rows = measured.Rows()
 graph = evaluation_graph.EvaluationGraph(experiment, model_dir, rows.watch)
 graph.evaluate(checkpoint, hooks)
 rows.describe()                        # "48 rows, 0c5f3a9d1be27744"
 
-Two evaluations are comparable if both are equal.
+Two evaluations are comparable if both descriptions are equal.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ tf1 = tf.compat.v1
 
 
 def hash_rows(values: Sequence[Any]) -> tf.Tensor:
-    """Return hashes of F tensors [B, ...], ragged or not: int64 [B, F + 1], the last of all.
+    """Return hashes of F tensors [B, ...], ragged or not: int64 [B, F + 1]; the last mixes all.
 
-    Equal rows have equal hashes, whatever batch they are in.
+    Equal rows have equal hashes in every batch.
     """
     with tf.device("/cpu:0"):
         fields = tf.stack([_hash_values(value) for value in values], axis=1)
@@ -33,7 +33,7 @@ def hash_rows(values: Sequence[Any]) -> tf.Tensor:
 def digest_settings(model: Any) -> str:
     """Return a digest of the settings of a model that are not at their defaults.
 
-    A setting that a later version adds changes no digest, as long as nobody sets it.
+    A new setting of a later version leaves the digest the same, as long as it is at its default.
     """
     found = [(s.path, s.meaning) for s in flat_settings.flatten(model) if not s.is_default]
     return settings_lib.compute_digest(found)
@@ -48,7 +48,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self._count, self._sums = 0, [0]
 
     def watch(self, features: Any, labels: Any, logits: types.Tensors) -> Sequence["Rows"]:
-        """Return what watches an evaluation of these rows; called when its graph is built."""
+        """Return the hooks of an evaluation of these rows; called when its graph is built."""
         del logits
         fields = {**features, **labels}
         self._names = [f"{name} {value.dtype.name}" for name, value in fields.items()]
@@ -72,9 +72,9 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         return f"{self._count} rows, {self._sums[-1]:016x}"
 
     def describe_fields(self) -> dict[str, str]:
-        """Return {field and type: the number of rows, and their hash}, by which runs are compared.
+        """Return {field and type: the number of rows, and their hash}, to compare runs.
 
-        Runs that read the same rows need not read the same fields of them.
+        Runs that read the same rows may read different fields of them.
         """
         hashes = zip(self._names, self._sums, strict=False)
         return {name: f"{self._count} rows, {value:016x}" for name, value in hashes}
@@ -85,7 +85,7 @@ def _hash_values(values: Any) -> tf.Tensor:
     if not isinstance(values, tf.RaggedTensor):
         return tf.bitcast(tf.fingerprint(values), tf.int64)
     inner, lengths = _hash_values(values.values), values.row_lengths()
-    # The place in its list counts, the width of the batch does not.
+    # The position in its list counts; the padded width of the batch does not.
     places = _hash_values(tf.ragged.range(lengths).values)
     mixed = _hash_values(tf.stack([inner, places], axis=1))
     sums = tf.math.unsorted_segment_sum(mixed, values.value_rowids(), values.nrows())

@@ -1,4 +1,4 @@
-"""What the processes of a cluster do beside the chief: work, hold parameters, evaluate.
+"""The duties of processes in a cluster besides the chief: work, hold parameters, evaluate.
 
 with members.open_heartbeat(cluster, model_dir, timeout_secs=60) as beat:
     members.serve_parameters(cluster, beat, interruption)         # until the chief is done
@@ -27,12 +27,12 @@ _log = logging.getLogger(__name__)
 
 CHIEF, EVALUATOR = "chief-0", "evaluator-0"
 TRAINING, SERVING = "training", "serving"
-# How long a worker has to end by itself once the chief is done.
+# A worker has this long to end by itself once the chief is done.
 _GRACE_SECS = 5.0
 
 
 class NoHeartbeat(contextlib.AbstractContextManager):
-    """Of a process alone, which nobody waits for."""
+    """The heartbeat of a single process; other processes do not wait for it."""
 
     def __exit__(self, *error) -> None:
         pass
@@ -47,7 +47,7 @@ def open_heartbeat(
     timeout_secs: float,
     is_evaluated_beside: bool,
 ) -> heartbeat_lib.Heartbeat | NoHeartbeat:
-    """Return the signs of life of this process, and its watch over others."""
+    """Return the heartbeat of this process, which also watches the others."""
     if cluster is None:
         return NoHeartbeat()
     beside = [EVALUATOR] if is_evaluated_beside and cluster.is_chief else []
@@ -56,7 +56,7 @@ def open_heartbeat(
 
 
 def announce_training(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: str | None) -> None:
-    """Tell the others that the chief trains, and from which checkpoint on."""
+    """Tell the other processes that the chief trains, and its first checkpoint."""
     beat.publish_phase(TRAINING, checkpoint=os.path.basename(checkpoint or ""))
 
 
@@ -65,7 +65,7 @@ def train_estimator(
     estimator: compat.estimator.Estimator,
     spec: compat.estimator.TrainSpec,
 ) -> None:
-    """Train; in a cluster beside the other processes."""
+    """Train, in a cluster together with the other processes."""
     if cluster is None:
         estimator.train(spec.input_fn, max_steps=spec.max_steps)
     else:
@@ -75,10 +75,10 @@ def train_estimator(
 
 @contextlib.contextmanager
 def lock_evaluator(model_dir: str) -> Iterator[None]:
-    """Make sure that no other process of a cluster evaluates there; it may come before the chief.
+    """Fail if another process of a cluster evaluates there; this process may precede the chief.
 
     Raises:
-      UserError: one does.
+      UserError: another process evaluates there.
     """
     run_directory.require_writable("--model_dir", model_dir)
     with lock.hold_lock(model_dir, lock.EVALUATOR):
@@ -90,7 +90,7 @@ def serve_parameters(
     beat: heartbeat_lib.Heartbeat,
     interruption: interruption_lib.Interruption,
 ) -> None:
-    """Hold parameters until the chief is done; one that is asked to stop, until it has saved."""
+    """Hold parameters until the chief is done; if asked to stop, until the chief has saved."""
     server = tf.distribute.Server(cluster.jobs, cluster.job, cluster.index)
     with interruption.handle_signals():
         beat.publish_phase(SERVING)
@@ -107,7 +107,7 @@ def evaluate_all(
     beat: heartbeat_lib.Heartbeat,
     interruption: interruption_lib.Interruption,
 ) -> dict[str, Any]:
-    """Evaluate every checkpoint once, until the chief is done and none is left."""
+    """Evaluate every checkpoint once, until the chief is done and all are evaluated."""
     beat.wait_for(CHIEF, TRAINING)
     while True:
         is_last = _is_through(beat, interruption)
@@ -120,7 +120,7 @@ def evaluate_all(
 
 
 def tell_what_waits(evaluated: int, last: int) -> None:
-    """Say which checkpoints of a run that ends wait for the process that evaluates."""
+    """Log which checkpoints still wait for the evaluating process when a run ends."""
     if evaluated < last:
         message = (
             "Checkpoints after step %d, up to %d, wait for %s. If it has ended, start all again."
@@ -130,10 +130,10 @@ def tell_what_waits(evaluated: int, last: int) -> None:
 
 @contextlib.contextmanager
 def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
-    """End a worker that trains by itself after the chief ended, also where it has no session.
+    """End an asynchronous worker after the chief ended, even if it has no session.
 
-    The servers end with the chief, and a session that waits for them would do so for ever: that of
-    a worker that started late, or that was in the middle of a step.
+    Parameter servers end with the chief. The session of a worker that started late, or was in the
+    middle of a step, would wait for them for ever.
     """
     ended = threading.Event()
 
@@ -153,9 +153,9 @@ def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
 
 
 class Following(tf.compat.v1.train.SessionRunHook):
-    """Of a worker that trains by itself: ends it with the chief.
+    """Ends an asynchronous worker together with the chief.
 
-    One that is asked to stop says so, and waits until the chief has saved.
+    A worker that is asked to stop says so, and waits until the chief has saved.
     """
 
     def __init__(self, beat: heartbeat_lib.Heartbeat, interruption: interruption_lib.Interruption):
@@ -171,10 +171,10 @@ class Following(tf.compat.v1.train.SessionRunHook):
 
 
 class Leading(tf.compat.v1.train.SessionRunHook):
-    """Of the chief beside parameter servers; comes before the hook that saves.
+    """Leads workers beside parameter servers; runs in the chief, before the hook that saves.
 
     Tells the workers to begin once all variables have values: a worker that looked too early would
-    sleep for half a minute. Asks the chief to stop, and so to save, when another was asked to.
+    sleep for half a minute. Asks the chief to save and stop if another process was asked to stop.
     """
 
     def __init__(
@@ -192,12 +192,12 @@ class Leading(tf.compat.v1.train.SessionRunHook):
         stopped = self._beat.find_stopped()
         if stopped and not self._interruption.requested:
             _log.info("%s was stopped: so is the run.", stopped)
-            # Not as the handler does: a signal that still comes is the first, and must not kill.
+            # Set directly: the handler would count a later real signal as the second, and kill.
             self._interruption.signal = signal.SIGTERM
 
 
 def _is_through(beat: heartbeat_lib.Heartbeat, interruption: interruption_lib.Interruption) -> bool:
-    """Return whether the chief is done; where it was stopped, this process leaves too."""
+    """Return whether the chief is done; if it was stopped, also stop this process."""
     phase = beat.read_phase(CHIEF)
     if phase == heartbeat_lib.STOPPED:
         interruption.leave("with the chief, which saved")

@@ -1,4 +1,4 @@
-"""What goes on beside a training, all of it together: the one place that names these features.
+"""Opens all features that run beside a training; the only module that names them.
 
 observed = observers.open_all(types.ObservedRun(experiment=made, model_dir="runs/a", place=place))
 with observed.around_run():
@@ -32,7 +32,7 @@ def open_all(run: types.ObservedRun) -> "Observers":
     """Open the observers that the settings of a run ask for, in this process.
 
     Raises:
-      UserError: one does not fit the run, or needs a package that is not installed.
+      UserError: an observer does not fit the run, or needs a package that is not installed.
     """
     experiment = run.experiment
     opened = [make(run) for make in (*_BUILT_IN, *experiment.observers)]
@@ -45,7 +45,7 @@ def open_all(run: types.ObservedRun) -> "Observers":
 
 
 class Observers(types.RunObserver):
-    """Several observers as one.
+    """Several observers as a single one.
 
     Args:
       observers: in the order in which their members are called.

@@ -1,4 +1,4 @@
-"""Where the rows of a batch lie in their split, such as `data/train.csv line 331`.
+"""Finds the places of a batch's rows in their split, such as `data/train.csv line 331`.
 
 places.find_places(data, [{"row": 5, "age": 41.0}])       # {5: "data/train.csv line 331"}
 """
@@ -20,20 +20,20 @@ def find_places(
 ) -> dict[int, str]:
     """Return {row: the first place in the training split with the same values in all fields}.
 
-    The split is read record by record, for at most so many seconds: a row that was not met by then
-    has no place, and neither has one that lacks a field of the spec: the others may be those of
-    many records.
+    The split is read record by record, for at most `secs`. Rows that were not found by then have
+    no entry. Rows that lack a field of the spec have none either: their other fields may match many
+    records.
 
     Args:
-      data: of the run.
-      rows: {field: value}, and its number in the batch as "row".
-      secs: how long to look.
+      data: the pipeline of the run.
+      rows: {field: value}, with the row's number in the batch as "row".
+      secs: the time limit in seconds.
     """
     fields = data.spec.fields
     numbers: dict[Hashable, list[int]] = {}
     for row in rows:
         numbers.setdefault(_make_key(row, fields), []).append(row["row"])
-    numbers.pop(None, None)  # What has no key, or lacks a field, is like no record.
+    numbers.pop(None, None)  # Rows without a key match no record.
     if not numbers:
         return {}
     found: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Whether the data can teach what a run shall learn: labels that are there, columns that vary.
+"""Checks that the data can teach the tasks of a run: labels are present, columns vary.
 
 look = plausibility.Look(model, data, "train")
 for features, labels in look.look_at(data.one_pass("train")): ...       # if there is a pass anyway
@@ -6,9 +6,8 @@ look.finish()                                           # else as few batches as
 look.require_labels()
 look.doubts()                                           # ["field 'age' never varies ...", ...]
 
-What is surely wrong is refused, the rest is told. Nothing costs a whole pass of its own over data
-that is as it should be: most that could be wrong is disproved by the first batch, and text is read
-in some hundred batches at most.
+Certain errors are refused, doubts are logged. Good data costs no extra pass: the first batch
+disproves most doubts, and text is read in some hundred batches at most.
 """
 
 import logging
@@ -30,12 +29,12 @@ from mtl.runs import diagnosis, label_tallies
 
 _log = logging.getLogger(__name__)
 
-# So many batches are read for the sake of a warning; a task without a label is looked for in all.
+# At most this many batches are read just for a warning; all are searched for a missing label.
 _MOST_BATCHES = 500
-# Fewer rows say little of a model.
+# Splits with fewer rows say little of a model.
 _FEW_ROWS = 10
 
-# What the values of a list of texts hold where they are hardly single values.
+# Texts in a list hold one of these signs if they are probably several values.
 _ODD_SIGNS = (b"\n ", b" \n", b"\n[", b"|")
 _ODD = re.compile(rb"""\s.*|.*\s|\[(?:(['"]).*\1)?\]|.*\|.*""")
 
@@ -43,14 +42,14 @@ _Batch = tuple[types.Tensors, types.Tensors]
 
 
 class Look:
-    """Watches the batches of a split for what would disprove that something is wrong.
+    """Watches the batches of a split for rows that disprove a doubt.
 
     Args:
-      model: whose labels and columns are looked at.
-      data: where they come from.
-      split: the part of it.
-      columns: whether the features are looked at as well.
-      whole: whether anything but the presence of labels is looked at.
+      model: the model whose labels and columns are checked.
+      data: the source of the rows.
+      split: the split.
+      columns: True checks the features as well.
+      whole: False checks only the presence of labels.
     """
 
     def __init__(
@@ -62,10 +61,10 @@ class Look:
         whole: bool = True,
     ):
         self._data, self._split, self._tasks = data, split, len(model.heads)
-        # What is evaluated needs no labels of losses that training alone knows.
+        # An evaluation does not need the labels of losses that exist only in training.
         heads = [*model.heads, *(model.heads_of_losses if columns else ())]
         self._unlabelled = {head.name: head for head in heads}
-        # What is known to be the same in all rows so far, None before the first.
+        # Values that were the same in all rows so far; None before the first.
         self._labels: dict[str, Any] = dict.fromkeys(self._unlabelled if whole else ())
         with_columns = columns and whole
         fields = _fields(model, data.spec) if with_columns else {}
@@ -85,7 +84,7 @@ class Look:
         return self._is_whole
 
     def describe_missing(self) -> list[str]:
-        """Return how many labels are missing in the rows that were seen, and why."""
+        """Return lines on the number of missing labels in the rows seen, with reasons."""
         return self._missing.describe(self._split, self._seen)
 
     @property
@@ -93,14 +92,14 @@ class Look:
         return "" if self._is_whole else f" (its first {self._rows:,} rows)"
 
     def look_at(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
-        """Yield the batches of the split, each looked at on its way."""
+        """Yield the batches of the split after a look at each."""
         for features, labels in batches:
             self._see(features, labels)
             yield features, labels
         self._is_whole = True
 
     def finish(self) -> None:
-        """Read what was not seen, until nothing can be wrong any more."""
+        """Read further batches until every doubt is disproved."""
         if self._is_whole or self._is_settled:
             return
         try:
@@ -108,7 +107,7 @@ class Look:
                 if self._is_settled:
                     break
         except diagnosis.RUN_ERRORS:
-            # A bad record is told where it ends the run.
+            # A bad record is reported when it ends the run.
             self._unlabelled.clear()
 
     @property
@@ -117,10 +116,10 @@ class Look:
         return not self._unlabelled and (not pending or self._batches >= _MOST_BATCHES)
 
     def require_labels(self, every: bool = True) -> None:
-        """Fail if a task, or without `every` all of them, have no label in the split.
+        """Fail if a task has no label in the split; without `every`, if all tasks have none.
 
         Raises:
-          UserError: by task and field.
+          UserError: with the task and the field.
         """
         if len(self._unlabelled) < (1 if every else self._tasks):
             return
@@ -133,7 +132,7 @@ class Look:
         checks.fail(what, rule, found, fix)
 
     def describe_doubts(self) -> list[str]:
-        """Return what is not surely wrong, and should be known."""
+        """Return lines about doubts, which do not end a run."""
         where = f"of split {self._split!r}{self._seen}"
         return [
             *self._describe_labels(where),
@@ -172,7 +171,7 @@ class Look:
         return same + no_texts + odd
 
     def _describe_rows(self) -> list[str]:
-        """Return what there is to say of a split of few rows."""
+        """Return lines about a split of few rows."""
         split, batch = self._split, self._data.batch_size
         if not self._is_whole:
             return []
@@ -213,7 +212,7 @@ class Look:
 
 
 def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, split: str) -> Look:
-    """Return a look at the labels of a split that is evaluated; refuse one without any.
+    """Return a look at the labels of a split that is evaluated; refuse a split without labels.
 
     Raises:
       UserError: no task has a label there.
@@ -242,33 +241,33 @@ def _label(head: types.Head) -> str:
 def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
     try:
         if isinstance(head, base.Labelled) and not head.are_rows_apart:
-            # What a row is compared with may come in other batches.
+            # A row may be compared with rows of other batches.
             _, present = head.targets(head.label_of(labels))
             return bool(tf.reduce_any(head.weights(labels, present) > 0))
         return float(head.label_weight(labels)) > 0
     except diagnosis.RUN_ERRORS:
-        return True  # A label that is wrong is one; it is told where it ends the run.
+        return True  # A wrong label counts as a label; it is reported when it ends the run.
 
 
 def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
-    """Return the labels that are present as the head understands them; None if it does not say."""
+    """Return the present labels as the head reads them; None if the head does not say."""
     if not isinstance(head, types.ExampleHead):
         return None
     try:
         targets, present = head.targets(labels[head.field])
-        if isinstance(head, types.WeighingHead):  # It may count some of the rows alone.
+        if isinstance(head, types.WeighingHead):  # A weight of 0 leaves a row out.
             counts = tf.reshape(head.row_weights(labels) > 0, [-1] + [1] * (present.shape.rank - 1))
             present &= counts
     except diagnosis.RUN_ERRORS:
         return None
     mask = present.numpy()
-    # A label may be a vector, which is there or not.
+    # A label may be a vector, which is present or missing as a whole.
     mask = np.broadcast_to(mask[(...,) + (np.newaxis,) * (targets.ndim - mask.ndim)], targets.shape)
     return targets.numpy()[mask].tolist()
 
 
 def _values(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Any]:
-    """Return the rows as what can be compared; NaN is like NaN."""
+    """Return the rows as comparable values; NaN equals NaN."""
     if isinstance(values, tf.RaggedTensor):
         return values.to_list()
     array = values.numpy()
@@ -290,7 +289,7 @@ def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> No
 
 
 def _no_text(joined: bytes, values: tf.Tensor) -> bytes | None:
-    """Return the first of the values, which are `joined` by line breaks, that is not UTF-8."""
+    """Return the first of the values, `joined` by line breaks, that is not UTF-8."""
     try:
         joined.decode()
     except UnicodeDecodeError:
@@ -301,9 +300,9 @@ def _no_text(joined: bytes, values: tf.Tensor) -> bytes | None:
 def _find_odd(joined: bytes) -> str:
     """Return the first of values, joined by line breaks, that is hardly one value of a list.
 
-    It is in spaces, or looks like a whole list.
+    Such a value has spaces around it, or looks like a whole list.
     """
-    # A search in all of them at once, since next to none is.
+    # One search in all values is faster, since odd values are rare.
     around = b"\n" + joined + b"\n"
     if not any(sign in around for sign in _ODD_SIGNS):
         return ""

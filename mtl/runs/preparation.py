@@ -1,4 +1,4 @@
-"""What comes before the first step: statistics, names of rows, a warm start, a computed classifier.
+"""Prepares a run for its first step: statistics, names of rows, a warm start, a closed-form fit.
 
 is_computed = preparation.prepare_run(experiment, "runs/digits", lambda: evaluator.graph)
 """
@@ -40,7 +40,7 @@ from mtl.variables import patterns, row_names
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
-# A schedule may round to 0 shortly before its end.
+# The factor of a schedule may round to 0 in this last share of its steps.
 _SHARE_AT_ZERO = 0.01
 _STEPS = "Run.train_steps"
 
@@ -50,15 +50,15 @@ def prepare_run(
     model_dir: str,
     build_evaluation: Callable[[], evaluation_graph.EvaluationGraph],
 ) -> bool:
-    """Write what a run needs beside its checkpoints; return whether it made a first one as well.
+    """Write the files that a run needs; return whether they include a first checkpoint.
 
     Args:
       experiment: the run's settings.
-      model_dir: where it lies.
-      build_evaluation: builds the graph of evaluation, which tells of errors in it.
+      model_dir: the folder of the run.
+      build_evaluation: builds the graph of evaluation, which shows errors in it.
 
     Raises:
-      UserError: for anything wrong with the settings or the data that shows before training.
+      UserError: the settings or the data have an error that shows before training.
     """
     model, is_new = experiment.model, run_directory.find_latest(model_dir) is None
     _check_files(experiment, model_dir, is_new)
@@ -72,7 +72,7 @@ def prepare_run(
     built = build_evaluation()
     _check_best(experiment.best, model, built.metrics)
     _check_moving(model, experiment.run.train_steps, built.variables, model_dir)
-    # The last: what is refused before changes nothing.
+    # Comes last: after an error in the checks above, nothing has changed.
     if is_new:
         return _write_start(experiment, model_dir)
     _enlarge_tables(experiment, model_dir)
@@ -80,7 +80,7 @@ def prepare_run(
 
 
 def _check_files(experiment: experiment_lib.Experiment, model_dir: str, is_new: bool) -> None:
-    """Refuse or tell changes of the files that a run was given, and record them."""
+    """Refuse or report changes of the files that a run reads, and record their checksums."""
     if experiment.warm_start:
         experiment.warm_start.check_source(model_dir)
     given_files.keep_checksums(experiment.model.training_files, model_dir, is_new)
@@ -91,7 +91,7 @@ def _check_files(experiment: experiment_lib.Experiment, model_dir: str, is_new: 
 def _fit_statistics(
     experiment: experiment_lib.Experiment, model_dir: str, is_new: bool
 ) -> plausibility.Look:
-    """Write the statistics of the training split; return what was seen there."""
+    """Write the statistics of the training split; return the look at its rows."""
     data, model = experiment.data, experiment.model
     look = plausibility.Look(model, data, data.train_split, whole=is_new)
     fitting.fit_statistics(data, model, experiment.warm_start, model_dir, look)
@@ -116,7 +116,7 @@ def _describe_data(
 
 
 def _renew_doubts(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Record the doubts of a run that goes on once more, and check its names of rows."""
+    """Record the doubts of a continued run again, and check its names of rows."""
     for kind in ("data", "training"):
         doubts.record_doubts(model_dir, kind, doubts.read_doubts(model_dir, kind))
     unknown = unknown_values.describe_training(experiment, model_dir)
@@ -126,7 +126,7 @@ def _renew_doubts(experiment: experiment_lib.Experiment, model_dir: str) -> None
 
 
 def _check_start(experiment: experiment_lib.Experiment, is_new: bool) -> None:
-    """Refuse a new run of a network that adds a task to another run, without that run."""
+    """Require a warm start if the network of a new run adds a task to another run."""
     network = experiment.model.network
     needs_run = types.read_member(network, types.Network, "starts_from_run")
     is_fit = not (is_new and needs_run) or experiment.warm_start is not None
@@ -135,7 +135,7 @@ def _check_start(experiment: experiment_lib.Experiment, is_new: bool) -> None:
 
 
 def _write_start(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
-    """Write what a new run starts from; return whether that is a first checkpoint."""
+    """Write the start of a new run; return whether it is a first checkpoint."""
     data, model, run = experiment.data, experiment.model, experiment.run
     if experiment.refit:
         _refit_classifier(experiment.refit, data, model, run.train_steps, model_dir)
@@ -148,7 +148,7 @@ def _write_start(experiment: experiment_lib.Experiment, model_dir: str) -> bool:
 
 
 def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Give tables that grow the capacity that they have now, in all checkpoints of a run."""
+    """Give growing tables their present capacity in all checkpoints of a run."""
     tables = features_lib.list_growing_tables(experiment.model.columns)
     if not tables:
         return
@@ -161,7 +161,7 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
         made = tf.Graph()
         with made.as_default():
             _build_training(experiment.data, experiment.model, experiment.run, model_dir)
-            # What the start would refuse later is refused before a checkpoint is rewritten.
+            # Refuse a mismatch here, before any checkpoint is rewritten.
             wanted = {patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()}
             saved = dict(tf.train.list_variables(paths[-1]))
             keys = {f"{scope}/keys" for scope in capacities}
@@ -190,10 +190,10 @@ def open_plan(
     run: experiment_lib.Run,
     model_dir: str,
 ) -> Iterator[transfer.Plan]:
-    """Hold what every variable starts from, in a training graph of one device.
+    """Yield the start of every variable, in a training graph of one device.
 
     Raises:
-      UserError: as `WarmStart.plan`, or the network cannot go on from the source.
+      UserError: an error of `WarmStart.plan`, or the network cannot go on from the source.
     """
     with tf.Graph().as_default():
         _build_training(data, model, run, model_dir)
@@ -210,7 +210,7 @@ def _build_training(
     run: experiment_lib.Run,
     model_dir: str,
 ) -> None:
-    """Build a training step, of one device, in the graph that is open."""
+    """Build a training step for one device in the open graph."""
     statistics = fitting.load_statistics(model_dir)
     model = model.fill_schedules(run.train_steps).fitted(statistics)
     tf1.set_random_seed(run.seed)
@@ -235,7 +235,7 @@ def _check_best(
 
 
 def _check_pruning(model: model_lib.MultiTaskModel, model_dir: str) -> None:
-    """Refuse a criterion that no step of training can compute, where it would still have to cut."""
+    """Refuse a criterion that training cannot compute, if it still has weights to cut."""
     latest = run_directory.find_latest(model_dir)
     reader = tf.train.load_checkpoint(latest) if latest else None
     for index, part in enumerate(model.pruning):
@@ -250,7 +250,7 @@ def _check_pruning(model: model_lib.MultiTaskModel, model_dir: str) -> None:
 def _check_moving(
     model: model_lib.MultiTaskModel, train_steps: int, variables: Sequence[str], model_dir: str
 ) -> None:
-    """Refuse a run in which nothing moves any more; warn of what moves in few of its steps."""
+    """Refuse a run in which every variable stays; warn of variables that move in few steps."""
     first, last = run_directory.step_of(model_dir), train_steps
     model = model.fill_schedules(last)
     lines = [
@@ -259,7 +259,7 @@ def _check_moving(
         for part in model.pruning
         if part.schedule.last_step >= last
     ]
-    # A part of one's own does not tell when it moves what.
+    # An update of another class does not say which variables it moves at which step.
     if isinstance(model.update, update_lib.Update):
         found = idle.find_moving(model.update, model.held, variables, last)
         if first < last and found and all(moving.is_idle(first, last) for moving in found):
@@ -269,7 +269,7 @@ def _check_moving(
 
 
 def _refuse_idle(found: Sequence[idle.Moving], last: int) -> NoReturn:
-    """Fail, and say why nothing moves before step `last`."""
+    """Fail, with the reasons why all variables stay until step `last`."""
     ended = [moving.end for moving in found if moving.end < last]
     if not ended:
         starts = min(moving.first for moving in found)
@@ -280,7 +280,7 @@ def _refuse_idle(found: Sequence[idle.Moving], last: int) -> NoReturn:
 
 
 def _describe_idle(found: Sequence[idle.Moving], last: int) -> list[str]:
-    """Return what moves in few of the steps before `last`, or in none."""
+    """Return lines on variables that move in few of the steps before `last`, or in none."""
     ends = {moving.where: moving.end for moving in found}
     ended = [
         f"The learning rate of {setting} is 0 from step {end} to step {last}, the last ({_STEPS}): "
@@ -312,10 +312,10 @@ def _refit_classifier(
 
 
 def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.Pipeline:
-    """Return the data with a batch size that so many replicas and micro-batches divide.
+    """Return the data with a batch size that this number of replicas and micro-batches divides.
 
     Raises:
-      UserError: if it does not, and is not to be rounded.
+      UserError: the number does not divide the batch size, and `uneven` does not allow rounding.
     """
     size = data.batch_size
     if size % parts and size > parts and uneven == "round":
@@ -328,7 +328,7 @@ def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.P
 
 
 def check_added_rows(model: model_lib.MultiTaskModel, parts: int) -> None:
-    """Fail unless so many replicas and micro-batches divide the rows that heads add to a batch."""
+    """Fail unless the number of replicas and micro-batches divides the rows that heads add."""
     for head in model.heads:
         added = types.read_member(head, types.Head, "rows_added")
         what = "Run.micro_batches times the number of replicas"

@@ -13,7 +13,7 @@ class Profiled(types.RunObserver):
     """Profiles the steps between two global steps.
 
     Args:
-      profiling: the steps, and where the profile lies.
+      profiling: the steps, and the folder of the profile.
     """
 
     def __init__(self, profiling: hook.Profiling):
@@ -31,10 +31,10 @@ class Profiled(types.RunObserver):
 
 
 def observe(run: types.ObservedRun) -> Profiled | None:
-    """Return what profiles a run; None unless `Run.profile` is set.
+    """Return the observer that profiles a run; None unless `Run.profile` is set.
 
     Raises:
-      UserError: steps of other processes come between its own.
+      UserError: other processes take steps in between.
     """
     steps = run.experiment.run.profile
     if steps is None:
@@ -47,7 +47,7 @@ def observe(run: types.ObservedRun) -> Profiled | None:
 
 
 def _list_known(experiment: experiment_lib.Experiment, place: settings.Place) -> advice.Settings:
-    """Return the settings of a run that a profile could advise."""
+    """Return the settings of a run that advice from a profile could change."""
     run, surgery = experiment.run, experiment.model.surgery
     decides_often = getattr(surgery, "every_steps", None) == 1
     is_one = place.strategy == distribution.ONE

@@ -68,7 +68,7 @@ def run_eagerly(
       call: a function that calls the code, such as under a debugger.
 
     Raises:
-      UserError: there is no such checkpoint, the rows do not fit, or the code needs a graph.
+      UserError: the checkpoint does not exist, the rows do not fit, or the code needs a graph.
     """
     is_training = mode == "train"
     if is_training:

@@ -39,7 +39,7 @@ class Format(NamedTuple):
       gzipped: size in bytes after each file is compressed separately.
       milliseconds: {rows of a request: median time of some rounds on one thread}.
       difference: the largest difference of outputs from those of the Estimator or the SavedModel.
-      problem: the reason if there is no such export; "" otherwise.
+      problem: the reason if this export failed; "" otherwise.
     """
 
     name: str

@@ -34,7 +34,7 @@ class Cut(NamedTuple):
 
     Attributes:
       masks: {variable: zeros and ones that broadcast to it}.
-      weights: {variable: new values}, for variables whose kept weights compensate the cut.
+      weights: {variable: new values}, for variables in which the kept weights compensate the cut.
     """
 
     masks: Arrays
@@ -51,7 +51,7 @@ def require_parts(parts: Sequence[pruning.Pruning]) -> None:
     """Fail unless parts can prune a finished run.
 
     Raises:
-      UserError: there are no parts, or a part needs steps of training.
+      UserError: `parts` is empty, or a part needs steps of training.
     """
     fix = "Give --gin_file gin_configs/sparsity/finished.gin, or one of your own."
     checks.require(len(parts) > 0, "MultiTaskModel.pruning", "hold a part", list(parts), fix)

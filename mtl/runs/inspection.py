@@ -58,7 +58,7 @@ def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: 
     """Return the first rows of a split; None is the split of evaluation.
 
     Raises:
-      UserError: there is no such split, or a record is bad.
+      UserError: the split does not exist, or a record is bad.
     """
     data = experiment.data
     split = split or data.eval_split
@@ -78,7 +78,7 @@ def read_file(
     """Return the first rows of a file of CSV, JSON lines or TFRecords.
 
     Raises:
-      UserError: there is no such file, or a row is bad.
+      UserError: the file does not exist, or a row is bad.
     """
     spec = given = experiment.data.spec
     if with_labels:  # Labels are parsed like features; an absent one is missing.
@@ -129,7 +129,7 @@ class OpenGraph:
             tensor that leaves it).
 
         Raises:
-          UserError: there is no such tensor, or its value cannot be read.
+          UserError: the tensor does not exist, or its value cannot be read.
         """
         tensor = _find_tensor(self.graph, name, self.fed)
         try:
@@ -168,7 +168,7 @@ def open_graph(
       checkpoint: "latest", "best" or a path.
 
     Raises:
-      UserError: there is no such checkpoint, or the rows do not fit the model.
+      UserError: the checkpoint does not exist, or the rows do not fit the model.
     """
     with (
         run_directory.hold_checkpoint(model_dir, checkpoint) as path,

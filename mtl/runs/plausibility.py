@@ -80,7 +80,7 @@ class Look:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows of the split were seen."""
+        """True if all rows of the split were seen."""
         return self._is_whole
 
     def describe_missing(self) -> list[str]:

@@ -1,9 +1,9 @@
-"""A run before it starts: its data is read, its model is built, and some steps are timed.
+"""Rehearses a run: reads its data, builds its model, and times some steps.
 
 print(rehearsal_text.describe(rehearsal.rehearse(experiment, "runs/digits")))
 
-All of it happens in a scratch folder by the code that trains, so that what would end the run before
-its first steps ends the rehearsal, in the same words.
+The rehearsal uses the code of training in a scratch folder. Errors before the first steps of the
+run therefore end the rehearsal with the same message.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ from mtl.variables import patterns
 
 tf1 = tf.compat.v1
 
-# So long each split is read, batches are timed, and steps are timed, at most.
+# Time limits: for reading each split, and for timing batches or steps.
 _READ_SECS = 10.0
 _TIMED_SECS = 5.0
 _TIMED_CALLS = 5
@@ -50,13 +50,13 @@ _BATCHES_AT_ONCE = 10
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """What was read of a split, through the graph of an evaluation.
+    """The rows read of a split, through the graph of an evaluation.
 
     Attributes:
-      rows: how many were read.
-      batches: in how many batches.
-      secs: that it took, without the first batch.
-      is_whole: whether there are no more.
+      rows: the number of rows.
+      batches: the number of batches.
+      secs: the time in seconds, without the first batch.
+      is_whole: True if the split has no further rows.
     """
 
     rows: int
@@ -67,10 +67,10 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """Seconds of one of many: batches or steps.
+    """The seconds of a batch or a step.
 
     Attributes:
-      first_secs: of the first, with all that is done once.
+      first_secs: seconds of the first one, with all work that is done once.
       secs: the median of the later ones.
     """
 
@@ -80,22 +80,22 @@ class Pace:
 
 @dataclasses.dataclass(frozen=True)
 class Rehearsed:
-    """What a rehearsal found.
+    """The result of a rehearsal.
 
     Attributes:
-      first_step: from which the run would go on.
-      last_step: at which it ends.
-      splits: {split: what was read of it}, that of training first.
+      first_step: the step from which the run would go on.
+      last_step: the step at which it ends.
+      splits: {split: the rows read}; the training split comes first.
       batch: the first batch of training.
-      batch_size: of all replicas together.
+      batch_size: the batch size of all replicas together.
       tree: the layers of the model.
       tasks: the names of the tasks.
       predictions: {name: (type, shape for one row)}.
-      num_bytes: of all variables of a training, on one device.
-      batches: how long one batch of the input takes; None where nothing is left to train.
-      steps: how long one step takes, with its input; None where nothing is left to train.
-      evaluations: how many checkpoints are evaluated, 0 where that depends on the time.
-      checkpoint_secs: after how many seconds each, where it does.
+      num_bytes: bytes of all variables of a training, on one device.
+      batches: the time of one batch of the input; None if no step is left to train.
+      steps: the time of one step with its input; None if no step is left to train.
+      evaluations: the number of evaluated checkpoints; 0 if it depends on the time.
+      checkpoint_secs: seconds between checkpoints, if their number depends on the time.
     """
 
     first_step: int
@@ -116,10 +116,10 @@ class Rehearsed:
 def rehearse(experiment: experiment_lib.Experiment, model_dir: str) -> Rehearsed:
     """Prepare a run, and time a few of its batches and steps; write nothing into `model_dir`.
 
-    A run that is there already goes on from its last checkpoint, in a copy.
+    A run that exists goes on from its last checkpoint, in a copy.
 
     Raises:
-      UserError: as `verbs.train` would before its first steps, or there are several processes.
+      UserError: an error that ends `verbs.train` before its first steps, or several processes.
     """
     storage.require_plain("--model_dir", model_dir)
     storage.require_possible("--model_dir", model_dir, "a folder", model_dir)
@@ -135,7 +135,7 @@ def rehearse(experiment: experiment_lib.Experiment, model_dir: str) -> Rehearsed
 
 @contextlib.contextmanager
 def _named(scratch: str, model_dir: str) -> Iterator[None]:
-    """Tell mistakes of the run, not of its copy."""
+    """Name the folder of the run in errors, not that of its copy."""
     try:
         yield
     except checks.UserError as error:
@@ -143,10 +143,10 @@ def _named(scratch: str, model_dir: str) -> Iterator[None]:
 
 
 class _Rehearsal(training.Training):
-    """A training in a folder of its own that ends once it is timed."""
+    """A training in a scratch folder that ends after its steps are timed."""
 
     def __init__(self, experiment: experiment_lib.Experiment, scratch: str, first: int):
-        # Nobody is told of it. A classifier that is computed would be the whole run.
+        # Trackers and observers are off. So is a closed-form fit, which would be the whole run.
         run = dataclasses.replace(experiment.run, profile=None)
         parts: dict[str, Any] = {"trackers": (), "observers": (), "clip_audit": None, "refit": None}
         alone = dataclasses.replace(experiment, run=run, tensorboard=None, **parts)
@@ -155,7 +155,7 @@ class _Rehearsal(training.Training):
         board_hooks.observe(given)
         rule = "be left out where TF_CONFIG makes this process one of several"
         checks.require(self._place.cluster is None, "--dry_run", rule, True)
-        # The schedules of the model go by the experiment, which keeps its number of steps.
+        # Schedules keep the run's number of steps, which they read from the experiment.
         self._run = dataclasses.replace(run, train_steps=max(first, run.train_steps) + 10**9)
         self._num_bytes = 0
 
@@ -198,7 +198,7 @@ class _Rehearsal(training.Training):
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             passes = {n: tf1.data.make_initializable_iterator(data.one_pass(n)) for n in names}
-            # One that is initialized by any of several data sets refuses those of lists.
+            # An iterator that any of several data sets initializes refuses data sets of lists.
             handles = {name: one.string_handle() for name, one in passes.items()}
             chosen, some = tf1.placeholder(tf.string, []), next(iter(passes.values()))
             structure = (some.output_types, some.output_shapes, some.output_classes)
@@ -223,7 +223,7 @@ class _Rehearsal(training.Training):
                 return found
 
     def _time_input(self, first: int) -> tuple[inspection.Batch, Pace]:
-        """Return the first batch of training, and how long batches take without a step."""
+        """Return the first batch of training, and the time of batches without a step."""
         with tf.Graph().as_default():
             tf1.set_random_seed(self._run.seed)
             made = self._build_input(self._input_state(), first)
@@ -243,7 +243,7 @@ class _Rehearsal(training.Training):
         return inspection.Batch(features, labels), Pace(first_secs, statistics_lib.median(paces))
 
     def _time_steps(self, checkpoint: str | None, first: int) -> Pace:
-        """Train for some session calls, as the run would."""
+        """Train for some session calls, in the same way as the run."""
         strategy, config = self._experiment.distribution.build_strategy(self._place)
         timings: list[_Timing] = []
 
@@ -274,7 +274,7 @@ class _Timing(tf.compat.v1.train.SessionRunHook):
 
     @property
     def pace(self) -> Pace:
-        """How long a step takes; all that is done once is in the first call."""
+        """The time of a step; the first call includes all work that is done once."""
         first, *later = self._paces
         return Pace(first, statistics_lib.median(later))
 
@@ -308,6 +308,6 @@ def _read_split(
             is_whole = True
             break
         batches += 1
-        # The first batch of all optimizes the graph.
+        # TensorFlow optimizes the graph during the very first batch.
         first_end = time.perf_counter() if batches == 1 else first_end
     return Split(rows, batches, time.perf_counter() - first_end, is_whole)

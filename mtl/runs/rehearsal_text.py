@@ -1,4 +1,4 @@
-"""What a rehearsal of a run found, as text.
+"""Writes the result of a rehearsal as text.
 
 print(rehearsal_text.describe(rehearsal.rehearse(experiment, "runs/digits")))
 """
@@ -17,7 +17,7 @@ tf1 = tf.compat.v1
 
 
 def describe(found: rehearsal.Rehearsed) -> str:
-    """Return the data, the model, its memory and the times of a run, as a page of text."""
+    """Return the data, the model, its memory and the times of a run as a page of text."""
     parts = {
         "Data": [*_tell_splits(found), "", *_tell_batch(found)],
         "Layers, for one row": layers.draw_tree(found.tree, found.tasks).splitlines(),
@@ -90,7 +90,7 @@ def _tell_times(found: rehearsal.Rehearsed) -> list[str]:
 
 
 def _estimate(found: rehearsal.Rehearsed) -> Iterator[Sequence[str]]:
-    """Yield how long an evaluation and the run take."""
+    """Yield lines on the time of an evaluation and of the run."""
     if found.steps is None:
         return
     *_, held_out = found.splits.values()

@@ -1,12 +1,12 @@
-"""Runs a step of a run once more, under TensorFlow's debugger.
+"""Replays a step of a run under TensorFlow's debugger.
 
 with replay.open_step(experiment, "runs/a", step=1234) as replayed:
     findings.examine_step(replayed)
 
-A run goes on from a checkpoint to the bit, so the step comes out as it was. The last checkpoint
-before it is copied. Training goes on from there, as it did, to the step before. That step and the
-step itself run one by one, with the graph optimizer off, so that each op keeps its name. The run
-itself is not touched.
+A run continues from a checkpoint bit by bit, so the replayed step equals the original one. The
+replay copies the last checkpoint before the step and trains up to the step before it. Then it runs
+that step and the step itself one by one, with the graph optimizer off, so that each op keeps its
+name. The run itself stays as it is.
 """
 
 import contextlib
@@ -38,12 +38,12 @@ tf1 = tf.compat.v1
 def open_step(
     experiment: experiment_lib.Experiment, model_dir: str, step: int
 ) -> Iterator[findings.Replayed]:
-    """Replay a step, and yield its tensors and those of the step before.
+    """Replay a step, and yield its tensors and the tensors of the step before.
 
     Args:
-      experiment: that of the run.
-      model_dir: of the run.
-      step: the global step when it begins, as the message of a failure tells it.
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      step: the global step at its beginning, as in the message of a failure.
 
     Raises:
       UserError: no checkpoint comes before the step, the batches cannot be fed again, or the run
@@ -68,7 +68,7 @@ def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int
 def _prepare(
     experiment: experiment_lib.Experiment, model_dir: str, step: int
 ) -> Iterator[tuple["_Replay", int, str]]:
-    """Yield a run that stands at the step before this one or at this one, and a scratch folder."""
+    """Yield a run at this step or the step before it, and a scratch folder."""
     checks.whole("--step", step, 0)
     with tempfile.TemporaryDirectory() as scratch:
         replay = _Replay(experiment, os.path.join(scratch, "run"), step)
@@ -82,15 +82,15 @@ def _prepare(
 
 
 class _Replay(training.Training):
-    """A training that goes on in a folder of its own, up to and with a step."""
+    """A training that goes on in a scratch folder, up to and including a step."""
 
     def __init__(self, experiment: experiment_lib.Experiment, scratch: str, step: int):
-        # What XLA compiles is one op to the debugger.
+        # The debugger would see code that XLA compiled as a single op.
         plain = dataclasses.replace(experiment.run.precision, xla=False)
         run = dataclasses.replace(
             experiment.run, precision=plain, check_numerics=False, profile=None
         )
-        # Nobody is told of a replay. What TensorBoard shows would be in its way.
+        # A replay does not report to trackers; items of TensorBoard would disturb the debugger.
         alone = dataclasses.replace(experiment, run=run, tensorboard=None, trackers=())
         super().__init__(alone, scratch, lambda: None)
         self._step, self._fields = step, dict[str, str]()
@@ -100,10 +100,10 @@ class _Replay(training.Training):
         checks.require(is_one, "Experiment.distribution", rule, place.strategy, fix)
 
     def find_checkpoint(self, model_dir: str, step: int) -> str:
-        """Return the last checkpoint of a step before this one; of this step where there is none.
+        """Return the last checkpoint before this step; the step's own checkpoint if none is older.
 
         Raises:
-          UserError: there is none, or the state of its input is not there.
+          UserError: a checkpoint is missing, or the state of its input is missing.
         """
         steps = _find_steps(model_dir)
         saved = input_state.InputState(model_dir, self._input_settings)
@@ -119,7 +119,7 @@ class _Replay(training.Training):
         return steps[max([first for first in ready if first < step] or ready)]
 
     def copy(self, model_dir: str, checkpoint: str) -> None:
-        """Copy what the run needs to go on from a checkpoint."""
+        """Copy the files that the run needs to go on from a checkpoint."""
         tf.io.gfile.makedirs(self._model_dir)
         run_directory.require_intact(checkpoint)
         run_directory.copy_checkpoint(checkpoint, self._model_dir)
@@ -131,7 +131,7 @@ class _Replay(training.Training):
         """Train from one step to another, as the run did, and save there.
 
         Raises:
-          UserError: the run fails before.
+          UserError: the run fails earlier.
         """
 
         def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
@@ -140,9 +140,9 @@ class _Replay(training.Training):
         self._train(first, last, make_hooks)
 
     def watch(self, first: int, step: int, folder: str) -> "_Watching":
-        """Run one step after the other, up to and with `step`, and have the debugger write each.
+        """Run single steps up to and including `step`; the debugger writes each to a folder.
 
-        A failure of `step` is no error.
+        `step` may fail.
 
         Raises:
           UserError: the step before fails.
@@ -159,7 +159,7 @@ class _Replay(training.Training):
         return watching
 
     def prompt(self, first: int, step: int) -> None:
-        """Run one step after the other, up to and with `step`, where tfdbg opens.
+        """Run single steps up to and including `step`; tfdbg opens at `step`.
 
         Raises:
           UserError: the step before fails.
@@ -176,7 +176,7 @@ class _Replay(training.Training):
             prompt.show_failure(failed.error)
 
     def describe(self, watching: "_Watching", step: int) -> findings.Replayed:
-        """Return the steps that were watched."""
+        """Return the watched steps."""
         names = {f"{task}/loss": task for task in self._experiment.model.loss_names}
         losses = {names[n]: t for n, t in watching.monitors.items() if n in names}
         dumps = {
@@ -204,7 +204,7 @@ class _Replay(training.Training):
         make_hooks: Callable[..., Sequence[Any]],
         is_reached: Callable[[], bool],
     ) -> None:
-        """Train with one step for each session call; `_StepError` where the last one fails."""
+        """Train one step per session call; raise `_StepError` if the last one fails."""
         self._run = dataclasses.replace(self._run, steps_per_call=1)
         self._train(first, last, make_hooks, is_reached)
 
@@ -215,8 +215,8 @@ class _Replay(training.Training):
         make_hooks: Callable[..., Sequence[Any]],
         is_reached: Callable[[], bool] | None = None,
     ) -> None:
-        """Train; with the graph optimizer off where it is asked whether the step is reached."""
-        # The schedules of the model go by the experiment, which keeps its number of steps.
+        """Train; with `is_reached`, the graph optimizer is off."""
+        # Schedules keep the number of steps in the experiment.
         self._run = dataclasses.replace(self._run, train_steps=last)
         strategy, config = self._experiment.distribution.build_strategy(self._place)
         config = debugger.plain_session(config) if is_reached else config
@@ -235,11 +235,11 @@ class _Replay(training.Training):
 
     @contextlib.contextmanager
     def _tell_failures(self, is_reached: Callable[[], bool] | None) -> Iterator[None]:
-        """Tell a failure of the step that is looked at from one of an earlier step.
+        """Distinguish a failure of the replayed step from a failure of an earlier step.
 
         Raises:
-          _StepError: the step that is looked at fails.
-          UserError: a loss or a gradient of an earlier one is not finite.
+          _StepError: the replayed step fails.
+          UserError: a loss or a gradient of an earlier step is not finite.
         """
         try:
             yield
@@ -280,13 +280,13 @@ class _Replay(training.Training):
 
 
 def _find_steps(model_dir: str) -> dict[int, str]:
-    """Return {step: the checkpoint of it} of a run."""
+    """Return {step: its checkpoint} of a run."""
     paths = run_directory.list_checkpoints(model_dir)
     return {run_directory.step_in_name(p): p for p in paths if run_directory.is_checkpoint(p)}
 
 
 class _StepError(Exception):
-    """The step that is looked at failed, as it was expected to."""
+    """The replayed step failed, as expected."""
 
     def __init__(self, error: tf.errors.InvalidArgumentError):
         super().__init__(error.message)
@@ -294,7 +294,7 @@ class _StepError(Exception):
 
 
 class _Counting(tf.compat.v1.train.SessionRunHook):
-    """Knows the step that a session call makes."""
+    """Records the global step of a session call."""
 
     step = 0
 
@@ -306,11 +306,11 @@ class _Counting(tf.compat.v1.train.SessionRunHook):
 
 
 class _Watching(_Counting):
-    """Has the debugger write each step to a folder of its own."""
+    """Lets the debugger write each step to a separate folder."""
 
     def __init__(self, result: training_loop.StepResult, folder: str):
         self._folder, self.graph = folder, tf1.get_default_graph()
-        # `run_once` stacks the monitors, in the order of their names.
+        # `run_once` stacks the monitors in the order of their names.
         stacked = result.values.op.inputs[0].op.inputs
         self.monitors = dict(zip(result.names, (t.name for t in stacked), strict=True))
 

@@ -1,7 +1,7 @@
-"""What a run reports to its trackers: when it begins and ends, which settings, which files.
+"""Reports a run to its trackers: its begin and end, its settings, metrics and files.
 
 report = reporting.observe(run)          # None without trackers
-with reporting.go_on(experiment, "runs/a") as reporters:      # of a run that is trained
+with reporting.go_on(experiment, "runs/a") as reporters:      # of a trained run
     reporters.log("eval_test", 500, metrics)
 """
 
@@ -24,16 +24,16 @@ from mtl.tracking import reporter
 
 _log = logging.getLogger(__name__)
 
-# As many letters as every version of every tracker takes.
+# All versions of all trackers accept values of this length, in characters.
 _LONGEST = 500
 _PICTURES = (".svg", ".txt", ".html")
 
 
 class Report(types.RunObserver):
-    """Reports what one process of a training does.
+    """Reports the part of one process in a training.
 
     Args:
-      run: whose chief begins and ends what trackers see of it; an evaluator adds its metrics.
+      run: the training. Its chief begins and ends the run in trackers; an evaluator adds metrics.
     """
 
     def __init__(self, run: types.ObservedRun):
@@ -47,7 +47,7 @@ class Report(types.RunObserver):
 
     @contextlib.contextmanager
     def around_run(self) -> Iterator[None]:
-        """Report at the end how the training ended.
+        """Report the end of the training and how it ended.
 
         Raises:
           UserError: a tracker needs a package that is not installed.
@@ -65,11 +65,11 @@ class Report(types.RunObserver):
         self._end(types.FINISHED)
 
     def prepare(self, is_new: bool) -> None:
-        """Forget what an earlier run in the folder was, if this is a new one; the chief does."""
+        """Make trackers forget an earlier run in the folder if this one is new; in the chief."""
         self._reporters.prepare(is_new)
 
     def begin(self) -> None:
-        """Begin to report: the model is built and restored."""
+        """Begin to report, now that the model is built and restored."""
         folder, prefix = self._model_dir, ""
         if self._part:
             folder, prefix = self._part.folder, f"{self._part.name}/"
@@ -86,7 +86,7 @@ class Report(types.RunObserver):
             self._reporters.add_file(os.path.join(self._model_dir, "config.gin"))
 
     def end_early(self) -> None:
-        """Begin to report if a run that trains nothing was evaluated, such as a `Refit`."""
+        """Begin to report after the evaluation of a run without training steps (`Refit`)."""
         if self._reporters.are_waiting:
             self.begin()
 
@@ -102,25 +102,25 @@ class Report(types.RunObserver):
         self._reporters.log(kind, step, metrics)
 
     def _end(self, state: str) -> None:
-        """Report the files of the run and how it ended; what was lost is a doubt of the run."""
+        """Report the files of the run and how it ended; lost reports become a doubt of the run."""
         if self._is_owner:
             _add_files(self._reporters, self._model_dir)
         lines = self._reporters.close(state if self._is_owner else None)
-        if self._is_owner and self._has_begun:  # Else what an earlier process lost is still so.
+        if self._is_owner and self._has_begun:  # Otherwise the doubts of an earlier process hold.
             doubts.record_doubts(self._model_dir, "tracking", lines)
 
 
 def observe(run: types.ObservedRun) -> Report | None:
-    """Return what reports a run from this process; None without trackers."""
+    """Return the observer that reports a run from this process; None without trackers."""
     reports = run.place.is_chief or run.place.job == tf_config.EVALUATOR
     return Report(run) if reports and run.experiment.trackers else None
 
 
 @contextlib.contextmanager
 def go_on(experiment: experiment_lib.Experiment, model_dir: str) -> Iterator[reporter.Reporters]:
-    """Yield what adds to the run that a training has reported; its state stays as it is.
+    """Yield reporters that add to the run of a finished training; its state stays as it is.
 
-    A tracker that knows no such run, or whose package is not installed, is told of in a line.
+    Logs a line for a tracker that does not know the run, or whose package is not installed.
     """
     trackers = []
     for tracker in experiment.trackers:
@@ -146,7 +146,7 @@ def go_on(experiment: experiment_lib.Experiment, model_dir: str) -> Iterator[rep
 
 
 def _list_parameters(experiment: experiment_lib.Experiment) -> dict[str, str]:
-    """Return {setting: value} of all settings; those that are too long are cut, and told."""
+    """Return {setting: value} of all settings; too long values are cut, with a log line."""
     found = {one.path: one.value for one in flat_settings.flatten(experiment)}
     found = {name: value for name, value in found.items() if not name.startswith("trackers")}
     long = [name for name, value in found.items() if len(value) > _LONGEST]
@@ -157,7 +157,7 @@ def _list_parameters(experiment: experiment_lib.Experiment) -> dict[str, str]:
 
 
 def _add_files(reporters: reporter.Reporters, model_dir: str) -> None:
-    """Add the pictures, the report and the export of a run, as far as there are any."""
+    """Add the pictures, the report and the export of a run, if there are any."""
     for folder in ("", "profile"):
         lying = os.path.join(model_dir, folder)
         names = tf.io.gfile.listdir(lying) if tf.io.gfile.isdir(lying) else []

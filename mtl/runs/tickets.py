@@ -1,13 +1,13 @@
-"""Lottery tickets: a run is pruned in rounds, and each round trains again from its first steps.
+"""Lottery tickets: a run is pruned in rounds, and each round trains again from early weights.
 
 for ticket in tickets.train_tickets(source, experiment, "runs/digits", "runs/tickets", 5, 100):
     print(ticket.name, ticket.sparsity, ticket.metrics)
 
 J. Frankle, M. Carbin, "The Lottery Ticket Hypothesis: Finding Sparse, Trainable Neural Networks",
-2019, arXiv:1803.03635; back to a later step than the first one: J. Frankle et al., "Linear Mode
-Connectivity and the Lottery Ticket Hypothesis", 2020, arXiv:1912.05671. A ticket is worth something
-only where it beats its controls: the same number of weights of each layer at other places, and the
-same weights from other first values.
+2019, arXiv:1803.03635. Going back to a later step than 0: J. Frankle et al., "Linear Mode
+Connectivity and the Lottery Ticket Hypothesis", 2020, arXiv:1912.05671. A ticket has value only if
+it beats its controls: the same number of weights of each layer at other places, and the same
+weights with other initial values.
 """
 
 import dataclasses
@@ -30,17 +30,17 @@ _log = logging.getLogger(__name__)
 SHUFFLED, REINITIALISED = "shuffled", "reinitialised"
 CONTROLS = (SHUFFLED, REINITIALISED)
 
-_OTHER_SEED = 1_000_003  # A prime, so that seeds that users take are no others' other seeds.
+_OTHER_SEED = 1_000_003  # A large prime: two usual seeds hardly ever differ by it.
 
 
 class Ticket(NamedTuple):
-    """A run of a sparse network.
+    """A trained run of a sparse network.
 
     Attributes:
-      name: of its folder.
-      model_dir: where it lies.
-      sparsity: the share that is cut.
-      metrics: of its last evaluation.
+      name: the name of its folder.
+      model_dir: its folder.
+      sparsity: the share of weights that is cut.
+      metrics: the metrics of its last evaluation.
     """
 
     name: str
@@ -60,24 +60,24 @@ def train_tickets(
     rows: int = 1024,
     on_start: Callable[[str], None] = lambda folder: None,
 ) -> Iterator[Ticket]:
-    """Prune in rounds, the same share of what is left in each, and yield what each one trains.
+    """Prune in rounds, each the same share of the remaining weights, and yield the trained tickets.
 
-    A round that is done is not trained again, and one that was interrupted goes on.
+    A finished round is not trained again; an interrupted one goes on.
 
     Args:
-      source: of the finished run.
-      experiment: the same, with what `pruning` cuts in all rounds together.
-      model_dir: of the finished run.
-      output_dir: where each round gets a folder.
-      rounds: how many.
-      step: to which the weights that are left go back; the run's first steps are taken once more
-        to know them. 0 for the initial weights.
-      controls: some of `CONTROLS`, which every round trains beside its own.
-      rows: that a criterion sees.
+      source: the experiment of the finished run.
+      experiment: the same, with `pruning` that states the cut of all rounds together.
+      model_dir: the folder of the finished run.
+      output_dir: gets a folder for each round.
+      rounds: the number of rounds.
+      step: the step whose weights the remaining weights go back to; the run's first steps are
+        repeated to know them. 0 means the initial weights.
+      controls: some of `CONTROLS`, which every round trains besides its ticket.
+      rows: how many rows a criterion sees.
       on_start: called with each folder before its run trains.
 
     Raises:
-      UserError: as `finished_pruning.choose_cut`.
+      UserError: an error of `finished_pruning.choose_cut`.
     """
     _check_settings(source, experiment.model.pruning, step)
     start = _take_first_steps(source, os.path.join(output_dir, "start"), step)
@@ -111,7 +111,7 @@ def train_tickets(
 def _check_settings(
     source: experiment_lib.Experiment, parts: Sequence[pruning.Pruning], step: int
 ) -> None:
-    """Fail unless parts can prune a run in rounds, which go back to this step."""
+    """Fail unless parts can prune a run in rounds that go back to this step."""
     finished_pruning.require_parts(parts)
     for part in parts:
         rule = "keep the weights as they are where they go back to their first values"
@@ -127,19 +127,19 @@ class _Start(NamedTuple):
 
 
 def _find_progress(part: pruning.Pruning, share: float) -> float:
-    """Return what share of a part's sparsity is reached after this share of the rounds.
+    """Return the reached share of a part's sparsity after this share of the rounds.
 
-    Each round cuts the same share of what the part has left.
+    Each round cuts the same share of the part's remaining weights.
     """
     sparsity = part.final_sparsity
     return (1 - (1 - sparsity) ** share) / sparsity
 
 
 def _take_first_steps(source: experiment_lib.Experiment, folder: str, step: int) -> _Start:
-    """Train a run's first steps, as the run itself did; return the checkpoint after them."""
-    # Schedules that last as long as the run last as long as that of the source.
+    """Train a run's first steps exactly as in the run; return the checkpoint after them."""
+    # Schedules that last as long as the run must use the number of steps of the source.
     model = source.model.fill_schedules(source.run.train_steps)
-    steps = max(step, 1)  # Step 0 is saved before the first one.
+    steps = max(step, 1)  # The checkpoint of step 0 is saved before the first step.
     run = dataclasses.replace(
         source.run,
         train_steps=steps,
@@ -181,6 +181,6 @@ def _train(
 
 
 def _shuffle(masks: finished_pruning.Arrays, seed: int) -> dict[str, np.ndarray]:
-    """Return masks of the same densities, with each layer's zeros at other places."""
+    """Return masks with the same density in each layer and zeros at other places."""
     rng = np.random.default_rng(seed)
     return {name: rng.permutation(m.reshape([-1])).reshape(m.shape) for name, m in masks.items()}

@@ -1,4 +1,4 @@
-"""A run that is trained: what is prepared, the Estimator that trains, and what goes on beside it.
+"""Trains a run: prepares it, builds the Estimator, and calls its observers.
 
 metrics, steps = training.Training(experiment, "runs/digits", on_start=lambda: None).run()
 """
@@ -30,16 +30,16 @@ _log = logging.getLogger(__name__)
 
 
 class Training:
-    """Trains one run, in one process or in several that do a part each.
+    """Trains one run, in one process or as one of several processes.
 
     Args:
       experiment: the run's settings.
       model_dir: where everything is written; the same for all processes.
       on_start: called once the model is built and restored, before the first step.
-      part: what the training is of a run of several, for its trackers.
+      part: the role of the training in a run of several trainings, for its trackers.
 
     Raises:
-      UserError: if the batch cannot be divided over the replicas, or devices are not there.
+      UserError: the replicas do not divide the batch, or devices are missing.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Training:
         """Train up to the last step.
 
         Returns:
-          The last evaluation's metrics, {} where another process evaluates; and the steps trained.
+          The last evaluation's metrics, {} if another process evaluates; and the steps trained.
         """
         with (
             self._lock_folder(),
@@ -80,7 +80,7 @@ class Training:
             return self._take_part()
 
     def _lock_folder(self) -> contextlib.AbstractContextManager[None]:
-        """Keep out a second chief, which would delete checkpoints, or a second evaluator.
+        """Lock out a second chief, which would delete checkpoints, or a second evaluator.
 
         Workers share the chief's lock.
         """
@@ -91,7 +91,7 @@ class Training:
         return contextlib.nullcontext()
 
     def _take_part(self) -> tuple[dict[str, Any], int]:
-        """Do what this process does of the run, as its place says."""
+        """Do the part of this process in the run: serve, evaluate, train."""
         strategy = self._experiment.distribution.build_strategy(self._place)
         interruption = interruption_lib.Interruption()
         timeout_secs = self._experiment.distribution.timeout_secs
@@ -105,7 +105,7 @@ class Training:
                 members.serve_parameters(self._place.known_cluster, beat, interruption)
                 return {}, 0
             if self._place.job == tf_config.EVALUATOR:
-                # From then on the folder holds nothing of an earlier run.
+                # The folder may hold files of an earlier run until the chief trains.
                 beat.wait_for(members.CHIEF, members.TRAINING)
                 self._observers.begin()
                 metrics = members.evaluate_all(evaluator, self._model_dir, beat, interruption)
@@ -113,8 +113,8 @@ class Training:
             return self._train_or_follow(_Context(strategy, evaluator, interruption, beat))
 
     def _train_or_follow(self, context: "_Context") -> tuple[dict[str, Any], int]:
-        """Do what the chief and the workers do."""
-        # Workers: the chief prepares and repairs the folder first, and says when it is done.
+        """Do the part of the chief or of a worker."""
+        # Workers wait: the chief prepares and repairs the folder first, and says when it is done.
         if not self._place.is_chief:
             told = context.beat.wait_for(members.CHIEF, members.TRAINING)
             if told["phase"] == heartbeat.DONE:
@@ -124,19 +124,19 @@ class Training:
             alone = not self._place.is_synchronous
             with members.ending_with_chief(context.beat) if alone else contextlib.nullcontext():
                 return {}, self._train_from(context, checkpoint, hooks.Callbacks())
-        # Before the pass over the data: this is known from the settings.
+        # Comes before the pass over the data, as the settings alone decide it.
         self._data.require_memory(self._data.batch_size // self._place.workers)
-        # What a killed process left half-written goes before anything reads the folder.
+        # Remove half-written files of a killed process before anything reads the folder.
         run_directory.repair_run(self._model_dir)
-        # From here on a mistake, or Ctrl-C, takes back what this start has written, until `keep` is
-        # called: with the first step, from which on it is a run.
+        # Until `keep` is called with the first step, an error or Ctrl-C removes all files that this
+        # start has written.
         with run_directory.claim_run(self._model_dir) as keep:
             evaluator = context.evaluator
             if preparation.prepare_run(self._experiment, self._model_dir, lambda: evaluator.graph):
                 self._on_start()
                 keep()
-            # A run that was killed between a checkpoint and its evaluation would never know whether
-            # that one is the best.
+            # A run may have been killed between a checkpoint and its evaluation: that checkpoint
+            # could be the best.
             context.evaluator.catch_up(self._is_evaluated_beside)
             checkpoint = run_directory.find_latest(self._model_dir)
             step = run_directory.step_of(self._model_dir)
@@ -144,7 +144,7 @@ class Training:
             why = self._why_done(step, evaluator.keeper)
             if why:
                 metrics = self._measure_last(evaluator, step)
-                # On rows that have changed, patience has started anew.
+                # Patience has started anew if rows have changed.
                 why = self._why_done(step, evaluator.keeper)
             if why:
                 evaluator.forget_later()
@@ -164,22 +164,19 @@ class Training:
             return context.evaluator.metrics or {}, steps
 
     def _measure_last(self, evaluator: evaluation.Evaluator, step: int) -> dict[str, Any]:
-        """Return the metrics of a run that is done; {} if another process has yet to find them."""
+        """Return the metrics of a finished run; {} if another process still evaluates it."""
         if self._is_evaluated_beside and evaluator.keeper.last_step < step:
             return {}
         return evaluator.metrics or evaluator.evaluate_again()
 
     def _why_done(self, step: int, keeper: checkpoints.BestKeeper) -> str:
-        """Say why there is nothing to train; "" where there is."""
+        """Say why all steps are done; "" if they are not."""
         if keeper.should_stop():
             return "no better for long"
         return "all steps are done" if step >= self._run.train_steps else ""
 
     def _announce_start(self, context: "_Context", step: int) -> None:
-        """Log that training starts, once the model is restored: what is refused.
-
-        Is refused before.
-        """
+        """Log that training starts; called after the model is restored and all checks pass."""
         context.evaluator.forget_later()
         what = f"Going on from step {step}" if step else "Training"
         tasks = ", ".join(self._experiment.model.loss_names)
@@ -190,7 +187,7 @@ class Training:
     def _train_from(
         self, context: "_Context", checkpoint: str | None, callbacks: hooks.Callbacks
     ) -> int:
-        """Go on from a checkpoint, and return the number of steps."""
+        """Go on from a checkpoint, and return the number of trained steps."""
         first = run_directory.step_in_name(checkpoint) if checkpoint else 0
         self._observers.go_on_from(first)
         place, inputs = self._place, self._input_state()
@@ -205,7 +202,7 @@ class Training:
         with explained, context.interruption.handle_signals():
             if not place.is_chief:
                 context.beat.publish_phase(members.TRAINING)
-            # A strategy would trace the step through AutoGraph, which garbles its errors.
+            # A strategy would trace the step with AutoGraph, which garbles error messages.
             train = tf.autograph.experimental.do_not_convert(members.train_estimator)
             try:
                 train(place.cluster, estimator, spec)
@@ -215,7 +212,7 @@ class Training:
 
     @property
     def _input_settings(self) -> tuple[Any, ...]:
-        """What the order of the examples depends on."""
+        """The settings that decide the order of the examples."""
         settings = (self._data, self._run.seed, self._place.workers)
         added = [
             types.read_member(head, types.Head, "rows_added")
@@ -227,13 +224,13 @@ class Training:
 
     @property
     def _parts(self) -> int:
-        """Into how many parts this process cuts a batch: slices of replicas."""
+        """The number of parts of this process's batch: micro-batches of replicas."""
         return self._run.micro_batches * self._place.replicas // self._place.workers
 
     def _input_state(self) -> input_state.InputState:
         """Return the input state of this process.
 
-        Workers that do not train in step do not wait for each other's.
+        Asynchronous workers do not wait for the input states of the others.
         """
         settings = self._input_settings
         readers = self._place.workers if self._place.is_synchronous else 1
@@ -251,8 +248,8 @@ class Training:
             model_dir=self._model_dir,
             train_distribute=strategy,
             tf_random_seed=self._run.seed,
-            # All that Estimator saves, logs and counts by itself assumes one step per session call
-            # and counts from where the process started: `Saving` and our hooks do it instead.
+            # Estimator assumes one step per session call and counts from the start of the process
+            # when it saves, logs and counts. `Saving` and our hooks do this instead.
             save_checkpoints_steps=None,
             save_checkpoints_secs=None,
             keep_checkpoint_max=saving.ALL_CHECKPOINTS,
@@ -264,7 +261,7 @@ class Training:
         experiment, statistics = self._experiment, fitting.load_statistics(self._model_dir)
         given_files.check_unchanged(experiment.model.training_files, self._model_dir)
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
-        # A warm start finds its values by the names of variables.
+        # A warm start finds its values by the names of variables, so tasks may not share them.
         is_warm = experiment.warm_start is not None and not checkpoint
         model_fn: Callable[..., Any] = functools.partial(
             model.model_fn,
@@ -285,8 +282,8 @@ class Training:
         # From the inside out; docs/follow_a_batch.md draws this stack.
         model_fn = self._observers.wrap_model_fn(model_fn)
         model_fn = experiment.distribution.distribute_model_fn(model_fn, self._place)
-        # Beside parameter servers a worker restores nothing, and the chief is soon far ahead: the
-        # checkpoint that it started from may be gone.
+        # Beside parameter servers a worker restores nothing. The chief is soon far ahead and may
+        # have deleted the checkpoint that it started from.
         if self._place.is_chief or self._place.is_synchronous:
             model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
         if experiment.warm_start and is_warm:
@@ -296,7 +293,7 @@ class Training:
 
     @property
     def _is_evaluated_beside(self) -> bool:
-        """Whether a process of its own evaluates."""
+        """True if a separate process evaluates."""
         return bool(self._place.cluster) and self._experiment.distribution.evaluator
 
     @property
@@ -308,7 +305,7 @@ class Training:
 
     @property
     def _seen(self) -> dict[str, Any]:
-        """The steps that hooks have to see."""
+        """The steps that hooks must see."""
         due = filter(None, (self._run.checkpoint_steps, self._run.summary_steps))
         return {
             "last_step": self._run.train_steps,
@@ -322,9 +319,9 @@ class Training:
         first: int,
         input_context: tf.distribute.InputContext | None = None,
     ) -> Any:
-        """Return an iterator of batches for the loop, else the next one.
+        """Return an iterator of batches for the loop over steps, otherwise the next batch.
 
-        Every replica gets its rows.
+        Every replica gets its share of the rows.
         """
         place = self._place
         reading = types.Reading(
@@ -349,8 +346,8 @@ class Training:
         for head in self._experiment.model.heads:
             add_rows = types.read_member(head, types.Head, "add_rows")
             dataset = add_rows(dataset, self._data.spec, reading)
-        # An iterator of ours, not a dataset handed to Estimator: its position is saved with every
-        # checkpoint, and the loop over steps calls `get_next` in its body.
+        # We make the iterator, instead of Estimator: checkpoints save its position, and the
+        # loop over steps calls `get_next` in its body.
         iterator = tf1.data.make_initializable_iterator(dataset)
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         inputs.watch(iterator, trusted=self._data.sampler is not None)
@@ -372,7 +369,7 @@ class Training:
     ) -> dict[str, list[tf.compat.v1.train.SessionRunHook]]:
         place = self._place
         if place.strategy == distribution.ONE:
-            # Of the graph that was just built: nothing is allocated before its session.
+            # The graph was just built; memory for it is allocated only with its session.
             memory.require_variables(tf1.global_variables())
         if place.has_servers and not place.is_chief:
             return {"training_hooks": [members.Following(context.beat, context.interruption)]}
@@ -382,7 +379,7 @@ class Training:
         leading = members.Leading(context.beat, context.interruption, checkpoint)
         seen = self._seen
         seen["due_at"] += self._observers.seen_at
-        # The hooks of several processes meet at each step.
+        # Several processes must call their hooks at the same steps.
         is_one_process = place.strategy in (distribution.ONE, distribution.MIRRORED)
         takes_unseen = is_one_process and not self._loop_settings
         unseen = hooks.UnseenSteps(**seen) if takes_unseen else None
@@ -407,7 +404,7 @@ class Training:
         inputs: input_state.InputState,
         result: training_loop.StepResult,
     ) -> saving.Saving:
-        """Build what saves checkpoints, and has them evaluated."""
+        """Build the hook that saves checkpoints and starts their evaluation."""
         run, place = self._run, self._place
         return saving.Saving(
             result,
@@ -424,7 +421,7 @@ class Training:
         )
 
     def _build_step_hooks(self, result: training_loop.StepResult) -> list[hooks.StepHook]:
-        """Build what every run watches of its steps, in the chief alone."""
+        """Build the hooks that watch the steps of every run, in the chief alone."""
         run, model_dir, model = self._run, self._model_dir, self._experiment.model
         batch_size, writes_graph = self._data.batch_size, not self._observers.writes_graph
         return [
@@ -436,11 +433,11 @@ class Training:
         ]
 
     def _last_evaluated_step(self, keeper: checkpoints.BestKeeper) -> Callable[[], float]:
-        """Return up to which step checkpoints need not be kept for an evaluation."""
+        """Return a function that gives the last step whose checkpoint need not be kept."""
         return lambda: keeper.last_step if self._is_evaluated_beside else math.inf
 
     def _checkpoint_evaluator(self, evaluator: evaluation.Evaluator) -> Callable[[str], bool]:
-        """Return what is done with a checkpoint, and tells whether training shall end after it."""
+        """Return a function that evaluates a checkpoint, and says if training ends after it."""
         place = self._place
 
         def evaluate(checkpoint: str) -> bool:
@@ -453,7 +450,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class _Context:
-    """What the parts of a run in progress share."""
+    """Objects that the parts of a training share."""
 
     strategy: tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]
     evaluator: evaluation.Evaluator

@@ -1,6 +1,6 @@
-"""Tells once what share of the values of each field a model does not know.
+"""Reports once, for each field, the share of values that a model does not know.
 
-In evaluations and predictions they are counted by the graph that reads the rows anyway.
+In evaluations and predictions, the graph that reads the rows also counts them.
 
 watch = unknown_values.watch_evaluation(columns, statistics, tell)     # hooks of an evaluation
 with unknown_values.count_in(model, experiment, "runs/income", tell) as model: ...      # of files
@@ -28,14 +28,14 @@ from mtl.runs import diagnosis, fitting
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
-# So many rows of a training split are looked at before a run goes on.
+# A continued run checks at most this many rows of its training split.
 _MOST_ROWS = 10_000
 
 Tell = Callable[[Sequence[str]], None]
 
 
 def warn(lines: Sequence[str]) -> None:
-    """Warn in each of the lines."""
+    """Log a warning for each line."""
     for line in lines:
         _log.warning("Warning: %s", line)
 
@@ -43,7 +43,7 @@ def warn(lines: Sequence[str]) -> None:
 def watch_evaluation(
     columns: Sequence[types.Column], statistics: types.Statistics, where: str, tell: Tell
 ) -> types.EvaluationHooks:
-    """Return what makes the hook of an evaluation that counts unknown values, and tells of them."""
+    """Return a function that builds the hook which counts and reports unknown values."""
 
     def watch(features: Any, labels: Any, logits: Any) -> Sequence[Any]:
         del labels, logits
@@ -59,7 +59,7 @@ def list_hooks(
     where: str,
     tell: Tell,
 ) -> list[tf.compat.v1.train.SessionRunHook]:
-    """Return the hook that counts the unknown values of a graph; none where none can be."""
+    """Return the hook that counts the unknown values of a graph; [] if no field can be counted."""
     if not unknown.list_fields(columns):
         return []
     counts = unknown.count_unknown(columns, features, statistics)
@@ -67,7 +67,7 @@ def list_hooks(
 
 
 class _Counting(tf.compat.v1.train.SessionRunHook):
-    """Counts in the first pass of a graph over its rows, and tells when it ends."""
+    """Counts in the first pass of a graph over its rows, and reports at the end."""
 
     def __init__(self, fields: Sequence[str], counts: tf.Tensor, where: str, tell: Tell):
         self._fields, self._counts, self._where, self._tell = fields, counts, where, tell
@@ -110,13 +110,13 @@ def count_in_predictions(
 
 
 class Counted:
-    """A model of `mtl.scoring` that counts the unknown values of what it is given.
+    """A model of `mtl.scoring` that also counts unknown values in its inputs.
 
     Args:
       model: predicts for serialized tf.Examples.
-      fields: those that are counted.
-      count: counts them in tf.Examples [B]; None where none can be.
-      tell: is given the lines.
+      fields: the fields that are counted.
+      count: counts them in tf.Examples [B]; None if they cannot be counted.
+      tell: gets the lines of the report.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Counted:
 
     def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
         """Turn serialized tf.Examples [B] into {output: [B, ...]}."""
-        predicted = self._model(examples)  # First, as it says what is wrong with a row.
+        predicted = self._model(examples)  # First, because it reports errors in a row.
         if self._count is not None:
             counts = self._count(np.asarray(examples, object))
             with self._lock:
@@ -140,7 +140,7 @@ class Counted:
         return predicted
 
     def tell_once(self) -> None:
-        """Tell of fields with many unknown values; once there were some, count no more."""
+        """Report fields with many unknown values; after a report, stop counting."""
         lines = self._shares.describe("in the input") if self._count is not None else []
         if lines:
             self._tell(lines)
@@ -151,13 +151,13 @@ class Counted:
 def count_in(
     model: Any, experiment: experiment_lib.Experiment, model_dir: str, tell: Tell
 ) -> Iterator[Counted]:
-    """Hold a model that counts the unknown values of tf.Examples, and tell of them at the end.
+    """Yield a model that counts the unknown values of tf.Examples, and report them at the end.
 
     Args:
-      model: predicts for serialized tf.Examples, wherever it is.
-      experiment: that of the run whose columns it has.
-      model_dir: of that run; without its vocabularies nothing is counted.
-      tell: is given the lines.
+      model: predicts for serialized tf.Examples; may be a remote model.
+      experiment: the experiment of the run with the same columns.
+      model_dir: the folder of that run; without its vocabularies the counts are skipped.
+      tell: gets the lines of the report.
     """
     columns, statistics = experiment.model.columns, fitting.load_statistics(model_dir)
     fields = unknown.list_fields(columns)
@@ -178,9 +178,9 @@ def _build_counts(
     spec: spec_lib.Spec,
     statistics: types.Statistics,
 ) -> tuple[tf.compat.v1.Session, tf.Tensor, list[tf.Tensor]]:
-    """Return a session, and in its graph the counts and the serialized tf.Examples that they count.
+    """Return a session, and in its graph the counts and the input, serialized tf.Examples.
 
-    Nothing but these fields is parsed.
+    The graph parses these fields only.
     """
     wanted = [*fields, *(name for name, of in spec.counted.items() if of in fields)]
     cut = dataclasses.replace(
@@ -201,7 +201,7 @@ def _build_counts(
 
 
 def describe_training(experiment: experiment_lib.Experiment, model_dir: str) -> list[str]:
-    """Return the lines of the first rows of the training split, for a run that goes on."""
+    """Return lines on the first rows of the training split, for a continued run."""
     columns, statistics = experiment.model.columns, fitting.load_statistics(model_dir)
     fields = unknown.list_fields(columns)
     if not fields:
@@ -214,7 +214,7 @@ def describe_training(experiment: experiment_lib.Experiment, model_dir: str) -> 
         iterator = tf1.data.make_initializable_iterator(batches)
         counts = unknown.count_unknown(columns, iterator.get_next(), statistics)
         session.run([iterator.initializer, tf1.tables_initializer()])
-        # A bad record is told where it ends the run.
+        # A bad record is reported when it ends the run.
         with contextlib.suppress(tf.errors.OutOfRangeError, *diagnosis.RUN_ERRORS):
             while True:
                 shares.add(session.run(counts))

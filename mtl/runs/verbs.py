@@ -1,4 +1,4 @@
-"""What one does with an experiment: train, evaluate, predict, export, audit, debug.
+"""Operations on an experiment: train, evaluate, predict, prune, audit, debug and export it.
 
 metrics, steps = verbs.train(experiment, "runs/digits")
 rows = verbs.predict(experiment, "runs/digits", checkpoint="best")
@@ -57,20 +57,20 @@ def train(
 ) -> tuple[dict[str, Any], int]:
     """Train up to `run.train_steps` and evaluate every checkpoint, exporting latest and best.
 
-    Goes on from the last checkpoint in `model_dir` that is whole, as if it had not been left.
+    Goes on from the last intact checkpoint in `model_dir`, as if there had been no interruption.
 
     Args:
-      experiment: what is trained, and how.
+      experiment: the settings of the run.
       model_dir: where everything is written.
       on_start: called once the model is built and restored, before the first step.
-      part: what the training is of a run of several, such as a stage, for its trackers.
+      part: the role of the training in a run of several, such as a stage, for its trackers.
 
     Returns:
-      The metrics of the last evaluation, {} where another process evaluates; and the number of
+      The metrics of the last evaluation, {} if another process evaluates; and the number of
       steps trained by this call.
 
     Raises:
-      UserError: for anything wrong with the settings, the data or what is in `model_dir`.
+      UserError: the settings, the data or the files in `model_dir` have an error.
       SystemExit: a signal asked to stop; what was trained is saved.
     """
     return training.Training(experiment, model_dir, on_start, part).run()
@@ -86,8 +86,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
 
-    `evaluation.evaluate` says what is written. The trackers of the run are told, too, of all but
-    attacked inputs.
+    `evaluation.evaluate` describes the files that it writes. The trackers of the run get the
+    metrics, too, unless inputs are attacked.
     """
     metrics = evaluation.evaluate(
         experiment, model_dir, split, checkpoint, is_attacked, with_curves
@@ -101,10 +101,10 @@ def evaluate(
 
 
 def plan_warm_start(experiment: experiment_lib.Experiment) -> transfer.Plan:
-    """Return what every variable of a new run would start from, and why; write nothing.
+    """Return the start of every variable of a new run, with the reasons; write nothing.
 
     Raises:
-      UserError: as `train` would.
+      UserError: an error of `train`.
     """
     rule, fix = "be set", "Bind Experiment.warm_start = @transfer.WarmStart()."
     warm_start = experiment.warm_start
@@ -126,8 +126,8 @@ def predict(
 ) -> Iterator[dict[str, Any]]:
     """Yield {"<task>/<name>": value} for each example of `split`, in order.
 
-    Before them come the fields `keep` of the example: features, labels, and columns of a CSV
-    file. They pass through the graph with its features, so that no row can lose another's.
+    The features `keep` of the example come first: features, labels, and columns of a CSV file.
+    They pass through the graph together with the row, so they cannot get mixed up.
     """
     split = split or experiment.data.eval_split
     data = experiment.data.keep_fields(keep)
@@ -157,18 +157,18 @@ def prune(
 ) -> tuple[dict[str, Any], float]:
     """Cut weights of a finished run at once; return metrics, and the share that is cut.
 
-    `output_dir` then holds a run that is evaluated and exported, and goes on with these masks.
+    `output_dir` then holds a run that you can evaluate, export, and train on with these masks.
 
     Args:
-      experiment: that of the run, with `model.pruning`, and ending at the step of the checkpoint.
-      model_dir: of the run, which stays as it is.
-      output_dir: of the new run.
+      experiment: the experiment of the run, with `model.pruning`; it ends at the checkpoint's step.
+      model_dir: the folder of the run, which stays as it is.
+      output_dir: the folder of the new run.
       checkpoint: "latest", "best" or a path.
-      rows: how many rows of the training split a criterion sees that reads inputs or gradients.
+      rows: how many rows of the training split a criterion sees if it reads inputs or gradients.
       on_start: called before the new run is written.
 
     Raises:
-      UserError: the parts cannot prune this run, or there is a run already.
+      UserError: the parts cannot prune this run, or `output_dir` already holds a run.
     """
     with run_directory.hold_checkpoint(model_dir, checkpoint) as path:
         storage.require_plain("--output_dir", output_dir)
@@ -194,12 +194,12 @@ def audit_clipping(
     """Audit the training split, a visit for each checkpoint; return the path of the summary.
 
     Args:
-      experiment: that of the run.
-      model_dir: of a run that is trained.
-      checkpoint: "all" that are kept, or one.
-      output: where the report is written; `<model_dir>/clip_audit/checkpoints` by default.
-      key: the field that tells samples apart, in place of `ClipAudit.key`.
-      others: reports of other runs on the same samples, to compare with.
+      experiment: the experiment of the run.
+      model_dir: the folder of a trained run.
+      checkpoint: "all" checkpoints that the run kept, or one of them.
+      output: the folder of the report; `<model_dir>/clip_audit/checkpoints` by default.
+      key: the field that identifies samples, instead of `ClipAudit.key`.
+      others: reports of other runs on the same samples, for comparison.
     """
     settings = experiment.clip_audit or clip_audit.ClipAudit()
     settings = dataclasses.replace(settings, key=key or settings.key)
@@ -223,12 +223,12 @@ def audit_clipping(
 
 @contextlib.contextmanager
 def _holding(model_dir: str, checkpoint: str) -> Iterator[list[str]]:
-    """Hold "all" checkpoints that are kept, or one."""
+    """Hold "all" kept checkpoints, or one, so that they are not deleted."""
     with contextlib.ExitStack() as held:
         hold = functools.partial(run_directory.hold_checkpoint, model_dir)
         last = held.enter_context(hold("latest" if checkpoint == "all" else checkpoint))
         every = run_directory.list_checkpoints(model_dir) if checkpoint == "all" else []
-        # A training beside may drop the older ones before they are held.
+        # Another process may delete older checkpoints before they are held.
         older = [path for path in every if path != last and run_directory.is_checkpoint(path)]
         yield [*(held.enter_context(hold(path)) for path in older), last]
 
@@ -239,23 +239,23 @@ def debug(
     step: int | None = None,
     prompt: bool = False,
 ) -> str:
-    """Replay a step of a run under TensorFlow's debugger, and tell which op broke it.
+    """Replay a step of a run under TensorFlow's debugger, and find the op that broke it.
 
-    Writes `<model_dir>/debug/step_<n>`, and nothing else into the run.
+    Writes only `<model_dir>/debug/step_<n>` into the run.
 
     Args:
-      experiment: that of the run.
-      model_dir: of the run.
-      step: the global step when it begins; where the run failed by default.
-      prompt: open tfdbg in the terminal at this step, and write nothing.
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      step: the global step at its beginning; by default the step at which the run failed.
+      prompt: True opens tfdbg in the terminal at this step, and writes nothing.
 
     Returns:
-      What to print.
+      A text to print.
 
     Raises:
-      UserError: there is no such step, no checkpoint before it, or no state of the input.
+      UserError: the step, an earlier checkpoint or the state of the input is missing.
     """
-    # Private parts of TensorFlow's debugger come with them, which no other verb shall depend on.
+    # These imports load private parts of TensorFlow's debugger, which no other verb may need.
     from mtl.debugging import findings, page
     from mtl.runs import replay
 
@@ -284,7 +284,7 @@ def debug(
 def open_scorer(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str = "latest"
 ) -> Iterator[scoring.Checkpoint]:
-    """Open what predicts every task for serialized tf.Examples, as a checkpoint does."""
+    """Open a scorer that predicts every task for serialized tf.Examples with a checkpoint."""
     with (
         run_directory.hold_checkpoint(model_dir, checkpoint) as path,
         diagnosis.explain_run_errors(experiment.data, experiment.model, path),
@@ -298,7 +298,7 @@ def open_scorer(
 def count_unknown(
     experiment: experiment_lib.Experiment, model_dir: str, model: Any
 ) -> Iterator[unknown_values.Counted]:
-    """Hold a model that, when all is predicted, warns of fields with many unknown values."""
+    """Yield a model that warns, after the predictions, of fields with many unknown values."""
     with unknown_values.count_in(model, experiment, model_dir, unknown_values.warn) as counted:
         yield counted
 
@@ -313,11 +313,11 @@ def export(
 ) -> str:
     """Write `export_dir/<version>`, a SavedModel for TF Serving, and return its path.
 
-    Nothing is published if `before`, called with the folder of the export, fails. If it converts
-    the export to another format, `is_converted` keeps to what these can hold.
+    If `before`, called with the folder of the export, fails, the export is not published. If
+    it converts the export to another format, set `is_converted` so that the result fits that format.
 
     Raises:
-      UserError: there is no such checkpoint, or the export does not predict as it does.
+      UserError: the checkpoint does not exist, or the export predicts other values.
     """
     storage.require_plain("--export_dir", export_dir)
     with (

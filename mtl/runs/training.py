@@ -170,7 +170,7 @@ class Training:
         return evaluator.metrics or evaluator.evaluate_again()
 
     def _why_done(self, step: int, keeper: checkpoints.BestKeeper) -> str:
-        """Say why all steps are done; "" if they are not."""
+        """Say why training is complete; "" if it is not."""
         if keeper.should_stop():
             return "no better for long"
         return "all steps are done" if step >= self._run.train_steps else ""

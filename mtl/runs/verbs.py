@@ -314,7 +314,7 @@ def export(
     """Write `export_dir/<version>`, a SavedModel for TF Serving, and return its path.
 
     If `before`, called with the folder of the export, fails, the export is not published. If
-    it converts the export to another format, set `is_converted` so that the result fits that format.
+    it converts the export to another format, `is_converted` makes the export fit that format.
 
     Raises:
       UserError: the checkpoint does not exist, or the export predicts other values.

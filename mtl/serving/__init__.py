@@ -1,4 +1,4 @@
-"""Exports that TensorFlow Serving serves as they are: signatures, versions, checks, warm-up.
+"""Exports models for TensorFlow Serving: signatures, versions, checks, warm-up.
 
 from mtl import serving
 experiment.Experiment.serving = @serving.Serving()

@@ -1,4 +1,4 @@
-"""The SavedModel of a run without variables, to be written with those of each checkpoint.
+"""A SavedModel without variables, to which each checkpoint of a run adds its variables.
 
 kept = blank.take_blank("exports/1700000000", {"words.txt": "vocabularies/words.txt"})
 kept.write("exports/1700000600", save_variables, assets_extra={})
@@ -14,7 +14,7 @@ from mtl.compat import saved_model
 
 
 class Blank(NamedTuple):
-    """What the exports of all checkpoints have in common.
+    """The part that the exports of all checkpoints share.
 
     Attributes:
       graph: the bytes of the file with the graph and its signatures.
@@ -27,12 +27,12 @@ class Blank(NamedTuple):
     def write(
         self, directory: str, save: Callable[[str], None], assets_extra: Mapping[str, str]
     ) -> None:
-        """Write a SavedModel as Estimator does.
+        """Write a SavedModel in the form that Estimator writes.
 
         Args:
-          directory: where; it is made.
+          directory: the folder of the SavedModel, which is created.
           save: saves variables to files that begin with a path.
-          assets_extra: {name: path of the file that is copied} of what no graph reads.
+          assets_extra: {name: path of the file that is copied}, for files that graphs do not read.
         """
         for folder, files in (("assets", self.assets), ("assets.extra", assets_extra)):
             for name, source in files.items():
@@ -45,6 +45,6 @@ class Blank(NamedTuple):
 
 
 def take_blank(directory: str, assets: Mapping[str, str]) -> Blank:
-    """Return the blank of a SavedModel in `directory`, whose assets were copied from these."""
+    """Return the blank of a SavedModel, with `assets`, {name: path of the copied file}."""
     with tf.io.gfile.GFile(os.path.join(directory, saved_model.FILE), "rb") as file:
         return Blank(file.read(), assets)

@@ -1,12 +1,11 @@
-"""Takes units out of an export that add nothing: those that never vary, and those nobody reads.
+"""Removes units from an export that add nothing: constant units, and units without readers.
 
 graph = dead_units.remove_units(graph, ["head/price/value"])     # of a folded graph
 
-Where weights were pruned, some units are left with zeros alone: nothing feeds them, or all that
-they feed weighs them with 0. A unit that nothing feeds is a constant, which goes into the bias of
-the next layers. Units are followed through what keeps channels apart: products with constant
-kernels, additions, activations, pooling, joins and flattening. What any other operation reads stays
-whole.
+Pruning can leave a unit with zeros only, in all its incoming or all its outgoing weights. A unit
+without input is a constant, which goes into the biases of the next layers. This module follows
+units through operations that keep channels apart: products with constant kernels, additions,
+activations, pooling, joins and flattening. All units that another operation reads stay.
 """
 
 import logging
@@ -45,15 +44,15 @@ _ARITHMETIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "RealDiv": np.divide,
     "Sub": np.subtract,
 }
-_FIXED = -1  # In the place of the number of a unit: a channel that stays.
+_FIXED = -1  # In place of a unit's number: the channel stays.
 
 
 class _Channels(NamedTuple):
     """The last axis of a tensor.
 
     Attributes:
-      units: [C], the number of the unit that each entry comes from, or `_FIXED`.
-      values: [C], what an entry always is; NaN where that depends on the input.
+      units: [C], the number of each entry's unit, or `_FIXED`.
+      values: [C], the constant value of each entry; NaN if it depends on the input.
     """
 
     units: np.ndarray
@@ -65,9 +64,9 @@ class _Product(NamedTuple):
 
     Attributes:
       kernel: [..., inputs, outputs].
-      rows: of what goes in.
-      columns: the units that come out.
-      takes_constants: whether a constant input is the same constant at every place.
+      rows: the channels of the input.
+      columns: the units of the output.
+      takes_constants: True if a constant input gives the same constant at every place.
     """
 
     kernel: np.ndarray
@@ -77,11 +76,11 @@ class _Product(NamedTuple):
 
 
 def remove_units(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
-    """Return the graph that computes the nodes with these names without units that add nothing.
+    """Return a graph that computes these nodes without units that add nothing.
 
     Args:
-      graph: without variables, `folding.fold_graph` made it; it is rewritten.
-      names: of the nodes that the graph is for.
+      graph: a graph without variables, made by `folding.fold_graph`; it is rewritten.
+      names: the names of the nodes that the graph must compute.
     """
     units = _Units()
     with tf.Graph().as_default() as built:
@@ -103,14 +102,14 @@ def remove_units(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
 
 
 class _Units:
-    """All units, in sets that stay or go together, such as those of a residual sum."""
+    """All units, in sets that stay or go together, such as the units of a residual sum."""
 
     def __init__(self):
         self._parents: list[int] = []
         self._stays: list[bool] = []
 
     def create(self, count: int) -> np.ndarray:
-        """Return the numbers of so many new units."""
+        """Return the numbers of `count` new units."""
         first = len(self._parents)
         self._parents += range(first, first + count)
         self._stays += [False] * count
@@ -122,12 +121,12 @@ class _Units:
         return unit
 
     def fix(self, units: np.ndarray) -> None:
-        """Have units stay."""
+        """Mark units that stay."""
         for unit in units[units != _FIXED]:
             self._stays[self._root(unit)] = True
 
     def join(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Have units of the same place stay or go together; return them."""
+        """Make units at the same position stay or go together; return them."""
         for one, other in zip(first, second, strict=True):
             if _FIXED in (one, other):
                 self.fix(np.array([one, other]))
@@ -138,7 +137,7 @@ class _Units:
         return np.where(second == _FIXED, second, first)
 
     def find_gone(self, products: Collection[_Product]) -> np.ndarray:
-        """Return which units can go, bool for each."""
+        """Return for each unit whether it can go, as bools."""
         roots = np.array([self._root(unit) for unit in range(len(self._parents))], int)
         stays = np.array(self._stays, bool)
         gone = np.zeros(len(roots), bool)
@@ -148,7 +147,7 @@ class _Units:
                 used = product.rows.units[_are_needed(product, gone)]
                 can_go[np.isin(roots, roots[used[used != _FIXED]])] = False
             kept = [roots[p.columns[0]] for p in products if can_go[p.columns].all()]
-            if kept:  # A layer keeps at least one; what went because of it is looked at again.
+            if kept:  # A layer keeps at least one unit; then look again at all the others.
                 stays[kept] = True
                 can_go[:] = False
             elif (can_go == gone).all():
@@ -157,7 +156,7 @@ class _Units:
 
 
 def _are_needed(product: _Product, gone: np.ndarray) -> np.ndarray:
-    """Return which rows of a product cannot go, bool [inputs]."""
+    """Return for each row of a product whether it must stay, bool [inputs]."""
     kernel = product.kernel[..., ~gone[product.columns]]
     axes = tuple(axis for axis in range(kernel.ndim) if axis != kernel.ndim - 2)
     is_weighed, values = (kernel != 0).any(axis=axes), product.rows.values
@@ -170,8 +169,8 @@ class _Walk:
 
     Attributes:
       products: {node: its weights}.
-      kept: (operation, node, how many) of units that nothing feeds and that an operation reads
-        through which they cannot be followed.
+      kept: (operation, node, count) of units without input that an operation reads, if units cannot
+        be followed through that operation.
     """
 
     def __init__(self, graph: graphs.Graph, units: _Units):
@@ -184,12 +183,12 @@ class _Walk:
         self.kept: list[tuple[str, str, int]] = []
 
     def fix(self, tensor: tf.Tensor) -> None:
-        """Have all units of a tensor stay."""
+        """Mark all units of a tensor as staying."""
         if tensor.name in self._channels:
             self._units.fix(self._channels[tensor.name].units)
 
     def visit(self, operation: tf.Operation) -> None:
-        """Find out which units an operation gives, and which it needs."""
+        """Find the units that an operation gives, and the units that it needs."""
         found = self._follow(operation)
         if found is None:
             for tensor in operation.inputs:
@@ -207,7 +206,7 @@ class _Walk:
             self.kept.append((operation.type, operation.name, len(units)))
 
     def _follow(self, operation: tf.Operation) -> Sequence[_Channels] | None:
-        """Return the channels of the outputs; None where units cannot be followed."""
+        """Return the channels of the outputs; None if units cannot be followed."""
         kind = operation.type
         if kind in _OF_INPUTS:
             return _OF_INPUTS[kind](self, operation)
@@ -243,7 +242,7 @@ class _Walk:
         rows = self._channels.get(values.name) or _create_fixed(count)
         if len(rows.units) != count:  # A grouped convolution.
             return None
-        # At its borders a padded convolution sees fewer of a constant.
+        # Near its borders a padded convolution sums a constant over fewer places.
         is_matrix = operation.type == "MatMul"
         is_even = (
             is_matrix or kernel.shape[:2] == (1, 1) or operation.get_attr("padding") != b"SAME"
@@ -313,7 +312,7 @@ class _Walk:
         return [channels]
 
     def rewrite(self, gone: np.ndarray) -> None:
-        """Leave units out of all constants."""
+        """Remove units from all constants."""
 
         def are_kept(units: np.ndarray) -> np.ndarray:
             return (units == _FIXED) | ~gone[units]
@@ -380,19 +379,19 @@ _OF_CHANNELS: dict[str, Callable[[_Walk, tf.Operation, _Channels], Sequence[_Cha
 
 
 def _create_fixed(count: int) -> _Channels:
-    """Return channels of which nothing is known."""
+    """Return channels with unknown values that stay."""
     return _Channels(np.full(count, _FIXED), np.full(count, np.nan))
 
 
 def _apply(kind: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return what is known of a result; a product with 0 is 0."""
-    with np.errstate(all="ignore"):  # What is not finite is so in the graph as well.
+    """Return the known values of a result; a product with 0 is 0."""
+    with np.errstate(all="ignore"):  # The graph computes the same values that are not finite.
         result = _ARITHMETIC[kind](np.asarray(first, float), np.asarray(second, float))
     return np.where((first == 0) | (second == 0), 0.0, result) if kind == "Mul" else result
 
 
 def _is_plain_product(operation: tf.Operation) -> bool:
-    """Return whether channels are the last axis of what goes in and comes out."""
+    """Return whether channels are the last axis of input and output."""
     if operation.type == "MatMul":
         return not (operation.get_attr("transpose_a") or operation.get_attr("transpose_b"))
     return _is_last(operation)

@@ -1,4 +1,4 @@
-"""The files beside the versions with which TensorFlow Serving is started.
+"""Writes the files that start TensorFlow Serving, beside the versions.
 
 deployment.write("models/income", "income")
 # models/income/deploy/models.config, batching_parameters.txt, monitoring.config,
@@ -126,7 +126,7 @@ spec:
 
 
 def stable(folder: str) -> int | None:
-    """Return the version that models.config calls stable, if it names one that is there."""
+    """Return the version that models.config calls stable; None if it does not exist."""
     path = os.path.join(folder, FOLDER, _MODELS)
     if not tf.io.gfile.exists(path):
         return None
@@ -136,11 +136,11 @@ def stable(folder: str) -> int | None:
 
 
 def write(folder: str, name: str) -> str:
-    """Write `folder/deploy`; models.config anew each time, the rest only where it is missing.
+    """Write `folder/deploy`: always a new models.config, and the other files if they are missing.
 
     Args:
-      folder: where the versions lie, one or more.
-      name: what clients call the model.
+      folder: the folder of the versions, one or more.
+      name: the name of the model for clients.
 
     Returns:
       The path of the script that starts a server.

@@ -1,4 +1,4 @@
-"""From a checkpoint to a published version: written, checked, then put in its place.
+"""Exports a checkpoint as a version: writes it, checks it, then publishes it.
 
 export = serving.Exporter(settings, spec, heads, dataset, model_dir)
 path = export(estimator, "models/income", checkpoint)
@@ -43,8 +43,8 @@ REWRITING_FAILED = (
 class Exporter:
     """Exports the checkpoints of one run.
 
-    Rows and graph to compare with are made at the first export and kept for the next ones. So is
-    the graph that is written: later exports differ from it by their variables only.
+    The first export makes the rows and the graph for comparison, and the written graph. Later
+    exports use them again and differ only in their variables.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class Exporter:
         model_dir: str,
         is_pruned: bool = False,
     ):
-        """Remembers what it needs.
+        """Store the settings.
 
         Args:
-          serving: what is exported.
+          serving: the settings of exports.
           spec: the features.
           heads: the tasks, for the metadata.
-          dataset: makes batches {field: [B, ...]} of the rows that exports are checked on.
-          model_dir: of the run.
-          is_pruned: whether weights are cut, so that units may be left that add nothing.
+          dataset: makes batches {field: [B, ...]} of the rows that check exports.
+          model_dir: the folder of the run.
+          is_pruned: True if weights are cut, which can leave units that add nothing.
         """
         self._serving, self._spec, self._heads = serving, spec, heads
         self._dataset, self._model_dir, self._is_pruned = dataset, model_dir, is_pruned
@@ -82,14 +82,14 @@ class Exporter:
     ) -> str:
         """Publish `folder/<version>`, and return its path.
 
-        `before` is called with the folder of the export that is about to be published.
+        `before` is called with the folder of the export right before it is published.
 
         Raises:
-          RefusedError: it does not behave as the Estimator does; nothing is published then.
+          RefusedError: the export behaves differently from the Estimator and is not published.
         """
         with versions.create_version(folder) as version:
             last_checkpoint, last_path = self._last
-            # The latest checkpoint may also be the best: it is exported once, and copied.
+            # The latest checkpoint may also be the best: then the first export is copied.
             if last_checkpoint == checkpoint and tf.io.gfile.isdir(last_path):
                 written = os.path.join(version.partial, "copy")
                 _copy(last_path, written)
@@ -102,17 +102,17 @@ class Exporter:
         return path
 
     def _written(self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str) -> str:
-        """Return a SavedModel that passed the check; of a pruned run without dead units."""
+        """Return a checked SavedModel; from a pruned run without dead units."""
         write = functools.partial(self._write, estimator, partial, checkpoint)
         if self._serving.optimized or not self._is_pruned:
             return write(self._serving.optimized)
         try:
             return write(optimized.Optimized())
         except verification.RefusedError as error:
-            whole = write(None)  # Fails as well where rewriting is not what is wrong.
+            whole = write(None)  # Fails as well if the rewriting is not the cause.
             _log.error("%s: %s", REWRITING_FAILED, error)
             return whole
-        except checks.UserError as error:  # It is too large, for one.
+        except checks.UserError as error:  # For example, the model is too large.
             _log.warning("Units that add nothing stay in the export: %s", error)
             return write(None)
 
@@ -123,7 +123,7 @@ class Exporter:
         checkpoint: str,
         part: settings.Rewriting | None,
     ) -> str:
-        """Return a SavedModel that is rewritten by a part and passed the check."""
+        """Return a checked SavedModel, rewritten by a part."""
         written = self._write_plain(estimator, partial, checkpoint)
         if part:
             part(written)
@@ -140,14 +140,14 @@ class Exporter:
             allowed = part.allowed if part else verification.TOLERANCE
             difference = verification.verify_export(written, held_out, expected, allowed)
             metadata.add_metadata(written, checked_rows=len(held_out), difference=difference)
-        # Last, once nothing changes them any more.
+        # Comes last, when the files are final.
         metadata.add_metadata(written, files=metadata.list_files(written))
         return written
 
     def _write_plain(
         self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str
     ) -> str:
-        """Return a SavedModel with its signatures, neither rewritten nor checked."""
+        """Return a SavedModel with its signatures, without rewriting or checks."""
         if self._blank and self._reference:
             written = os.path.join(partial, f"written-{len(tf.io.gfile.listdir(partial))}")
             save = functools.partial(self._reference.save_variables, checkpoint)
@@ -164,7 +164,7 @@ class Exporter:
         return written
 
     def _assets_extra(self) -> dict[str, str]:
-        """Return {name: path} of what the run says about its rows."""
+        """Return {name: path} of the files in which the run describes the rows of its tables."""
         row_names.load(self._model_dir)  # Fails if it is damaged.
         path = os.path.join(self._model_dir, row_names.FILE)
         return {row_names.FILE: path} if tf.io.gfile.exists(path) else {}
@@ -185,7 +185,7 @@ class Exporter:
 
 
 class EachEvaluation(compat.estimator.Exporter):
-    """Exports every checkpoint as it is evaluated, to `<model_dir>/export/latest/<version>`."""
+    """Exports every evaluated checkpoint to `<model_dir>/export/latest/<version>`."""
 
     name = "latest"
 
@@ -197,7 +197,7 @@ class EachEvaluation(compat.estimator.Exporter):
 
 
 def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:
-    """Return `export` for a run that must not end by it: says why, and keeps the version before."""
+    """Return an `export` that logs errors instead of ending the run; the last version stays."""
 
     def attempted(*args: Any) -> str | None:
         try:
@@ -210,7 +210,7 @@ def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a folder with all that is in it."""
+    """Copy a folder with all its contents."""
     for folder, _, files in tf.io.gfile.walk(source):
         copied = os.path.join(target, os.path.relpath(folder, source))
         tf.io.gfile.makedirs(copied)

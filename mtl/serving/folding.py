@@ -1,4 +1,4 @@
-"""Computes once, in an export, what does not depend on the input: constants and batch norm.
+"""Folds an export: computes constants once, and draws batch norm into the layer before.
 
 graph = folding.fold_graph(session, ["head/price/value"])
 # W x + b, scaled and shifted -> one W and one b, and all of them constants
@@ -15,14 +15,14 @@ from mtl.serving import graphs, rows
 tf1 = tf.compat.v1
 
 _NUMBERS = (tf.float32, tf.int32, tf.int64, tf.bool)
-# A constant may take this many elements more than what it is computed from.
+# A folded constant may have this many elements more than its inputs.
 _FREE_ELEMENTS = 1024
 _ADDITIONS = ("Add", "AddV2", "BiasAdd")
 _PRODUCTS = ("MatMul", "Conv2D")
 
 
 def fold_graph(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.Graph:
-    """Return what the nodes with these names depend on, with variables as constants, folded."""
+    """Return the folded graph that these nodes depend on, with variables as constants."""
     frozen = tf1.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), sorted(names)
     )
@@ -32,7 +32,7 @@ def fold_graph(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.
 
 
 def fold_constants(graph: graphs.Graph) -> None:
-    """Replace what depends on constants alone by its value, unless that takes more room."""
+    """Replace nodes that depend only on constants by their values, unless these need more room."""
     values = _values(graph)
     for name, value in values.items():
         inputs = [
@@ -43,7 +43,7 @@ def fold_constants(graph: graphs.Graph) -> None:
 
 
 def _values(graph: graphs.Graph) -> dict[str, np.ndarray]:
-    """Return {name: value} of all nodes that depend on constants alone."""
+    """Return {name: value} of all nodes that depend only on constants."""
     with tf.Graph().as_default() as built, tf1.Session(config=rows.on_cpu()) as session:
         tf.import_graph_def(graph.pruned(graph.nodes), name="")
         fixed, found = set(), {}
@@ -69,17 +69,17 @@ def _is_pure(operation: tf.Operation) -> bool:
 
 
 def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
-    """Draw a product with and an addition to each channel into the layer before.
+    """Fold a multiplication and an addition for each channel into the layer before.
 
-    Batch norm in inference is such a pair: `y = s x + t`. Behind `x = W h + b` that is
-    `y = (W s) h + (b s + t)`; the last of the nodes keeps its name, so that nothing else changes.
+    Batch norm in inference is such a pair: `y = s x + t`. After `x = W h + b` it becomes
+    `y = (W s) h + (b s + t)`. The last of the nodes keeps its name, so its readers stay unchanged.
 
     Args:
-      graph: what is rewritten.
-      names: of the nodes that the graph is for.
+      graph: the graph, which is rewritten.
+      names: the names of the nodes that the graph must compute.
 
     Returns:
-      The graph of what these depend on.
+      The graph that these nodes depend on.
     """
     for node in list(graph.nodes.values()):
         if node.op.startswith("FusedBatchNorm"):
@@ -92,12 +92,12 @@ def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
 
 
 def _rewrite(graph: graphs.Graph, name: str, readers: Mapping[str, list[Any]]) -> bool:
-    """Apply the one rule that fits a node, if any does."""
+    """Apply the rule that fits a node, if there is one; return whether it did."""
     node = graph.nodes[name]
     if node.op not in ("Mul", *_ADDITIONS):
         return False
     before, constant = _split(graph, node)
-    # What others read as well would be computed twice; what is new waits for the next round.
+    # A value with other readers would be computed twice; new nodes wait for the next round.
     if before is None or constant is None or len(readers.get(before, ())) != 1:
         return False
     inner = graph.nodes[before]
@@ -128,7 +128,7 @@ def _swap(
 
 
 def _split(graph: graphs.Graph, node: tf.compat.v1.NodeDef) -> tuple[str | None, np.ndarray | None]:
-    """Return the input that is computed, and the constant for each channel, or None."""
+    """Return the computed input, and the constant for each channel; None for a missing one."""
     if not _channels_last(node) or len(node.input) != 2:
         return None, None
     for one, other in (node.input, reversed(node.input)):
@@ -157,7 +157,7 @@ def _scale_product(
 
 
 def _spell_out(graph: graphs.Graph, node: tf.compat.v1.NodeDef) -> None:
-    """FusedBatchNorm in inference -> a product and an addition."""
+    """Turn FusedBatchNorm in inference into a multiplication and an addition."""
     inputs, *parameters = node.input
     gamma, beta, mean, variance = map(graph.value, parameters)
     known = all(value is not None for value in (gamma, beta, mean, variance))

@@ -1,4 +1,4 @@
-"""The signature of an export that other runtimes can take over: features as tensors, no variables.
+"""Freezes a signature of an export for other runtimes: features as tensors, weights as constants.
 
 with frozen_lib.load_intact(directory) as (model, name, requests):
     frozen = frozen_lib.freeze(model, name)
@@ -25,7 +25,7 @@ from mtl.serving import (
 
 _NAMES = (f"{settings.RAW}/{settings.LEAN}", settings.RAW)
 
-# Lines of TensorFlow's errors that say where in the graph it reads.
+# Lines of TensorFlow's errors with these texts only give a place in the graph.
 _NOT_TOLD = ("Graph execution error", "Detected at node", "Node:", "[[")
 
 Requests = list[dict[str, np.ndarray]]
@@ -35,7 +35,7 @@ class Frozen(NamedTuple):
     """A graph whose inputs are placeholders, and whose weights are constants.
 
     Attributes:
-      graph: that is computed.
+      graph: the graph.
       inputs: {tensor: feature}.
       outputs: {tensor: output of the signature}.
     """
@@ -46,7 +46,7 @@ class Frozen(NamedTuple):
 
     @property
     def graph_def(self) -> tf.compat.v1.GraphDef:
-        """What the outputs need, and all inputs."""
+        """The nodes that the outputs need, and all inputs."""
         return self.graph.pruned([graphs.name_of(name) for name in (*self.outputs, *self.inputs)])
 
 
@@ -54,7 +54,7 @@ def find_requests(directory: str) -> tuple[str, Requests]:
     """Return the signature "raw/lean" of an export, or "raw", and the warm-up requests for it.
 
     Raises:
-      UserError: there is neither.
+      UserError: the export has neither.
     """
     requests = warm_up.predict_inputs(directory)
     name = next((name for name in _NAMES if name in requests), None)
@@ -66,10 +66,10 @@ def find_requests(directory: str) -> tuple[str, Requests]:
 
 @contextlib.contextmanager
 def load_intact(directory: str) -> Iterator[tuple[loaded.Loaded, str, Requests]]:
-    """Load an export, and yield it with what `find_requests` finds; close it in the end.
+    """Load an export, yield it with the result of `find_requests`, and close it at the end.
 
     Raises:
-      UserError: a file is gone or damaged, or there are no such requests.
+      UserError: a file is missing or damaged, or the export has neither signature.
     """
     metadata.require_intact(directory)
     try:
@@ -85,14 +85,14 @@ def load_intact(directory: str) -> Iterator[tuple[loaded.Loaded, str, Requests]]
 
 
 def _describe_damage(error: Exception) -> str:
-    """Return what is wrong with a file, without where in the graph it is read."""
+    """Return the fault of a file, without the place in the graph that reads it."""
     lines = [line.strip() for line in re.sub(r"\{\{.*?\}\}", "", str(error)).splitlines()]
     told = [line for line in lines if line and not line.startswith(_NOT_TOLD)]
     return (told or [type(error).__name__])[0].partition(" [Op:")[0].rstrip(".:")
 
 
 def freeze(model: loaded.Loaded, name: str) -> Frozen:
-    """Return what a signature computes."""
+    """Return the graph of a signature."""
     signature = model.signatures[name]
     inputs = {info.name: key for key, info in signature.inputs.items()}
     outputs = {info.name: key for key, info in signature.outputs.items()}
@@ -113,18 +113,18 @@ def compare_outputs(
     what: str,
     allowed: float = verification.TOLERANCE,
 ) -> Iterator[float]:
-    """Yield how far each output of another runtime is from that of the export.
+    """Yield the difference of each output of another runtime from that of the export.
 
-    With more than `verification.TOLERANCE` allowed only numbers are compared.
+    If `allowed` is above `verification.TOLERANCE`, only numbers are compared.
 
     Raises:
-      RefusedError: one is further off than is allowed.
+      RefusedError: an output differs by more than `allowed`.
     """
     for (_, key), expected in model([name], given).items():
         value = found[key]
         if expected.dtype.kind != "f" and allowed > verification.TOLERANCE:
             continue
-        if expected.dtype == object:  # Text, as bytes in TensorFlow.
+        if expected.dtype == object:  # TensorFlow returns text as bytes.
             expected = np.char.decode(expected.astype(bytes))
             is_bytes = any(isinstance(one, bytes) for one in value.flat)
             value = np.char.decode(value.astype(bytes)) if is_bytes else value.astype(str)
@@ -133,6 +133,6 @@ def compare_outputs(
 
 
 def describe_error(error: Any) -> str:
-    """Return the first line of an error that says something."""
+    """Return the first line of an error that holds information."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next(filter(None, lines), type(error).__name__)

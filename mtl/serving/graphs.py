@@ -1,9 +1,9 @@
-"""A GraphDef that is being rewritten: nodes by name, who reads them, and constants as arrays.
+"""A GraphDef for rewriting: nodes by name, readers of nodes, constants as arrays.
 
 graph = graphs.Graph(graph_def)
-graph.value("network/kernel")                # the array of a constant, None of any other node
+graph.value("network/kernel")                # the array of a constant, None for other nodes
 graph.set_constant("scaled", kernel * 2)
-graph.pruned(["head/price/value"])           # the GraphDef of what these depend on
+graph.pruned(["head/price/value"])           # the GraphDef that these nodes depend on
 """
 
 import collections
@@ -23,17 +23,17 @@ class Graph:
         self.graph_def = graph_def
         self.nodes = {node.name: node for node in graph_def.node}
         for node in graph_def.node:
-            node.attr.pop("_class", None)  # Of variables that may be gone.
+            node.attr.pop("_class", None)  # It may name variables that are gone.
 
     def value(self, reference: str) -> np.ndarray | None:
-        """Return the array of a numeric constant; None of anything else."""
+        """Return the array of a numeric constant; None for other nodes."""
         node = self.nodes.get(reference)
         if node is None or node.op != "Const" or node.attr["dtype"].type == tf.string:
             return None
         return tf.make_ndarray(node.attr["value"].tensor)
 
     def readers(self) -> dict[str, list[Any]]:
-        """Return {name: the nodes that read it}, a node once for each of its inputs."""
+        """Return {name: the nodes that read it}; a node appears once for each such input."""
         readers = collections.defaultdict(list)
         for node in self.nodes.values():
             for reference in node.input:
@@ -41,7 +41,7 @@ class Graph:
         return readers
 
     def set(self, name: str, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Make or replace a node; a type or an array is a legal attribute."""
+        """Make or replace a node; attributes may be types or arrays."""
         node = tf1.NodeDef(name=name, op=op, input=inputs)
         for key, value in attributes.items():
             if isinstance(value, tf.DType):
@@ -59,7 +59,7 @@ class Graph:
         return self.set(name, "Const", [], dtype=tf.as_dtype(value.dtype), value=value)
 
     def pruned(self, names: Iterable[str]) -> tf.compat.v1.GraphDef:
-        """Return what the nodes with these names depend on."""
+        """Return the nodes that these nodes depend on, with themselves."""
         waiting, kept = list(names), {}
         while waiting:
             name = name_of(waiting.pop())
@@ -69,13 +69,13 @@ class Graph:
         graph_def = tf1.GraphDef()
         graph_def.CopyFrom(self.graph_def)
         del graph_def.node[:]
-        # In the order of old, new nodes last.
+        # Keep the old order; new nodes come last.
         graph_def.node.extend(node for name, node in self.nodes.items() if name in kept)
         return graph_def
 
 
 def order_operations(graph: tf.Graph) -> list[tf.Operation]:
-    """Return the operations, each behind its inputs; a loop's own are left out."""
+    """Return the operations, each after its inputs; operations inside loops are left out."""
     ordered, seen = [], set()
     waiting = [(operation, False) for operation in reversed(graph.get_operations())]
     while waiting:
@@ -90,10 +90,10 @@ def order_operations(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def attribute(node: tf.compat.v1.NodeDef, key: str) -> Any:
-    """Return the attribute, or one without a value: asking a node itself would add it."""
+    """Return the attribute, or an empty one: asking the node directly would add it."""
     return node.attr[key] if key in node.attr else tf1.AttrValue()
 
 
 def name_of(reference: str) -> str:
-    """Return the node of `^name`, `name` or `name:1`."""
+    """Return the name of the node in `^name`, `name` or `name:1`."""
     return reference.lstrip("^").partition(":")[0]

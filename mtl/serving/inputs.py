@@ -1,4 +1,4 @@
-"""What an exported model takes: serialized tf.Examples, or the features as tensors.
+"""The inputs of an exported model: serialized tf.Examples, or the features as tensors.
 
 receiver = inputs.build_receiver(spec)                 # within the graph of an export
 receiver.receiver_tensors                        # {"examples": [B] strings}
@@ -22,16 +22,16 @@ EXAMPLES = "examples"
 
 
 def length_name(field: str) -> str:
-    """Return the raw input that says how many values of a list count; the rest is padding."""
+    """Return the raw input with the number of values in each list; the rest is padding."""
     return f"{field}/length"
 
 
 def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputReceiver:
     """Build the serving inputs of an export.
 
-    Each raw input replaces what is parsed. One of a field with a default may be left empty, [0]:
-    every row then has the default; no list at all means empty lists. When run, raw inputs of
-    different length raise InvalidArgumentError. Empty texts in lists are dropped.
+    Raw inputs replace parsed examples. A raw input of a field with a default may be empty, [0]:
+    every row then has the default. Without lists, all lists are empty. Raw inputs of different
+    length raise InvalidArgumentError at run time. Empty texts in lists are dropped.
     """
     empty = tf.constant([], tf.string)
     examples = tf1.placeholder_with_default(empty, [None], name=EXAMPLES)
@@ -54,7 +54,7 @@ def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputR
 
 
 def raw_defaults(spec: spec_lib.Spec) -> dict[str, np.ndarray]:
-    """Return {raw input: an empty array} of the raw inputs that a client may leave out."""
+    """Return {raw input: an empty array} for raw inputs that a client may leave out."""
     defaults = {}
     for name, field in spec.feature_fields.items():
         dtype = tf.as_dtype(field.dtype).as_numpy_dtype
@@ -87,7 +87,7 @@ def _op_name(name: str) -> str:
 def _num_rows(
     fields: Mapping[str, spec_lib.Field], parsed: Mapping[str, Any], raw: Mapping[str, tf.Tensor]
 ) -> tf.Tensor:
-    """B, from the first feature that cannot be left out, and else from the longest."""
+    """Return B, from the first feature that cannot be left out, otherwise from the longest."""
     required = [name for name, field in fields.items() if field.is_required]
     if required:
         return tf.shape(raw[required[0]], tf.int64)[0]

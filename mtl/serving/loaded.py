@@ -1,4 +1,4 @@
-"""A SavedModel, loaded afresh as a server does it, whose signatures can be called.
+"""Loads a SavedModel afresh, as a server does, to call its signatures.
 
 with loaded.load_export(path) as model:
     model(["sign", "sign/classify"], examples)           # {(signature, output): array}
@@ -30,11 +30,11 @@ class Loaded:
     def __call__(
         self, names: Sequence[str], given: Mapping[str, Any] | Sequence[bytes]
     ) -> dict[tuple[str, str], np.ndarray]:
-        """Call signatures of the same inputs together: {(signature, output): value}.
+        """Call signatures of the same inputs together, and return {(signature, output): value}.
 
         Args:
-          names: of the signatures.
-          given: {input: value}, where those left out have their defaults; or serialized examples.
+          names: the names of the signatures.
+          given: {input: value}; missing inputs have their defaults. Or serialized examples.
         """
         feed: dict[str, Any] = {}
         tensors: dict[tuple[str, str], str] = {}
@@ -46,24 +46,24 @@ class Loaded:
             )
             feed |= {signature.inputs[key].name: value for key, value in values.items()}
             tensors |= {(name, key): info.name for key, info in signature.outputs.items()}
-        # Signatures have outputs in common, and each fetch takes time of its own.
+        # Signatures share outputs, and each fetch takes time: fetch every tensor once.
         found = self.session.run({tensor: tensor for tensor in tensors.values()}, feed)
         return {output: found[tensor] for output, tensor in tensors.items()}
 
 
 @contextlib.contextmanager
 def load_export(directory: str) -> Iterator[Loaded]:
-    """Load a SavedModel into a graph and a session of its own, closed in the end."""
+    """Load a SavedModel into a separate graph and session, and close it at the end."""
     model = open_export(directory)
     with model.session.graph.as_default(), model.session:
         yield model
 
 
 def open_export(directory: str) -> Loaded:
-    """Load a SavedModel into a graph and a session of its own, open until nobody needs it."""
+    """Load a SavedModel into a separate graph and session, which stays open while in use."""
     graph, config = tf.Graph(), rows.on_cpu()
-    # A step that calls it waits in a thread of all sessions: if it waited for such a thread to run
-    # the model, all of them might wait.
+    # With threads shared by all sessions, steps that call the model could occupy every thread and
+    # wait for ever for another one to run the model.
     config.use_per_session_threads = True
     session = tf1.Session(graph=graph, config=config)
     with graph.as_default():

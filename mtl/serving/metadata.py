@@ -1,4 +1,4 @@
-"""What a SavedModel says of itself: `assets.extra/model.json`.
+"""The description of a SavedModel in the file `assets.extra/model.json`.
 
 metadata.add_metadata(path, step=500)
 """
@@ -26,7 +26,7 @@ _FIX = "Export it again with launch.export."
 def describe_export(
     serving: settings.Serving, spec: spec_lib.Spec, heads: Sequence[types.Head]
 ) -> dict[str, Any]:
-    """Return name, inputs and tasks of a model, and what made it."""
+    """Return name, inputs, tasks and software versions of a model."""
     return {
         "model": serving.model_name,
         "inputs": {name: _field(field) for name, field in spec.feature_fields.items()},
@@ -41,7 +41,7 @@ def _field(field: spec_lib.Field) -> dict[str, Any]:
     described = {"dtype": field.dtype, "shape": list(field.shape), "required": field.is_required}
     if field.default is None:
         return described
-    # JSON has no NaN.
+    # JSON cannot hold NaN.
     is_nan = isinstance(field.default, float) and math.isnan(field.default)
     return {**described, "default": literals.NAN if is_nan else field.default}
 
@@ -62,10 +62,10 @@ def _own_version() -> str | None:
 
 
 def read_metadata(directory: str) -> dict[str, Any]:
-    """Return what the SavedModel in `directory` says of itself; {} where it says nothing.
+    """Return the description of the SavedModel in `directory`; {} if it has none.
 
     Raises:
-      UserError: the file is not as it was written.
+      UserError: the file has changed since it was written.
     """
     path = os.path.join(directory, _FOLDER, FILE)
     return checksums.read_json(path, _FIX) if tf.io.gfile.exists(path) else {}
@@ -80,19 +80,19 @@ def list_files(directory: str) -> dict[str, str]:
 
 
 def require_intact(directory: str) -> None:
-    """Fail unless the files of a SavedModel are as they were written, where that is known.
+    """Fail if files of a SavedModel have changed since they were written, as far as known.
 
-    TensorFlow has checksums for the variables alone; an optimised export has none of them.
+    TensorFlow has checksums only for variables, and an optimised export has no variables.
     """
     described = read_metadata(directory)
-    # Exports of earlier versions told of their vocabularies only.
+    # Exports of earlier versions list only their vocabularies.
     assets = {os.path.join(_ASSETS, name): of for name, of in described.get("assets", {}).items()}
     for path, checksum in {**assets, **described.get("files", {})}.items():
         checksums.require(os.path.join(directory, path), checksum, _FIX)
 
 
 def spec_of(directory: str) -> spec_lib.Spec | None:
-    """Return the features that the SavedModel in `directory` takes; None where it does not say."""
+    """Return the features that the SavedModel in `directory` takes; None if it does not say."""
     fields = read_metadata(directory).get("inputs")
     return fields and spec_lib.Spec(
         features={name: (field["dtype"], tuple(field["shape"])) for name, field in fields.items()},
@@ -102,7 +102,7 @@ def spec_of(directory: str) -> spec_lib.Spec | None:
 
 
 def add_metadata(directory: str, **facts: Any) -> None:
-    """Add to what the SavedModel in `directory` says of itself."""
+    """Add facts to the description of the SavedModel in `directory`."""
     description = {**read_metadata(directory), **facts}
     tf.io.gfile.makedirs(os.path.join(directory, _FOLDER))
     checksums.write_json(os.path.join(directory, _FOLDER, FILE), description)

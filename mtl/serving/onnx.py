@@ -22,22 +22,21 @@ _OPSET = 17
 
 
 def write_onnx(directory: str, path: str) -> float:
-    """Convert the signature "raw/lean" of an export, or "raw" where there is none.
+    """Convert the signature "raw/lean" of an export, or "raw" if it has no "raw/lean".
 
-    The inputs are the features as tensors, all of them needed; the outputs are named as those of
-    the signature.
+    The inputs are the features as tensors, all of them required; the outputs keep their names.
 
     Args:
-      directory: of the export, with its warm-up requests.
-      path: of the file that is written, once it gives what the export gives for these requests.
+      directory: the folder of the export, with its warm-up requests.
+      path: the file to write, once its outputs equal those of the export for these requests.
 
     Returns:
-      How far its outputs are from those of the export, at most.
+      The largest difference of its outputs from those of the export.
 
     Raises:
       UserError: a file of the export is damaged, tf2onnx is not installed or cannot convert an
         operation of the model, or the file cannot be written.
-      RefusedError: an output is not what the export gives.
+      RefusedError: an output differs from the export.
     """
     converter, runtime = require()
     intact = frozen.load_intact(directory)
@@ -100,7 +99,7 @@ def _convert(converter: Any, made: frozen.Frozen, path: str) -> None:
                 output_path=path,
             )
     except (ValueError, NotImplementedError, RuntimeError) as error:
-        # It tells what it stumbled over, which is often far behind what it cannot convert.
+        # tf2onnx names the operation at which it stops, often far behind the cause.
         reason = _lacking(_not_known(given)) or str(error).splitlines()[0]
         raise checks.UserError(f"tf2onnx cannot convert this model: {reason}") from error
 
@@ -110,13 +109,13 @@ def _convert(converter: Any, made: frozen.Frozen, path: str) -> None:
 
 
 def _lacking(operations: Iterable[str]) -> str:
-    """Return that ONNX has no such operations; "" where there are none."""
+    """Return a text that ONNX lacks these operations; "" if there are none."""
     listed = ", ".join(sorted(set(operations)))
     return listed and f"ONNX has no operation {listed}."
 
 
 def _not_known(graph: tf.compat.v1.GraphDef) -> list[str]:
-    """Return the operations of a graph that tf2onnx has no rule for."""
+    """Return the operations of a graph for which tf2onnx has no rule."""
     rules = _module("tf2onnx.handler").tf_op.create_mapping(_OPSET, None)
     known = {*rules, "Assert", "Const", "NoOp", "Placeholder"}
     return [node.op for node in graph.node if node.op not in known]
@@ -124,7 +123,7 @@ def _not_known(graph: tf.compat.v1.GraphDef) -> list[str]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep tf2onnx from logging tracebacks of what it stumbles over within it."""
+    """Keep tf2onnx from logging tracebacks of its internal errors."""
     logger = logging.getLogger("tf2onnx")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -135,7 +134,7 @@ def _silent() -> Iterator[None]:
 
 
 def _unknown(graph: Any) -> Iterator[str]:
-    """Yield the operations that tf2onnx left as TensorFlow's, also in loops and branches."""
+    """Yield the TensorFlow operations that tf2onnx left, also in loops and branches."""
     for node in graph.node:
         if not _module("onnx").defs.has(node.op_type, node.domain):
             yield node.op_type
@@ -145,7 +144,7 @@ def _unknown(graph: Any) -> Iterator[str]:
 
 
 def spell_out_buckets(graph: graphs.Graph) -> None:
-    """Replace what ONNX lacks for buckets by the number of boundaries at or below the value."""
+    """Replace Bucketize, which ONNX lacks, by a count of the boundaries up to the value."""
     for node in list(graph.nodes.values()):
         if node.op == "Bucketize":
             given = np.array(node.attr["boundaries"].list.f, np.float32)
@@ -153,7 +152,7 @@ def spell_out_buckets(graph: graphs.Graph) -> None:
             _count(graph, node.name, node.input[0], bounds, tf.float32, tf.int32)
         elif node.op == "UpperBound":
             bounds, values = node.input
-            # [rows, 1, boundaries], beside the [rows, values, 1] that they are compared with.
+            # [rows, 1, boundaries], compared with [rows, values, 1].
             bounds = _expanded(graph, f"{node.name}/boundaries", bounds, 1, node.attr["T"])
             _count(graph, node.name, values, bounds, node.attr["T"], node.attr["out_type"])
 
@@ -161,7 +160,7 @@ def spell_out_buckets(graph: graphs.Graph) -> None:
 def _count(
     graph: graphs.Graph, name: str, values: str, bounds: str, dtype: Any, counted: Any
 ) -> None:
-    """Make a node that says how many of the boundaries are at or below each value."""
+    """Make a node that counts the boundaries at or below each value."""
     values = _expanded(graph, f"{name}/values", values, -1, dtype)
     passed = graph.set(f"{name}/passed", "GreaterEqual", [values, bounds], T=dtype)
     ones = graph.set(f"{name}/ones", "Cast", [passed], SrcT=tf.bool, DstT=counted)
@@ -178,6 +177,6 @@ def _expanded(graph: graphs.Graph, name: str, values: str, axis: int, dtype: Any
 def _one_line() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # Those of onnxruntime have no class in common.
+    except Exception as error:  # Errors of onnxruntime have no common class.
         reason = str(error).splitlines()[0]
         raise checks.UserError(f"onnxruntime cannot run this model: {reason}") from error

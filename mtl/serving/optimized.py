@@ -1,4 +1,4 @@
-"""An export made for speed and size: no variables, batch norm folded, weights in fewer bits.
+"""An export for speed and size: without variables, batch norm folded, weights in fewer bits.
 
 serving.Serving.optimized = @serving.Optimized()
 serving.Optimized.weights = "int8"
@@ -23,14 +23,14 @@ _INITIALISERS = ("saved_model_main_op", tf1.saved_model.LEGACY_INIT_OP_KEY)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimized:
-    """Rewrites an export: what it needs is constants, and is computed once where it can be.
+    """Rewrites an export for speed: turns variables into constants, and computes constants once.
 
-    Units that add nothing, as pruning leaves them, are left out (`mtl.serving.dead_units`).
-    Outputs that no signature has are gone with all that only they need; see `Serving.signatures`.
-    A server needs less memory to load it, but a later warm start finds no variables in it.
+    Leaves out units that add nothing after pruning (`mtl.serving.dead_units`), and outputs that no
+    signature has, with all nodes that only they need; see `Serving.signatures`. A server needs less
+    memory to load it, but a later warm start finds no variables in it.
 
     Attributes:
-      weights: how large weights are stored: "float32"; "float16", half the size; or "int8", a
+      weights: how weights are stored: "float32"; "float16", half the size; or "int8", a
         quarter, with one step size a channel. Sums stay float32.
       tolerance: how far outputs may be from the Estimator's, relative to those above 1; None for
         1e-5 with float32, 0.01 with float16 and 0.1 with int8. Below float32 only numbers are
@@ -47,7 +47,7 @@ class Optimized:
 
     @property
     def allowed(self) -> float:
-        """The tolerance that holds."""
+        """The tolerance in use."""
         return _TOLERANCES[self.weights] if self.tolerance is None else self.tolerance
 
     def __call__(self, directory: str) -> None:
@@ -70,15 +70,15 @@ class Optimized:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AsTrained:
-    """Leaves exports as they are: of a pruned run, too, with all units and with variables."""
+    """Leaves exports as they are, with variables and, after pruning, with all units."""
 
     @property
     def allowed(self) -> float:
-        """How far its predictions may be off."""
+        """The largest difference that predictions may have."""
         return _TOLERANCES["float32"]
 
     def __call__(self, directory: str) -> None:
-        """Do nothing with the SavedModel in `directory`."""
+        """Leave the SavedModel in `directory` as it is."""
 
 
 def _count_bytes(directory: str) -> int:
@@ -87,7 +87,7 @@ def _count_bytes(directory: str) -> int:
 
 
 def _needed(meta_graph: tf.compat.v1.MetaGraphDef) -> set[str]:
-    """Return the nodes of all outputs and inputs, and of what fills tables."""
+    """Return the nodes of all outputs and inputs, and the nodes that fill tables."""
     infos = [
         info
         for signature in meta_graph.signature_def.values()

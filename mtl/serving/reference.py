@@ -1,4 +1,4 @@
-"""What the Estimator predicts for rows in memory, in a graph that is built once.
+"""Predicts rows in memory with the Estimator, in a graph that is built once.
 
 predict = reference.Reference(estimator, spec)
 predictions, takes_no_rows = predict(checkpoint, held_out)
@@ -23,7 +23,7 @@ class Reference:
 
     def __init__(self, estimator: compat.estimator.Estimator, spec: spec_lib.Spec):
         self._graph = tf.Graph()
-        self._inputs: dict[str, Any] = {}  # A tensor, or the two of a list-valued feature.
+        self._inputs: dict[str, Any] = {}  # A tensor; two for a feature of lists.
         with self._graph.as_default():
             tf1.train.get_or_create_global_step()
             features = {name: self._input(field) for name, field in spec.feature_fields.items()}
@@ -43,16 +43,16 @@ class Reference:
         return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
 
     def save_variables(self, checkpoint: str, prefix: str) -> None:
-        """Save the variables of a checkpoint as an export holds them, to files of this prefix."""
+        """Save the variables of a checkpoint in the form of an export, with this path prefix."""
         with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
             self._saver.restore(session, checkpoint)
             self._saver.save(session, prefix, write_meta_graph=False, write_state=False)
 
     def __call__(self, checkpoint: str, rows: rows_lib.Rows) -> tuple[dict[str, np.ndarray], bool]:
-        """Predict, and tell whether no rows at all can be predicted.
+        """Return predictions, and whether an empty batch can be predicted.
 
-        {"<task>/<name>": [N, ...]} of the rows, and what the calls Classify and Regress answer, as
-        "<task>/classify/scores".
+        Predictions are {"<task>/<name>": [N, ...]}. Answers of the calls Classify and Regress have
+        names such as "<task>/classify/scores".
         """
         with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
             session.run(self._tables)
@@ -60,7 +60,7 @@ class Reference:
             predictions = session.run(self._outputs, self._feed(rows))
             try:
                 session.run(self._outputs, self._feed(rows.first(0)))
-            except tf.errors.OpError:  # As of a convolution with oneDNN.
+            except tf.errors.OpError:  # For example, a convolution with oneDNN fails on 0 rows.
                 return predictions, False
             return predictions, True
 
@@ -75,7 +75,7 @@ class Reference:
 
 
 def _list_calls(export_outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Return {"<signature>/<output>": [N, ...]} of the signatures that are no predictions."""
+    """Return {"<signature>/<output>": [N, ...]} of the signatures for Classify and Regress."""
     export, listed = compat.estimator.export, dict[str, tf.Tensor | None]()
     for name, output in export_outputs.items():
         if isinstance(output, export.ClassificationOutput):

@@ -1,6 +1,6 @@
-"""The first rows of a split: what an export is tried on, and what warms a server up.
+"""The first rows of a split, for checks of an export and for requests that warm a server up.
 
-held_out = rows.read_rows(dataset, spec, 256)     # within a graph of its own
+held_out = rows.read_rows(dataset, spec, 256)     # within a separate graph
 held_out.examples[:7]                      # serialized tf.Examples
 held_out.raw(7)                              # {raw input: array}
 """
@@ -24,7 +24,7 @@ class Rows:
     """Features of N rows.
 
     Attributes:
-      spec: what they are.
+      spec: the fields.
       values: {field: N arrays}.
     """
 
@@ -37,7 +37,7 @@ class Rows:
     def first(self, count: int) -> "Rows":
         """Return the first of the rows."""
         if count >= len(self):
-            return self  # Which may have been serialized before.
+            return self  # It may hold serialized examples already.
         values = {name: rows[:count] for name, rows in self.values.items()}
         return dataclasses.replace(self, values=values)
 
@@ -49,13 +49,13 @@ class Rows:
         return [self.spec.serialize(dict(zip(names, row, strict=True))) for row in rows]
 
     def dense(self, name: str) -> np.ndarray:
-        """Return [N, ...] of a feature of fixed length."""
+        """Return a feature of fixed length, [N, ...]."""
         field = self.spec.fields[name]
         dtype = tf.as_dtype(field.dtype).as_numpy_dtype
         return np.array(list(self.values[name]), dtype).reshape([len(self), *field.shape])
 
     def ragged(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values of a list-valued feature one after another, and how many a row has."""
+        """Return the concatenated values of a feature of lists, and the length of each list."""
         rows, dtype = self.values[name], tf.as_dtype(self.spec.fields[name].dtype).as_numpy_dtype
         lengths = np.array([len(row) for row in rows], np.int64)
         return np.concatenate([np.zeros([0], dtype), *rows]).astype(dtype), lengths
@@ -95,10 +95,10 @@ def _split(column: Any) -> Sequence[np.ndarray]:
 
 
 def on_cpu() -> tf.compat.v1.ConfigProto:
-    """Sessions that neither take a GPU's memory nor its liberties with float32."""
+    """Return a session's settings without a GPU, which would round float32 differently."""
     config = tf1.ConfigProto(device_count={"GPU": 0}, allow_soft_placement=True)
-    # This pass of the graph optimizer saves a GPU's memory. It takes what is fed for no rows, and
-    # TensorFlow 2.16 to 2.20 warn of each convolution that has no cost then, at any log level.
+    # This pass saves memory of GPUs. It takes fed inputs for empty batches, and TensorFlow 2.16 to
+    # 2.20 then warn of each convolution without a cost, at any log level.
     options = config.graph_options.rewrite_options
     options.memory_optimization = options.NO_MEM_OPT
     return config

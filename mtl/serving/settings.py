@@ -1,8 +1,8 @@
-"""What is exported and how, in one part.
+"""The settings of exports.
 
 serving.Serving.model_name = "income"
 serving.Serving.outputs = ["income/probability"]         # the signature `lean`
-serving.Serving.passthrough = ["row_id"]                 # comes back with the predictions
+serving.Serving.passthrough = ["row_id"]                 # returned with the predictions
 """
 
 import dataclasses
@@ -20,32 +20,31 @@ class Rewriting(Protocol):
 
     @property
     def allowed(self) -> float:
-        """How far its predictions may be off."""
+        """The largest difference that its predictions may have."""
 
     def __call__(self, directory: str) -> None:
-        """Rewrite the one in a directory."""
+        """Rewrite the SavedModel in a directory."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Serving:
-    """The settings of every export, those of the evaluations in training as well.
+    """The settings of every export, including the exports after evaluations in training.
 
     Attributes:
-      model_name: what clients call the model; in warm-up requests and the files for deployment.
+      model_name: the model's name for clients; in warm-up requests and the files for deployment.
       signatures: patterns (see `mtl.variables.patterns`) of the signatures that are written; all by
-        default. See `mtl.serving.signatures` for their names. "serving_default" is always there:
-        where it is not asked for it is the same as "lean", if there is one.
+        default. See `mtl.serving.signatures` for their names. "serving_default" is always written:
+        if no pattern matches it, it equals "lean", if there is one.
       outputs: the predictions, "<task>/<name>", that the signature "lean" gives; () leaves it out.
-      passthrough: features that predict signatures return as they came, such as an id.
-      units: {task: unit} of what a task predicts, for the metadata.
-      keep: how many of the newest versions stay in a folder, beside the one that its
+      passthrough: features that predict signatures return unchanged, such as an id.
+      units: {task: unit} of the predictions of a task, for the metadata.
+      keep: how many of the newest versions stay in a folder, besides the version that its
         models.config calls stable.
-      check_rows: how many rows of the evaluation split an export must predict as the Estimator
-        does before it is published; 0 publishes unseen.
-      optimized: rewrites exports for speed and size, see `Optimized`; None leaves them as they are,
-        but for those of a run that prunes, which lose the units that add nothing unless it is
-        `AsTrained`.
-      warm_up_rows: how many of these rows each warm-up request holds, beside one of a single row.
+      check_rows: an export must predict as the Estimator does for this many rows of the evaluation
+        split before it is published; 0 skips the check.
+      optimized: rewrites exports for speed and size, see `Optimized`. None keeps exports as they
+        are, except that a run that prunes loses units that add nothing; `AsTrained` keeps them.
+      warm_up_rows: how many of these rows a warm-up request holds; another one holds a single row.
     """
 
     model_name: str = "mtl"
@@ -89,5 +88,5 @@ class Serving:
             checks.require(reserved not in tasks, "MultiTaskModel.heads", rule, list(tasks))
 
     def chooses(self, signature: str) -> bool:
-        """Return whether the signature is asked for."""
+        """Return whether the signature is written."""
         return any(patterns.matches(pattern, signature) for pattern in self.signatures)

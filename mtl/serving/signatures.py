@@ -1,7 +1,7 @@
 """The signatures of an export, by name.
 
 serving_default            tf.Examples -> every prediction of every task, "<task>/<name>"
-lean                       tf.Examples -> the chosen ones of these
+lean                       tf.Examples -> the predictions in `Serving.outputs`
 <task>                     tf.Examples -> the task's predictions, "<name>"
 <task>/classify            tf.Examples -> scores and classes, for the Classify call
 <task>/regress             tf.Examples -> outputs, for the Regress call
@@ -23,14 +23,14 @@ _PREDICT = tf.saved_model.PREDICT_METHOD_NAME
 
 
 def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> Callable[..., Any]:
-    """Return `model_fn`, whose predictions have the export outputs that `serving` asks for."""
+    """Return a `model_fn` that gives predictions the export outputs in `serving`."""
 
     def chosen(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
         if mode != compat.estimator.ModeKeys.PREDICT:
             return spec
         predict = compat.estimator.export.PredictOutput
-        # A copy, as a server cannot fetch what it feeds.
+        # A copy: a server cannot fetch a tensor that it feeds.
         passed = {name: tf.identity(features[name]) for name in serving.passthrough}
         outputs = dict(spec.export_outputs)
         if serving.outputs:
@@ -47,7 +47,7 @@ def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> C
 
 
 def _require_free(signature: str, passed: Iterable[str], outputs: Mapping[str, Any]) -> None:
-    """Fail if a feature would come back in the place of a prediction."""
+    """Fail if a feature would replace a prediction."""
     for name in passed:
         rule = f"be called as no output of the signature {signature!r}"
         fix = "Give the feature another name."
@@ -57,7 +57,7 @@ def _require_free(signature: str, passed: Iterable[str], outputs: Mapping[str, A
 def finish_signatures(
     directory: str, serving: settings.Serving, spec: spec_lib.Spec
 ) -> dict[str, str]:
-    """Give what Estimator wrote its names and defaults, and take this machine's paths out.
+    """Set the final names and defaults in Estimator's export, and remove paths of this machine.
 
     Returns:
       {asset: the path it was copied from}.
@@ -81,12 +81,12 @@ def finish_signatures(
 
 
 def _taken(meta_graph: Any) -> dict[str, bytes]:
-    """Take the signatures out of the graph, and return them by their final names."""
+    """Remove the signatures from the graph, and return them by their final names."""
     items = [(_final_name(name), own) for name, own in meta_graph.signature_def.items()]
     written = {
         name: signature.SerializeToString()
         for name, signature in items
-        # Estimator takes a feature that is the only one, and a text, for serialized tf.Examples.
+        # Estimator treats a single feature that is text as serialized tf.Examples.
         if not is_raw(name) or signature.method_name == _PREDICT
     }
     meta_graph.signature_def.clear()
@@ -96,7 +96,7 @@ def _taken(meta_graph: Any) -> dict[str, bytes]:
 def _final_name(written: str) -> str:
     """Return `raw:serving_default` -> `raw`, `raw:<task>` -> `raw/<task>`.
 
-    Others stay as they are.
+    Other names stay.
     """
     prefix, colon, name = written.partition(":")
     if not colon:
@@ -110,7 +110,7 @@ def is_raw(name: str) -> bool:
 
 
 def _forget_asset_paths(meta_graph: Any) -> dict[str, str]:
-    """Take out the paths of old, of constants and tables, and return them by the asset.
+    """Remove old paths from constants and tables, and return {asset: path}.
 
     Loaders feed assets by their names.
     """
@@ -128,10 +128,10 @@ def _forget_asset_paths(meta_graph: Any) -> dict[str, str]:
 
 
 def _forget_source_paths(meta_graph: Any) -> None:
-    """Take out where tables would start from: what is served has values already."""
+    """Remove the paths that tables load initial values from: a served model holds its values."""
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     for node in nodes.values():
         path = nodes[node.input[0].partition(":")[0]] if node.op == "RestoreV2" else None
-        if path is not None and path.op == "Const":  # That of a saver is fed.
+        if path is not None and path.op == "Const":  # A saver feeds its path.
             (prefix,) = path.attr["value"].tensor.string_val
             path.attr["value"].tensor.string_val[0] = os.path.basename(prefix)

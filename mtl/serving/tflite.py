@@ -25,30 +25,30 @@ tf1 = tf.compat.v1
 FLOAT32, SPARSE, INT8 = "float32", "sparse", "int8"
 KINDS = (FLOAT32, SPARSE, INT8)
 
-# The tolerance of 8 bits is that of `Optimized`.
+# 8 bits have the same tolerance as in `Optimized`.
 _TOLERANCES = {FLOAT32: verification.TOLERANCE, SPARSE: verification.TOLERANCE, INT8: 0.1}
 _SIGNATURE = "serving_default"
 _LACKING = re.compile(r"(?:TF Select|Custom) ops: (.+)")
 
 
 def write_tflite(directory: str, path: str, weights: str = FLOAT32) -> float:
-    """Convert the signature "raw/lean" of an export, or "raw" where there is none.
+    """Convert the signature "raw/lean" of an export, or "raw" if it has no "raw/lean".
 
-    The inputs are the features as tensors, and the outputs are named as those of the signature.
+    The inputs are the features as tensors, and the outputs keep the names of the signature.
 
     Args:
-      directory: of the export, with its warm-up requests.
-      path: of the file that is written, once it gives what the export gives for these requests.
-      weights: "float32"; "sparse", where zeros of large dense layers are neither stored nor
-        multiplied; or "int8", with one step size a channel, of which only numbers are compared.
+      directory: the folder of the export, with its warm-up requests.
+      path: the file to write, once its outputs equal those of the export for these requests.
+      weights: "float32"; "sparse", which neither stores nor multiplies zeros of large dense
+        layers; or "int8", with one step size a channel, which compares only numbers.
 
     Returns:
-      How far its outputs are from those of the export, at most.
+      The largest difference of its outputs from those of the export.
 
     Raises:
       UserError: a file of the export is damaged, TensorFlow Lite has no such operation, or the
         file cannot be written.
-      RefusedError: an output is not what the export gives.
+      RefusedError: an output differs from the export.
     """
     checks.one_of("--tflite_weights", weights, KINDS)
     allowed = _TOLERANCES[weights]
@@ -69,7 +69,7 @@ def write_tflite(directory: str, path: str, weights: str = FLOAT32) -> float:
 
 def make_runner(model: bytes, threads: int = 1) -> Any:
     """Return a function from {feature: array} to {output: array}."""
-    with warnings.catch_warnings():  # That it will move to a package of its own.
+    with warnings.catch_warnings():  # TensorFlow warns that the interpreter moves to a new package.
         warnings.simplefilter("ignore")
         interpreter = tf.lite.Interpreter(model_content=model, num_threads=threads)
     runner = interpreter.get_signature_runner(_SIGNATURE)
@@ -90,7 +90,7 @@ def _convert(made: frozen.Frozen, weights: str) -> bytes:
         _save(made, folder)
         optimize = tf.lite.Optimize
         kinds = {SPARSE: [optimize.EXPERIMENTAL_SPARSITY], INT8: [optimize.DEFAULT]}
-        # In graph mode the converter writes no signature, and so no names.
+        # In graph mode the converter does not write a signature, and names are lost.
         with eager.execute_eagerly(), _one_line(), _silenced():
             converter = tf.lite.TFLiteConverter.from_saved_model(folder, [_SIGNATURE], ["serve"])
             converter.optimizations = kinds.get(weights, [])
@@ -98,7 +98,7 @@ def _convert(made: frozen.Frozen, weights: str) -> bytes:
 
 
 def _save(made: frozen.Frozen, folder: str) -> None:
-    """Write a SavedModel of one signature."""
+    """Write a SavedModel with a single signature."""
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         tf.import_graph_def(made.graph_def, name="")
         inputs, outputs = (
@@ -113,7 +113,7 @@ def _save(made: frozen.Frozen, folder: str) -> None:
 
 @contextlib.contextmanager
 def _silenced() -> Iterator[None]:
-    """Drop what the converter's C++ writes to standard error; its exception says as much."""
+    """Drop the converter's C++ output to standard error; its exception has the same facts."""
     sys.stderr.flush()
     stderr = os.dup(2)
     try:
@@ -129,7 +129,7 @@ def _silenced() -> Iterator[None]:
 def _one_line() -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # The converter's own class is no public one.
+    except Exception as error:  # The converter's error class is not public.
         listed = ", ".join(_LACKING.findall(str(error)))
         operations = sorted({name.strip() for name in listed.split(",") if name})
         reason = frozen.describe_error(error)

@@ -1,6 +1,6 @@
-"""Checks of an export before it is published, on what a server will load.
+"""Checks an export before it is published, on the files that a server will load.
 
-difference = verification.verify_export(path, held_out, expected)       # the greatest one found
+difference = verification.verify_export(path, held_out, expected)       # the largest difference
 """
 
 import re
@@ -17,7 +17,7 @@ TOLERANCE = 1e-5
 """How far an output may be from the prediction, relative to it where that is above 1."""
 
 _BATCHES = (7, 1)
-# What needs a Python process, what draws, what changes a variable, and what feeds training.
+# Ops that need Python, draw random numbers, change variables, or feed training.
 _UNFIT = re.compile(
     r"(Eager)?PyFunc(Stateless)?"
     r"|(Stateless)?(Random|Truncated|Parameterized|Multinomial)\w*"
@@ -27,11 +27,11 @@ _UNFIT = re.compile(
 
 
 class Expected(NamedTuple):
-    """What the Estimator does with the rows.
+    """The behaviour of the Estimator on the rows.
 
     Attributes:
-      outputs: {"<task>/<name>": [N, ...]}, its predictions, and what is passed through.
-      takes_no_rows: whether it predicts a batch of no rows.
+      outputs: {"<task>/<name>": [N, ...]}, its predictions and the features passed through.
+      takes_no_rows: True if it predicts an empty batch.
     """
 
     outputs: Mapping[str, np.ndarray]
@@ -39,7 +39,7 @@ class Expected(NamedTuple):
 
 
 class RefusedError(checks.UserError):
-    """An export that does not behave as the Estimator does."""
+    """An export behaves differently from the Estimator."""
 
 
 def verify_export(
@@ -48,17 +48,17 @@ def verify_export(
     expected: Expected,
     allowed: float = TOLERANCE,
 ) -> float:
-    """Load an export afresh and return how far it is from what is expected, at most.
+    """Load an export afresh and return the largest difference from the expected outputs.
 
     Args:
-      directory: of the SavedModel.
+      directory: the folder of the SavedModel.
       held_out: rows to try, one or more.
-      expected: what the Estimator does with them.
-      allowed: how far an output may be off; above `TOLERANCE` only numbers are compared.
+      expected: the behaviour of the Estimator on these rows.
+      allowed: the largest allowed difference; above `TOLERANCE` only numbers are compared.
 
     Raises:
-      RefusedError: an output is not what is expected; a signature fails on 7 rows, 1 or none; a
-        malformed example is not refused; or the graph holds ops that do not belong into serving.
+      RefusedError: an output differs; a signature fails on 7 rows, 1 row or none; a malformed
+        example is accepted; or the graph holds ops that are not for serving.
     """
     with loaded.load_export(directory) as model:
         _require_fit(model.meta_graph)
@@ -66,7 +66,7 @@ def verify_export(
         for batch in (len(held_out), *_BATCHES, *[0] * expected.takes_no_rows):
             for (name, key), value in _outputs(model, held_out.first(batch)):
                 own = f"{name.removeprefix('raw/')}/{key}"
-                # Features that are passed through may be called as an answer, such as "scores".
+                # A feature that is passed through may have the name of an answer, such as "scores".
                 wanted = expected.outputs.get(own, expected.outputs.get(key))
                 where = f"output {key!r} of signature {name!r}"
                 num_rows = min(batch, len(held_out))
@@ -82,7 +82,7 @@ def _outputs(model: loaded.Loaded, some: rows.Rows) -> Iterator[tuple[tuple[str,
         try:
             yield from model(names, some.raw() if raw else some.examples).items()
         except tf.errors.OpError as error:
-            # Behind where the operation was made, if that is told.
+            # Drop the text up to the place that made the operation, if there is one.
             reason = re.sub(r"(?s).*\nNode: [^\n]*\n", "", error.message).splitlines()[0]
             raise RefusedError(
                 f"the signatures {', '.join(names)} fail on {len(some)} rows: {reason}"
@@ -92,13 +92,13 @@ def _outputs(model: loaded.Loaded, some: rows.Rows) -> Iterator[tuple[tuple[str,
 def _difference(
     where: str, value: np.ndarray, expected: np.ndarray | None, num_rows: int, allowed: float
 ) -> float:
-    """Return how far the rows are off."""
+    """Return the largest difference in the rows."""
     if len(value) != num_rows:
         raise RefusedError(f"{where} has {len(value)} rows for {num_rows} rows of input.")
     if expected is None or not num_rows:
         return 0.0
     wanted = expected[:num_rows]
-    # What is decided by a number may fall otherwise at another batch size, on a tie.
+    # On a tie, a class may change with the batch size or with rounding.
     is_sure = num_rows == len(expected) and allowed <= TOLERANCE
     if value.dtype.kind != "f" and not is_sure and value.shape == wanted.shape:
         return 0.0
@@ -112,14 +112,14 @@ def require_close(
     allowed: float = TOLERANCE,
     source: str = "the Estimator predicts",
 ) -> float:
-    """Return how far the rows of an output, `where`, are off at most.
+    """Return the largest difference in the rows of an output, which `where` names.
 
-    Numbers are off relative to those wanted where these are above 1. Equal infinities are not off,
-    nor are two NaNs; a NaN or an infinity in place of anything else is off by infinity. A class
-    or a text in place of another is off by 1.
+    Differences are relative for wanted numbers above 1. Equal infinities differ by 0, and so do two
+    NaNs; a NaN or an infinity in place of another value differs by infinity. Different classes or
+    texts differ by 1.
 
     Raises:
-      RefusedError: that is more than is allowed, or the shapes differ.
+      RefusedError: the difference is larger than `allowed`, or the shapes differ.
     """
     if value.shape != wanted.shape:
         raise RefusedError(f"{where} has shape {value.shape} in place of {wanted.shape}.")
@@ -144,7 +144,7 @@ def _off(value: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _malformed(held_out: rows.Rows) -> Iterator[tuple[str, bytes]]:
-    """Yield what a server must refuse."""
+    """Yield malformed inputs, which a server must refuse."""
     yield "that cannot be parsed", b"no example"
     fields = held_out.spec.feature_fields
     row = {name: held_out.values[name][0] for name in fields}
@@ -171,7 +171,7 @@ def _require_refusal(model: loaded.Loaded, what: str, example: bytes) -> None:
 
 
 def _require_fit(meta_graph: Any) -> None:
-    """Fail on an op among those that are served that does not belong there."""
+    """Fail if the served nodes hold an op that is not for serving."""
     for node in _served(meta_graph):
         is_training = node.op.startswith("FusedBatchNorm") and not (
             "is_training" in node.attr and not node.attr["is_training"].b
@@ -181,7 +181,7 @@ def _require_fit(meta_graph: Any) -> None:
 
 
 def _served(meta_graph: Any) -> Iterator[Any]:
-    """Yield the nodes that the outputs of the signatures depend on, those of functions included."""
+    """Yield the nodes that the outputs of the signatures depend on, also inside functions."""
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     functions = {f.signature.name: f.node_def for f in meta_graph.graph_def.library.function}
     waiting = [

@@ -1,4 +1,4 @@
-"""Numbered versions in a folder, as a server polls it: whole or not there at all.
+"""Numbered versions in a folder that a server polls; each appears only when it is complete.
 
 with versions.create_version("models/income") as version:
     ...                                  # write into version.partial
@@ -17,7 +17,7 @@ import tensorflow as tf
 from mtl.files import in_work, storage
 
 _PARTIAL = ".partial-"
-# Where locks tell nothing: in object stores, and of versions of mtl that had none.
+# For folders without locks: in object stores, or written by versions of mtl that made none.
 _ABANDONED_SECS = 3600
 
 
@@ -32,9 +32,9 @@ class Version:
     """A version that is being written.
 
     Attributes:
-      folder: where the versions lie.
-      partial: where this one is written; servers pass over its name.
-      number: what it will be called: the time in seconds, and above all that are there.
+      folder: the folder of the versions.
+      partial: the folder in which this version is written; servers ignore its name.
+      number: its later name: the time in seconds, and larger than all existing numbers.
     """
 
     folder: str
@@ -42,7 +42,7 @@ class Version:
     number: int
 
     def publish(self, written: str, keep: int, kept: int | None = None) -> str:
-        """Give what lies in `written` its place; all but the newest `keep`, and `kept`, go."""
+        """Publish the folder `written`; delete older ones, except the newest `keep` and `kept`."""
         path = os.path.join(self.folder, str(self.number))
         tf.io.gfile.rename(written, path)
         for number in list_versions(self.folder)[:-keep]:
@@ -51,14 +51,14 @@ class Version:
         return path
 
     def _remove(self, path: str) -> None:
-        """Take a version out of sight first, so that none is seen half-removed."""
+        """Rename a version before its removal, so that a server does not see a part of it."""
         hidden = os.path.join(self.partial, f"removed-{os.path.basename(path)}")
         tf.io.gfile.rename(path, hidden)
 
 
 @contextlib.contextmanager
 def create_version(folder: str) -> Iterator[Version]:
-    """Hold a place to write a new version; whatever is left there at the end is removed."""
+    """Yield a place to write a new version, and remove it at the end."""
     tf.io.gfile.makedirs(folder)
     _remove_abandoned(folder)
     partial = os.path.join(folder, _PARTIAL + uuid.uuid4().hex)
@@ -74,7 +74,7 @@ def create_version(folder: str) -> Iterator[Version]:
 
 
 def _is_in_work(partial: str) -> bool:
-    """Return whether the process that writes a folder is alive, or may be."""
+    """Return whether the process that writes a folder is, or may be, alive."""
     is_abandoned = in_work.is_folder_abandoned(partial) if storage.is_local(partial) else None
     if is_abandoned is None:
         age = time.time() - tf.io.gfile.stat(partial).mtime_nsec / 1e9
@@ -83,7 +83,7 @@ def _is_in_work(partial: str) -> bool:
 
 
 def _remove_abandoned(folder: str) -> None:
-    """Remove what runs that were killed left behind."""
+    """Remove folders that killed runs left."""
     for name in tf.io.gfile.listdir(folder):
         path = os.path.join(folder, name.rstrip("/"))
         if name.startswith(_PARTIAL):

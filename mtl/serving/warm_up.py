@@ -1,11 +1,11 @@
-"""What a server runs before it takes a new version: real requests, so that no client waits.
+"""Writes requests that a server runs before it takes a new version, so no client waits.
 
 warm_up.write(path, "income", signature_defs, held_out)
 # -> <path>/assets.extra/tf_serving_warmup_requests, a TFRecord of PredictionLog records
 
-TensorFlow Serving's messages are declared here, as far as they are written, so that exports need no
-tensorflow-serving-api. Fields whose content is of no interest here are bytes, which is the same on
-the wire as the message itself.
+This module declares the messages of TensorFlow Serving, as far as it writes them, so exports do not
+need tensorflow-serving-api. Fields whose content does not matter here are bytes, which have the
+same format on the wire as the message.
 """
 
 import logging
@@ -26,7 +26,7 @@ MOST = 1000
 _log = logging.getLogger(__name__)
 
 _STRING, _BYTES, _MESSAGE = 9, 12, 11
-# {message: {field: (number, type)}}; numbers and names are those of tensorflow_serving/apis.
+# {message: {field: (number, type)}}; the same numbers and names as in tensorflow_serving/apis.
 _MESSAGES: Mapping[str, Mapping[str, tuple[int, int | str]]] = {
     "ModelSpec": {"name": (1, _STRING), "signature_name": (3, _STRING)},
     "Entry": {"key": (1, _STRING), "value": (2, _BYTES)},
@@ -69,10 +69,9 @@ _TENSOR = type(tf.make_tensor_proto(0))
 def write(
     directory: str, model_name: str, signature_defs: Mapping[str, Any], held_out: rows.Rows
 ) -> None:
-    """Write, for each signature, one request of a single row and one of all rows given.
+    """Write, for each signature, a request of a single row and a request of all rows.
 
-    Of more signatures than `MOST` leaves room for, those of all tasks come first, and then the
-    others by name.
+    Writes at most `MOST` requests: first for signatures of all tasks, then for others by name.
     """
     names = _choose(signature_defs)
     path = os.path.join(directory, "assets.extra", FILE)
@@ -86,7 +85,7 @@ def write(
 
 
 def _choose(names: Iterable[str]) -> list[str]:
-    """Return the signatures, in the order of their requests, that a server may be warmed up by."""
+    """Return the signatures with warm-up requests, in the order of the requests."""
     names, room = sorted(names), MOST // 2
     if len(names) <= room:
         return names

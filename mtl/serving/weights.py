@@ -1,4 +1,4 @@
-"""Weights in fewer bits: stored as float16 or int8, computed with as float32.
+"""Packs weights into fewer bits: stored as float16 or int8, computed as float32.
 
 weights.pack_weights(graph, "int8")
 """
@@ -11,7 +11,7 @@ import tensorflow as tf
 from mtl.serving import graphs
 
 KINDS = ("float32", "float16", "int8")
-# Smaller ones are not worth the operations that unpack them.
+# Packing a smaller constant does not pay for the operations that unpack it.
 _MIN_ELEMENTS = 1024
 
 
@@ -19,8 +19,8 @@ def pack_weights(graph: graphs.Graph, kind: str) -> None:
     """Store large float32 constants with at least 2 axes as `kind`.
 
     float16 rounds each weight. int8 rounds to multiples of a step for each index of the last axis,
-    its greatest absolute value over 127. Tables stay packed, and only rows that are looked up are
-    unpacked; other weights are unpacked as they are used.
+    its greatest absolute value over 127. Tables stay packed: only rows that are looked up are
+    unpacked. Other weights are unpacked when they are used.
     """
     readers = graph.readers()
     for name in [name for name in graph.nodes if _is_large(graph.value(name))]:
@@ -44,7 +44,7 @@ def _is_large(value: np.ndarray | None) -> bool:
 
 
 def _packed(value: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the weights in fewer bits, and the step they are multiples of."""
+    """Return the packed weights, and the step that multiplies them."""
     if kind == "float16":
         with np.errstate(over="ignore"):
             return value.astype(np.float16), None
@@ -60,7 +60,7 @@ def _looks_up(node: tf.compat.v1.NodeDef, table: str) -> bool:
 def _unpack_rows(
     graph: graphs.Graph, lookup: tf.compat.v1.NodeDef, step: np.ndarray | None
 ) -> None:
-    """Let the node that looked up float32 look up packed rows; its name is theirs unpacked."""
+    """Let a lookup read packed rows; the node with its name now unpacks them."""
     table = cast(np.ndarray, graph.value(lookup.input[0]))  # `pack` has just set it.
     attributes = {**lookup.attr, "Tparams": tf.as_dtype(table.dtype)}
     source = graph.set(f"{lookup.name}/packed", lookup.op, list(lookup.input), **attributes)

@@ -1,4 +1,4 @@
-"""An experiment: the settings of its data, model and run, as a gin file describes them.
+"""An experiment: the settings of data, model and run, as a gin file describes them.
 
 from mtl import experiment
 experiment.Experiment.data = @pipeline.Pipeline()
@@ -22,24 +22,24 @@ from mtl.transfer import refit as refit_lib
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """How long to train, and what is written when.
+    """Sets how long to train, and when to write files.
 
     Attributes:
       train_steps: the global step at which training ends.
       checkpoint_steps: save a checkpoint and evaluate it at every multiple of this step.
-      checkpoint_secs: or each so many seconds; set exactly one of the two.
+      checkpoint_secs: or after each interval of this many seconds; set exactly one of the two.
       keep_checkpoints: how many of the latest checkpoints are kept; the best is kept apart.
       summary_steps: write TensorBoard scalars at every multiple of this step.
-      steps_per_call: the most steps in one session call; 1 turns the loop in the graph off. Hooks
-        see a step where something is due, or after about a second, with either.
-      micro_batches: into how many slices a batch is cut that go through the network one by one, to
-        save memory. Updates are those of the whole batch; only batch norm sees each slice alone.
-      precision: in which numbers, and by which compiler, the network of a training step computes.
-      profile: [first, last]: profiles the steps between these two global steps, and writes where
-        their time and memory go; None profiles nothing.
-      seed: of initial weights, shuffling and dropout.
-      check_numerics: whether every step checks that no op makes a NaN or infinity of finite inputs,
-        and the run ends at the first that does, whatever `Update.if_not_finite` says.
+      steps_per_call: the most steps in one session call; 1 turns the loop in the graph off. Either
+        way, hooks see a step if something is due in it, and about once a second.
+      micro_batches: the number of slices of a batch that go through the network one by one, to save
+        memory. Updates use the whole batch; only batch norm sees each slice alone.
+      precision: the number format and the compiler of the network in a training step.
+      profile: [first, last]: profiles the steps between these two global steps, and writes how
+        their time and memory are used; None turns profiling off.
+      seed: for initial weights, shuffling and dropout.
+      check_numerics: True checks in every step that no op makes a NaN or infinity of finite inputs,
+        and ends the run at the first that does, whatever `Update.if_not_finite` says.
     """
 
     train_steps: int
@@ -94,24 +94,24 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One run: what a gin file describes.
+    """Describes a run completely: a gin file builds one experiment.
 
     Attributes:
-      data: where examples come from and how they are batched.
+      data: the source of examples, and how they are batched.
       model: the network, its heads and its update.
-      run: how long to train, and what is written when.
+      run: how long to train, and when to write files.
       best: which evaluated checkpoint is the best, and when to stop early.
-      refit: computes a classifier for a trained network, in place of training.
-      distribution: on which devices training runs.
+      refit: computes a classifier for a trained network, instead of training.
+      distribution: the devices of the training.
       warm_start: the weights that a new run starts from; None for initial ones.
       serving: what exports hold, and how they are checked.
       clip_audit: records the gradients of samples in training; None records nothing.
-      attack: what `launch.evaluate --attacked` moves inputs by, such as `auxiliary.Adversarial`;
-        no other evaluation, and no training, knows of it.
-      trackers: where the run is reported to beside its own folder, such as `tracking.MLflow`.
-      tensorboard: what TensorBoard shows of a training beside its scalars; None for nothing more.
-      hooks: parts of your own that watch a training, each of which makes a `SessionRunHook`.
-      observers: parts of your own that act beside a training: each is called with a
+      attack: how `launch.evaluate --attacked` moves inputs, such as `auxiliary.Adversarial`; unused
+        in other evaluations and in training.
+      trackers: services to report the run to, besides its folder, such as `tracking.MLflow`.
+      tensorboard: what TensorBoard shows of a training besides scalars; None shows scalars only.
+      hooks: your parts that watch a training; each makes a `SessionRunHook`.
+      observers: your parts that act beside a training; each is called with a
         `types.ObservedRun`, and returns a `types.RunObserver` or None.
     """
 
@@ -144,7 +144,7 @@ class Experiment:
         self._check_trackers()
         self._check_hooks()
         others = [f.name for f in dataclasses.fields(self) if f.name != "data"]
-        # A source may hold all of its rows, which are no parts.
+        # The source is left out: it may hold all of its rows, which are not parts.
         parts = [self.data.sampler, *(getattr(self, name) for name in others)]
         types.check_parts(parts, "check_experiment", self)
 
@@ -172,7 +172,7 @@ class Experiment:
 
     @property
     def files_read(self) -> list[str]:
-        """The data and the other files that the settings name, and no output may replace."""
+        """The data and other files that the settings name; outputs may not replace them."""
         return [*files.named_by(self.data.source), *self.model.training_files.values()]
 
 

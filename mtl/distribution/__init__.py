@@ -1,4 +1,4 @@
-"""Where a run runs: devices, processes, what they can hold, and how they know of each other.
+"""Distributes a run: its devices, its processes and their heartbeats, and limits of memory.
 
 from mtl import distribution
 distribution.Distribution.strategy = distribution.MIRRORED

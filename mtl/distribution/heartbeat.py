@@ -1,11 +1,11 @@
-"""Signs of life between the processes of a cluster, in files of the folder they share.
+"""Heartbeats between the processes of a cluster, in files of the folder that they share.
 
 with heartbeat.Heartbeat(model_dir, "worker-0", watched=["chief-0"], timeout_secs=60) as beat:
     beat.wait_for("chief-0", "training")
     ...
 
-A process that ends in any other way than by leaving the `with` without an error is missed by those
-that watch it: they say so and end as well, with the code that says "start again".
+A process that leaves the `with` with an error, or never leaves it, counts as lost. Processes that
+watch it log this and end as well, with the exit code that means "start again".
 
 TensorFlow notices a lost worker late or never, and each strategy differs. Files work with every
 strategy.
@@ -32,17 +32,17 @@ DONE, FAILED, STOPPED = "done", "failed", "was stopped"
 
 
 class Heartbeat:
-    """Says that this process lives, and ends it when one that it watches does not.
+    """Writes signs of life of this process, and ends it when a watched process is lost.
 
-    Clocks of machines differ, so that a sign counts from the moment it is seen to change, and a
-    process that stood still itself does not count that time against the others.
+    Clocks of machines differ: a sign counts from the moment this process sees it change. If this
+    process itself stood still, that time does not count against the others.
 
     Args:
       model_dir: the folder that all processes share.
-      name: of this process.
-      watched: the names of others.
-      timeout_secs: after how long without a sign one is given up.
-      beside: the names of others that this process goes on without; a line says so.
+      name: the name of this process.
+      watched: the names of the processes that it watches.
+      timeout_secs: after this many seconds without a sign a process counts as lost.
+      beside: the names of processes that this one can go on without; their loss is logged.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class Heartbeat:
         self.publish_phase(DONE if kind is None else STOPPED if kind is SystemExit else FAILED)
 
     def publish_phase(self, phase: str, **more: Any) -> None:
-        """Tell the others what this process does."""
+        """Tell the others the phase of this process."""
         said = {"phase": phase, **more}
         if said != self._said:
             self._said = said
             self._beat()
 
     def wait_for(self, other: str, phase: str) -> dict[str, Any]:
-        """Return what `other` says once it is in this phase; the watch ends a wait in vain."""
+        """Wait until `other` is in this phase, and return its sign; a loss ends the process."""
         while True:
             said = self._signs[other]
             if other in self._fresh and said.get("phase") in (phase, DONE):
@@ -90,15 +90,15 @@ class Heartbeat:
             time.sleep(0.1)
 
     def read_phase(self, other: str) -> str | None:
-        """Return what `other` says it does; None before its first sign."""
+        """Return the phase of `other`; None before its first sign."""
         return self._signs[other].get("phase") if other in self._fresh else None
 
     def find_stopped(self) -> str | None:
-        """Return who of those watched was asked to stop; None where nobody was."""
+        """Return the first watched process that was asked to stop; None if there is none."""
         return next((other for other in self._watched if self.read_phase(other) == STOPPED), None)
 
     def end_process(self, phase: str) -> NoReturn:
-        """End this process, wherever it waits: as one that is DONE, or to be started again."""
+        """End this process, wherever it waits: as DONE, or with the code "start again"."""
         self._ended.set()
         self._thread.join()
         self.publish_phase(phase)
@@ -111,7 +111,7 @@ class Heartbeat:
         while not self._ended.wait(self._interval):
             now = time.monotonic()
             passed, looked = min(now - looked, 3 * self._interval), now
-            with contextlib.suppress(tf.errors.OpError):  # The next sign may get through.
+            with contextlib.suppress(tf.errors.OpError):  # The next sign may succeed.
                 self._beat()
             for other in self._signs:
                 self._look_at(other, passed)
@@ -127,13 +127,13 @@ class Heartbeat:
             self._tell_if_lost(other, phase, silent)
         elif phase == FAILED:
             self._give_up(f"{other} {FAILED}")
-        elif silent > self._timeout and phase == STOPPED:  # Time to save the same step, and leave.
+        elif silent > self._timeout and phase == STOPPED:  # It had time to save and leave.
             self._give_up(f"{other} {STOPPED}")
         elif silent > self._timeout and phase != DONE:
             self._give_up(f"{other} has given no sign of life for {silent:.0f} s")
 
     def _tell_if_lost(self, other: str, phase: str | None, silent: float) -> None:
-        """Say once that a process beside is gone; anew if it was there again in between."""
+        """Log once that a process in `beside` is lost; log again if it came back in between."""
         has_said = phase in (FAILED, STOPPED)
         if not has_said and (silent <= self._timeout or phase == DONE):
             self._lost.discard(other)
@@ -152,7 +152,7 @@ class Heartbeat:
         path = os.path.join(self._folder, self._name)
         with self._writing:
             self._beats += 1
-            # Not *.partial: the chief removes those when it starts, and others live already.
+            # Not *.partial: the chief removes such files when it starts, while others already run.
             with tf.io.gfile.GFile(f"{path}.next", "w") as file:
                 json.dump({**self._said, "process": os.getpid(), "beat": self._beats}, file)
             tf.io.gfile.rename(f"{path}.next", path, overwrite=True)

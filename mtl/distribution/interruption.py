@@ -1,12 +1,12 @@
-"""Stops a run between two steps when a signal asks for it, so that it can go on later.
+"""Stops a run between two steps after a signal, so that it can go on later.
 
 stop = interruption.Interruption()
 with stop.handle_signals():
     ...                      # after every step: if stop.requested: save, then stop.leave("saved")
 
-A process that a scheduler takes away gets SIGTERM, and some seconds later SIGKILL. The first
-SIGTERM or SIGINT lets the step in progress end, a second one ends the process at once. The exit
-code is 128 and the signal's number, 143 or 130: not a failure, start again to go on.
+A scheduler that ends a process sends SIGTERM, and some seconds later SIGKILL. The first SIGTERM or
+SIGINT lets the current step finish; a second one ends the process at once. The exit code is 128
+plus the signal's number, 143 or 130. It is not a failure: start again to go on.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ START_AGAIN = 128 + signal.SIGTERM
 
 
 class Interruption:
-    """Whether this process was asked to stop.
+    """Records whether this process was asked to stop.
 
     Attributes:
-      signal: the number of the signal that asked; None while none did.
+      signal: the number of the signal that asked; None if there was no such signal.
     """
 
     def __init__(self):
@@ -39,20 +39,20 @@ class Interruption:
         return self.signal is not None
 
     def request(self, number: int, frame: object = None) -> None:
-        """Ask to stop; the handler of a signal."""
+        """Ask the run to stop; this method handles signals."""
         self.signal = number
         for again in _SIGNALS:
             signal.signal(again, signal.SIG_DFL)
 
     def leave(self, what: str) -> NoReturn:
-        """End the process with the code that says "start again", once all is saved."""
-        number = self.signal or signal.SIGTERM  # Where it was another process that was asked.
+        """End the process with the exit code "start again", once everything is saved."""
+        number = self.signal or signal.SIGTERM  # Another process may have been asked to stop.
         _log.info("Stopped by %s %s. Start again to go on.", signal.Signals(number).name, what)
         raise SystemExit(128 + number)
 
     @contextlib.contextmanager
     def handle_signals(self) -> Iterator[None]:
-        """Take signals within it; outside of the main thread nobody can, and it never asks."""
+        """Handle signals inside this context; outside the main thread there are no handlers."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,10 +1,10 @@
-"""What surely does not fit into memory is refused before it is taken.
+"""Refuses settings that surely do not fit into memory, before memory is allocated.
 
 memory.require_memory("Pipeline.batch_size", 10**9, 72e9, "A batch of it takes")
 memory.require_variables(tf1.global_variables())
 
-The estimates are lower bounds, and they are held against all memory that the process may ever use,
-not what is free at the moment: what is refused could not have run.
+The estimates are lower bounds. They are compared with all memory that the process may ever use, not
+with the free memory: a refused run could never have worked.
 """
 
 import math
@@ -27,7 +27,7 @@ _GROUPS = "/sys/fs/cgroup"
 
 
 def find_limit() -> float:
-    """Return how many bytes this process may use, swap included; infinite where it is no Linux."""
+    """Return how many bytes this process may use, swap included; infinite outside Linux."""
     known = dict(line.split(":") for line in _read("/proc/meminfo").splitlines())
     if "MemTotal" not in known:
         return math.inf
@@ -36,17 +36,17 @@ def find_limit() -> float:
 
 
 def _limits_of_groups() -> Iterator[float]:
-    """Yield those of the control groups that the process is in, of version 1 and 2."""
+    """Yield the memory limits of the process's control groups, of version 1 and 2."""
     for line in _read("/proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         folder, file = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
-        # Within a container the path may be that of the host, and its root the container's own.
+        # In a container the path may come from the host, while its root is the container's group.
         names = [name for name in group.split("/") if name]
         for depth in range(len(names) + 1):
             limit = _read(os.path.join(_GROUPS, folder, *names[:depth], file)).strip()
-            if limit.isdigit():  # "max" is none.
+            if limit.isdigit():  # "max" means that there is none.
                 yield float(limit)
 
 
@@ -59,7 +59,7 @@ def _read(path: str) -> str:
 
 
 def require_memory(where: str, value: Any, size: float, what: str) -> None:
-    """Fail if `size` bytes, the least that a setting takes, are more than there is memory."""
+    """Fail if `size` bytes, the minimum for a setting, are more than the memory."""
     most = find_limit()
     fix = f"{what} at least {_gigabytes(size)}, and this process may use {_gigabytes(most)}."
     checks.require(size <= most, where, "fit into memory", value, fix)
@@ -68,7 +68,7 @@ def require_memory(where: str, value: Any, size: float, what: str) -> None:
 def require_variables(variables: Sequence[tf.Variable]) -> None:
     """Fail if the variables of a graph, with the state of optimizers, surely do not fit.
 
-    It says which of them is the largest. Where there is a GPU, they lie in its memory.
+    The error names the largest variable. With a GPU, the variables lie in its memory.
     """
     if not variables or tf.config.list_physical_devices("GPU"):
         return
@@ -81,7 +81,7 @@ def require_variables(variables: Sequence[tf.Variable]) -> None:
 
 
 def measure_variable(variable: tf.Variable) -> int:
-    """Return how many bytes the values of a variable take."""
+    """Return the bytes of a variable's values."""
     return (variable.shape.num_elements() or 0) * variable.dtype.size
 
 

@@ -1,4 +1,4 @@
-"""Threads, memory and devices that a process takes of its machine.
+"""Threads, memory and devices of its machine that a process uses.
 
 from mtl.distribution import resources
 distribution.Distribution.resources = @resources.Resources()
@@ -18,13 +18,13 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a process takes of its machine.
+    """Limits what a process uses of its machine.
 
     Attributes:
-      intra_op_threads: that one op may use; 0 takes all cores.
-      inter_op_threads: in which ops run beside each other; 0 takes as many as there are cores.
-      memory_growth: whether the memory of GPUs is taken as it is needed, so that other processes
-        may use them; else all of it is taken at the start.
+      intra_op_threads: how many threads a single op may use; 0 uses all cores.
+      inter_op_threads: how many ops may run at the same time; 0 allows as many as there are cores.
+      memory_growth: True takes memory of GPUs when it is needed, which leaves memory to other
+        processes; False takes all of it at the start.
     """
 
     intra_op_threads: int = 0
@@ -37,7 +37,7 @@ class Resources:
         checks.is_a("Resources.memory_growth", self.memory_growth, bool, "be True or False")
 
     def session_config(self) -> tf.compat.v1.ConfigProto:
-        """Return what a session is told."""
+        """Return the settings of a session."""
         config = tf1.ConfigProto(
             intra_op_parallelism_threads=self.intra_op_threads,
             inter_op_parallelism_threads=self.inter_op_threads,
@@ -46,7 +46,7 @@ class Resources:
         return config
 
     def take(self) -> None:
-        """Tell TensorFlow, before a strategy or an op outside of a session uses the GPUs."""
+        """Apply the settings before a strategy, or an op outside a session, uses the GPUs."""
         if not self.memory_growth:
             return
         with _before_first_use("Resources.memory_growth"):
@@ -58,9 +58,9 @@ class Resources:
 def configure_session(
     config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
-    """Return `config`, whose session is told this beside what Estimator tells it by itself."""
+    """Return `config` with these settings added to the session settings of Estimator."""
     merged = tf1.ConfigProto(allow_soft_placement=True)
-    # One pass of the graph optimizer, which is Estimator's default too.
+    # One pass of the graph optimizer, the default of Estimator as well.
     merged.graph_options.rewrite_options.meta_optimizer_iterations = 1
     if config.session_config is not None:
         merged = config.session_config
@@ -69,10 +69,10 @@ def configure_session(
 
 
 def split_cpu(count: int) -> None:
-    """Make so many devices of the processor.
+    """Split the processor into `count` devices.
 
     Raises:
-      UserError: TensorFlow uses it already, as one.
+      UserError: TensorFlow already uses it as a single device.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or ()) >= count:
@@ -84,7 +84,7 @@ def split_cpu(count: int) -> None:
 
 @contextlib.contextmanager
 def _before_first_use(where: str) -> Iterator[None]:
-    """Explain what TensorFlow refuses once it has taken the devices."""
+    """Explain errors of settings that come after TensorFlow has taken the devices."""
     try:
         yield
     except RuntimeError as error:

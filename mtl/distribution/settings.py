@@ -1,4 +1,4 @@
-"""Where training runs: on one device, all GPUs of a machine, several machines, parameter servers.
+"""Chooses the devices of a training: one device, all GPUs, several machines, parameter servers.
 
 from mtl import distribution
 experiment.Experiment.distribution = @distribution.Distribution()
@@ -28,12 +28,12 @@ _IMPLEMENTATIONS = ("auto", "ring", "nccl")
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What this process does in a run.
+    """The role of this process in a run.
 
     Attributes:
-      strategy: one of `STRATEGIES`, "auto" decided.
-      devices: on which devices of this process a step runs, one replica each.
-      cluster: the processes beside it; None for one alone.
+      strategy: one of `STRATEGIES`, with "auto" replaced.
+      devices: the devices of this process on which a step runs, one replica each.
+      cluster: the processes of the run; None for a single process.
     """
 
     strategy: str
@@ -42,32 +42,32 @@ class Place:
 
     @property
     def known_cluster(self) -> tf_config.Cluster:
-        """The cluster, where the process is not alone."""
+        """The cluster of a process that has one."""
         return cast(tf_config.Cluster, self.cluster)
 
     @property
     def workers(self) -> int:
-        """How many processes read a part of the data each."""
+        """The number of processes that each read a part of the data."""
         return self.cluster.num_workers if self.cluster else 1
 
     @property
     def replicas(self) -> int:
-        """Into how many parts a batch is divided."""
+        """The number of parts of a batch."""
         return self.workers * len(self.devices)
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether replicas meet in every step."""
+        """True if replicas wait for each other in every step."""
         return self.strategy in (MIRRORED, WORKERS)
 
     @property
     def has_servers(self) -> bool:
-        """Whether workers move weights that servers hold, each by itself."""
+        """True if servers hold the weights, and each worker updates them independently."""
         return self.strategy == SERVERS
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process prepares the run, writes summaries and checkpoints."""
+        """True if this process prepares the run, and writes summaries and checkpoints."""
         return self.cluster is None or self.cluster.is_chief
 
     @property
@@ -77,14 +77,14 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Communication:
-    """How replicas send each other what they add up.
+    """Sets how replicas exchange the tensors that they sum.
 
     Attributes:
-      implementation: between machines: "ring" (gRPC), "nccl", or "auto", as TensorFlow chooses.
-      bytes_per_pack: between machines: gradients are sent in packs of about so many bytes; 0 leaves
-        it to TensorFlow.
-      num_packs: between the GPUs of one machine: into how many packs NCCL gathers all gradients;
-        None leaves it to TensorFlow, 0 sends each by itself.
+      implementation: between machines: "ring" (gRPC), "nccl", or "auto", TensorFlow's choice.
+      bytes_per_pack: between machines: about how many bytes of gradients are sent together; 0
+        leaves it to TensorFlow.
+      num_packs: between the GPUs of a machine: the number of packs in which NCCL sends all
+        gradients; None leaves it to TensorFlow, 0 sends each gradient separately.
     """
 
     implementation: str = "auto"
@@ -98,7 +98,7 @@ class Communication:
             checks.whole("Communication.num_packs", self.num_packs, 0)
 
     def options(self) -> tf.distribute.experimental.CommunicationOptions:
-        """Between machines."""
+        """The options for communication between machines."""
         kind = tf.distribute.experimental.CommunicationImplementation[self.implementation.upper()]
         return tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=self.bytes_per_pack, implementation=kind
@@ -107,41 +107,40 @@ class Communication:
     def reduction(self, on_cpu: bool) -> tf.distribute.CrossDeviceOps | None:
         """Return how to reduce within a machine; None for TensorFlow's choice."""
         if on_cpu:
-            # What TensorFlow chooses by default waits forever for itself on two CPU cores.
+            # TensorFlow's default waits for itself for ever on two CPU devices.
             return tf.distribute.ReductionToOneDevice()
         return None if self.num_packs is None else tf.distribute.NcclAllReduce(self.num_packs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Distribution:
-    """How a step is divided over devices; the batch size in the data settings is that of all.
+    """Divides each step over devices; `Pipeline.batch_size` is the total over all of them.
 
-    Each replica takes an equal part of the batch; what clipping and balancing see, and what moves
-    the weights, is the sum over all of them, and batch norm sees the rows of all: updates are those
-    of one device up to rounding. Replicas meet in every step, so a session call runs one step. With
-    parameter servers they do not meet: every worker moves the weights by its part of the batch
-    alone, and a step is that of one worker.
+    Each replica takes an equal part of the batch. Gradients are summed over replicas before
+    clipping, balancing and the update, and batch norm sees the rows of all replicas: up to
+    rounding, updates equal those on a single device. Replicas wait for each other in every step, so
+    a session call runs a single step. With parameter servers they do not wait: each worker updates
+    the weights with its part of the batch, and each such update counts as a step.
 
     Attributes:
-      strategy: "none" is one device; "mirrored" copies the model to several devices of a machine;
-        "multi_worker_mirrored" to those of several machines; "parameter_server" keeps it apart from
-        the workers. "auto" follows TF_CONFIG (servers where it has a "ps"), and without one is
-        "mirrored" where several GPUs are visible, else "none".
-      devices: names such as "/gpu:0", for the mirrored ones; empty takes every visible GPU.
-        "/cpu:0", "/cpu:1" split the processor, to try things out.
-      communication: how replicas send each other what they add up.
-      resources: threads and memory that a process takes.
-      evaluator: whether a process of its own evaluates (task type "evaluator"); else the chief
-        does, while the others wait.
-      timeout_secs: after how long without a sign of life a process of the cluster is given up, and
-        the others end, to be started again.
+      strategy: "none" is a single device; "mirrored" copies the model to several devices of a
+        machine; "multi_worker_mirrored" to devices of several machines; "parameter_server" keeps
+        it on servers. "auto" follows TF_CONFIG (servers if it has a "ps"); without TF_CONFIG it is
+        "mirrored" if several GPUs are visible, else "none".
+      devices: names such as "/gpu:0", for mirrored strategies; empty takes every visible GPU.
+        "/cpu:0", "/cpu:1" split the processor, for trials.
+      communication: how replicas exchange tensors.
+      resources: threads and memory that a process uses.
+      evaluator: True if a separate process evaluates (task type "evaluator"); otherwise the chief
+        evaluates, while the others wait.
+      timeout_secs: after this many seconds without a sign of life, a process of the cluster counts
+        as lost, and the others end, to be started again.
       batch_norm: which rows normalise a batch in training: "global" takes those of all replicas,
-        which then meet twice in each such layer and twice on the way back; "replica" its own, as
-        slices do (`Run.micro_batches`). Those of a KerasModel take their own.
-      uneven: what is done with a batch size that the replicas do not divide: "refuse", or "round"
-        it down.
-      min_shard_bytes: parameter servers share an embedding table that has several times so many
-        bytes, in shards of rows, each at least so large; None keeps tables whole.
+        which then communicate twice in each such layer, forwards and backwards; "replica" takes
+        each replica's rows, as slices do (`Run.micro_batches`). A KerasModel always does that.
+      uneven: for a batch size that the replicas do not divide: "refuse", or "round" it down.
+      min_shard_bytes: parameter servers share an embedding table that is several times as large,
+        in shards of rows of at least this many bytes; None keeps tables whole.
     """
 
     strategy: str = "auto"
@@ -175,10 +174,10 @@ class Distribution:
             checks.positive("Distribution.min_shard_bytes", self.min_shard_bytes)
 
     def find_place(self) -> Place:
-        """Return what this process does, by the settings, TF_CONFIG and the visible devices.
+        """Return the role of this process, from the settings, TF_CONFIG and visible devices.
 
         Raises:
-          UserError: TF_CONFIG does not fit the strategy, or a device is not there.
+          UserError: TF_CONFIG does not fit the strategy, or a device does not exist.
         """
         cluster = tf_config.read_cluster()
         if cluster and cluster.job == tf_config.EVALUATOR:
@@ -215,12 +214,12 @@ class Distribution:
         return tf.distribute.MirroredStrategy(list(place.devices), reduction), config
 
     def _sharding(self, place: Place) -> sharding_lib.Sharding:
-        """Return how tables are cut over the parameter servers of this place."""
+        """Return how tables are split over the parameter servers of this place."""
         servers = place.cluster.num_servers if place.cluster and self.min_shard_bytes else 0
         return sharding_lib.Sharding(servers=servers, min_bytes=self.min_shard_bytes or 1)
 
     def distribute_model_fn(self, model_fn: Callable[..., Any], place: Place) -> Callable[..., Any]:
-        """Return `model_fn`, with tables cut and batches normalised as set."""
+        """Return `model_fn` with split tables and the chosen batch norm."""
 
         def distributed(features: Any, labels: Any, mode: str) -> Any:
             apart = replicas.separate_replicas(when=self.batch_norm == "replica")
@@ -230,7 +229,7 @@ class Distribution:
         return distributed
 
     def _strategy(self, cluster: tf_config.Cluster | None) -> str:
-        """Return the strategy, "auto" decided; fail where TF_CONFIG does not fit it."""
+        """Return the strategy, with "auto" replaced; fail if TF_CONFIG does not fit it."""
         chosen = self.strategy
         if cluster is None:
             rule, fix = "have a TF_CONFIG", "Start every process with one, as launch.cluster does."
@@ -255,7 +254,7 @@ class Distribution:
 
 
 def _tell(place: Place) -> None:
-    """Log which devices are used, and how many GPUs were found."""
+    """Log the devices in use, and how many GPUs were found."""
     gpus = tf.config.list_physical_devices("GPU")
     if place.replicas > 1 or gpus:
         name = place.cluster.name if place.cluster else "this process"

@@ -1,10 +1,10 @@
-"""The processes that train one run together, and which of them this is, as TF_CONFIG tells.
+"""Reads from TF_CONFIG the processes that train a run together, and the role of this process.
 
 TF_CONFIG = {"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["c:1"]},
              "task": {"type": "worker", "index": 0}}
 
-place = cluster.read()        # None where the process trains alone
-with cluster.confined(place): # Processes of one machine hear that machine only.
+cluster = tf_config.read_cluster()           # None if the process trains alone
+with tf_config.confine_server(cluster): ...  # on one machine, keeps other machines out
 """
 
 import contextlib
@@ -31,12 +31,12 @@ CHIEF, WORKER, SERVER, EVALUATOR = JOBS = ("chief", "worker", "ps", "evaluator")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """One process and those beside it.
+    """A process, and all processes that train with it.
 
     Attributes:
       jobs: {job: the addresses of its processes}.
-      job: what this process does, one of `JOBS`.
-      index: which process of its job it is.
+      job: the job of this process, one of `JOBS`.
+      index: the number of this process in its job.
     """
 
     jobs: Mapping[str, Sequence[str]]
@@ -45,17 +45,17 @@ class Cluster:
 
     @property
     def num_workers(self) -> int:
-        """How many processes train, the chief included."""
+        """The number of processes that train, the chief included."""
         return len(self.jobs.get(CHIEF, ())) + len(self.jobs.get(WORKER, ()))
 
     @property
     def num_servers(self) -> int:
-        """How many processes hold parameters."""
+        """The number of processes that hold parameters."""
         return len(self.jobs.get(SERVER, ()))
 
     @property
     def rank(self) -> int:
-        """Which of those that train this is: 0 is the chief."""
+        """The number of this process among those that train; 0 is the chief."""
         return self.index + (self.job == WORKER)
 
     @property
@@ -64,25 +64,25 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """Of this process, such as "worker-0"."""
+        """The name of this process, such as "worker-0"."""
         return f"{self.job}-{self.index}"
 
     @property
     def port(self) -> int | None:
-        """The port on which others reach this process; None for an evaluator, which has none."""
+        """The port on which others reach this process; None for an evaluator, which needs none."""
         if self.job == EVALUATOR:
             return None
         return int(self.jobs[self.job][self.index].rpartition(":")[2])
 
     @property
     def is_on_one_machine(self) -> bool:
-        """Whether every process is reached by the loopback interface."""
+        """True if every process has an address on the loopback interface."""
         addresses = [address for job in self.jobs.values() for address in job]
         return all(address.rpartition(":")[0] in _LOOPBACK_HOSTS for address in addresses)
 
     @property
     def watched_processes(self) -> list[str]:
-        """Whose loss ends this process: the chief watches all that train, the others the chief."""
+        """The watched processes: for the chief all workers and servers, for others the chief."""
         if not self.is_chief:
             return [f"{CHIEF}-0"]
         trains = [job for job in self.jobs if job in (WORKER, SERVER)]
@@ -90,10 +90,12 @@ class Cluster:
 
 
 def read_cluster() -> Cluster | None:
-    """Return where this process stands; None if alone. The first worker may be the chief.
+    """Return the cluster with the role of this process; None if alone.
+
+    The first worker may be the chief.
 
     Raises:
-      UserError: TF_CONFIG is no place in a cluster.
+      UserError: TF_CONFIG does not describe a place in a cluster.
     """
     text = os.environ.get(_VARIABLE, "")
     try:
@@ -111,7 +113,7 @@ def read_cluster() -> Cluster | None:
     if job == EVALUATOR:
         return Cluster(jobs=jobs, job=job, index=index)
     made = _with_chief(jobs, job, index)
-    # What Estimator and TensorFlow read of it.
+    # Estimator and TensorFlow read the role from this variable.
     place = {"cluster": made.jobs, "task": {"type": made.job, "index": made.index}}
     os.environ[_VARIABLE] = json.dumps(place)
     return made if sum(map(len, made.jobs.values())) > 1 else None
@@ -119,7 +121,7 @@ def read_cluster() -> Cluster | None:
 
 @contextlib.contextmanager
 def hide_cluster() -> Iterator[None]:
-    """Have an Estimator see no cluster within it: for what one process does by itself."""
+    """Hide the cluster from Estimator inside this context, for work that a single process does."""
     given = os.environ.pop(_VARIABLE, None)
     try:
         yield
@@ -130,11 +132,11 @@ def hide_cluster() -> Iterator[None]:
 
 @contextlib.contextmanager
 def confine_server(cluster: Cluster | None) -> Iterator[None]:
-    """Let nobody outside this machine reach the server of a cluster that lies within it.
+    """Keep other machines from the server of a cluster that lies on a single machine.
 
-    TensorFlow's servers listen on every interface, whatever their address says, and let whoever
-    reaches them read and write files. So the socket is bound to the loopback interface as soon as
-    it listens, milliseconds later, and connections of others are closed until the end.
+    TensorFlow's servers listen on every interface, whatever their address says, and let every
+    client read and write files. This function binds the socket to the loopback interface
+    milliseconds after it listens, and closes connections from other machines until the end.
     """
     if cluster is None or cluster.port is None or not cluster.is_on_one_machine:
         yield
@@ -164,7 +166,7 @@ def _guard(port: int, ended: threading.Event) -> None:
 
 
 def _sockets(port: int) -> Iterator[socket.socket]:
-    """Yield copies of this process's sockets on one of its ports."""
+    """Yield copies of this process's sockets on this port."""
     for name in os.listdir(_DESCRIPTORS) if os.path.isdir(_DESCRIPTORS) else ():
         with contextlib.suppress(OSError):
             if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):

@@ -1,4 +1,4 @@
-"""Files that take their place when they are complete, and what is no place for one.
+"""Writes files that appear under their name only when they are complete.
 
 All files of a run or a user are written here.
 
@@ -26,7 +26,7 @@ _swept = set[str]()
 
 
 def write(path: str, content: str | bytes) -> None:
-    """Write a file that appears under its name when it is complete, and on its disk."""
+    """Write a file that appears under its name once it is complete and on its disk."""
     data = content.encode() if isinstance(content, str) else content
     opened = open if storage.is_local(path) else tf.io.gfile.GFile
     with replacing(path) as partial, opened(partial, "wb") as file:
@@ -35,12 +35,11 @@ def write(path: str, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Hold a path to write to; it takes the place of `path` at the end, and is gone after an error.
+    """Yield a path to write to; the file replaces `path` at the end, or is removed after an error.
 
-    The file is there and empty: write into it, and put no other file in its place. Nobody can
-    foresee its name. A folder that is not there is made, and stays only with what is written.
-    Anything but a regular file, such as a pipe or a device, keeps its place and is written through;
-    so does a link, whose target is replaced.
+    The yielded file exists and is empty: write into it, and do not replace it. Its name is random.
+    Missing folders are made, and removed again if the file is not written. A pipe or a device,
+    which is not a regular file, is written directly. A link stays, and its target is replaced.
     """
     if is_special(path):
         yield path
@@ -73,7 +72,7 @@ def _replace_local(path: str) -> Iterator[str]:
         raise OSError(error.errno, error.strerror, path) from error
     finally:
         for above in reversed(made):
-            with contextlib.suppress(OSError):  # It is not empty.
+            with contextlib.suppress(OSError):  # The folder is not empty.
                 os.rmdir(above)
 
 
@@ -89,7 +88,7 @@ def _replace_remote(path: str) -> Iterator[str]:
 
 
 def _is_partial(name: object) -> bool:
-    """Return whether an error names such a file, or none, as where a write fails."""
+    """Return whether an error names a partial file, or, as failing writes, names none."""
     return name is None or _PARTIAL.fullmatch(str(name)) is not None
 
 
@@ -98,9 +97,9 @@ def _make_name(target: str) -> str:
 
 
 def _check_links(path: str) -> None:
-    """Fail for a link of somebody else's in a folder of everybody's, such as /tmp.
+    """Fail for another user's link in a folder that everybody may write to, such as /tmp.
 
-    The rule is Linux's own for whoever opens a file there (`fs.protected_symlinks`).
+    Linux has the same rule for opening a file there (`fs.protected_symlinks`).
     """
     path = os.path.abspath(path)
     while path != (above := os.path.dirname(path)):
@@ -113,7 +112,7 @@ def _check_links(path: str) -> None:
 
 
 def _sweep(folder: str) -> None:
-    """Remove what killed processes left in a folder, before the first file is written there."""
+    """Remove files that killed processes left in a folder, before the first write there."""
     if folder not in _swept:
         _swept.add(folder)
         for path in storage.listed(folder):
@@ -122,7 +121,7 @@ def _sweep(folder: str) -> None:
 
 
 def _make_folders(folder: str) -> list[str]:
-    """Make a folder, and return which were made for it, the outermost first."""
+    """Make a folder, and return the folders that were made, the outermost first."""
     absent, above = list[str](), folder
     while storage.is_local(above) and above and not os.path.isdir(above):
         absent.insert(0, above)
@@ -133,7 +132,7 @@ def _make_folders(folder: str) -> list[str]:
 
 
 def is_special(path: str) -> bool:
-    """Return whether a path is there, and is a pipe, a device or a socket."""
+    """Return whether a path exists and is a pipe, a device or a socket."""
     if not storage.is_local(path) or not os.path.exists(path):
         return False
     mode = os.stat(path).st_mode
@@ -141,12 +140,12 @@ def is_special(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Return one name for a file, however its folders are reached."""
+    """Return the same name for a file whichever way its folders are reached."""
     return os.path.realpath(path) if storage.is_local(path) else path
 
 
 def identity(path: str) -> Hashable:
-    """Return what two paths of the same file have in common, also by links of either kind."""
+    """Return a value that is equal for two paths of the same file, also through links."""
     path = absolute(path)
     if not storage.is_local(path) or not os.path.exists(path):
         return path

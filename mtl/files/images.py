@@ -1,10 +1,10 @@
-"""Encoded images: their pixels, whether TensorFlow can decode one, and why not.
+"""Encoded images: decodes their pixels, or says why TensorFlow cannot decode them.
 
 pixels = images.decode(encoded, channels=3)             # [H, W, 3], of a text in the graph
 images.explain(b"...")                                  # "" or "Unknown image file format. ..."
 
-A file of some kilobytes may hold pixels of many gigabytes. So many are refused before they are
-decoded, by the sizes that the file tells.
+A file of some kilobytes may hold pixels of many gigabytes. The size that the file states is checked
+before decoding, and too many pixels are refused.
 """
 
 import functools
@@ -19,10 +19,10 @@ MOST_PIXELS = 178_956_970
 """Of one image, all frames of a GIF together: what Pillow opens, and 0.5 GB of colours."""
 
 _TOO_MANY = f"The image has more than {MOST_PIXELS:,} pixels"
-# How files begin; all sizes stand in as many bytes as this, or are looked for by TensorFlow.
+# The first bytes of a file hold its format and its size, except where TensorFlow finds the size.
 _HEADER = 24
 _PNG, _GIF, _JPEG = b"\x89PNG", b"GIF8", b"\xff\xd8\xff"
-# So begins each frame of a GIF, behind the end of what comes before; other bytes may be equal.
+# Each frame of a GIF begins with these bytes; other places may hold the same bytes.
 _FRAME = "\\x00,"
 
 
@@ -30,7 +30,7 @@ def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
     """Decode the text of one image, or the first frame of a GIF, to [H, W, channels].
 
     Raises:
-      InvalidArgumentError: when run, if it is no image, or has more than `MOST_PIXELS`.
+      InvalidArgumentError: when run, if it is not an image, or has more than `MOST_PIXELS`.
     """
     most = tf.constant(MOST_PIXELS, tf.int64)
     check = tf1.assert_less_equal(_count_pixels(encoded), most, message=_TOO_MANY)
@@ -39,9 +39,9 @@ def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def _count_pixels(encoded: tf.Tensor) -> tf.Tensor:
-    """Return how many pixels a file says that it has, int64; 0 for what is bounded anyway.
+    """Return the number of pixels that a file states, int64; 0 for formats with a natural limit.
 
-    A BMP has as many as its bytes, and a WebP at most 16,383 a side.
+    A BMP has at most as many pixels as bytes, and a WebP at most 16,383 a side.
     """
     start = tf.strings.join([tf.strings.substr(encoded, 0, _HEADER), "\0" * _HEADER])
     sizes = [
@@ -56,20 +56,20 @@ def _count_pixels(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def _read(start: tf.Tensor, place: int, size: int, is_big_endian: bool = False) -> tf.Tensor:
-    """Return the whole number in so many bytes of a text."""
+    """Return the whole number in `size` bytes of a text."""
     order = range(size)[:: -1 if is_big_endian else 1]
     found = tf.io.decode_raw(tf.strings.substr(start, place, size), tf.uint8)
     return tf.reduce_sum(tf.cast(found, tf.int64) * [256**power for power in order])
 
 
 def _count_frames(gif: tf.Tensor) -> tf.Tensor:
-    """Return how many frames a GIF has at most."""
+    """Return an upper bound of the number of frames in a GIF."""
     rest = tf.strings.regex_replace(gif, _FRAME, "")
     return tf.cast((tf.strings.length(gif) - tf.strings.length(rest)) // 2 + 1, tf.int64)
 
 
 def explain(encoded: bytes, channels: int = 0) -> str:
-    """Return why an image cannot be decoded to so many channels, or 0 for its own; "" if it can."""
+    """Return why an image cannot be decoded to `channels` (0: as stored); "" if it can."""
     if not encoded:
         return "It is empty."
     session, given, shape = _decoder(channels)
@@ -79,7 +79,7 @@ def explain(encoded: bytes, channels: int = 0) -> str:
         if _TOO_MANY in error.message:
             return f"{_TOO_MANY}."
         lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-        # The name of the op stands before the reason, and what one can do behind it.
+        # The message has the name of the op before the reason, and advice after it.
         found = [line for line in lines if "{{node" not in line and "[[" not in line]
         return (found or lines)[-1].partition(". Got ")[0].rstrip(".") + "."
     return ""
@@ -87,8 +87,8 @@ def explain(encoded: bytes, channels: int = 0) -> str:
 
 @functools.cache
 def _decoder(channels: int) -> tuple[Any, tf.Tensor, tf.Tensor]:
-    """Return a session, an input and an output that needs the input decoded."""
-    # A graph of its own: callers are within another one, or in none.
+    """Return a session, an input and an output that decodes the input."""
+    # A separate graph: callers may be inside another graph.
     graph = tf.Graph()
     with graph.as_default():
         given = tf1.placeholder(tf.string, [])

@@ -1,13 +1,13 @@
-"""Files that are being written: names that nobody can foresee, and locks that end with a process.
+"""Files in progress: random names, and locks that end together with their process.
 
 path, descriptor = in_work.create(lambda: f"out.csv.{in_work.make_token()}.partial")
-in_work.is_abandoned(path)               # whether the process that wrote it is gone
+in_work.is_abandoned(path)               # True if the process that wrote it is gone
 in_work.remove_abandoned(path)
-with in_work.take_turns("runs/digits"):  # where several processes read a file and write it anew
+with in_work.take_turns("runs/digits"):  # while several processes read and rewrite a file
     ...
 
 The operating system's lock on a file tells whether its writer is alive, whatever the clock says.
-Some file systems have no locks: there nobody knows.
+Some file systems lack locks; then it is unknown.
 """
 
 import contextlib
@@ -23,21 +23,21 @@ _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 def make_token() -> str:
-    """Return a part of a name, 16 digits, that nobody can foresee."""
+    """Return 16 random digits, a part of a name that others cannot guess."""
     return secrets.token_hex(8)
 
 
 def create(make_path: Callable[[], str]) -> tuple[str, int]:
-    """Create a file that is not there yet, and lock it; return its path and its descriptor.
+    """Create and lock a new file; return its path and its descriptor.
 
-    The lock ends when the descriptor is closed. A link of this name is not followed.
+    The lock ends when the descriptor is closed. An existing link of this name is not followed.
     """
     while True:
         path = make_path()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-        with contextlib.suppress(OSError):  # The file system knows no locks.
+        with contextlib.suppress(OSError):  # The file system lacks locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if is_at(descriptor, path):  # Else another process took it for abandoned before the lock.
+        if is_at(descriptor, path):  # Otherwise another process removed it before the lock.
             return path, descriptor
         os.close(descriptor)
 
@@ -56,14 +56,14 @@ def hold(path: str) -> int | None:
     `remove_abandoned` leaves the file until the descriptor is closed.
 
     Raises:
-      FileNotFoundError: it is gone.
+      FileNotFoundError: the file is gone.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if is_at(descriptor, path):
             return descriptor
-    except OSError:  # The file system knows no locks.
+    except OSError:  # The file system lacks locks.
         pass
     os.close(descriptor)
     if not os.path.exists(path):
@@ -72,24 +72,24 @@ def hold(path: str) -> int | None:
 
 
 def is_abandoned(path: str) -> bool | None:
-    """Return whether no process holds a file; None where the file or the system does not tell."""
+    """Return True if the file is not held by a process; None if that is unknown."""
     return _look(path, lambda: None)
 
 
 def remove_abandoned(path: str) -> bool | None:
-    """Remove a file that no process holds, and return `is_abandoned`; any other stays."""
+    """Remove a file that is not held by a process, and return `is_abandoned`; others stay."""
     return _look(path, lambda: os.remove(path))
 
 
 @contextlib.contextmanager
 def take_turns(folder: str) -> Iterator[None]:
-    """Wait until no other process or thread is within this for a folder, and keep the next out.
+    """Wait until other processes and threads leave this context for a folder, and lock them out.
 
-    The lock is on the folder itself, whose files may be replaced. Without locks nobody waits.
+    The lock is on the folder itself, whose files may be replaced. Without locks there is no wait.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with contextlib.suppress(OSError):  # The file system knows no locks.
+        with contextlib.suppress(OSError):  # The file system lacks locks.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -97,17 +97,17 @@ def take_turns(folder: str) -> Iterator[None]:
 
 
 def lock_folder(folder: str) -> int:
-    """Lock a folder that is being written, by a file in it; return the descriptor."""
+    """Lock a folder in progress by a file in it; return the descriptor."""
     return create(lambda: os.path.join(folder, _IN_FOLDER))[1]
 
 
 def is_folder_abandoned(folder: str) -> bool | None:
-    """Return whether no process holds a folder; None where there is no lock, or no telling."""
+    """Return True if the folder is not held by a process; None without a lock or if unknown."""
     return is_abandoned(os.path.join(folder, _IN_FOLDER))
 
 
 def _look(path: str, act: Callable[[], object]) -> bool | None:
-    """Return `is_abandoned`, and act before anybody else can lock the file."""
+    """Return `is_abandoned`; if True, call `act` before another process can lock the file."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,8 +1,8 @@
-"""Files of a run: on file systems that are there, found by name, and synced to their disk.
+"""Accesses files of a run: checks their file system, lists them by name, syncs them to disk.
 
 storage.listed("runs/digits", "model.ckpt-")             # ["runs/digits/model.ckpt-20.index", ...]
-storage.require_plain("--model_dir", "runs/digits")      # no name that TensorFlow cannot read
-storage.require_path("--output", "gs://bucket/out")      # nor one of another file system
+storage.require_plain("--model_dir", "runs/digits")      # refuses names that TensorFlow misreads
+storage.require_path("--output", "gs://bucket/out")      # refuses file systems that are missing
 """
 
 import contextlib
@@ -24,16 +24,16 @@ from mtl.files import in_work
 with deferred.imports():
     import tensorflow as tf
 
-# A class of characters, or a backslash: as a pattern such a path does not match itself. A path that
-# holds * or ? does, so that only our own files must not be looked for by one.
+# A class of characters, or a backslash: as a pattern such a path does not match itself. A path with
+# * or ? does match itself; only our code must not look for such files by pattern.
 _PATTERN = re.compile(r"\\|\[[^/]*\]")
 
-# TensorFlow tells it in these words, and under an error of its own for each.
+# TensorFlow uses these words in messages, with various classes of errors.
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _NO_SPACE = re.compile("|".join(re.escape(os.strerror(number)) for number in _ERRNOS))
 
 
-# Of TensorFlow itself: one lies in memory, the other is the local one under another name.
+# TensorFlow's names for files in memory, and for the local file system.
 _UNUSED = ("ram", "file")
 _HOSTS = {"gs": "https://www.googleapis.com"}
 _NOT_THERE = re.compile(r"File system scheme '.*' not implemented \(file: '([^']*)")
@@ -41,14 +41,14 @@ _NOT_REACHED = re.compile(r"Error executing an HTTP request: (.*)")
 
 
 def make_absolute(path: str) -> str:
-    """Return a path that means the same in every folder; one with a scheme does already."""
+    """Return an absolute path; a path with a scheme is absolute already."""
     return path if "://" in path else os.path.abspath(path)
 
 
 def require_path(where: str, path: str) -> None:
-    """Fail for a path on a file system that is not there, or through a folder that is not.
+    """Fail for a path on a missing file system, or through a missing folder.
 
-    TensorFlow would make `no/../run` as `run`, and not find it as `no/../run`.
+    TensorFlow would create `no/../run` as `run`, and then not find it as `no/../run`.
     """
     scheme, separator, _ = path.partition("://")
     if separator:
@@ -72,7 +72,7 @@ def _answers(host: str) -> bool:
 
 
 def require_plain(where: str, path: str) -> None:
-    """Fail for a path under which TensorFlow finds no checkpoint, as it takes it for a pattern."""
+    """Fail for a path that TensorFlow takes for a pattern, under which it finds no checkpoint."""
     require_path(where, path)
     rule = r"have no backslash and no [...] in its path, which TensorFlow takes for a pattern"
     fix = "Rename it, or go there with cd and name it from there."
@@ -80,17 +80,17 @@ def require_plain(where: str, path: str) -> None:
 
 
 def is_local(path: str) -> bool:
-    """Return whether the file lies where the operating system finds it."""
+    """Return whether the path is on the local file system."""
     return "://" not in path
 
 
 def exists(path: str) -> bool:
-    """Return whether a file or a folder is there; a local one is looked up without TensorFlow."""
+    """Return whether a file or a folder exists; a local one is looked up without TensorFlow."""
     return os.path.exists(path) if is_local(path) else tf.io.gfile.exists(path)
 
 
 def require_regular(path: str) -> None:
-    """Fail for a pipe, a socket or a device, which would be waited for."""
+    """Fail for a pipe, a socket or a device, because reading one may wait for ever."""
     if is_local(path) and os.path.exists(path):
         mode = os.stat(path).st_mode
         is_regular = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
@@ -99,21 +99,21 @@ def require_regular(path: str) -> None:
 
 
 def may_exist(path: str) -> bool:
-    """Return whether a local file is there; one elsewhere may be, and nothing connects to look."""
+    """Return whether a local file exists; True for others, without a connection."""
     return not is_local(path) or os.path.exists(path)
 
 
 def read(path: str) -> bytes:
-    """Return what a file holds; a local one is read without TensorFlow."""
+    """Return the bytes of a file; a local one is read without TensorFlow."""
     require_regular(path)
     with open(path, "rb") if is_local(path) else tf.io.gfile.GFile(path, "rb") as file:
         return file.read()
 
 
 def listed(directory: str, beginning: str = "") -> list[str]:
-    """Return the paths in `directory` whose names begin so, in order; none without the folder.
+    """Return the sorted paths in `directory` whose names start with `beginning`; [] if missing.
 
-    It is no glob: the path of a run may hold characters that mean something in a pattern.
+    This function avoids glob, because the path of a run may hold characters of patterns.
     """
     is_here = is_local(directory)
     if not (os.path.isdir(directory) if is_here else tf.io.gfile.isdir(directory)):
@@ -124,7 +124,7 @@ def listed(directory: str, beginning: str = "") -> list[str]:
 
 
 def sync(paths: Iterable[str]) -> None:
-    """Wait until files and folders are on their disk; other file systems see to it themselves."""
+    """Wait until files and folders are on the local disk; other file systems sync by themselves."""
     for path in filter(is_local, paths):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -134,10 +134,10 @@ def sync(paths: Iterable[str]) -> None:
 
 
 def require_possible(where: str, folder: str, what: str, path: str) -> None:
-    """Fail where `folder` is none that can be written or made; nothing is written.
+    """Fail if `folder` cannot be written or made; nothing is written.
 
-    Of other file systems than the local one only a try would tell. `what` the `path` has to be is
-    a part of the message.
+    Checks local file systems only: others would need a trial write. `what` is a part of the
+    message: what `path` has to be.
     """
     if not is_local(folder):
         return
@@ -151,29 +151,29 @@ def require_possible(where: str, folder: str, what: str, path: str) -> None:
 
 @contextlib.contextmanager
 def writing(where: str, what: str, path: str) -> Iterator[None]:
-    """Turn a failing operation on files within it into a UserError: `what` cannot be written."""
+    """Turn a failing file operation in this context into a UserError: `what` cannot be written."""
     try:
         yield
     except OSError as error:
         checks.fail(where, f"be {what} that can be written", path, f"{error.strerror or error}.")
     except tf.errors.OpError as error:
-        # TensorFlow writes "path; reason".
+        # TensorFlow's message is "path; reason".
         reason = error.message.rpartition("; ")[2]
         checks.fail(where, f"be {what} that can be written", path, f"{reason}.")
 
 
 @contextlib.contextmanager
 def explain_storage_errors() -> Iterator[None]:
-    """Turn what a full, read-only, limited or absent disk ends a process with into a UserError."""
+    """Turn errors of a full, read-only, limited or absent disk into a UserError."""
     told, log = threading.excepthook, logging.getLogger("tensorflow")
-    # Event files are written by a thread, which tells of its error before it hands it on.
+    # A thread writes event files, and prints its error before it passes it on.
     threading.excepthook = lambda args: None if _problem(args.exc_value) else told(args)
     log.addFilter(_is_other)
     try:
         yield
     except checks.UserError:
         raise
-    except Exception as error:  # Python's own as well, of TensorFlow's writer of events.
+    except Exception as error:  # TensorFlow's writer of events raises Python errors as well.
         message = _problem(error)
         if message is None:
             raise
@@ -188,7 +188,7 @@ def _is_other(record: logging.LogRecord) -> bool:
 
 
 def _problem(error: BaseException | None) -> str | None:
-    """Return which file cannot be written or reached, and why, in one line, or None."""
+    """Return a line with the file that cannot be written or reached, and the reason, or None."""
     text = getattr(error, "message", None) or str(error)
     absent, unreached = _NOT_THERE.search(text), _NOT_REACHED.search(text)
     if absent:
@@ -200,7 +200,7 @@ def _problem(error: BaseException | None) -> str | None:
     found = _NO_SPACE.search(text)
     if found is None:
         return None
-    # TensorFlow writes "path; reason", some of it after other words.
+    # TensorFlow's message is "path; reason", sometimes after other words.
     named = re.search(r"([^\s;'\"]+)['\"]?; $", text[: found.start()])
     path = getattr(error, "filename", None) or (named and named.group(1)) or "a file"
     path = re.sub(rf"\.{in_work.TOKEN}\.partial$", "", str(path))
@@ -211,7 +211,7 @@ def _problem(error: BaseException | None) -> str | None:
 def reachable(url: str, timeout_secs: float = 5) -> bool:
     """Return whether the host of `url` answers.
 
-    A proxy, which looks hosts up itself, is trusted.
+    With a proxy, which resolves hosts itself, the answer is True.
     """
     if urllib.request.getproxies():
         return True

@@ -1,6 +1,6 @@
-"""Gin files as experiments: read, checked, written, compared, and how far they are trusted.
+"""Reads, checks, writes and compares gin files, and limits the code that they may name.
 
-To import it silences warnings of libraries, and prepares the import of TensorFlow.
+An import of this package silences warnings of libraries, and prepares the import of TensorFlow.
 """
 
 from mtl.configs import imports

@@ -1,4 +1,4 @@
-"""What has changed in the settings of a run that goes on: told once, when it starts.
+"""Reports changed settings of a continued run, once, when it starts.
 
 changes.tell(experiment, "runs/a")
 """
@@ -20,21 +20,21 @@ _SHOWN = 3
 
 
 def tell(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Warn if a run goes on with other settings than it had."""
+    """Warn if a run goes on with settings that differ from its saved ones."""
     if run_directory.find_latest(model_dir) is None:
         return
-    # To look at a folder runs no code but that of packages that the program uses itself.
+    # Comparing may only import packages that the program already uses.
     parts = list(types.walk_parts(experiment))
     modules = [type(part).__module__ for part in parts]
     modules += [name for part in parts for name in getattr(part, "modules", {}).values()]
     known = {module.partition(".")[0] for module in modules}
-    # Settings are compared here, and nothing that they name is opened.
+    # Settings are only compared; files and servers that they name stay unopened.
     trusted = trust.Trusted(sorted(known), places.REFUSED)
     try:
         with config.isolated():
             file = config.saved_in(model_dir)
             before = config.load([file], (), trusted)
-    except checks.UserError:  # There is none, or it cannot be built any more.
+    except checks.UserError:  # The saved file is missing, or cannot be built any more.
         return
     changed = flat_settings.compare({"before": before, "now": experiment})
     if changed:

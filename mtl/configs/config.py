@@ -1,6 +1,6 @@
-"""Builds the experiment that gin files describe, refuses what they get wrong, and saves them.
+"""Builds the experiment that gin files describe, refuses their mistakes, and saves them.
 
-A gin file is one run.
+A gin file describes one run.
 
     experiment = config.load(["gin_configs/experiments/x.gin"], ["Run.train_steps = 5"])
 """
@@ -55,11 +55,11 @@ def load(
 ) -> experiment.Experiment:
     """Build the experiment that the files and then the bindings `params` describe.
 
-    Only what is `trusted` is imported and built. A run that `model_dir` holds keeps the defaults
-    that it was trained by, where those of this version are others.
+    Imports and builds only `trusted` code. A run in `model_dir` keeps the defaults that it was
+    trained with, if this version has others.
 
     Raises:
-      UserError: in one line, with file and line where they are known.
+      UserError: in one line, with file and line if they are known.
     """
     check(files, params, trusted)
     bindings, used = find_bindings(files, params, trusted, gin_names.IMPORTED)
@@ -69,7 +69,7 @@ def load(
             _log.warning("Warning: %s", line)
     gin.clear_config()
     used = [*used, *earlier_defaults.fill_in(used, files, model_dir)]
-    # All with the same imports at once: gin takes as long for the imports as for the rest.
+    # Parse all bindings with the same imports at once: gin spends half its time on imports.
     for imports, some in itertools.groupby(used, lambda binding: binding.imports):
         gin.parse_config(gin_files.write_bindings(imports, some))
     try:
@@ -91,10 +91,10 @@ def load(
 def check(
     files: Sequence[str], params: Sequence[str] = (), trusted: trust.Trusted = trust.EVERYTHING
 ) -> None:
-    """Refuse files for names that `mtl` does not have and values its parts refuse, in a second.
+    """Refuse names that `mtl` does not have, and values that its parts refuse, within a second.
 
-    TensorFlow is not imported: `load` finds the same, and the rest. It is as fast as this once
-    TensorFlow is there.
+    Does not import TensorFlow. `load` finds the same errors and more, and is as fast once
+    TensorFlow is imported.
 
     Raises:
       UserError: as `load` does.
@@ -105,7 +105,7 @@ def check(
         except checks.UserError:
             raise
         except Exception:
-            # What is unclear, or wrong in a source, shows when the modules are imported.
+            # Unclear values, or errors in a source, show when the modules are imported.
             return
 
 
@@ -115,11 +115,11 @@ def build_outline(
     params: Sequence[str],
     trusted: trust.Trusted = trust.EVERYTHING,
 ) -> Any:
-    """Return the experiment, built of outlines; `outlines.UNCLEAR` where they tell only a part.
+    """Return the experiment, built of outlines; `outlines.UNCLEAR` if they describe only a part.
 
     Raises:
       UserError: as `load` does.
-      UnclearError: outlines do not tell.
+      UnclearError: outlines do not decide.
     """
     _, used = find_bindings(files, params, trusted, modules)
     return early_building.build(used, modules.get(modules.load("mtl.experiment"), "Experiment"))
@@ -131,11 +131,11 @@ def find_bindings(
     trusted: trust.Trusted,
     modules: gin_names.Modules,
 ) -> tuple[list[gin_files.Binding], list[gin_files.Binding]]:
-    """Return all bindings, and those that an experiment uses.
+    """Return all bindings, and the bindings that an experiment uses.
 
     Raises:
       UserError: with file and line.
-      UnclearError: `modules` are outlines, which do not tell.
+      UnclearError: `modules` are outlines, which do not decide.
     """
     root = modules.get(modules.load("mtl.experiment"), "Experiment")
     bindings = gin_files.read(files, params, trusted, modules)
@@ -146,7 +146,7 @@ def find_bindings(
 
 
 def name_model_dir(files: Sequence[str]) -> str:
-    """Return the folder of a run whose flags name none."""
+    """Return a folder for a run without --model_dir, from the names of its files."""
     return f"runs/{pathlib.Path(files[-1]).stem}"
 
 
@@ -154,7 +154,7 @@ def saved_in(model_dir: str) -> str:
     """Return the path of the configuration that a run saved in `model_dir`.
 
     Raises:
-      UserError: there is none, or it is not as the run wrote it.
+      UserError: the file is missing, or it has changed since the run wrote it.
     """
     path = os.path.join(model_dir, _FILE)
     if not storage.exists(path):
@@ -168,7 +168,7 @@ def read(path: str) -> str:
     """Return the text of a configuration that a run saved.
 
     Raises:
-      UserError: it is not as the run wrote it.
+      UserError: the file has changed since the run wrote it.
     """
     try:
         data = storage.read(path)
@@ -178,7 +178,7 @@ def read(path: str) -> str:
         )
     seal, _, text = data.partition(b"\n")
     if not seal.startswith(_SEAL):
-        # Of an earlier version, or of a user who took the checksum away to change the rest.
+        # From an earlier version, or from a user who removed the checksum to edit the rest.
         seal, text = _sealing(data), data
     fix = "Copy it back; if you changed it on purpose, delete its first line."
     if seal != _sealing(text) or b"\0" in text:
@@ -192,7 +192,7 @@ def read(path: str) -> str:
 
 
 def _sealing(text: bytes) -> bytes:
-    """Return the line that comes first, so that a file that is cut off has it still."""
+    """Return the line with the checksum; it comes first, so that a truncated file still has it."""
     return _SEAL + checksums.compute_checksum(text).encode()
 
 
@@ -210,10 +210,10 @@ def forget(model_dir: str) -> None:
 
 
 class GinState:
-    """What gin knew at a moment: bindings, and the classes that they name.
+    """The state of gin at a moment: bindings, and the classes that they name.
 
     A function that a gin file names, such as `KerasModel.build`, looks up its bindings when it is
-    called. So whoever builds a graph needs the state in which the experiment was loaded.
+    called. Building a graph therefore needs gin's state from the load of the experiment.
     """
 
     def __init__(self):
@@ -224,7 +224,7 @@ class GinState:
         self._known, self._is_locked = config._REGISTRY.copy(), config.config_is_locked()
 
     def restore(self) -> None:
-        """Have gin know this again, and nothing else."""
+        """Give gin this state again, without any later bindings."""
         for current, held in zip(self._maps, self._held, strict=True):
             current.clear()
             current.update(held)
@@ -236,7 +236,7 @@ class GinState:
 
 @contextlib.contextmanager
 def isolated(state: GinState | None = None) -> Iterator[None]:
-    """Leave gin as it was, which a program may use for itself; `state` holds within."""
+    """Restore gin's state at the end, for programs that use gin themselves; `state` holds inside."""
     before = GinState()
     try:
         if state is not None:
@@ -254,9 +254,9 @@ def text() -> str:
 
 @contextlib.contextmanager
 def _in_order() -> Iterator[None]:
-    """Have gin write a dictionary in its own order within it, which it would sort.
+    """Make gin write dictionaries in their order inside this context, instead of sorting them.
 
-    Some orders mean something: which rows a split holds out first.
+    Some orders have a meaning: for example, which rows a split holds out first.
     """
     theirs = gin.config.pprint
     formatted = functools.partial(pprint.pformat, sort_dicts=False)

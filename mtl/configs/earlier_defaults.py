@@ -1,9 +1,9 @@
-"""Settings whose default is another one than in earlier versions: runs of before keep theirs.
+"""Keeps the earlier defaults of settings for runs that were trained with them.
 
 bindings += earlier_defaults.fill_in(used, files, model_dir)
 
-The field of such a setting has the metadata {"earlier": the default of before}. Every saved
-config.gin names the setting, so that one without it is of an earlier version.
+The field of such a setting has the metadata {"earlier": the earlier default}. Every saved
+config.gin names the setting, so a file without it comes from an earlier version.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ _FILE = "config.gin"
 def fill_in(
     used: Sequence[gin_files.Binding], files: Sequence[str], model_dir: str | None
 ) -> list[gin_files.Binding]:
-    """Return bindings of such settings that no file names: what their run has trained by.
+    """Return bindings of such settings that the files omit, with the values their run trained with.
 
     Args:
       used: the bindings of an experiment.
-      files: that they come from.
+      files: the files of these bindings.
       model_dir: the folder of the run, if it is known.
     """
     found: dict[tuple[str, type, str], gin_files.Binding] = {}
@@ -53,9 +53,9 @@ def _list_fields(target: Any) -> Iterator[dataclasses.Field]:
 def _is_earlier(
     target: type, field: dataclasses.Field, files: Sequence[str], model_dir: str | None
 ) -> bool:
-    """Return whether the run, or a saved file of another, goes by the default of before.
+    """Return whether the run, or a saved file of another run, uses the earlier default.
 
-    It does not name the setting, or names that default once it has gone on in this version.
+    Its file then omits the setting, or names that default after the run went on in this version.
     """
     for file in _list_saved(files, model_dir):
         text = storage.read(file).decode(errors="replace")
@@ -67,7 +67,7 @@ def _is_earlier(
 
 
 def _list_saved(files: Sequence[str], model_dir: str | None) -> list[str]:
-    """Return the saved files among those of a run, and the one that its folder holds."""
+    """Return the saved files among a run's files, and the saved file in its folder."""
     saved = [file for file in files if os.path.basename(file) == _FILE]
     own = os.path.join(model_dir, _FILE) if model_dir else ""
     is_further = own and own not in saved and storage.exists(own)

@@ -1,4 +1,4 @@
-"""Builds the parts of a run from outlines, so that their checks refuse it before any import.
+"""Builds the parts of a run from outlines: their checks refuse it before any import.
 
 early_building.build(bindings, modules.get(modules.load("mtl.experiment"), "Experiment"))
 """
@@ -12,18 +12,18 @@ from mtl.configs import gin_errors, gin_files, gin_usage, outlines
 
 
 def build(bindings: Sequence[gin_files.Binding], root: Any) -> Any:
-    """Return what gin would build for `root`, where bindings name outlines.
+    """Return the object that gin would build for `root`, if bindings name outlines.
 
-    A part whose checks are unclear is `outlines.UNCLEAR`, also within the part that holds it.
+    A part with unclear checks is `outlines.UNCLEAR`, also inside the part that holds it.
 
     Raises:
-      UserError: as gin's building would, with file and line.
+      UserError: the error of gin's building, with file and line.
     """
     return _Building(bindings).build(root, "")
 
 
 class _Building:
-    """The parts that were built, by outline and scope."""
+    """The built parts, by outline and scope."""
 
     def __init__(self, bindings: Sequence[gin_files.Binding]):
         self._bindings, self._index = bindings, gin_usage.Index(bindings)
@@ -51,7 +51,7 @@ class _Building:
         except checks.UserError as error:
             line = gin_errors.put_place(str(error), name, scope, self._bindings)
             raise checks.UserError(line) from error
-        except Exception:  # Of an outline it may come from what is unclear.
+        except Exception:  # An unclear value of an outline may cause it.
             return outlines.UNCLEAR
 
     def _find_value(self, value: Any, scope: str) -> Any:

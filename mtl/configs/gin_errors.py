@@ -1,4 +1,4 @@
-"""Mistakes that show when the parts of a run are built, with the place of the setting.
+"""Adds the place of a setting to errors that show when the parts of a run are built.
 
 raise checks.UserError(gin_errors.explain(error, bindings))
 # train.gin line 12: MLP.activation must be one of relu, tanh, got 'rleu'. Did you mean 'relu'?
@@ -15,7 +15,7 @@ _MISSING = re.compile(r"missing \d+ required .*")
 
 
 def explain(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
-    """Return what went wrong while gin built an experiment, after the place of the setting."""
+    """Return an error of gin's building as a message, after the place of the setting."""
     message = str(error).splitlines()[0]
     call = _CALL.search(str(error))
     if call is None:
@@ -25,7 +25,7 @@ def explain(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
     if missing and isinstance(error, TypeError):
         return tell_lacking(name, scope, re.findall(r"'(\w+)'", missing.group()), bindings)
     if not isinstance(error, checks.UserError):
-        # Python's own words, such as "'NoneType' object is not iterable", name no part.
+        # Python's messages, such as "'NoneType' object is not iterable", do not name a part.
         message = f"{name} cannot be built: {type(error).__name__}: {message}"
     return put_place(message, name, scope, bindings)
 
@@ -33,7 +33,7 @@ def explain(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
 def tell_lacking(
     name: str, scope: str, settings: Sequence[str], bindings: Sequence[gin_files.Binding]
 ) -> str:
-    """Return what to bind for a class that is built without settings that have no default."""
+    """Return advice to bind the required settings that a class is built without."""
     places = {
         (use.target.__name__, use.scope): (binding.place, use)
         for binding in bindings
@@ -59,7 +59,7 @@ def put_place(
 def _list_named(
     bindings: Sequence[gin_files.Binding], name: str, message: str
 ) -> list[gin_files.Binding]:
-    """Return the bindings of the setting that a message begins with, else of what it quotes."""
+    """Return the bindings of the setting at the beginning of a message, else of quoted ones."""
     setting = re.match(rf"{name}\.(\w+)", message)
     named = [binding for binding in bindings if setting and binding.parameter == setting.group(1)]
     if named:
@@ -69,7 +69,7 @@ def _list_named(
 
 
 def _sets(binding: gin_files.Binding, name: str, scope: str | None) -> bool:
-    """Return whether a binding is of a class, in a scope if that is known."""
+    """Return whether a binding belongs to a class, in a scope if that is known."""
     if not binding.target or binding.selector.rpartition(".")[2] != name:
         return False
     return scope is None or gin_usage.covers(binding.scope, scope)

@@ -1,4 +1,4 @@
-"""Gin files, binding by binding, so that every mistake has its file and line.
+"""Reads gin files binding by binding, so that every error has its file and line.
 
 bindings = gin_files.read(["gin_configs/x.gin"], ["Run.train_steps = 5"])
 gin.parse_config(gin_files.write_bindings(bindings[0].imports, bindings[:1]))
@@ -28,12 +28,12 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class PlacedError(checks.UserError):
-    """An error that says in which file and line it is."""
+    """An error that names its file and line."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A line of a file, or a --gin_param, which has no line."""
+    """A line of a file, or a --gin_param, which has no line number."""
 
     file: str
     line: int = 0
@@ -68,18 +68,18 @@ class Macro:
 
 @dataclasses.dataclass(frozen=True)
 class Binding:
-    """One binding, resolved.
+    """A resolved binding.
 
     Attributes:
-      scope: what stands before the last "/" of the key.
-      selector: the class as the file calls it, or the name of a macro.
+      scope: the part of the key before the last "/".
+      selector: the name of the class in the file, or the name of a macro.
       parameter: empty for a macro.
       target: the class itself, None for a macro.
       value: Python literals with `Reference` and `Macro` in them.
       uses: the references and macros in the value.
-      imports: the import statements that it rests on.
-      place: where it stands.
-      within: the files that include that of `place`, the outermost first.
+      imports: the import statements that it needs.
+      place: its file and line.
+      within: the files that include the file of `place`, the outermost first.
     """
 
     scope: str
@@ -94,18 +94,18 @@ class Binding:
 
     @property
     def name(self) -> str:
-        """The key as gin writes it."""
+        """The key in gin's notation."""
         scope = f"{self.scope}/" if self.scope else ""
         return scope + self.selector + (f".{self.parameter}" if self.parameter else "")
 
     @property
     def key(self) -> tuple[str, Any, str]:
-        """What this binding shares with those that it overrides."""
+        """A value that is equal for bindings that override each other."""
         return self.scope, self.target or self.selector, self.parameter
 
 
 def write_bindings(imports: Sequence[str], bindings: Iterable[Binding]) -> str:
-    """Return a gin file of bindings that rest on the same imports."""
+    """Return a gin file of bindings that need the same imports."""
     return "\n".join([_DYNAMIC, *imports, *(f"{one.name} = {one.value!r}" for one in bindings)])
 
 
@@ -115,7 +115,7 @@ def read(
     trusted: trust.Trusted = trust.EVERYTHING,
     modules: gin_names.Modules = gin_names.IMPORTED,
 ) -> list[Binding]:
-    """Return the bindings of the files and of what they include, then `params`, in this order.
+    """Return the bindings of the files with their includes, then `params`, in this order.
 
     Raises:
       UserError: with file and line.
@@ -139,7 +139,7 @@ class _Reader:
         self._names = gin_names.Names(trusted, modules)
 
     def read_file(self, file: str, within: tuple[str, ...]) -> None:
-        """Read a file and what it includes; `within` are the files that include it."""
+        """Read a file and its includes; `within` are the files that include it."""
         if file in within:
             raise checks.UserError(f"{file!r} includes itself.")
         if len(within) > _DEEPEST:
@@ -178,7 +178,7 @@ class _Reader:
         self._names.update(names)
 
     def read_param(self, param: str) -> None:
-        """Read a binding whose classes may be named by the end of their name."""
+        """Read a binding that may name a class by the end of its full name."""
         place = Place(f"--gin_param {param!r}")
         with _located(place):
             try:
@@ -234,7 +234,7 @@ def _refuse_twice(own: Mapping[Any, Binding], binding: Binding) -> None:
 def _refuse_overridden(
     own: Mapping[Any, Binding], included: Sequence[Binding], place: Place
 ) -> None:
-    """Fail where an include takes back what the file says above it."""
+    """Fail if an include overrides a binding above it in the file."""
     for late in included:
         early = own.get(late.key)
         if early and repr(early.value) != repr(late.value):
@@ -257,7 +257,7 @@ def _check_macros(bindings: Sequence[Binding]) -> None:
 
 
 class _Delegate(config_parser.ParserDelegate):
-    """Notes the references and macros that the parser meets."""
+    """Records the references and macros that the parser meets."""
 
     def __init__(self):
         self._met: list[Reference | Macro] = []
@@ -274,7 +274,7 @@ class _Delegate(config_parser.ParserDelegate):
         return macro
 
     def take(self) -> list[Reference | Macro]:
-        """Return what was met since the last call."""
+        """Return the references and macros since the last call."""
         met, self._met = self._met, []
         return met
 
@@ -291,7 +291,7 @@ def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Referen
     except SyntaxError as error:
         where = Place(file, (error.lineno or place.line) * is_file)
         raise PlacedError(f"{where}: {_syntax_problem(error)}") from error
-    except TypeError as error:  # Python's own, of {[]: 1}.
+    except TypeError as error:  # Python's error for {[]: 1}.
         problem = "the statement after it has a list or a map as a key."
         raise PlacedError(f"{place}: {problem}") from error
     except RecursionError as error:
@@ -303,7 +303,7 @@ def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Referen
 
 
 def _syntax_problem(error: SyntaxError) -> str:
-    """Return what gin's parser says, in one line."""
+    """Return the message of gin's parser in one line."""
     message, line = error.msg, (error.text or "").strip()
     if message.startswith("Expected newline"):
         return f"one binding, include or import of one name stands in a line, got {line[:200]!r}."
@@ -317,14 +317,14 @@ def _syntax_problem(error: SyntaxError) -> str:
 
 
 def _find(file: str) -> pathlib.Path | None:
-    """Return where a file lies; a relative path starts here or where this project lies."""
+    """Return the path of a file; a relative path starts here or in the folder of this project."""
     return next((p for p in (pathlib.Path(file), _ROOT / file) if p.is_file()), None)
 
 
 def _may_be_private(file: str, within: tuple[str, ...]) -> bool:
-    """Return whether a file of a stranger leads to one that is none, such as /proc/self/environ.
+    """Return whether an untrusted file may lead to a private one, such as /proc/self/environ.
 
-    Its lines are not quoted then. What a flag names is the choice of the user.
+    Errors then do not quote its lines. The user chooses the files that flags name.
     """
     found = _find(file)
     is_other = found is not None and found.resolve().suffix != ".gin"
@@ -350,7 +350,7 @@ def _text(file: str) -> str:
 
 @contextlib.contextmanager
 def _located(place: Place) -> Iterator[None]:
-    """Put the place before an error that has none yet."""
+    """Add the place to an error without one."""
     try:
         yield
     except PlacedError:

@@ -1,4 +1,4 @@
-"""What the import statements of gin files make known: modules, and the classes in them.
+"""Resolves names from the import statements of gin files: modules, and the classes in them.
 
 names = gin_names.Names(trust.Trusted(), gin_names.Modules())
 names.add(statement)                          # from mtl import heads
@@ -22,26 +22,26 @@ _DEEPEST = 30
 
 
 class UnclearError(Exception):
-    """What a name stands for is seen only once its module is imported."""
+    """The object behind a name is known only after its module is imported."""
 
 
 class Modules:
-    """The modules that Python imports, and what is in them."""
+    """The modules that Python imports, and their contents."""
 
     def load(self, name: str) -> Any:
         """Import a module."""
         return importlib.import_module(name)
 
     def loaded(self, name: str) -> Any:
-        """Return a module that was imported before, or None."""
+        """Return an imported module, or None."""
         return sys.modules.get(name)
 
     def get(self, found: Any, attribute: str) -> Any:
-        """Return what a module or a class calls so, or None."""
+        """Return an attribute of a module or a class, or None."""
         return getattr(found, attribute, None)
 
     def list_classes(self, module: Any) -> list[str]:
-        """Return the public classes and functions of a module, but those it has from afar."""
+        """Return the public classes and functions of a module, except those from other packages."""
         return [name for name, value in vars(module).items() if _is_own(module, name, value)]
 
 
@@ -59,10 +59,10 @@ class Names:
         self._imported: dict[str, Any] = {}
 
     def add(self, statement: config_parser.ImportStatement) -> None:
-        """Import what the statement says.
+        """Import the module of a statement.
 
         Raises:
-          UserError: there is no such module, it lacks one that it imports itself, or it exits.
+          UserError: the module, or a module that it imports, is missing; or the module exits.
         """
         statement = old_names.current_statement(statement)
         self._trusted.check_module(statement.module)
@@ -74,7 +74,7 @@ class Names:
         self._imported[whole] = module
 
     def update(self, other: "Names") -> None:
-        """Add what `other` knows."""
+        """Add the names in `other`."""
         self._modules |= other._modules
         self._imports |= other._imports
         self._imported |= other._imported
@@ -85,7 +85,7 @@ class Names:
         return tuple(self._imports.values())
 
     def resolve(self, selector: str) -> Any:
-        """Return what a full selector names, or None."""
+        """Return the object of a full selector, or None."""
         name, *attributes = selector.split(".")
         found = self._modules.get(name)
         for attribute in attributes:
@@ -97,17 +97,17 @@ class Names:
         return found
 
     def known(self, selector: str) -> str:
-        """Return the selector itself, which must be a full one."""
+        """Return the selector itself if it is a full one; fail otherwise."""
         selector = old_names.current_selector(selector)
         if not self.resolve(selector):
             raise checks.UserError(self.unknown(selector))
         return selector
 
     def full(self, selector: str) -> str:
-        """Return the full selector of what `selector` is the end of.
+        """Return the full selector that ends with `selector`.
 
         Raises:
-          UserError: it is the end of none, or of several.
+          UserError: none ends with it, or several do.
         """
         selector = old_names.current_selector(selector)
         if self.resolve(selector):
@@ -122,7 +122,7 @@ class Names:
         return next(iter(found.values()))
 
     def unknown(self, selector: str) -> str:
-        """Say why a selector names nothing, and what may have been meant."""
+        """Return why a selector names nothing, with a suggestion."""
         first, _, last = selector.rpartition(".")
         module = self._modules.get(first)
         what = f"{first!r} has no class {last!r}." if module else f"{selector!r} is not imported."
@@ -137,7 +137,7 @@ class Names:
         return f"{what} {hint or f'Imported are: {known}.'}"
 
     def _classes(self) -> list[str]:
-        """Return the full selectors of what the imported modules hold."""
+        """Return the full selectors of all objects in the imported modules."""
         listed = self._library.list_classes
         return [f"{w}.{name}" for w, module in self._imported.items() for name in listed(module)]
 
@@ -150,15 +150,15 @@ def import_module(name: str, library: Modules = IMPORTED) -> Any:
     """Import a module that a user names.
 
     Raises:
-      UserError: there is no such module, it lacks one that it imports itself, or it exits.
-      UnclearError: the library does not tell.
+      UserError: the module, or a module that it imports, is missing; or the module exits.
+      UnclearError: the library does not decide.
     """
     try:
         return library.load(name)
     except ModuleNotFoundError as error:
         raise checks.UserError(_import_problem(library, name, error)) from error
     except SystemExit as error:
-        # It would end this process, and with exit code 0 pass for a run that is done.
+        # The exit would end this process; with code 0 the run would look finished.
         problem = f"importing {name!r} ended Python, by sys.exit({error.code!r})"
         fix = "Keep what a script does under if __name__ == '__main__'."
         raise checks.UserError(f"{problem}. {fix}") from error
@@ -183,7 +183,7 @@ def _import_problem(library: Modules, module: str, error: ModuleNotFoundError) -
 
 
 def parameters(target: Any) -> list[str] | None:
-    """Return the parameters of a class or function; None where it takes any."""
+    """Return the parameters of a class or function; None if it takes any."""
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):
@@ -205,10 +205,10 @@ def check_parameter(selector: str, parameter: str, target: Any) -> None:
 
 
 def check_value(name: str, value: Any, depth: int = 0) -> None:
-    """Fail on what no gin file may hold.
+    """Fail on values that gin files may not hold.
 
-    That is what gin cannot write, infinity, as of 1e999, deep lists and parts as keys, and
-    passwords.
+    Such values are: values that gin cannot write, infinity, also as 1e999, deep lists, parts as
+    keys, and passwords.
     """
     checks.require(depth <= _DEEPEST, name, f"hold at most {_DEEPEST} lists in one another", "more")
     if isinstance(value, dict):

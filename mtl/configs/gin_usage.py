@@ -1,11 +1,11 @@
-"""Which bindings a run uses: those that are reached from the class that is built first.
+"""Finds the bindings that a run uses: those reached from the class that is built first.
 
 used = gin_usage.used(bindings, experiment.Experiment)
 
-A binding is used where its class is built within its scope, and no binding of an inner scope comes
-before it. One that is out of use because a later binding replaced what built its class is left out,
-and `tell_replaced` says so; one that never was of use is refused, as a misspelt one would otherwise
-pass in silence.
+A binding is used if its class is built within its scope, and a binding of an inner scope does not
+override it. A later binding may replace the part that built its class: then the binding is left
+out, and `tell_replaced` says so. A binding that was never used is refused, because it may be a
+misspelt one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ _SHOWN, _LONGEST = 4, 40
 
 
 class Built(NamedTuple):
-    """A class or function that a run builds: in which scope, as a file names it, and what holds."""
+    """A class or function that a run builds: its scope, its name in the file, its bindings."""
 
     target: Any
     scope: str
@@ -27,7 +27,7 @@ class Built(NamedTuple):
 
 
 def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
-    """Return what is built for `root`, and that itself, in order; bindings by their parameter."""
+    """Return `root` and everything built for it, in order, with bindings by parameter."""
     _, walk = _walk_from(root, bindings)
     return list(walk.built.values())
 
@@ -35,7 +35,7 @@ def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
 def _walk_from(
     root: Any, bindings: Sequence[gin_files.Binding]
 ) -> tuple[dict[tuple[str, Any, str], gin_files.Binding], "_Walk"]:
-    """Return the last binding of each key, and what building `root` uses of them."""
+    """Return the last binding of each key, and a walk over the bindings that `root` uses."""
     effective = {binding.key: binding for binding in bindings}
     walk = _Walk(effective.values())
     walk.build(root, "")
@@ -46,7 +46,7 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
     """Return the bindings that hold when `root` is built.
 
     Raises:
-      UserError: a binding was never of use.
+      UserError: a binding was never used.
     """
     effective, walk = _walk_from(root, bindings)
     for binding, use in walk.endless:
@@ -63,10 +63,9 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
 
 
 def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]:
-    """Return a line for each binding that takes settings out of use, as it replaces their part.
+    """Return a line for each binding that replaces a part, so that the part's settings are unused.
 
-    Nothing is said of the settings of a file that the replacing one includes, as whoever wrote that
-    one built on them.
+    Leaves out the settings of files that the replacing file includes: its author knew them.
     """
     effective, walk = _walk_from(root, bindings)
     unused = [binding for key, binding in effective.items() if key not in walk.used]
@@ -84,7 +83,7 @@ def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]
 
 
 def _tell_unused(by: gin_files.Binding, out: Sequence[gin_files.Binding]) -> list[str]:
-    """Return a line if a binding took others out of use, but for those of a file within its own."""
+    """Return a line if a binding made others unused, except those in files that it includes."""
     told = [other for other in out if by.place.file not in other.within]
     if not told:
         return []
@@ -93,7 +92,7 @@ def _tell_unused(by: gin_files.Binding, out: Sequence[gin_files.Binding]) -> lis
 
 
 def _list_settings(bindings: Sequence[gin_files.Binding]) -> str:
-    """Return some bindings with their values and places; parts come last."""
+    """Return some bindings with their values and places, parts last."""
     told = [f"{one.name} = {_shorten(one)} ({one.place})" for one in bindings[:_SHOWN]]
     more = len(bindings) - _SHOWN
     return ", ".join(told) + f" and {more} more" * (more > 0)
@@ -110,7 +109,7 @@ def covers(outer: str, inner: str) -> bool:
 
 
 class Index:
-    """Bindings by what they bind, since a file may have as many as it builds parts."""
+    """Bindings by target, because a file may have as many bindings as it builds parts."""
 
     def __init__(self, bindings: Iterable[gin_files.Binding]):
         self._settings: dict[tuple[int, str], list[gin_files.Binding]] = {}
@@ -131,7 +130,7 @@ class Index:
 
 
 class _Walk:
-    """What is built, in which scope, and which bindings are used, by key."""
+    """The parts that are built, by scope, and the bindings that are used, by key."""
 
     def __init__(self, bindings: Iterable[gin_files.Binding]):
         self._index = Index(bindings)
@@ -141,7 +140,7 @@ class _Walk:
         self.used: set[tuple[str, Any, str]] = set()
 
     def build(self, target: Any, scope: str, selector: str = "") -> None:
-        """Go through the settings of `target`, as gin finds them in `scope`."""
+        """Visit the settings of `target`, as gin finds them in `scope`."""
         if (target, scope) in self.built:
             return
         holds = self._index.select_holding(target, scope)
@@ -153,7 +152,7 @@ class _Walk:
         self._within.pop()
 
     def use(self, binding: gin_files.Binding, scope: str) -> None:
-        """Go through the value of a binding; a reference without a scope keeps this one."""
+        """Visit the value of a binding; a reference without a scope keeps this one."""
         self.used.add(binding.key)
         for use in binding.uses:
             if isinstance(use, gin_files.Reference):
@@ -170,7 +169,7 @@ class _Walk:
 
 
 def _problem(binding: gin_files.Binding, walk: _Walk, bindings: Iterable[gin_files.Binding]) -> str:
-    """Say why nothing uses a binding."""
+    """Return why a binding is unused."""
     if not binding.parameter:
         return _problem_of_macro(binding.name, walk, [other.name for other in bindings])
     scopes = sorted(scope for target, scope in walk.built if target is binding.target)
@@ -192,7 +191,7 @@ def _problem_of_macro(name: str, walk: _Walk, names: Iterable[str]) -> str:
 
 
 def _setting_hint(name: str, walk: _Walk) -> str:
-    """Return which setting a macro was meant to be, if a part that is built has one so named."""
+    """Return the setting that a macro probably means, if a built part has a setting of that name."""
     for target, _ in walk.built:
         if name in (gin_names.parameters(target) or ()):
             return f"Did you mean the setting {target.__name__}.{name}?"

@@ -1,9 +1,9 @@
-"""Writes an experiment that Python has built as the gin file of its run.
+"""Writes an experiment that was built in Python as a gin file.
 
-text = gin_writing.write(experiment)         # for `config.save`; a UserError names what cannot be
+text = gin_writing.write(experiment)         # for `config.save`; a UserError names the obstacle
 
-A part whose settings are those of no other part of its class is bound by its class alone; others
-get a scope, after their name or the place where they stand.
+A part that has the same settings as all parts of its class is bound by its class alone. Others get
+a scope, named after them or after the setting that holds them.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _FIX = "Define it in a module that can be imported, so that launchers can read t
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A part that is built: its class, and {setting: what is written} of those that are set."""
+    """A part that is built: its class, and {setting: value} of the settings to write."""
 
     kind: type
     settings: tuple[tuple[str, Any], ...]
@@ -33,7 +33,7 @@ class _Part:
 
 @dataclasses.dataclass(frozen=True)
 class _Code:
-    """What stands in a value as it is, such as `@heads.Binary()`."""
+    """Code in a value, such as `@heads.Binary()`, that is written unquoted."""
 
     text: str
 
@@ -45,13 +45,13 @@ def write(experiment: Any) -> str:
     """Return an experiment as a gin file.
 
     Raises:
-      UserError: it holds what a gin file cannot name, such as a class of a notebook.
+      UserError: a gin file cannot name a part of it, such as a class of a notebook.
     """
     return _Writer().write(experiment)
 
 
 class _Writer:
-    """One file: what it imports, and the parts that it binds, in the order of their use."""
+    """A file: its imports, and the parts that it binds, in the order of their use."""
 
     def __init__(self):
         self._imports: dict[str, str] = {}  # Name in the file -> statement.
@@ -67,7 +67,7 @@ class _Writer:
         return "\n".join([_START, *imports, "", *filter(None, blocks)]) + "\n"
 
     def _read(self, where: str, value: Any) -> Any:
-        """Return a value with `_Part`s in it, hashable where it is one; fail on what gin lacks."""
+        """Return a value with `_Part`s in it, hashable if it is a part; fail on unfit values."""
         if checks.is_part(value):
             return self._read_part(where, value)
         if isinstance(value, Mapping):
@@ -77,7 +77,7 @@ class _Writer:
             items = [self._read(f"{where}[{at}]", item) for at, item in enumerate(value)]
             return _Items("[]" if isinstance(value, list) else "()", tuple(items))
         if inspect.isfunction(value):
-            target = value if _homes(value) else inspect.unwrap(value)  # gin wraps it.
+            target = value if _homes(value) else inspect.unwrap(value)  # gin wraps functions.
             _require_name(where, target)
             return _Function(target)
         value = _plain(value)
@@ -100,17 +100,17 @@ class _Writer:
             default = _default(field)
             if default is not dataclasses.MISSING:
                 default = self._read(inner, _without_nan(part, default))
-            # 1 is no True. A default that has changed is written, as earlier versions had another.
+            # `repr` tells 1 from True. A changed default is written: earlier versions had another.
             if repr(default) != repr(read) or "earlier" in field.metadata:
                 settings.append((field.name, read))
         return _Part(kind, tuple(settings))
 
     def _name(self, target: Any) -> str:
-        """Return how the file calls a class or a function, whose module it imports."""
+        """Return the name of a class or function in the file, and import its module."""
         return f"{self._import(_homes(target)[0])}.{target.__name__}"
 
     def _import(self, module: str) -> str:
-        """Return the name of a module in the file: its last word, or a number behind it."""
+        """Return the name of a module in the file: its last word, if need be with a number."""
         if module not in self._modules:
             package, _, last = module.rpartition(".")
             name, number = last, 2
@@ -122,7 +122,7 @@ class _Writer:
         return self._modules[module]
 
     def _choose_scopes(self, value: Any, place: str) -> None:
-        """Give each part its scope, "" for the first of a class, and list the parts by class."""
+        """Give each part its scope, "" for the only part of a class, and list parts by class."""
         for part, where in _walk(value, place):
             known = self._kinds.setdefault(part.kind, [])
             if part not in known:
@@ -150,7 +150,7 @@ class _Writer:
         return "\n".join(lines) + "\n" if lines else ""
 
     def _spell(self, value: Any) -> Any:
-        """Return a value as Python writes it, with references in place of parts."""
+        """Return a value in Python's notation, with references in place of parts."""
         if isinstance(value, _Part):
             return _Code(self._reference(value))
         if isinstance(value, _Function):
@@ -169,7 +169,7 @@ class _Writer:
 
 @dataclasses.dataclass(frozen=True)
 class _Function:
-    """A function that is a setting."""
+    """A function as a setting."""
 
     target: Any
 
@@ -189,9 +189,9 @@ def _require_name(where: str, target: Any) -> None:
 
 
 def _homes(target: Any) -> list[str]:
-    """Return where a gin file finds a class or a function: in a package that lists it, its module.
+    """Return the modules that gin files find a class or function in: a package, or its module.
 
-    None where it has no name that can be imported, as in a notebook.
+    Returns [] if it has no name that can be imported, as in a notebook.
     """
     module = target.__module__
     package = module.rpartition(".")[0]
@@ -210,7 +210,7 @@ def _exports(home: str, target: Any) -> bool:
 
 
 def _walk(value: Any, place: str) -> Iterator[tuple[_Part, str]]:
-    """Yield every part of a value with the setting that it is in, the outermost first."""
+    """Yield every part of a value with the setting that holds it, the outermost first."""
     if isinstance(value, _Part):
         yield value, place
         for setting, inner in value.settings:
@@ -221,7 +221,7 @@ def _walk(value: Any, place: str) -> Iterator[tuple[_Part, str]]:
 
 
 def _scope(part: _Part, place: str) -> str:
-    """Return what tells a part from others of its class: its name, or where it stands."""
+    """Return a scope that distinguishes a part of its class: its name, or its setting."""
     name = dict(part.settings).get("name")
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name):
         return name
@@ -235,12 +235,12 @@ def _default(field: dataclasses.Field) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers of NumPy as those of Python."""
+    """Return numbers of NumPy as Python numbers."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 
 
 def _without_nan(part: Any, value: Any) -> Any:
-    """Return the defaults of a Spec as gin files write them, which have no literal for NaN."""
+    """Return the defaults of a Spec in the form of gin files, which have no literal for NaN."""
     if not isinstance(part, spec.Spec) or not isinstance(value, Mapping):
         return value
     return {k: "nan" if isinstance(v, float) and math.isnan(v) else v for k, v in value.items()}

@@ -1,7 +1,7 @@
-"""Imports that fail or are interrupted, which Python would show as a traceback.
+"""Handles failed or interrupted imports, which Python would show as a traceback.
 
 imports.guard()                               # as a launcher starts
-imports.quieten("tensorflow")                 # whoever imports it first, sees nothing of its start
+imports.quieten("tensorflow")                 # its first import then prints nothing
 with imports.finished():                      # while its main runs
     ...
 imports.problem(error)                        # "importing 'pyarrow' failed (...): ...", or None
@@ -30,15 +30,15 @@ _HELP = "`python -m launch.doctor` looks at what is installed."
 
 
 def guard() -> None:
-    """End the process in one line, or none after Ctrl-C, until `finished`.
+    """Make errors end the process with one line, and Ctrl-C without any, until `finished`.
 
-    Whenever it ends, no garbage is collected any more.
+    Also skips the garbage collection when the process ends.
     """
     global _is_launcher
     _is_launcher = True
-    # What is left at the end, such as graphs, has no need to be taken apart, which takes a second.
+    # Collecting the objects that are left at the end, such as graphs, would take a second.
     atexit.register(gc.freeze)
-    # In the background of a script it is ignored, and shall stay so.
+    # A script in the background ignores this signal, which must stay so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
     sys.excepthook = _tell
@@ -46,7 +46,7 @@ def guard() -> None:
 
 @contextlib.contextmanager
 def finished() -> Iterator[None]:
-    """Have Ctrl-C raise KeyboardInterrupt again within it."""
+    """Make Ctrl-C raise KeyboardInterrupt again inside this context."""
     sys.excepthook = sys.__excepthook__
     guarded = signal.getsignal(signal.SIGINT) is _end
     try:
@@ -54,22 +54,22 @@ def finished() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     finally:
-        if guarded:  # While Python ends.
+        if guarded:  # Python may end now.
             signal.signal(signal.SIGINT, _end)
 
 
 def silence_warnings() -> None:
-    """Ignore Python's warnings of what libraries do, which no user of `mtl` can change."""
+    """Ignore Python's warnings about libraries, because users of `mtl` cannot fix these."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", message="To make it possible to preserve tf.data options")
 
 
 def prepare_tensorflow() -> None:
-    """Have TensorFlow say nothing while it is imported, and turn it to Keras 2 in time.
+    """Silence TensorFlow during its import, and make it use Keras 2.
 
-    Some notices come before it reads its log level, which `mtl` sets. If it is told later, as
-    `mtl.compat` does, it has imported Keras 3 by then, for seconds.
+    TensorFlow prints some notices before it reads the log level that `mtl` sets. `mtl.compat` would
+    choose Keras 2 too late: TensorFlow has then spent seconds on the import of Keras 3.
     """
     quieten("tensorflow")
     if "tensorflow" not in sys.modules and versions.turns_to_keras_2():
@@ -77,16 +77,16 @@ def prepare_tensorflow() -> None:
 
 
 def quieten(package: str) -> None:
-    """Hold back what a package writes to standard error while it is imported, unless it fails.
+    """Hold back a package's output to standard error during its import, unless the import fails.
 
-    Ctrl-C ends a launcher meanwhile: C++ would turn KeyboardInterrupt into an error of its own.
+    Ctrl-C ends a launcher meanwhile: C++ would turn KeyboardInterrupt into another error.
     """
     if package not in sys.modules:
         sys.meta_path.insert(0, _Quiet(package))
 
 
 class _Quiet:
-    """Finds one package, as Python would do without it."""
+    """Finds one package in the same way as Python."""
 
     def __init__(self, package: str):
         self._package = package
@@ -110,7 +110,7 @@ class _Quiet:
 
 @contextlib.contextmanager
 def _ended_by_interrupts() -> Iterator[None]:
-    """Have Ctrl-C end a launcher within it, without a word."""
+    """Make Ctrl-C end a launcher inside this context, without output."""
     before = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
     if not (_is_launcher and is_main and before is signal.default_int_handler):
@@ -125,7 +125,7 @@ def _ended_by_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stderr_held_back() -> Iterator[None]:
-    """Keep what C++ writes to standard error, and show it only if the block fails."""
+    """Hold back standard error, also of C++, and show it only if the block fails."""
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -143,11 +143,11 @@ def _stderr_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Hide from a launcher's garbage collector, for good, what is imported within it.
+    """Hide the objects of imports in this context from a launcher's garbage collector, for good.
 
-    Modules stay anyway, and to look through their million objects takes a second of a start.
+    Modules stay in memory anyway, and a search of their million objects takes a second.
     """
-    if not _is_launcher:  # Other processes may hold what has to be collected.
+    if not _is_launcher:  # Other processes may hold objects that must be collected.
         yield
         return
     was_enabled = gc.isenabled()
@@ -161,7 +161,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def problem(error: BaseException) -> str | None:
-    """Return the package that failed to be imported, where and why; None for any other error."""
+    """Return the package whose import failed, where and why; None for other errors."""
     imported = _list_imported(error)
     if not imported and not isinstance(error, ImportError):
         return None
@@ -172,7 +172,7 @@ def problem(error: BaseException) -> str | None:
 
 
 def _list_imported(error: BaseException) -> list[str]:
-    """Return the modules whose import was going on, the outermost first."""
+    """Return the modules whose import was in progress, the outermost first."""
     frames = list(traceback.walk_tb(error.__traceback__))
     running = [frame for frame, _ in frames if frame.f_code.co_name == "<module>"]
     names = [frame.f_globals.get("__name__", "") for frame in running]
@@ -180,7 +180,7 @@ def _list_imported(error: BaseException) -> list[str]:
 
 
 def failure(module: str, error: BaseException) -> str:
-    """Return what went wrong while a module was imported, and in which line."""
+    """Return the error in a module's import, and its line."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
     place = f" ({own[-1].filename} line {own[-1].lineno})" if len(own) > 1 else ""
@@ -194,7 +194,7 @@ def failure(module: str, error: BaseException) -> str:
 
 def _end(number: int, frame: types.FrameType | None) -> None:
     del number, frame
-    os._exit(_INTERRUPTED)  # Nothing is written yet, or all is.
+    os._exit(_INTERRUPTED)  # All files are complete, or not yet begun.
 
 
 def _tell(kind: type, error: BaseException, trace: Any) -> None:

@@ -1,4 +1,4 @@
-"""Modules that have moved, so that gin files and runs of before are read as they were.
+"""Maps the old names of moved modules, so that earlier gin files and runs can still be read.
 
 old_names.current_module("mtl.data.funnel")              # "mtl.datasets.funnel"
 old_names.current_selector("mtl.data.funnel.Funnel")     # "mtl.datasets.funnel.Funnel"
@@ -15,14 +15,14 @@ MODULES = {
 
 
 def current_module(module: str) -> str:
-    """Return the name that a module has now; its own where it did not move."""
+    """Return the present name of a module; the same name if it did not move."""
     return MODULES.get(module, module)
 
 
 def current_statement(
     statement: config_parser.ImportStatement,
 ) -> config_parser.ImportStatement:
-    """Return the statement that binds what `statement` did, under the same name."""
+    """Return a statement that imports the present module under the same name."""
     module = current_module(statement.module)
     if module == statement.module:
         return statement
@@ -33,6 +33,6 @@ def current_statement(
 
 
 def current_selector(selector: str) -> str:
-    """Return a selector that starts with the whole name of a module, as it is now."""
+    """Return a selector that starts with the full name of a module, with its present name."""
     module, _, name = selector.rpartition(".")
     return f"{current_module(module)}.{name}" if module in MODULES else selector

@@ -1,14 +1,14 @@
-"""What gin files can name of `mtl`, read off its sources, for which TensorFlow is not imported.
+"""Reads outlines of the parts of `mtl` from their sources, without importing TensorFlow.
 
 modules = outlines.Outlines()
 heads = modules.load("mtl.heads")
 binary = modules.get(heads, "Binary")         # with the settings and the checks of the class
 
-A gin file is checked by them first: a mistake shows at once, and not after the seconds that
-TensorFlow takes. A class or function is executed from its source as soon as something reads its
-name. All that TensorFlow or another package would have to tell is `UNCLEAR`. Where sources do not
-settle it, as for code of a user, they raise an UnclearError, and the modules themselves decide.
-Tests hold all outlines against what they stand for.
+Outlines check a gin file first: an error shows at once, and not after the seconds that TensorFlow
+takes. A class or function is executed from its source once something reads its name. Values that
+only TensorFlow or another package knows are `UNCLEAR`. If sources do not decide, for example code
+of a user, outlines raise an UnclearError, and the modules themselves are imported. Tests compare
+all outlines with the real classes.
 """
 
 import ast
@@ -27,13 +27,13 @@ from typing import Any, NoReturn
 
 from mtl.configs import gin_names
 
-# Its modules take the names that the installed TensorFlow has.
+# The names in these modules depend on the installed TensorFlow.
 _MOVING = "mtl.compat."
-# These import nothing that takes time, and their exceptions have to be the real ones.
+# These modules import quickly, and their exceptions must be the real ones.
 _REAL = ("mtl.checks",)
 _TEXTS_AND_ORDER = {"__eq__", "__ge__", "__gt__", "__hash__", "__le__", "__lt__", "__ne__"}
 _TEXTS_AND_ORDER |= {"__repr__", "__str__"}
-# All that Python may ask of a value.
+# All operators that Python may apply to a value.
 _OPERATORS = {name for kind in (int, dict, str) for name in dir(kind) if name.startswith("__")}
 _OPERATORS -= set(dir(object)) - _TEXTS_AND_ORDER
 _OPERATORS |= {"__call__", "__enter__", "__instancecheck__", "__mro_entries__", "__next__"}
@@ -41,13 +41,13 @@ _OPERATORS |= {"__subclasscheck__"}
 
 
 class _Unclear:
-    """What only an import tells: `is None` is no, its attributes are unclear, all else raises."""
+    """A value that only an import shows: not None, with unclear attributes; other uses raise."""
 
     def __getattr__(self, name: str) -> "_Unclear":
         return self
 
     @property  # type: ignore[misc]
-    def __class__(self):  # isinstance asks for it.
+    def __class__(self):  # isinstance reads it.
         _raise_unclear(self)
 
 
@@ -63,14 +63,14 @@ UNCLEAR = _Unclear()
 
 @dataclasses.dataclass(frozen=True)
 class _From:
-    """What `from module import name` binds."""
+    """The target of `from module import name`."""
 
     module: str
     name: str
 
 
 class _Module(types.ModuleType):
-    """The outline of a module; its names come into being when they are read."""
+    """The outline of a module; it makes each name when the name is read."""
 
     __names__: "_Names"
 
@@ -84,7 +84,7 @@ class _Module(types.ModuleType):
 
 
 class _Names(dict):
-    """The globals of a module, in which `find` makes what is missing."""
+    """The globals of a module; `find` makes missing names."""
 
     def __init__(self, module: str, find: Any):
         super().__init__(__name__=module, __unclear_setting__=_make_unclear_setting)
@@ -95,7 +95,7 @@ class _Names(dict):
 
 
 class Outlines(gin_names.Modules):
-    """Stand-ins of the modules of `mtl`, and of the classes in them."""
+    """Outlines of the modules of `mtl`, and of the classes in them."""
 
     def __init__(self) -> None:
         self._modules: dict[str, _Module] = {}
@@ -108,8 +108,8 @@ class Outlines(gin_names.Modules):
         """Return the outline of a module.
 
         Raises:
-          ModuleNotFoundError: there is none, as Python says it.
-          gin_names.UnclearError: it is none of `mtl`, and may do anything when it is imported.
+          ModuleNotFoundError: the module is missing; the message is Python's.
+          gin_names.UnclearError: it is outside `mtl`, and its import may do anything.
         """
         if name in self._modules:
             return self._modules[name]
@@ -128,14 +128,14 @@ class Outlines(gin_names.Modules):
         return module
 
     def loaded(self, name: str) -> types.ModuleType | None:
-        """Return the outline of a module that was loaded before."""
+        """Return the outline of a module that is loaded already, or None."""
         return self._modules.get(name)
 
     def get(self, found: Any, attribute: str) -> Any:
-        """Return the outline of a module or of a part, None where there is no such name.
+        """Return the outline of a module or a part; None if the name does not exist.
 
         Raises:
-          gin_names.UnclearError: it is something else.
+          gin_names.UnclearError: the name is neither.
         """
         if found is None:
             return None
@@ -148,7 +148,7 @@ class Outlines(gin_names.Modules):
         return value
 
     def list_classes(self, module: types.ModuleType) -> list[str]:
-        """Return the names of the classes and functions that are within a module."""
+        """Return the names of the classes and functions in a module."""
         name = module.__name__
         return [own for own in self._statements(name) if self._is_listed(name, own, name)]
 
@@ -167,7 +167,7 @@ class Outlines(gin_names.Modules):
         return False
 
     def _find(self, module: str, name: str) -> Any:
-        """Return what a name of a module stands for, `UNCLEAR` where the source does not tell.
+        """Return the value of a name in a module; `UNCLEAR` if the source does not decide.
 
         Raises:
           KeyError: the module has no such name.
@@ -181,7 +181,7 @@ class Outlines(gin_names.Modules):
         self._making.add(key)
         try:
             names[name] = self._make(module, name, statement)
-        except Exception:  # It may come from what is unclear.
+        except Exception:  # An unclear value may cause it.
             names[name] = UNCLEAR
         finally:
             self._making.remove(key)
@@ -209,7 +209,7 @@ class Outlines(gin_names.Modules):
         return UNCLEAR
 
     def _import(self, whole: str, origin: str, name: str) -> Any:
-        """Return what `from origin import name` gives, whose whole name is given."""
+        """Return the object of `from origin import name`; `whole` is its full name."""
         if whole in _REAL:
             return importlib.import_module(whole)
         if origin in _REAL:
@@ -224,12 +224,12 @@ class Outlines(gin_names.Modules):
         return pathlib.Path(str(self.load(module).__file__)).read_text(encoding="utf-8")
 
     def _scan_classes(self, module: str) -> set[str]:
-        """Return the classes that a module defines; parsing it takes longer."""
+        """Return the classes that a module defines, by a search in its text: parsing is slower."""
         return set(re.findall(r"^class (\w+)", self._source(module), re.MULTILINE))
 
     # One case for each kind of statement.
     def _parse(self, module: str) -> Mapping[str, ast.stmt | _From]:  # noqa: C901
-        """Return what binds each name of a module, in the order of its source."""
+        """Return {name: the statement that binds it} of a module, in the order of its source."""
         found: dict[str, ast.stmt | _From] = {}
         for node in ast.parse(self._source(module)).body:
             match node:
@@ -251,13 +251,13 @@ class Outlines(gin_names.Modules):
                     pass
                 case ast.Expr() if ast.unparse(node).startswith("os.environ."):
                     pass
-                case _:  # It may change what a name stands for.
+                case _:  # It may change the value of a name.
                     raise gin_names.UnclearError(f"{module} line {node.lineno}")
         return found
 
 
 def _execute(node: ast.stmt, names: _Names, file: str) -> None:
-    """Have Python bind what a statement of a module binds."""
+    """Let Python execute a statement of a module."""
     if isinstance(node, ast.ClassDef):
         for place, statement in enumerate(node.body):
             if isinstance(statement, ast.AnnAssign):
@@ -275,7 +275,7 @@ def _execute(node: ast.stmt, names: _Names, file: str) -> None:
 
 
 def _without_annotation(statement: ast.AnnAssign, names: _Names) -> ast.stmt:
-    """Return the statement of a setting, or of what a ClassVar is, as it is without its type."""
+    """Return the statement of a setting, or the value of a ClassVar, without its type."""
     text = ast.unparse(statement.annotation)
     if "InitVar" in text or "KW_ONLY" in text:
         raise gin_names.UnclearError(text)
@@ -299,17 +299,17 @@ def _is_unclear_default(value: ast.expr, names: _Names) -> bool:
 
 
 def _make_unclear_setting() -> Any:
-    """Return the field of a dataclass whose default is unclear; it cannot be a default itself."""
+    """Return a dataclass field with an unclear default, which cannot be a default itself."""
     return dataclasses.field(default_factory=lambda: UNCLEAR)
 
 
 def _read(node: ast.AST, names: _Names) -> None:
-    """Make the names that Python reads as it executes a statement.
+    """Make the names that Python reads when it executes a statement.
 
-    Only in functions does it ask a dict such as `_Names` for what is missing.
+    Python asks a dict such as `_Names` for missing names only inside functions.
     """
     for name in _names_read(node):
-        with contextlib.suppress(KeyError):  # It is built in, or bound in the statement itself.
+        with contextlib.suppress(KeyError):  # The name is built in, or the statement binds it.
             names[name]
 
 
@@ -338,10 +338,10 @@ def _find_spec_in(name: str, path: tuple[str, ...]) -> Any:
 
 
 def _find_spec(name: str, path: Any) -> Any:
-    """Return where a module is that no import has to look for; `path` is that of its package."""
+    """Return the spec of a module, found without an import; `path` is the path of its package."""
     if path is not None:
         return _find_spec_in(name, tuple(path))
     try:
         return importlib.util.find_spec(name)
-    except ValueError as error:  # Such as of `__main__`.
+    except ValueError as error:  # For example for `__main__`.
         raise gin_names.UnclearError(name) from error

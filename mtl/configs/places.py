@@ -1,11 +1,11 @@
-"""The settings of `mtl` that name a file, a folder or a server, and what each of them may do.
+"""Lists the settings of `mtl` that name a file, a folder or a server, with their effects.
 
-for place in places.find(experiment): ...     # those of a run that act, with what they do
+for place in places.find(experiment): ...     # settings of a run with effects besides reading
 places.TABLE["Distillation.teacher"].effects   # ("run code", "write", "connect")
-places.write_table()                           # that of docs/security.md
+places.write_table()                           # the table in docs/security.md
 
 `--trusted_packages` refuses each that does more than read; `--trusted_settings` allows some of them
-by name. A test fails for a setting that can hold a path and is not here.
+by name. A test fails if a setting can hold a path and is missing here.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ _URL = re.compile(r"(?!file:|ram:)[A-Za-z][A-Za-z0-9+.\-]*://")
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The kind of place that a setting names, and its effects beside reading.
+    """The kind of place that a setting names, and its effects besides reading.
 
     Attributes:
-      names: what the setting names.
-      effects: of `RUNS`, `WRITES` and `CONNECTS`; () if files are read and nothing else.
-      by_itself: whether the part acts so with its default as well.
-      by_package: whether --trusted_packages decides by the package of what is named.
+      names: the kind of place.
+      effects: of `RUNS`, `WRITES` and `CONNECTS`; () if files are only read.
+      by_itself: True if the default of the setting has these effects as well.
+      by_package: True if --trusted_packages decides by the package of the named object.
     """
 
     names: str
@@ -42,7 +42,7 @@ class Place:
 
 
 class Found(NamedTuple):
-    """A setting of a run: its name, its value, and what it does there."""
+    """A setting of a run: its name, its value, and its effects."""
 
     setting: str
     value: Any
@@ -101,9 +101,9 @@ REFUSED = tuple(setting for setting, place in TABLE.items() if not place.by_pack
 
 
 def find(part: Any) -> Iterator[Found]:
-    """Yield the settings of all parts within `part` that do more than read, as they are set.
+    """Yield the settings of all parts within `part` whose values do more than read.
 
-    A part of another package counts by the class of `mtl` that it extends.
+    A part of another package counts as the class of `mtl` that it extends.
     """
     for inner in types.walk_parts(part):
         for setting in dataclasses.fields(inner):
@@ -124,7 +124,7 @@ def _effects(place: Place, value: Any) -> tuple[str, ...]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts of a list or a map, keys apart."""
+    """Yield all texts in a list or in the values of a map."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

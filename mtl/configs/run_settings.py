@@ -1,4 +1,4 @@
-"""Every setting of every part that a run builds: its value, and where that comes from.
+"""Lists every setting of every part that a run builds, with its value and its origin.
 
 print(run_settings.describe_run(["train.gin"], ["Run.seed = 2"]))
 """
@@ -33,11 +33,11 @@ def describe_run(
     """Return a line for each setting of a run, in the order in which its parts are built.
 
     Args:
-      files: gin files; the config.gin in `model_dir` where there are none.
+      files: gin files; if empty, the config.gin in `model_dir`.
       params: bindings that come after them.
       model_dir: the folder of the run.
-      trusted: whose code may be imported.
-      names: of parts, with or without module and scope, that are shown alone.
+      trusted: the packages that may be imported.
+      names: shows only parts with these names, with or without module and scope.
 
     Raises:
       UserError: the run is refused, or builds no part of such a name.
@@ -57,20 +57,20 @@ def describe_run(
 def gin_name(kind: Any) -> str:
     """Return the name that gin files bind, such as `networks.MMoE` or `gates.Softmax`."""
     package, _, module = kind.__module__.rpartition(".")
-    # Those that a package lends its name to, such as `networks.MMoE`, are in its `__all__`.
+    # A package lists in `__all__` the classes that use its name, such as `networks.MMoE`.
     exported = getattr(importlib.import_module(package), "__all__", ()) if package else ()
     where = package.rpartition(".")[2] if kind.__name__ in exported else module
     return f"{where}.{kind.__name__}"
 
 
 def write_default(kind: Any, parameter: inspect.Parameter) -> str:
-    """Return the default of a setting as gin writes it; "required" where there is none."""
+    """Return the default of a setting in gin's notation; "required" if there is none."""
     value = _find_default(kind, parameter)
     return "required" if value is inspect.Parameter.empty else _write(value, {})
 
 
 def _find_default(kind: Any, parameter: inspect.Parameter) -> Any:
-    """Return the default of a setting, made by its factory where it has one."""
+    """Return the default of a setting, made by its factory if it has one."""
     for field in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
         if field.name == parameter.name and field.default_factory is not dataclasses.MISSING:
             return field.default_factory()
@@ -80,7 +80,7 @@ def _find_default(kind: Any, parameter: inspect.Parameter) -> Any:
 def _blocks(
     bindings: Sequence[gin_files.Binding],
 ) -> Iterator[tuple[str, list[_Row]]]:
-    """Yield (part, the rows of its settings), parts that are defaults behind."""
+    """Yield (part, the rows of its settings); parts that are defaults come last."""
     macros = {binding.name: binding for binding in bindings if not binding.parameter}
     defaults: list[tuple[str, Any]] = []
     titles: dict[str, list[_Row]] = {}
@@ -102,7 +102,7 @@ def _blocks(
 def _list_rows(
     built: gin_usage.Built, macros: Mapping[str, gin_files.Binding]
 ) -> tuple[list[_Row], list[tuple[str, Any]]]:
-    """Return the rows of what is built, and (setting, part) of parts that are defaults."""
+    """Return the rows of a built part, and (setting, part) of parts that are defaults."""
     bound = {
         name: (name, _write(binding.value, macros), _write_origin(binding, macros))
         for name, binding in built.bindings.items()
@@ -115,12 +115,12 @@ def _list_rows(
             value = _find_default(built.target, parameter)
             held += [(name, part) for part in _parts_in(value)]
             rows[name] = (name, _write(value, macros), _DEFAULT)
-    rows |= bound  # A class that takes any settings names none of them.
+    rows |= bound  # A class that takes any settings does not list them.
     return list(rows.values()), held
 
 
 def _list_default_rows(part: Any) -> tuple[list[_Row], list[tuple[str, Any]]]:
-    """Return the rows of a part that is a default, and (setting, part) of those that it holds."""
+    """Return the rows of a default part, and (setting, part) of the parts that it holds."""
     names = [field.name for field in dataclasses.fields(part) if field.init]
     values = {name: getattr(part, name) for name in names}
     rows = [(name, _write(value, {}), _DEFAULT) for name, value in values.items()]
@@ -128,7 +128,7 @@ def _list_default_rows(part: Any) -> tuple[list[_Row], list[tuple[str, Any]]]:
 
 
 def _parts_in(value: Any) -> list[Any]:
-    """Return the parts that a default is, or holds."""
+    """Return the default itself if it is a part, and the parts that it holds."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -153,7 +153,7 @@ def _write_all(values: Iterable[Any], macros: Mapping[str, gin_files.Binding]) -
 
 
 def _write(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
-    """Return a value as gin writes it, with the values of macros in their place."""
+    """Return a value in gin's notation, with the values of macros in their place."""
     if isinstance(value, gin_files.Macro):
         return _write(macros[value.name].value, macros)
     if isinstance(value, Mapping):
@@ -173,7 +173,7 @@ def _write(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
 def _write_origin(
     binding: gin_files.Binding, macros: Mapping[str, gin_files.Binding], shown: str = ""
 ) -> str:
-    """Return where a binding stands, then where its macros do."""
+    """Return the place of a binding, then the places of its macros."""
     places = [f"{shown}{binding.place}"]
     for use in binding.uses:
         if isinstance(use, gin_files.Macro):

@@ -1,9 +1,9 @@
-"""What --trusted_packages allows: parts of mtl and of the packages that are named, no other code.
+"""Enforces --trusted_packages: only parts of mtl and of the named packages may run code.
 
 trusted = trust.Trusted(["ours"], settings=["Distillation.teacher"])
 trusted.check_module("ours.heads")            # and "mtl.heads"; "oursish" is refused
 trusted.check_target("heads.os.system", os.system)
-trusted.check_built(experiment)               # what settings name: modules, SavedModels, servers
+trusted.check_built(experiment)               # settings that name modules, SavedModels, servers
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ SETTINGS_FLAG = "--trusted_settings"
 
 
 class Trusted:
-    """The packages that a gin file may import; all of them where `packages` is None.
+    """The packages that a gin file may import; `packages` None allows all of them.
 
-    `settings` are those of `places.TABLE` that may run code, write or connect all the same.
+    `settings` lists settings of `places.TABLE` that may still run code, write or connect.
 
     Raises:
       UserError: `settings` names one that is not in the table, or comes without `packages`.
@@ -42,10 +42,10 @@ class Trusted:
             checks.require(setting in places.REFUSED, SETTINGS_FLAG, rule, setting, fix)
 
     def check_module(self, module: str) -> None:
-        """Fail unless the module may be imported; nothing is imported here.
+        """Fail unless the module may be imported; does not import it.
 
         Raises:
-          UserError: it is neither in mtl nor in a package that is named.
+          UserError: it is neither in mtl nor in a named package.
         """
         if not self._covers(module):
             listed = ", ".join(self._packages or ())
@@ -53,9 +53,9 @@ class Trusted:
             raise checks.UserError(f"module {module!r} is none of {FLAG} ({listed}). {fix}")
 
     def check_target(self, selector: str, target: Any) -> None:
-        """Fail unless a file may build or name what it calls `selector`.
+        """Fail unless a file may build or name the object that it calls `selector`.
 
-        Of mtl that is a part: a function of mtl may well write or remove files.
+        From mtl only parts are allowed, because functions of mtl may write or remove files.
         """
         if self._packages is None:
             return
@@ -65,14 +65,14 @@ class Trusted:
             raise checks.UserError(f"{selector!r} is no part of mtl, and {FLAG} allows no other.")
 
     def check_step(self, selector: str, found: Any) -> None:
-        """Fail where the path of a selector leaves the packages: `heads.os` is the module os."""
+        """Fail if the path of a selector leaves the packages: `heads.os` is the module os."""
         if self._packages is not None and isinstance(found, types.ModuleType):
             self.check_module(found.__name__)
 
     def check_built(self, part: Any) -> None:
         """Fail for a setting that names a module to import, or does more than read what it names.
 
-        Nothing of that has happened yet: parts act when a graph is built.
+        At this time the effects have not happened: parts act when a graph is built.
         """
         if self._packages is None:
             return
@@ -101,7 +101,7 @@ class Trusted:
 
 
 def _is_part(target: Any) -> bool:
-    """Return whether it is what a gin file builds; other classes of mtl hold files and sessions."""
+    """Return whether gin files build this class; other classes of mtl hold files and sessions."""
     if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
         return False
     is_frozen = vars(target)["__dataclass_params__"].frozen

@@ -98,7 +98,7 @@ class Communication:
             checks.whole("Communication.num_packs", self.num_packs, 0)
 
     def options(self) -> tf.distribute.experimental.CommunicationOptions:
-        """The options for communication between machines."""
+        """Return the options for communication between machines."""
         kind = tf.distribute.experimental.CommunicationImplementation[self.implementation.upper()]
         return tf.distribute.experimental.CommunicationOptions(
             bytes_per_pack=self.bytes_per_pack, implementation=kind

@@ -236,7 +236,7 @@ class GinState:
 
 @contextlib.contextmanager
 def isolated(state: GinState | None = None) -> Iterator[None]:
-    """Restore gin's state at the end, for programs that use gin themselves; `state` holds inside."""
+    """Restore gin's state at the end, since a program may use gin itself; `state` holds within."""
     before = GinState()
     try:
         if state is not None:

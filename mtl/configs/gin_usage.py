@@ -191,7 +191,7 @@ def _problem_of_macro(name: str, walk: _Walk, names: Iterable[str]) -> str:
 
 
 def _setting_hint(name: str, walk: _Walk) -> str:
-    """Return the setting that a macro probably means, if a built part has a setting of that name."""
+    """Return the setting that a macro probably means, if a built part has such a setting."""
     for target, _ in walk.built:
         if name in (gin_names.parameters(target) or ()):
             return f"Did you mean the setting {target.__name__}.{name}?"

@@ -11,7 +11,7 @@ MODULES = {
     "mtl.data.funnel": "mtl.datasets.funnel",
     "mtl.data.related_tasks": "mtl.datasets.related_tasks",
 }
-"""Earlier module -> the module of today. `tfds.Tfds` finds the builders that moved with them."""
+"""{earlier module: present module}. `tfds.Tfds` finds the builders that moved with them."""
 
 
 def current_module(module: str) -> str:

@@ -20,7 +20,7 @@ _DEFAULT = "default"
 _COLUMN = 60
 
 _Row = tuple[str, str, str]
-"""A setting, its value, and where that comes from."""
+"""A setting, its value, and the origin of the value."""
 
 
 def describe_run(

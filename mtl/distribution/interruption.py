@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 START_AGAIN = 128 + signal.SIGTERM
-"""The exit code of a process that ends though nothing is wrong with it."""
+"""The exit code of a process that ends without an error and can go on later."""
 
 
 class Interruption:

@@ -18,10 +18,10 @@ from mtl import checks
 from mtl.variables import stacks
 
 STRING = 24
-"""Bytes of a text in TensorFlow, beside those of long texts."""
+"""Bytes of a text in TensorFlow; long texts need further bytes."""
 
 SLOT = 24
-"""Bytes that TensorFlow takes for each record that a buffer may hold, at once."""
+"""Bytes that TensorFlow allocates at once for each record that a buffer may hold."""
 
 _GROUPS = "/sys/fs/cgroup"
 

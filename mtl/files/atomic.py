@@ -22,7 +22,7 @@ with deferred.imports():
 
 _PARTIAL = re.compile(rf".+\.{in_work.TOKEN}\.partial")
 _swept = set[str]()
-"""Folders where this process removed what killed ones left."""
+"""Folders in which this process removed files that killed processes left."""
 
 
 def write(path: str, content: str | bytes) -> None:

@@ -16,7 +16,7 @@ tf1 = tf.compat.v1
 
 RULE = "be an image file, such as PNG or JPEG"
 MOST_PIXELS = 178_956_970
-"""Of one image, all frames of a GIF together: what Pillow opens, and 0.5 GB of colours."""
+"""The limit for an image, or all frames of a GIF: as in Pillow, and 0.5 GB of colours."""
 
 _TOO_MANY = f"The image has more than {MOST_PIXELS:,} pixels"
 # The first bytes of a file hold its format and its size, except where TensorFlow finds the size.

@@ -29,7 +29,7 @@ Call = Callable[[Callable[[], Values]], Values]
 """Calls the model's code, such as under a debugger, and returns what it returned."""
 
 CALL: Call = lambda run: run()  # noqa: E731
-"""Calls it as it is."""
+"""Calls the code directly."""
 
 
 class Passed(NamedTuple):

@@ -375,7 +375,7 @@ _OF_CHANNELS: dict[str, Callable[[_Walk, tf.Operation, _Channels], Sequence[_Cha
     "Reshape": _Walk._flatten,
     "ResizeNearestNeighbor": _Walk._resize,
 }
-"""Operations whose first input alone has channels."""
+"""Operations in which only the first input has channels."""
 
 
 def _create_fixed(count: int) -> _Channels:

@@ -37,7 +37,7 @@ REWRITING_FAILED = (
     "Units that add nothing stay in the export, by a mistake of mtl: without them the check "
     "failed. Please report it"
 )
-"""What is logged as an error; tests fail by it."""
+"""Logged as an error; tests fail if they see it."""
 
 
 class Exporter:

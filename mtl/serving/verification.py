@@ -14,7 +14,7 @@ from mtl import checks
 from mtl.serving import loaded, rows, settings, signatures
 
 TOLERANCE = 1e-5
-"""How far an output may be from the prediction, relative to it where that is above 1."""
+"""The largest difference of an output from the prediction, relative if that is above 1."""
 
 _BATCHES = (7, 1)
 # Ops that need Python, draw random numbers, change variables, or feed training.

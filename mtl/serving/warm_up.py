@@ -21,7 +21,7 @@ from mtl.serving import inputs, rows, settings, signatures
 
 FILE = "tf_serving_warmup_requests"
 MOST = 1000
-"""A server loads no version that has more requests."""
+"""A server refuses a version with more requests."""
 
 _log = logging.getLogger(__name__)
 

@@ -146,7 +146,7 @@ def find_bindings(
 
 
 def name_model_dir(files: Sequence[str]) -> str:
-    """Return a folder for a run without --model_dir, from the names of its files."""
+    """Return a folder for a run without --model_dir, from the name of its last file."""
     return f"runs/{pathlib.Path(files[-1]).stem}"
 
 

@@ -1,4 +1,4 @@
-"""Prepares a run for its first step: statistics, names of rows, a warm start, a closed-form fit.
+"""Prepares the first step of a run: statistics, names of rows, a warm start, a computed classifier.
 
 is_computed = preparation.prepare_run(experiment, "runs/digits", lambda: evaluator.graph)
 """

@@ -146,7 +146,7 @@ class _Rehearsal(training.Training):
     """A training in a scratch folder that ends after its steps are timed."""
 
     def __init__(self, experiment: experiment_lib.Experiment, scratch: str, first: int):
-        # Trackers and observers are off. So is a closed-form fit, which would be the whole run.
+        # Trackers and observers are off. So is `Refit`, which would be the whole run.
         run = dataclasses.replace(experiment.run, profile=None)
         parts: dict[str, Any] = {"trackers": (), "observers": (), "clip_audit": None, "refit": None}
         alone = dataclasses.replace(experiment, run=run, tensorboard=None, **parts)

@@ -4,6 +4,6 @@ import sys
 
 from mtl.configs import imports
 
-# So `python -m` calls itself while it imports this package, whatever launcher comes next.
+# While `python -m` imports this package, sys.argv[0] is "-m", for every launcher.
 if sys.argv[:1] == ["-m"]:
     imports.guard()

@@ -35,7 +35,7 @@ OVERLAP = flags.DEFINE_bool(
 
 
 def main() -> None:
-    """Print the best groups for the run that the flags describe, and what to run next."""
+    """Print the best groups for the run that the flags describe, and the next commands."""
     model_dir = app.MODEL_DIR.value
     checks.require(bool(model_dir), "--model_dir", "name the folder of a run", model_dir)
     made, model_dir = app.load()
@@ -68,7 +68,7 @@ def main() -> None:
 def _suggest_training(
     made: experiment.Experiment, model_dir: str, number: int, tasks: Sequence[str]
 ) -> str:
-    """Return the command that trains some of the tasks of a run alone."""
+    """Return the command that trains only these tasks of a run."""
     saved = config.saved_in(model_dir)
     bindings = gin_files.read([saved, *app.GIN_FILE.value], app.GIN_PARAM.value, app.trusted())
     folder = f"{model_dir.rstrip('/')}_{number}"
@@ -81,7 +81,7 @@ def _suggest_training(
 def _list_params(
     made: experiment.Experiment, bindings: Sequence[gin_files.Binding], tasks: Sequence[str]
 ) -> list[str]:
-    """Return the bindings that leave some of the tasks of a run."""
+    """Return the bindings that reduce a run to these tasks."""
     params = []
     for binding in bindings:
         if binding.target is model.MultiTaskModel and binding.parameter == "heads":

@@ -1,4 +1,4 @@
-"""What all launchers share: flags, help, quiet logs, and mistakes as one line with exit code 2."""
+"""Shared code of all launchers: flags, help, quiet logs, mistakes as one line with exit code 2."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ JSON_LOG = flags.DEFINE_string(
     "in it, such as the losses of a step.",
 )
 
-# The least: a small training on two cores has a VmPeak of 3.08e9, and 2.56e9 aborts.
+# The smallest limit in bytes: a small training on two cores peaks at 3.08e9 (VmPeak), and a limit
+# of 2.56e9 aborts it.
 _ADDRESSES = 3 * 10**9
 _INDENT = " " * 6
 _OF_ONE_RUN = (GIN_FILE, GIN_PARAM, MODEL_DIR)
@@ -71,9 +72,9 @@ def run(main: Callable[[], None]) -> None:
 
 
 def run_on_folders(main: Callable[[list[str]], None]) -> None:
-    """Run a launcher whose `main` gets the arguments that are no flags: the folders of runs.
+    """Run a launcher whose `main` gets the positional arguments: the folders of runs.
 
-    It has those of the shared flags that do not describe a single run.
+    It has the shared flags, without --gin_file, --gin_param and --model_dir.
     """
     _be_quiet()
     flags.FLAGS.set_gnu_getopt(True)  # Flags may stand behind folders.
@@ -94,7 +95,7 @@ def load() -> tuple[experiment.Experiment, str]:
 
 
 def _require_addresses() -> None:
-    """Fail under a `ulimit -v` that TensorFlow itself does not fit into: it would abort in C++."""
+    """Fail if `ulimit -v` is too small for TensorFlow, which would abort in C++."""
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     fits = most == resource.RLIM_INFINITY or most >= _ADDRESSES
     fix = "It bounds addresses, not memory: bound memory by a control group, or raise it."
@@ -103,12 +104,12 @@ def _require_addresses() -> None:
 
 
 def trusted() -> trust.Trusted:
-    """Return what --trusted_packages and --trusted_settings allow."""
+    """Return the packages and settings that --trusted_packages and --trusted_settings allow."""
     return trust.Trusted(TRUSTED.value, TRUSTED_SETTINGS.value)
 
 
 def define_checkpoint() -> flags.FlagHolder[str]:
-    """Define --checkpoint, for the verbs that read one."""
+    """Define --checkpoint, for the verbs that read a checkpoint."""
     return flags.DEFINE_string(
         "checkpoint", "latest", "latest, best, or a path such as DIR/model.ckpt-500."
     )
@@ -172,7 +173,7 @@ def _explanation(flag: flags.Flag) -> str:
 
 
 def _be_quiet() -> None:
-    """Our own lines go to standard error as they are; of the libraries' only errors."""
+    """Write our own log lines to standard error as they are, and only errors of libraries."""
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     absl_logging.set_verbosity(absl_logging.ERROR)
     logger = logging.getLogger("mtl")
@@ -184,7 +185,7 @@ def _be_quiet() -> None:
 
 
 class Lines(logging.Handler):
-    """Writes lines to standard error, above the progress bar where there is one."""
+    """Writes lines to standard error, above a progress bar if one is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm.tqdm.write(checks.mask(self.format(record)), file=sys.stderr)

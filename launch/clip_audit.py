@@ -1,4 +1,4 @@
-"""Audits a trained model over its training data: whose gradients are large, clipped, and noise.
+"""Audits a trained model on its training data: which samples have large or clipped gradients.
 
 python -m launch.clip_audit --model_dir runs/digits
 python -m launch.clip_audit --model_dir runs/digits --key id --compare runs/digits_2

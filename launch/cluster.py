@@ -1,7 +1,7 @@
 r"""Trains in several processes of this machine, each with its TF_CONFIG, as on several machines.
 
-The first of the workers is the chief. With --ps they train by parameter servers, else in step. What
-comes after -- are the flags of launch.train. All end when one fails, with its exit code.
+The first worker is the chief. With --ps, workers train by parameter servers, otherwise in step.
+Flags after -- go to launch.train. If one process fails, all end, with its exit code.
 
     python -m launch.cluster --workers 2 --ps 1 --evaluator -- \
         --gin_file gin_configs/experiments/digits_shared_bottom.gin --model_dir runs/digits
@@ -37,15 +37,15 @@ RESTARTS = flags.DEFINE_integer(
 
 _log = logging.getLogger("mtl.distribution.tf_config")
 
-# How long the others have to save and end, once one has failed.
+# After a failure, the other processes have this long to save and end.
 _GRACE_SECS = 30.0
 
-# From here on an exit code tells of a signal, and not of a mistake.
+# Exit codes above this one mean that a signal ended the process.
 _BY_SIGNAL = 128
 
 
 class Members:
-    """The processes of one start: their lines go to standard output, after their names."""
+    """The processes of one start. Their lines go to standard output, with their names in front."""
 
     def __init__(self, arguments: Sequence[str], environments: Mapping[str, Mapping[str, str]]):
         self._processes = {
@@ -68,9 +68,9 @@ class Members:
             reader.start()
 
     def wait(self) -> int:
-        """Return the exit code of the first that failed; 0 if none did.
+        """Return the exit code of the first process that failed, after ending the others.
 
-        The others are ended after it.
+        Returns 0 if all processes succeed.
         """
         code = self._find_code()
         if code:
@@ -80,7 +80,7 @@ class Members:
         return code if code >= 0 else _BY_SIGNAL - code
 
     def _find_code(self) -> int:
-        """Wait until one has failed or all have ended; return the code of the first that failed."""
+        """Wait until a process fails or all have ended; return the first code that is not 0."""
         while True:
             codes = [process.poll() for process in self._processes.values()]
             failed = next(filter(None, codes), 0)
@@ -89,13 +89,13 @@ class Members:
             time.sleep(0.1)
 
     def signal(self, number: int) -> None:
-        """Pass a signal on to all that run."""
+        """Send a signal to all processes that still run."""
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
     def _end(self) -> None:
-        """Let the others notice by themselves, then ask, then insist."""
+        """Wait for the others to end; then send SIGTERM, and at last SIGKILL."""
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number:
                 self.signal(number)
@@ -107,7 +107,7 @@ class Members:
 
 
 def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[str, str]]:
-    """Return {name of a process: its TF_CONFIG}, on ports of this machine that are free."""
+    """Return {name of a process: its TF_CONFIG}, with free ports of this machine."""
     counts = {"chief": 1, "worker": workers - 1, "ps": servers}
     with contextlib.ExitStack() as stack:
         jobs = {
@@ -154,7 +154,7 @@ def _pass_on(lines: Sequence[str], name: str) -> None:
 
 
 def _stopping(members: Members, asked: list[int]) -> Callable[[int, Any], None]:
-    """Hands a signal on to all members, and notes that it came."""
+    """Return a signal handler that notes a signal and sends it to all members."""
 
     def stop(number: int, _: Any) -> None:
         asked.append(number)
@@ -164,7 +164,7 @@ def _stopping(members: Members, asked: list[int]) -> Callable[[int, Any], None]:
 
 
 def main() -> None:
-    """Start the processes that the flags describe, and exit with the code of all."""
+    """Start the processes that the flags describe, and exit with their common code."""
     checks.at_least("--workers", WORKERS.value, 1)
     checks.at_least("--ps", SERVERS.value, 0)
     _, model_dir = app.load()  # A mistake shows once, before anything is started.

@@ -35,7 +35,7 @@ HTML = flags.DEFINE_string("html", None, "A file for the comparison as a page, w
 
 _FILE = "config.gin"
 _WIDTH = 100
-# Of the metrics that an error lists.
+# An error lists at most this many metrics.
 _MOST_NAMES = 20
 
 
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
     runs = dict(zip(comparison_text.iterate_names(folders), map(_read, folders), strict=True))
     _protect(runs)
     runs = _with_metric(runs) if RUNS.value else runs
-    # A metric of one task orders runs whatever other tasks they have; a sum over tasks does not.
+    # Runs with different tasks can be ordered by a metric of one task, but not by a sum over tasks.
     if not RUNS.value or HTML.value or "/" not in METRIC.value:
         comparison.require_same_tasks(runs)
     found = comparison.compare(runs)
@@ -83,7 +83,7 @@ def _find(folders: Sequence[str]) -> list[str]:
     """Return the folders of the runs.
 
     Raises:
-      UserError: they are none, twice the same or too few.
+      UserError: there are no runs, too few runs, or one run twice.
     """
     if RUNS.value:
         checks.require(not folders, "--runs", "come without single folders", folders)
@@ -119,10 +119,10 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def _with_metric(runs: dict[str, record.Run]) -> dict[str, record.Run]:
-    """Leave out runs that do not measure what is sorted by, and say so.
+    """Leave out runs without the metric that orders the table, and say so.
 
     Raises:
-      UserError: no run does.
+      UserError: no run has this metric.
     """
     metrics = {name: run.metrics for name, run in runs.items()}
     known = sorted(set[str]().union(*metrics.values()))
@@ -136,7 +136,7 @@ def _with_metric(runs: dict[str, record.Run]) -> dict[str, record.Run]:
 
 
 def _protect(runs: dict[str, record.Run]) -> None:
-    """Refuse outputs that would replace what a run needs."""
+    """Refuse outputs that would replace a file that a run needs."""
     for run in runs.values():
         for flag in (CSV, HTML):
             if flag.value:

@@ -1,4 +1,4 @@
-"""Writes what completes verbs, flags and files of `mtl` in a shell: bash, or zsh.
+"""Writes the script that completes verbs, flags and files of `mtl` in bash or zsh.
 
 mtl completion bash > ~/.mtl_completion      # once for each version of mtl
 source ~/.mtl_completion                     # in ~/.bashrc or ~/.zshrc
@@ -34,16 +34,16 @@ complete -o default -F _mtl mtl"""
 
 
 def list_flags(verb: str) -> list[str]:
-    """Return the flags of a verb, as its source defines them: to import it would take seconds."""
+    """Return the flags in the source code of a verb: importing it would take seconds."""
     found = dict.fromkeys(flag for module in _list_modules(verb) for flag in _read_flags(module))
     return ["--help", *found]
 
 
 def write_script(shell: str) -> str:
-    """Return the script of a shell.
+    """Return the completion script of a shell.
 
     Raises:
-      UserError: it is neither bash nor zsh.
+      UserError: the shell is neither bash nor zsh.
     """
     checks.one_of("The shell", shell, _SHELLS)
     cases = "\n".join(f'      {v}) words="{" ".join(list_flags(v))}" ;;' for v in console.VERBS)
@@ -64,7 +64,7 @@ def _list_modules(verb: str) -> list[str]:
 
 
 def _read_flags(module: str) -> Iterator[str]:
-    """Yield the flags that a module defines when it is imported, or for argparse."""
+    """Yield the flags that a module defines, for absl or for argparse."""
     for node in ast.walk(_parse(module)):
         if not isinstance(node, ast.Call):
             continue

@@ -1,4 +1,4 @@
-r"""The command `mtl`: the launchers under one name, for where the package is installed.
+r"""The command `mtl`: all launchers under one name, once the package is installed.
 
 mtl train --gin_file gin_configs/experiments/digits_shared_bottom.gin
 mtl evaluate --model_dir runs/digits_shared_bottom
@@ -49,7 +49,7 @@ VERBS = tuple(verb for group in _GROUPS.values() for verb in group)
 
 
 def main() -> int:
-    """Run `python -m launch.<verb>` with the other arguments; 2 where there is no such verb."""
+    """Run `python -m launch.<verb>` with the other arguments; return 2 for an unknown verb."""
     verb, *rest = sys.argv[1:] or ["--help"]
     verb = verb.replace("-", "_") if not verb.startswith("-") else verb
     if verb in ("--help", "-h"):

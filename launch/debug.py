@@ -1,6 +1,6 @@
 """Replays a step of a run under TensorFlow's debugger, and tells which op, line and rows broke it.
 
-Without --step it is the step at which the run failed. The page is written to debug/step_<n>.
+Without --step it replays the step at which the run failed. It writes a page to debug/step_<n>.
 
     python -m launch.debug --model_dir runs/digits
     python -m launch.debug --model_dir runs/digits --step 1234 --cli
@@ -26,7 +26,7 @@ CLI = flags.DEFINE_boolean(
 
 
 def main() -> None:
-    """Look into the step that the flags name, and print what was found."""
+    """Replay the step that the flags name, and print the findings."""
     rule = "name the folder of a run"
     checks.require(bool(app.MODEL_DIR.value), "--model_dir", rule, app.MODEL_DIR.value)
     experiment, model_dir = app.load()

@@ -1,4 +1,4 @@
-"""Says what is installed, what works here, and what to do where something is off.
+"""Says what is installed, what works here, and how to fix problems.
 
 python -m launch.doctor
 # Exit code 0: ready. Exit code 2: something must be fixed; the line below it says how.
@@ -30,10 +30,10 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        name: what was looked at.
-        found: what is there.
-        state: ok, note (works, with less), or wrong (does not work).
-        fix: what to do, where the state is not ok.
+        name: the package or device that was checked.
+        found: the version or the devices, or the problem.
+        state: ok, note (works in part), or wrong (does not work).
+        fix: a command or advice, if the state is not ok.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Finding:
 
 
 def python() -> Finding:
-    """Return the interpreter, against what this project and the installed TensorFlow support."""
+    """Check that this project and the installed TensorFlow support this Python."""
     version = "{}.{}".format(*sys.version_info)
     found = f"{sys.version.split()[0]} at {sys.executable}"
     supported = versions.pythons(_version("tensorflow")) or versions.PYTHONS["2.21"]
@@ -58,7 +58,7 @@ def python() -> Finding:
 
 
 def tensorflow() -> Finding:
-    """TensorFlow's version, and whether it can be imported."""
+    """Return TensorFlow's version, and check that it can be imported."""
     version = _version("tensorflow")
     if not version:
         fix = f"pip install '{versions.REQUIREMENT}'"
@@ -73,7 +73,7 @@ def tensorflow() -> Finding:
 
 
 def estimator() -> Finding:
-    """Return whether tf.estimator is there, and who brings it."""
+    """Check for tf.estimator, and say which package provides it."""
     version = _version("tensorflow-estimator")
     if not version:
         fix = f"pip install {versions.ESTIMATOR_REQUIREMENT}"
@@ -87,7 +87,7 @@ def estimator() -> Finding:
 
 
 def keras() -> Finding:
-    """Return which Keras is behind tf.keras; the heads and canned estimators need Keras 2."""
+    """Check the version of Keras behind tf.keras: heads and canned estimators need Keras 2."""
     from mtl.compat import keras
 
     version = keras.in_use()
@@ -98,17 +98,17 @@ def keras() -> Finding:
 
 
 def datasets() -> Finding:
-    """Return whether tensorflow-datasets can be imported."""
+    """Check that tensorflow-datasets can be imported."""
     version = _version("tensorflow-datasets")
     if error := _import_error("tensorflow_datasets"):
-        # Newer ones declare that an old protobuf is enough and then ask for 6.31 at import.
+        # Newer versions declare that an old protobuf is enough, but need 6.31 when imported.
         fix = "pip install tensorflow-datasets 'tensorflow-metadata>=1.17.3,<1.18'"
         return Finding(name="Datasets", found=error, state=WRONG, fix=fix)
     return Finding(name="Datasets", found=f"tensorflow-datasets {version}")
 
 
 def launchers() -> Finding:
-    """Return whether all that a launcher imports is there."""
+    """Check that every package that a launcher imports is installed."""
     if error := _import_error("launch.app") or _import_error("mtl.runs.verbs"):
         fix = "Install the package that it names again: pip install --force-reinstall <name>"
         return Finding(name="Launchers", found=error, state=WRONG, fix=fix)
@@ -116,7 +116,7 @@ def launchers() -> Finding:
 
 
 def packages() -> Finding:
-    """Return whether the versions that the packages ask of each other are met."""
+    """Check that the packages have the versions that they require of each other."""
     conflicts = list(_conflicts())
     if not conflicts:
         return Finding(name="Packages", found="their requirements of each other are met")
@@ -126,7 +126,7 @@ def packages() -> Finding:
 
 
 def cuda() -> Finding:
-    """TensorFlow's CUDA build, the driver, and whether they find a GPU together."""
+    """Return TensorFlow's CUDA build and the driver, and check that they find a GPU together."""
     import tensorflow as tf
 
     build = tf.sysconfig.get_build_info()
@@ -181,7 +181,7 @@ def main() -> int:
 
 
 def _printed(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, each printed as soon as it is known."""
+    """Print each finding as soon as it is known, and return all of them."""
     kept = []
     for finding in findings:
         print(finding, flush=True)
@@ -190,7 +190,7 @@ def _printed(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _print_supported(findings: list[Finding]) -> None:
-    """Print what can be run with what was found."""
+    """Print the features of this project that work with the packages found."""
     import tensorflow as tf
 
     from mtl.compat import keras
@@ -220,7 +220,7 @@ def _version(package: str) -> str:
 
 
 def _import_error(module: str) -> str:
-    """Return the one line that says why `module` cannot be imported, or ''."""
+    """Return one line that says why `module` cannot be imported, or ''."""
     try:
         importlib.import_module(module)
     except KeyboardInterrupt:
@@ -231,7 +231,7 @@ def _import_error(module: str) -> str:
 
 
 def _conflicts() -> Iterator[tuple[str, str]]:
-    """Yield (what is off, what to install) for every unmet requirement of packages that count."""
+    """Yield (problem, package to install) for every unmet requirement of the checked packages."""
     try:
         from packaging import requirements
     except ImportError:

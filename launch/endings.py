@@ -1,4 +1,4 @@
-"""How a launcher ends: a mistake is one line and exit code 2, an interrupt 130, a bug a traceback.
+"""Ends a launcher: a mistake is one line and exit code 2, an interrupt 130, a bug a traceback.
 
 endings.run(main)
 endings.fail("unexpected argument 'x'")
@@ -18,7 +18,7 @@ from mtl.files import storage
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call `main`, and end the process where it fails."""
+    """Call `main`, and end the process if it fails."""
     with imports.finished():
         try:
             with streams.guarded(), storage.explain_storage_errors():
@@ -27,7 +27,7 @@ def run(main: Callable[[], None]) -> None:
             fail(str(error).splitlines()[0])
         except KeyboardInterrupt:
             sys.exit(130)
-        except (Exception, SystemExit) as error:  # A package may end Python where it is imported.
+        except (Exception, SystemExit) as error:  # A package may end Python when it is imported.
             problem = imports.problem(error)
             if problem is None:
                 raise
@@ -36,13 +36,13 @@ def run(main: Callable[[], None]) -> None:
 
 def fail(message: str) -> NoReturn:
     """End the process with this line and exit code 2."""
-    # Through tqdm, so that a progress bar is out of the way.
+    # tqdm clears a progress bar first.
     tqdm.tqdm.write(f"Error: {message}", file=sys.stderr)
     sys.exit(2)
 
 
 class Parser(argparse.ArgumentParser):
-    """The arguments of a launcher that does without TensorFlow; its mistakes are one line."""
+    """Parses the arguments of launchers without TensorFlow; a mistake is one line."""
 
     def __init__(self, module: str, told: str | None):
         plain = argparse.RawDescriptionHelpFormatter
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=told, formatter_class=plain, allow_abbrev=False)
 
     def read(self, args: Sequence[str]) -> argparse.Namespace:
-        """Return the arguments, all of which are known."""
+        """Return the parsed arguments; fail at an unknown one."""
         known = self._option_string_actions
         for flag in (arg.partition("=")[0] for arg in args):
             if flag.startswith("--") and flag not in ("--", *known):

@@ -2,7 +2,7 @@ r"""Evaluates a trained model on a whole split, and prints every task's metrics.
 
     python -m launch.evaluate --model_dir runs/digits --checkpoint best
 
-With --attacked, Experiment.attack moves the inputs to where the loss is large:
+With --attacked, Experiment.attack changes the inputs such that the loss becomes large:
 
     python -m launch.evaluate --model_dir runs/digits --attacked \
         --gin_file runs/digits/config.gin --gin_file gin_configs/auxiliary/attack.gin

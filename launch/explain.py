@@ -30,7 +30,7 @@ _log = logging.getLogger("mtl.explaining")
 
 _DEFAULTS = settings.Settings()
 _PAGE = "explain.html"
-# A line to standard error at most so often.
+# Seconds between two lines on standard error.
 _SECONDS = 3.0
 
 CHECKPOINT = app.define_checkpoint()
@@ -85,7 +85,7 @@ def main() -> None:
     guard = scoring.Protection(files=files, model_dir=model_dir, endings=("html", "csv"))
     for path in paths:
         guard.check(path)
-    # Before what takes long.
+    # A mistake must show before the long computation.
     run_directory.require_writable("--output", folder or ".")
     found = explanation.explain_run(experiment, model_dir, asked, _tell_progress())
     report.write(paths[0], describe.describe(found))
@@ -131,7 +131,7 @@ def _read_settings() -> settings.Settings:
 
 
 def _tell_progress() -> Callable[[str], None]:
-    """Return what writes a line now and then to standard error, of what takes long."""
+    """Return a function that logs progress, at most one line in `_SECONDS`."""
     last = time.monotonic()
 
     def tell(line: str) -> None:

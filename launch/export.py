@@ -1,4 +1,4 @@
-"""Exports a trained model as a SavedModel that TF Serving serves as it is.
+"""Exports a trained model as a SavedModel that TF Serving serves unchanged.
 
 python -m launch.export --model_dir runs/digits --checkpoint best --export_dir models/digits
 python -m launch.export --model_dir runs/digits --compare
@@ -58,7 +58,7 @@ def _check_flags(others: Mapping[str, str | None]) -> None:
 
 
 def main() -> None:
-    """Export the run that the flags describe; print what was written and how it is served."""
+    """Export the run that the flags describe; print the files and the command that serves them."""
     others = {"onnx": ONNX.value, "tflite": TFLITE.value}
     _check_flags(others)
     experiment, model_dir = app.load()
@@ -77,7 +77,7 @@ def main() -> None:
     differences = {}
 
     def convert(written: str) -> None:
-        """Before the export is published: a model that cannot be held leaves nothing behind."""
+        """Convert an export before it is published: if this fails, no export is left behind."""
         if ONNX.value:
             differences["ONNX", ONNX.value] = onnx.write_onnx(written, ONNX.value)
         if TFLITE.value:
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def _compare(experiment: experiment_lib.Experiment, model_dir: str) -> None:
-    """Print a line for each format as it is measured."""
+    """Print a line for each format, once it is measured."""
     with run_directory.hold_checkpoint(model_dir, CHECKPOINT.value) as path:
         _print_formats(experiment, model_dir, path)
 

@@ -1,12 +1,12 @@
-"""The current folder as a place of modules, for the command `mtl`.
+"""Lets the command `mtl` import modules of the current folder.
 
-here.note()                                   # as `mtl` starts, which Python has told nothing
+here.note()                                   # when `mtl` starts: Python has not added the folder
 here.open_to(None)                            # once flags are read: any module, after all others
-here.open_to(["ours"])                        # or the packages of --trusted_packages alone
-here.make_command("train")                    # the same for a process that this one starts
+here.open_to(["ours"])                        # or only the packages of --trusted_packages
+here.make_command("train")                    # a command whose process imports the same modules
 
-A run finds the modules beside its gin file, and a module there never stands before one that is
-installed. `python -m launch.<verb>` has put the folder first before our code runs.
+A run finds modules in the current folder, but an installed module of the same name wins. With
+`python -m launch.<verb>`, Python itself puts the folder first, and then the folder wins.
 """
 
 import importlib.machinery
@@ -21,13 +21,13 @@ _folder: str | None = None
 
 
 def note() -> None:
-    """Keep the current folder in mind; Python's safe path, where it is on, leaves it out."""
+    """Remember the current folder, unless Python's safe path is on."""
     global _folder
     _folder = None if getattr(sys.flags, "safe_path", False) else os.getcwd()
 
 
 def open_to(packages: Sequence[str] | None) -> None:
-    """Have Python look into the folder as well, for these packages alone or for all."""
+    """Let Python import from the folder: only these packages, or any module if None."""
     if _folder is None:
         return
     if packages is None:
@@ -37,14 +37,14 @@ def open_to(packages: Sequence[str] | None) -> None:
 
 
 def make_command(verb: str) -> list[str]:
-    """Return the command of a launcher, which finds its modules as this process does."""
+    """Return the command of a launcher that finds the same modules as this process."""
     if _folder is None:
         return [sys.executable, "-m", f"launch.{verb}"]
     return [sys.executable, "-c", _START, verb]
 
 
 class _Finder:
-    """Finds some packages in a folder, and nothing else there."""
+    """Finds only some packages in a folder."""
 
     def __init__(self, folder: str, packages: Sequence[str]):
         self._folder = folder

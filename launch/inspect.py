@@ -1,4 +1,4 @@
-"""Shows the layers of a model, the values of a tensor within it, or its code run eagerly on rows.
+"""Shows the layers of a model, the values of a tensor in it, or runs its code eagerly on rows.
 
 python -m launch.inspect --gin_file gin_configs/experiments/digits_shared_bottom.gin --summary
 python -m launch.inspect --model_dir runs/digits --tensor network/trunk --split test --limit 4
@@ -55,7 +55,7 @@ OUTPUT = flags.DEFINE_string(
 
 
 def main() -> None:
-    """Print what the flags ask for."""
+    """Print the layers, the tensors or the eager run that the flags choose."""
     _check_flags()
     experiment, model_dir = app.load()
     if OUTPUT.value:
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _check_flags() -> None:
-    """Fail if the flags do not ask for one thing, or do not go together."""
+    """Fail unless the flags choose exactly one thing to show, and go together."""
     asked = [f"--{flag.name}" for flag in (SUMMARY, TENSOR, EAGER) if flag.value]
     rule = "have one of --summary, --tensor and --eager"
     checks.require(len(asked) == 1, "launch.inspect", rule, ", ".join(asked) or None)
@@ -139,7 +139,7 @@ def _call_under_pdb(experiment: experiment_lib.Experiment) -> eager_pass.Call:
 
 
 def _refuse_ignored() -> None:
-    """Refuse flags that do nothing beside the one that says what to show."""
+    """Refuse flags that have no effect with the chosen way to show."""
     ignored = []
     if SUMMARY.value:
         ignored = [(flag, "--summary") for flag in (MODE, ROWS, SPLIT, LIMIT, CHECKPOINT)]

@@ -1,11 +1,11 @@
-"""The lines of a run as JSON, one object a line, for programs to read.
+"""Writes the log lines of a run as JSON, one object a line, for programs to read.
 
 with json_log.append_to("runs/digits/log.jsonl"): ...
 
     {"time": "2026-11-24T16:10:00.123+00:00", "level": "INFO", "message": "step 100 of ...",
      "step": 100, "loss": 0.52, "losses": {"income": 0.31, ...}, "examples_per_sec": 41000.0, ...}
 
-A number that is not finite is null, as JSON has none.
+A number that is not finite becomes null, as JSON has neither NaN nor infinity.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ with deferred.imports():
 
 
 class Handler(logging.FileHandler):
-    """Appends records as JSON; a record may bring more of them as `fields`, {name: value}."""
+    """Appends records as JSON; a record may have more values as `fields`, {name: value}."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
@@ -40,7 +40,10 @@ class Handler(logging.FileHandler):
 
 @contextlib.contextmanager
 def append_to(path: str) -> Iterator[None]:
-    """Append what `mtl` logs to a file, whose folder is created; also what the bar shows."""
+    """Append the log lines of `mtl`, and the numbers of the progress bar, to a file.
+
+    It creates the folder of the file.
+    """
     logger = logging.getLogger("mtl")
     try:
         _require_own(path)
@@ -54,7 +57,7 @@ def append_to(path: str) -> Iterator[None]:
     try:
         yield
     except checks.UserError as error:
-        # The terminal tells it as one line, which is no record.
+        # The terminal shows this error without a log record.
         line = str(error).splitlines()[0]
         handler.handle(logger.makeRecord(logger.name, logging.ERROR, "", 0, line, (), None))
         raise
@@ -65,7 +68,7 @@ def append_to(path: str) -> Iterator[None]:
 
 
 def _require_own(path: str) -> None:
-    """Fail where a file holds something else, such as the data of the run."""
+    """Fail if a file holds something else, such as the data of the run."""
     if not os.path.isfile(path) or not os.path.getsize(path):
         return
     with open(path, "rb") as file:
@@ -79,7 +82,7 @@ def _require_own(path: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON holds it."""
+    """Return a value in types that JSON has."""
     if isinstance(value, dict):
         return {str(name): _plain(own) for name, own in value.items()}
     if isinstance(value, (np.generic, np.ndarray)):

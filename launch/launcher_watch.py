@@ -1,4 +1,4 @@
-"""Asks a member of a cluster to stop when its launcher is gone, even by SIGKILL.
+"""Stops a member of a cluster when its launcher has ended, even by SIGKILL.
 
 subprocess.Popen(..., env={**os.environ, **launcher_watch.environment()})  # in the launcher
 launcher_watch.start()                                                     # in the member
@@ -21,9 +21,9 @@ def environment() -> dict[str, str]:
 def start() -> None:
     """Watch the launcher from a thread; do nothing in a process that no launcher started.
 
-    The member saves its last step, as at any SIGTERM. The kernel could send that signal by itself
-    (PR_SET_PDEATHSIG), but sends it for each thread of the launcher, and a second one ends a
-    member before it has saved.
+    The member saves its last step, as at any SIGTERM. The kernel could send this signal
+    (PR_SET_PDEATHSIG), but it sends one for each thread of the launcher. The second signal would
+    end a member before it has saved.
     """
     launcher = os.environ.get(_VARIABLE)
     if launcher:

@@ -5,7 +5,7 @@ r"""Writes a gin file for a table: looks at all rows, decides how each column is
     python -m launch.predict --model_dir runs/train --checkpoint best --input new.csv
 
 A tenth of the rows is held out to test. --holdout changes the share, --key keeps the rows of a user
-together, --time holds out the last rows, and --test names a file of its own.
+together, --time holds out the last rows, and --test names a separate file.
 """
 
 import argparse
@@ -44,15 +44,15 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Write the gin file that the arguments ask for."""
+    """Write the gin file that the arguments describe."""
     print(draft(_parse(sys.argv[1:])))
 
 
 def draft(arguments: argparse.Namespace) -> str:
-    """Write the gin file, and return what there is to say of it.
+    """Write the gin file, and return a text that explains it.
 
     Raises:
-      UserError: the table or an argument is wrong; nothing is written.
+      UserError: the table or an argument is wrong; the file is not written.
     """
     holdout = _read_holdout(arguments)
     paths = lines.find_files("--data", arguments.data)
@@ -69,7 +69,7 @@ def draft(arguments: argparse.Namespace) -> str:
     dialect = lines.read_dialect(paths, delimiter, names, arguments.comment)
     _require_columns(arguments, dialect)
     marks = [*arguments.missing]
-    # Rows to test on are looked at as well, for marks and values that training rows lack.
+    # Test rows are read too: they may hold marks and values that training rows lack.
     tests = lines.find_files("--test", arguments.test) if arguments.test else ()
     found = inspection.inspect_table(lines.with_files(dialect, tests), marks, arguments.task)
     found = dataclasses.replace(found, dialect=dialect)
@@ -99,7 +99,7 @@ def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
 
 
 def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:
-    """Fail unless all columns that flags name are there, and none has two jobs."""
+    """Fail if a column that flags name is missing, or has two uses."""
     named = {
         "--task": arguments.task,
         "--time": [arguments.time] if arguments.time else [],

@@ -28,7 +28,7 @@ from mtl.configs import gin_names, run_settings, trust
 _OWN = "mtl"
 # Not "t_1 < ... < t_T".
 _SENTENCE_END = re.compile(r"(?<!\.)\. ")
-# Made by code, and by no gin file.
+# Code makes these classes; gin files cannot.
 _NO_PARTS = (
     "mtl.configs",
     "mtl.data.frames",
@@ -57,12 +57,12 @@ _NO_PARTS = (
 )
 
 
-# Where a docstring names its source.
+# The reference of a paper in a docstring.
 _PAPER = re.compile(r"arXiv:\d{4}\.\d{4,5}|https://doi\.org/[^\s,;]+[^\s,;.)]")
 
 
 class Setting(NamedTuple):
-    """A setting: its type, its default as gin writes it, and what its docstring says of it."""
+    """A setting: its type, its default as gin writes it, and its meaning from the docstring."""
 
     name: str
     kind: str
@@ -73,15 +73,15 @@ class Setting(NamedTuple):
 def find_parts(package: str = _OWN) -> Iterator[type]:
     """Yield all parts of a package or module.
 
-    Of mtl that are public, frozen dataclasses that take keywords alone, of another one all public
-    dataclasses.
+    In mtl, a part is a public, frozen dataclass with keyword-only settings. In another package, it
+    is any public dataclass.
 
     Raises:
-      UserError: it cannot be imported.
+      UserError: the package cannot be imported.
     """
     root = gin_names.import_module(package)
     inner = pkgutil.walk_packages(getattr(root, "__path__", []), f"{package}.")
-    # One by one, as to walk on imports a package, whose errors it would not tell.
+    # One by one: pkgutil.walk_packages imports packages too, but hides their errors.
     for module_name in itertools.chain([package], (info.name for info in inner)):
         if module_name.endswith(".__main__") or _has_no_parts(module_name):
             continue
@@ -106,7 +106,7 @@ def _is_part(kind: type) -> bool:
 
 
 def list_settings(kind: Any) -> list[Setting]:
-    """Return the settings of a part, in their order; of a function its parameters."""
+    """Return the settings of a part, or the parameters of a function, in their order."""
     meanings: dict[str, str] = {}
     for base in reversed(getattr(kind, "__mro__", [kind])):
         meanings |= _read_attributes(base.__doc__ or "")
@@ -118,7 +118,7 @@ def list_settings(kind: Any) -> list[Setting]:
 
 
 def _write_type(parameter: inspect.Parameter) -> str:
-    """Return a type as its class writes it, without modules; "" where it says none."""
+    """Return the type of a parameter without modules; "" if it has no annotation."""
     if parameter.annotation is inspect.Parameter.empty:
         return ""
     told = inspect.formatannotation(parameter.annotation).strip("'\"")
@@ -147,7 +147,7 @@ def write_page(package: str) -> str:
     """Return a Markdown page of all parts of a package, with a table of settings for each.
 
     Raises:
-      UserError: there is no such package, or no part in it.
+      UserError: the package does not exist, or has no parts.
     """
     prefix = f"{_OWN}.{package}."
     kinds = [kind for kind in find_parts() if f"{kind.__module__}.".startswith(prefix)]
@@ -173,13 +173,13 @@ def _write_section(kind: type) -> list[str]:
     settings = list_settings(kind)
     lines += ["| setting | default | meaning |", "| -- | -- | -- |"] if settings else []
     for name, _, default, meaning in settings:
-        short = _SENTENCE_END.split(meaning)[0].rstrip(".")  # A cell is no paragraph.
+        short = _SENTENCE_END.split(meaning)[0].rstrip(".")  # A cell holds one sentence.
         lines.append(f"| `{name}` | `{default}` | {_escape(short)} |")
     return [*lines, ""]
 
 
 def write_index() -> str:
-    """Return a page with a line for each part of `mtl`, by package: what it is, and its paper."""
+    """Return a page with a line for each part of `mtl`, by package: its meaning and its paper."""
     lines = ["# All parts", "", "`python -m launch.parts --markdown all` writes this page;"]
     lines += ["`python -m launch.parts NAME` says all there is about a part.", ""]
     by_package = sorted(
@@ -190,7 +190,7 @@ def write_index() -> str:
         for kind in kinds:
             told = kind.__doc__ or ""
             first = _escape(next(iter(told.strip().splitlines()), ""))
-            first = re.sub(r"(?<!\\)\|", r"\|", first)  # Of a norm; the others end a cell.
+            first = re.sub(r"(?<!\\)\|", r"\|", first)  # A plain | of a norm would end a cell.
             paper = _PAPER.search(" ".join(told.split()))
             cells = [f"`{run_settings.gin_name(kind)}`", first, paper.group() if paper else ""]
             lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
@@ -203,14 +203,14 @@ def _package(kind: type) -> str:
 
 
 def _escape(text: str) -> str:
-    """Keep Markdown from reading signs outside of code; an equation alone is code."""
+    """Escape the signs of Markdown outside of code."""
     if " = " in text and "`" not in text:
         return f"`{text}`"
     return re.sub(r"([|*_<])(?=[^`]*(?:`[^`]*`[^`]*)*$)", r"\\\1", text)
 
 
 def list_parts(package: str) -> str:
-    """Return a line for each part of a package: its name, what it is, and its paper."""
+    """Return a line for each part of a package: its name, its meaning and its paper."""
     lines = []
     for kind in sorted(find_parts(package), key=run_settings.gin_name):
         told = kind.__doc__ or ""
@@ -226,12 +226,13 @@ def choose_parts(
     packages: Sequence[str] = (),
     trusted: trust.Trusted = trust.EVERYTHING,
 ) -> list[Any]:
-    """Return the parts of these names, of mtl or of other packages, with or without their module.
+    """Return the parts of mtl or of other packages that have these names.
 
-    One with a whole path, such as `ours.towers.Deep`, needs no package.
+    A name may include its module. With a whole path, such as `ours.towers.Deep`, a part is found
+    without its package in `packages`.
 
     Raises:
-      UserError: there is no such part.
+      UserError: a name is unknown.
     """
     known: dict[str, list[Any]] = {}
     for kind in (kind for package in (_OWN, *packages) for kind in find_parts(package)):
@@ -247,7 +248,7 @@ def choose_parts(
 
 
 def _find_elsewhere(name: str, trusted: trust.Trusted) -> list[Any]:
-    """Return what the whole path of a class or function names; none where no module is so named."""
+    """Return the class or function that has this whole path; empty if its module is missing."""
     module, _, last = name.rpartition(".")
     top = module.partition(".")[0]
     if not top.isidentifier() or importlib.util.find_spec(top) is None:
@@ -262,7 +263,7 @@ def _find_elsewhere(name: str, trusted: trust.Trusted) -> list[Any]:
 
 
 def main() -> None:
-    """Print what the arguments ask for."""
+    """Print the parts, the pages or the configuration that the arguments choose."""
     parser = endings.Parser("launch.parts", __doc__)
     parser.add_argument("names", nargs="*", help="parts, such as MMoE or gates.Softmax")
     told = "a package of your own, whose parts are listed and known by name"
@@ -284,7 +285,7 @@ def main() -> None:
 
 
 def _check_flags(arguments: argparse.Namespace, is_of_run: bool) -> None:
-    """Fail if flags that exclude each other come together."""
+    """Fail if flags exclude each other."""
     for flag, package in (("--markdown", arguments.markdown), ("--package", arguments.package)):
         rule = "come without --gin_file and --model_dir"
         checks.require(not (is_of_run and package), flag, rule, package)

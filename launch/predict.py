@@ -139,7 +139,7 @@ def _predict_files() -> None:
 
 
 def _plan(inputs: Sequence[str], experiment: Any, model_dir: str | None) -> Any:
-    """Return what is written where, and never over what the run needs."""
+    """Return the plan of the output files, which never replace files that the run needs."""
     files = [*app.GIN_FILE.value, *(experiment.files_read if experiment else ())]
     guard = scoring.Protection(files=files, model_dir=model_dir)
     return scoring.plan_shards(

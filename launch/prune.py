@@ -1,7 +1,7 @@
 r"""Prunes a finished run: at once, or in rounds that train again from the run's first steps.
 
-The run stays as it is. --output_dir gets a run that launch.train goes on with, and its masks.
---gin_file and --gin_param come on top of the run's own configuration.
+The run stays unchanged. --output_dir gets the pruned run and its masks; launch.train continues it.
+Bindings of --gin_file and --gin_param override the configuration of the run.
 
     python -m launch.prune --model_dir runs/digits --output_dir runs/digits_half \
         --gin_file gin_configs/sparsity/finished.gin --gin_param 'Pruning.sparsity = 0.5'
@@ -85,7 +85,7 @@ def main() -> None:
         with run_directory.hold_checkpoint(model_dir, CHECKPOINT.value) as path:
             last = f"Run.train_steps = {run_directory.step_saved(path)}"
             made = load([*app.GIN_PARAM.value, last])
-            # Weights of tasks that change over the run are those that the run had at this step.
+            # Scheduled task weights get the values that they had at the checkpoint's step.
             filled = made.model.fill_schedules(source.run.train_steps)
             made = dataclasses.replace(made, model=filled)
             _prune_at_once(source, made, model_dir, output_dir, path)
@@ -133,7 +133,7 @@ def _find_tickets(
 
 
 def _table(made: experiment.Experiment, found: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the metrics that tell most, and the one that picks the best, a row for each run."""
+    """Return a table of the main metrics and the metric of `Best`, with a row for each run."""
     metrics: Sequence[str] = made.model.find_main_metrics(next(iter(found.values())))
     shown = list(dict.fromkeys([*metrics, made.best.metric]))
     return summary.compare_metrics(found, shown)

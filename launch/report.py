@@ -1,4 +1,4 @@
-"""Writes one HTML file that tells what a run came to, and that can be mailed.
+"""Writes the results of a run to one HTML file, which can be mailed.
 
 python -m launch.report --model_dir runs/digits
 python -m launch.report --model_dir runs/digits --output digits.html --rows 0

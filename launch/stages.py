@@ -1,9 +1,9 @@
-r"""Trains several gin files in order, each in a folder of its own under --model_dir.
+r"""Trains several gin files in order, each in a separate folder under --model_dir.
 
-Each --gin_file is a stage, here; its folder has the name of the file. A later stage learns where an
-earlier one lies from a macro named after it: to build on joint.gin, a file sets joint_dir =
-"runs/joint", which holds where it is trained alone, and uses %joint_dir. Stages that are done are
-not trained again, and one that was interrupted goes on.
+Here each --gin_file is a stage, and its folder has the name of the file. A later stage gets the
+folder of an earlier one from a macro with its name. To build on joint.gin, a file uses %joint_dir;
+it also sets joint_dir = "runs/joint", the folder for a training without launch.stages. Finished
+stages are not trained again, and an interrupted stage goes on.
 
     python -m launch.stages --gin_file gin_configs/experiments/mnist_lt/joint.gin \
         --gin_file gin_configs/experiments/mnist_lt/crt.gin --model_dir runs/mnist_lt
@@ -35,18 +35,18 @@ with deferred.imports():
 _log = logging.getLogger("mtl.stages")
 
 
-# A stage is a whole run with a gin file and a folder, and not a class that trains twice. So every
-# other command can evaluate, export or continue a stage.
+# A stage is a whole run with a gin file and a folder: every other command can evaluate, export or
+# continue it.
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """One run of several that build on each other.
 
     Attributes:
       file: the gin file.
-      params: bindings that come after it.
-      model_dir: where it is trained.
-      part: what it is of the run that all stages make up, for their trackers.
-      trusted: what the files may build.
+      params: bindings that are applied after the file.
+      model_dir: the folder of the run.
+      part: the place of this stage in the run of all stages, for trackers.
+      trusted: the packages and settings that the files may use.
     """
 
     file: str
@@ -77,14 +77,14 @@ class Stage:
         return built
 
     def train(self) -> tuple[dict[str, Any], int]:
-        """Train what is left, and return the metrics and the number of steps."""
+        """Train the remaining steps, and return the metrics and the number of steps."""
         experiment = self.load()
         save = functools.partial(config.save, self.model_dir)
         return verbs.train(experiment, self.model_dir, save, self.part)
 
 
 def _settings(file: str, trusted: trust.Trusted) -> set[str]:
-    """Return the lines of a saved configuration, as this version writes it."""
+    """Return the lines of a saved configuration, in the form that this version writes."""
     config.read(file)  # Fails if it is damaged.
     config.load([file], (), trusted)
     return _lines()
@@ -101,10 +101,10 @@ def plan(
     root: str,
     trusted: trust.Trusted = trust.EVERYTHING,
 ) -> list[Stage]:
-    """Return the stages, each told where those before it lie.
+    """Return the stages; each gets the folders of earlier stages.
 
     Raises:
-      UserError: two files have one name, or one cannot be loaded.
+      UserError: two files have the same name, or a file cannot be loaded.
     """
     names = [pathlib.Path(file).stem for file in files]
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
@@ -126,7 +126,7 @@ def plan(
 def places(
     file: str, earlier: Mapping[str, str], trusted: trust.Trusted = trust.EVERYTHING
 ) -> list[str]:
-    """Return the bindings that tell a gin file where earlier stages {name: model_dir} lie."""
+    """Return the bindings that give a gin file the folders of earlier stages {name: model_dir}."""
     config.check([file], trusted=trusted)
     known = {binding.name for binding in gin_files.read([file], [], trusted)}
     return [f"{name}_dir = {path!r}" for name, path in earlier.items() if f"{name}_dir" in known]

@@ -1,8 +1,8 @@
-"""Standard output and error that someone closes, as `head` does, or that are full.
+"""Handles standard output and error if a reader such as `head` closes them, or the disk is full.
 
 with streams.guarded():
-    print("...")                  # exit code 141 once nobody reads; a UserError if it is full
-    print("...", file=sys.stderr) # goes nowhere then: a training outlives the reader of its log
+    print("...")                  # exit code 141 if the reader has left; UserError if disk is full
+    print("...", file=sys.stderr) # is dropped then: a training outlives the reader of its log
 """
 
 import contextlib
@@ -13,20 +13,20 @@ from typing import Any, TextIO
 
 from mtl import checks
 
-# What a shell says of a program that a closed pipe has ended: 128 + SIGPIPE.
+# The exit code that a shell reports after a closed pipe: 128 + SIGPIPE.
 _NOBODY_READS = 141
 
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Tell an error of the standard streams, within it, from those of files and of the network.
+    """Separate errors of the standard streams from errors of files and of the network.
 
     Raises:
-      UserError: standard output takes no more, as on a full disk.
-      SystemExit: nobody reads it any more.
+      UserError: standard output cannot be written, as on a full disk.
+      SystemExit: the reader of standard output has closed it.
     """
     before = sys.stdout, sys.stderr
-    # None is a stream that was closed from the start, to which print() writes nothing.
+    # A stream that was closed from the start is None, and print() skips it.
     sys.stdout = sys.stdout and _Guarded(sys.stdout, _end)
     sys.stderr = sys.stderr and _Guarded(sys.stderr, lambda error: None)
     try:
@@ -44,7 +44,7 @@ def _end(error: OSError) -> None:
 
 
 class _Guarded:
-    """A text file that writes to nowhere, and tells `failed`, once it cannot be written."""
+    """A text file that, once it cannot be written, calls `failed` and drops further text."""
 
     def __init__(self, file: TextIO, failed: Callable[[OSError], None]):
         self._file, self._failed = file, failed
@@ -66,7 +66,7 @@ class _Guarded:
         try:
             yield
         except OSError as error:
-            # Python writes what is left when it ends, and would complain once more.
+            # Python flushes the rest at its end, and would complain again.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._file.fileno())
             os.close(nowhere)

@@ -1,7 +1,7 @@
 r"""Trains, evaluates and exports the model that a gin file describes.
 
 Goes on from the last checkpoint in --model_dir, up to Run.train_steps, and tells which settings and
-training files are not as they were.
+training files have changed.
 
     python -m launch.train --gin_file gin_configs/experiments/digits_shared_bottom.gin \
         --gin_param 'Run.train_steps = 2000' --model_dir runs/digits
@@ -39,7 +39,7 @@ def main() -> None:
         config.save(model_dir)
 
     metrics, steps = verbs.train(experiment, model_dir, on_start=start)
-    if metrics:  # They are told by the process that evaluates.
+    if metrics:  # Only the process that evaluates has metrics.
         print(summary.of_training(model_dir, metrics, steps, experiment.serving.model_name))
 
 

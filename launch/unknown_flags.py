@@ -1,4 +1,4 @@
-"""What a flag that a launcher does not know may mean: a flag spelt otherwise, or a setting.
+"""Guesses the meaning of an unknown flag: a misspelt flag, or a setting of the gin file.
 
 unknown_flags.explain("lr", ["gin_file", "gin_param"])     # "It is a setting of the gin file: ..."
 unknown_flags.explain("gin_fiel", ["gin_file"])            # "Did you mean '--gin_file'?"
@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from mtl import checks
 
-# What other programs call a flag.
+# Names that other programs use for our flags.
 FLAGS = {
     "model_dir": ("dir", "folder", "logdir", "log_dir", "out_dir", "output_dir", "run", "workdir"),
     "gin_file": ("config", "config_file", "gin", "gin_config", "gin_files", "gin_configs"),
@@ -21,7 +21,7 @@ FLAGS = {
     "checkpoint": ("ckpt", "step"),
     "limit": ("max_rows", "num_rows", "samples"),
 }
-# And the settings of a gin file, each with a value.
+# Names that other programs use for settings of a gin file, each with a value.
 SETTINGS = {
     "Run.train_steps = 1000": (
         "epochs",
@@ -47,10 +47,10 @@ SETTINGS = {
 
 
 def explain(flag: str, known: Collection[str]) -> str:
-    """Return which flag or setting was meant, in a sentence, or that --help lists the flags.
+    """Return a sentence that names the intended flag or setting, or points to --help.
 
     Args:
-      flag: as it was given, with or without dashes.
+      flag: the unknown flag, with or without dashes.
       known: the flags of the launcher, without dashes.
     """
     name = flag.lstrip("-").replace("-", "_").lower()

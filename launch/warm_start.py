@@ -1,6 +1,6 @@
-r"""Tells what every variable of a new run would start from, and why, without training.
+r"""Tells from which values each variable of a new run would start, and why, without training.
 
-The gin file binds Experiment.warm_start; a run writes the same into MODEL_DIR/warm_start.txt.
+The gin file binds Experiment.warm_start. A run writes the same table to MODEL_DIR/warm_start.txt.
 
     python -m launch.warm_start --gin_file gin_configs/experiments/digits_shared_bottom.gin \
         --gin_file gin_configs/transfer/warm_start.gin \

@@ -1,10 +1,10 @@
-"""Which samples have large gradients, get clipped and move the weights, and whether they are noise.
+"""Finds samples with large gradients that get clipped and move the weights, and tells noise apart.
 
 from mtl import clip_audit
 experiment.Experiment.clip_audit = @clip_audit.ClipAudit()     # records while a run trains
 clip_audit.ClipAudit.key = "id"
 
-`python -m launch.clip_audit` audits a run that is trained, over its checkpoints.
+`python -m launch.clip_audit` audits a trained run, over its checkpoints.
 """
 
 from mtl.clip_audit.audit import ClipAudit

@@ -1,4 +1,4 @@
-"""The settings of an audit, and how it takes part in the steps of a run.
+"""Settings of an audit, and the ops that record the steps of a run.
 
 from mtl import clip_audit
 experiment.Experiment.clip_audit = @clip_audit.ClipAudit()
@@ -28,20 +28,20 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClipAudit:
-    """Records the gradient norm of every example at every visit, and whose norms are above a bound.
+    """Records the gradient norm of every example at every visit, and which norms exceed a bound.
 
-    The norms are those of a forward pass as in evaluation, on the weights before the step, so that
-    an example's gradient is its own: batch norm uses its averages and nothing is dropped out. The
-    gradient is the sum over tasks and auxiliary losses by weight, before surgery, regularisation
-    and clipping. See docs/clipping.md.
+    The norms come from a forward pass as in evaluation, with the weights before the step. Examples
+    do not influence each other: batch norm uses its averages, and dropout is off. The gradient is
+    the weighted sum over tasks and auxiliary losses, before surgery, regularisation and clipping.
+    See docs/clipping.md.
 
     Attributes:
-      key: the field, of integers or strings, that tells samples apart; None takes the number of
-        the row in the training split, from 0.
-      percentile: in [0, 100]; the bound on examples and the one on batches are this percentile of
-        the norms in the batches before.
-      window: how many batches before.
-      max_norm: a bound for both in place of the percentile, such as that of the run's clipping.
+      key: the field, of integers or strings, that identifies samples; None takes the number of the
+        row in the training split, from 0.
+      percentile: in [0, 100]; the bound on examples and the bound on batches are this percentile of
+        the norms in the previous batches.
+      window: the number of previous batches.
+      max_norm: a bound for both in place of the percentile, such as the run's own clipping norm.
       first_visits: how many visits of a sample count as its first ones.
     """
 
@@ -64,13 +64,13 @@ class ClipAudit:
             checks.bound("ClipAudit.max_norm", self.max_norm)
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail unless the rows stay apart, and the key is a field that tells them apart."""
+        """Fail if the model mixes rows, or the key is not a field that identifies samples."""
         rule = "be None where MultiTaskModel.mixing mixes the rows that it measures"
         checks.require(experiment.model.mixing is None, "Experiment.clip_audit", rule, self)
         self.check_key(experiment.data.spec)
 
     def check_key(self, spec: spec_lib.Spec) -> None:
-        """Fail unless the key, if there is one, is a field that tells samples apart."""
+        """Fail if the key is set, but is not a field that can identify samples."""
         if self.key is None:
             return
         checks.one_of("ClipAudit.key", self.key, spec.fields)
@@ -82,7 +82,7 @@ class ClipAudit:
     def number_rows(
         self, data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None
     ) -> pipeline.Pipeline:
-        """Return the data with numbered rows; `shuffle` mixes so many of a pass, by a seed."""
+        """Return the data with numbered rows; `shuffle` is (size of the buffer, seed)."""
         return numbered.number_rows(data, shuffle)
 
     def sample_ids(self, features: types.Tensors, labels: types.Tensors) -> tf.Tensor:
@@ -95,7 +95,7 @@ class ClipAudit:
         statistics: features_lib.Statistics,
         record: visits.Record,
     ) -> Callable[..., None]:
-        """Return what `MultiTaskModel.model_fn` calls to observe a training step."""
+        """Return the function that `MultiTaskModel.model_fn` calls to observe a training step."""
 
         def observe(features: types.Tensors, labels: types.Tensors, weights: types.Tensors) -> None:
             def measure() -> measures.Measured:
@@ -109,8 +109,8 @@ class ClipAudit:
 def record_step(
     record: visits.Record, ids: tf.Tensor, measure: Callable[[], measures.Measured]
 ) -> None:
-    """Have UPDATE_OPS add the batch of a step, of samples with these ids, to the record."""
-    # After the averages of normalisations have moved, before the weights do.
+    """Let UPDATE_OPS add the batch of a step to the record; `ids` identify its samples."""
+    # After the averages of normalisations have moved, and before the weights move.
     with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
         found = measure()
         recorded = _record_batch(record, ids, found)
@@ -133,7 +133,7 @@ def _record_batch(record: visits.Record, ids: tf.Tensor, found: measures.Measure
 
 
 def warn_of_unknown(found: measures.Measured) -> None:
-    """Warn of the variables that make an audit slow."""
+    """Warn if variables need a pass for each example, which makes an audit slow."""
     if found.unknown:
         names = ", ".join(found.unknown[:3]) + ", ..." * (len(found.unknown) > 3)
         _log.warning("Clip audit: a pass for each example, for %s: this is slow.", names)

@@ -1,4 +1,4 @@
-"""Auxiliary losses in an audit: those of single rows, in the pass that the audit makes.
+"""Measures auxiliary losses of single rows, in the forward pass of an audit.
 
 measured = auxiliary.Measured(model)
 losses = measured.measure(activations, first)          # {name: [B]}
@@ -24,13 +24,13 @@ _TRAINS = "what emits it does so in training alone"
 
 
 class Measured:
-    """The auxiliary losses of a model that have a gradient for each row in a pass as in evaluation.
+    """The auxiliary losses of a model with a value for each row, in a pass as in evaluation.
 
     Args:
-      model: whose losses.
+      model: the model with these losses.
 
     Attributes:
-      left_out: {a loss that has none: why}; complete once `measure` was called.
+      left_out: {loss without values for rows: why}; complete after the first call of `measure`.
     """
 
     def __init__(self, model: "model_lib.MultiTaskModel"):
@@ -46,14 +46,14 @@ class Measured:
         self._means: dict[str, tf.Tensor] = {}
 
     def measure(self, activations: "activations_lib.Activations", first: int) -> types.Tensors:
-        """Compute the losses of rows by what they weigh, {name: [B]}.
+        """Compute the weighted losses of rows, {name: [B]}.
 
-        The weight of a row is that by the mean of the rows that weigh anything, and of several
-        parts the sum. The first call is for the whole batch; later ones, for rows of it, take its
-        means.
+        The weight of a row is divided by the mean weight over rows with a weight above 0. A loss of
+        several parts is their sum. The first call takes the whole batch; later calls take rows of
+        it, and use the means of the first call.
 
         Args:
-          activations: of a pass as in evaluation.
+          activations: activations of a pass as in evaluation.
           first: how many ops the graph had before that pass; see `twins.reuse_earlier`.
         """
         parts = []
@@ -79,7 +79,7 @@ class Measured:
 
 
 def _reuse(activations: "activations_lib.Activations", first: int) -> "activations_lib.Activations":
-    """Return the same from the ops of the step itself, where these compute the same."""
+    """Return the activations from ops of the step itself, if these compute the same."""
     inputs, towers, shared = twins.reuse_earlier(
         first,
         (dict(activations.inputs), dict(activations.towers), list(activations.towers.shared)),

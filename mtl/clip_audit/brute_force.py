@@ -1,4 +1,4 @@
-"""The gradients of single examples, a pass for each: for what `ghost` does not know, and tests.
+"""Computes gradients of single examples with a pass for each: for cases unknown to `ghost`.
 
 squares, products = brute_force.norms(losses_of, batch, variables, weights)
 """
@@ -25,14 +25,14 @@ def norms(
     """Measure the norms, one example at a time.
 
     Args:
-      losses_of: builds the forward pass anew for the rows that it is given.
-      batch: of B rows.
-      variables: N of them.
-      weights: {task: scalar}, of the tasks' losses in the whole.
+      losses_of: builds the forward pass anew for the given rows.
+      batch: B rows.
+      variables: N variables.
+      weights: {task: scalar}, the weights of the tasks' losses in the total loss.
 
     Returns:
-      {task: squared norms [B, N], and "" for those of the whole}, and the inner products [B, N] of
-      the whole's gradients with their sum over the batch; float64.
+      {task: squared norms [B, N], with "" for the total loss}, and the inner products [B, N] of the
+      gradients of the total loss with their sum over the batch; float64.
     """
 
     def whole_of(losses: types.Tensors) -> tf.Tensor:
@@ -43,7 +43,7 @@ def norms(
     count = tf.shape(tf.nest.flatten(batch, expand_composites=False)[0])[0]
 
     def of_row(row: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        with draws.draw_for_slice(row, count):  # A row draws what it draws among the others.
+        with draws.draw_for_slice(row, count):  # A row draws the same numbers as in its batch.
             losses = losses_of(tf.nest.map_structure(lambda values: values[row : row + 1], batch))
         wanted = {**losses, "": whole_of(losses)}
         gradients = {task: _dense(of, variables) for task, of in wanted.items()}
@@ -61,7 +61,7 @@ def norms(
 
 
 def _dense(losses: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-    """Return the gradients of a sum, with zeros where nothing depends on a variable."""
+    """Return the gradients of the sum of losses; zeros if losses do not depend on a variable."""
     zeros = tf.UnconnectedGradients.ZERO
     found = tf.gradients(losses, list(variables), unconnected_gradients=zeros)
     return list(map(tf.convert_to_tensor, found))

@@ -1,4 +1,4 @@
-"""What is recorded of the examples of a batch: norms, share of the blame, losses, EL2N, margins.
+"""Measures the examples of a batch: norms, share of the blame, losses, EL2N, margins.
 
 measured = measures.measure(model, statistics, features, labels, weigh)
 """
@@ -26,12 +26,12 @@ _OF_HEADS = ("el2n", "margin", "label", "prediction")
 
 
 class Measured(NamedTuple):
-    """What is measured of a batch of B examples.
+    """Measurements of a batch of B examples.
 
     Attributes:
       examples: {column: [B]}.
-      batch: {column: scalar}, among them `norm`, that of the mean of the examples' gradients.
-      unknown: variables whose norms take a pass for each example.
+      batch: {column: scalar}; `norm` is the norm of the mean of the examples' gradients.
+      unknown: variables whose norms need a pass for each example.
       left_out: {auxiliary loss that is not measured: why}.
     """
 
@@ -82,7 +82,7 @@ def measure(
         fix = "A KerasModel of 16 bits cannot be audited while it trains: use launch.clip_audit."
         rule = "find the variables that are there, and make none"
         checks.require(not (before and made), "clip audit", rule, made[:3], fix)
-        if not logits:  # Those of the whole batch come first.
+        if not logits:  # The first call is for the whole batch.
             logits.update(given)
         own = {head.name: _losses(head, given[head.name], batch[1]) for head in heads}
         return {**own, **others}
@@ -105,13 +105,13 @@ def measure(
 def measure_losses(
     losses_of: Callable[[Any], types.Tensors], batch: Any, weights: types.Tensors
 ) -> Measured:
-    """Measure the examples of a network of which the losses alone are known.
+    """Measure the examples of a network whose heads are unknown.
 
-    What only a head knows, such as EL2N, is NaN.
+    Values that need a head, such as EL2N, are NaN.
 
     Args:
-      losses_of: builds the network once more, {task: losses [B]} of the rows that it is given; in
-        it no example depends on another.
+      losses_of: builds the network again for the given rows, and returns {task: losses [B]};
+        examples must not depend on each other in it.
       batch: B rows of tensors, in any nesting.
       weights: {task: the weight of its loss, a scalar}.
     """
@@ -170,7 +170,7 @@ def _of_batch(found: norms.Norms) -> dict[str, tf.Tensor]:
 
 
 def _norms(squares: tf.Tensor) -> tf.Tensor:
-    """Take roots of squares in float64, as float32; rounding may have taken them below 0."""
+    """Return roots of float64 squares as float32; squares below 0 by rounding count as 0."""
     return gradients_lib.take_roots(tf.where(squares < 0, tf.zeros_like(squares), squares))
 
 
@@ -189,11 +189,11 @@ def _scope(name: str) -> str:
 def _of_head(
     head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors
 ) -> dict[str, tf.Tensor]:
-    """Return EL2N, margin, label, prediction of each example, [B]; NaN where there is none.
+    """Return EL2N, margin, label and prediction of each example, [B]; NaN if undefined.
 
-    EL2N is the norm of the loss's derivative by the logits: for cross-entropy that is `|p - y|`,
+    EL2N is the norm of the loss's derivative by the logits: for cross-entropy, it equals `|p - y|`,
     the error of M. Paul, S. Ganguli, G. K. Dziugaite, "Deep Learning on a Data Diet", 2021,
-    arXiv:2107.07075. The margin is the logit of the label above the largest other one.
+    arXiv:2107.07075. The margin is the logit of the label minus the largest other logit.
     """
     examples, predicted = head.examples(logits, labels), head.predictions(logits)
     losses = head.losses(examples.logits, examples.targets)

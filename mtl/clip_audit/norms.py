@@ -1,4 +1,4 @@
-"""Norms of the gradients of single examples, by task and by variable, and their share in the sum.
+"""Measures gradient norms of single examples, by task and variable, and shares in their sum.
 
 found = norms.measure(losses_of, batch, weigh)
 found.squares["network/hidden_0/kernel"]       # [B]
@@ -19,16 +19,16 @@ tf1 = tf.compat.v1
 
 
 class Norms(NamedTuple):
-    """Norms of B examples; `g_i` is the gradient of one's losses, summed over tasks by weight.
+    """Norms of B examples; `g_i` is the gradient of the weighted sum of losses of example i.
 
-    Squares and products are float64, and finite wherever the gradients are.
+    Squares and products are float64, and finite if the gradients are finite.
 
     Attributes:
       losses: {task: [B]}.
-      squares: {variable: |g_i|^2 of it, [B]}.
+      squares: {variable: its part of |g_i|^2, [B]}.
       task_squares: {task: the squared norm of the gradient of its loss alone, [B]}.
       products: `<g_i, sum_j g_j>`, [B].
-      unknown: the variables whose norms took a pass for each example.
+      unknown: the variables whose norms needed a pass for each example.
     """
 
     losses: types.Tensors
@@ -47,11 +47,11 @@ def measure(
     """Return the norms of the gradients by the trainable variables.
 
     Args:
-      losses_of: builds the forward pass, with the variables that are there once they are; in it no
-        example may depend on another.
+      losses_of: builds the forward pass, and reuses existing variables; examples must not depend on
+        each other in it.
       batch: B rows of tensors, in any nesting.
       weigh: {task: losses [B]} -> {task: its weight, a scalar}.
-      by_row: whether to take a pass for each example for all variables.
+      by_row: True to take a pass for each example for all variables.
     """
     given = tf.nest.flatten(batch, expand_composites=True)
     entering = [tf.identity(tensor) for tensor in given]
@@ -78,7 +78,7 @@ def measure(
 
 
 def _find_rows(batch: Any) -> int | None:
-    """Return how many rows a batch has; None if no shape tells."""
+    """Return how many rows a batch has; None if its static shapes do not tell."""
     sizes = (tensor.shape[0] for tensor in tf.nest.flatten(batch))
     return next((size for size in sizes if size is not None), None)
 
@@ -92,7 +92,7 @@ def _ghost(
     of_tasks = {task: own for task, own in of_tasks.items() if own}
     if not of_tasks:
         return {"squares": {}, "products": {}, "tasks": {}}
-    if len(losses) == 1:  # The whole is a multiple of the one task.
+    if len(losses) == 1:  # The gradient of the sum is a multiple of the only task's gradient.
         ((task, whole),) = of_tasks.items()
         factor = tf.square(tf.cast(weights[task], tf.float64))
     else:
@@ -132,9 +132,9 @@ def _squares(
 def _sums(
     of_tasks: Mapping[str, Mapping[str, gradient_forms.ExampleGradients]], weights: types.Tensors
 ) -> dict[str, gradient_forms.Plain]:
-    """Return the gradients of the whole where those of the tasks are built.
+    """Return the gradients of the weighted sum, for variables with built gradients of the tasks.
 
-    To add these costs less than to build new ones.
+    Adding these gradients costs less than building new ones.
     """
     found: dict[str, list[tuple[tf.Tensor, gradient_forms.ExampleGradients]]] = {}
     for task, own in of_tasks.items():
@@ -154,7 +154,7 @@ def _sums(
 def _weighted(
     back: dict[str, dict[str, tf.Tensor | None]], weights: types.Tensors
 ) -> dict[str, tf.Tensor | None]:
-    """Return the cotangents of the whole, from those of the tasks."""
+    """Return the cotangents of the weighted sum, from the cotangents of the tasks."""
     total: dict[str, tf.Tensor | None] = {}
     for task, cotangents in back.items():
         for use, cotangent in cotangents.items():
@@ -170,7 +170,7 @@ def _add_rows(
     by_row: tuple[dict[str, tf.Tensor], tf.Tensor],
     variables: Sequence[tf.Variable],
 ) -> None:
-    """Add to `found` what only a pass for each example tells."""
+    """Add to `found` the measurements that need a pass for each example."""
     squares, products = by_row
     for index, variable in enumerate(variables):
         name = patterns.variable_name(variable)

@@ -1,4 +1,4 @@
-"""An audit of the training steps of a model, as an extension of them."""
+"""Lets a function observe the training steps of a model, as a `StepExtension`."""
 
 import contextlib
 import dataclasses
@@ -10,10 +10,10 @@ from mtl.step import summaries
 
 @dataclasses.dataclass(frozen=True)
 class Observing:
-    """Has a function observe each training step.
+    """Makes an extension for each training step, which calls a function.
 
     Attributes:
-      observe: adds UPDATE_OPS, which run before the weights move.
+      observe: the function; it adds UPDATE_OPS, which run before the weights move.
     """
 
     observe: types.Observe
@@ -26,7 +26,7 @@ class Observing:
 
 
 class ObservedStep(types.StepExtension):
-    """Has a function look at the rows of a step, and at the weights of its tasks."""
+    """Calls a function with the rows of a step and the weights of its tasks."""
 
     sees_gradients = True
 

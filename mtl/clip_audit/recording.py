@@ -1,4 +1,4 @@
-"""The audit of a run while it is trained.
+"""Audits a run while it trains.
 
 recording = recording.Recording(experiment.clip_audit, "runs/digits")
 recording.go_on_from(first_step)     # then extensions in the graph, `save` with every checkpoint
@@ -25,8 +25,8 @@ class Recording(types.RunObserver):
     """Records every example of every step.
 
     Args:
-      settings: of the audit.
-      model_dir: of the run.
+      settings: the settings of the audit.
+      model_dir: the folder of the run.
     """
 
     def __init__(self, settings: audit.ClipAudit, model_dir: str):
@@ -35,44 +35,44 @@ class Recording(types.RunObserver):
         self._record: visits.Record | None = None
 
     def change_data(self, data: pipeline.Pipeline) -> pipeline.Pipeline:
-        """Return the data with the numbers of its rows, which tell samples apart."""
+        """Return the data with numbers of rows, which identify samples."""
         return self._settings.number_rows(data)
 
     def go_on_from(self, step: int) -> None:
-        """Go on from a global step; remove what was recorded of later ones."""
+        """Go on from a global step; remove the records of later steps."""
         self._record = visits.Record(self._directory, self._settings, step)
 
     def list_extensions(
         self, model: "model_lib.MultiTaskModel", statistics: features_lib.Statistics
     ) -> list[types.MakeExtension]:
-        """Return what records a step; nothing before `go_on_from`."""
+        """Return the extensions that record a step; empty before `go_on_from`."""
         if self._record is None:
             return []
         return [observing.Observing(self._settings.make_observer(model, statistics, self._record))]
 
     def record_step(self, ids: tf.Tensor, measure: Callable[[], measures.Measured]) -> None:
-        """Have UPDATE_OPS record the batch of a step that `measure` measures."""
+        """Let UPDATE_OPS record the batch of a step, with the measurements of `measure`."""
         if self._record:
             audit.record_step(self._record, ids, measure)
 
     def save(self, step: int) -> None:
-        """Write what was recorded, before the checkpoint of a step."""
+        """Write the records so far, before the checkpoint of a step."""
         if self._record:
             self._record.save(step)
 
     def write_results(self) -> None:
-        """Write the report, and tell that it takes long if it does."""
+        """Write the report, and log a line if it takes long."""
         with progress.tell_while(lambda: "writing the report of the clip audit"):
             self.write_report()
 
     def write_report(self) -> None:
-        """Write the report, also of what an earlier process recorded."""
+        """Write the report, with the records of earlier processes."""
         if self._record or visits.are_there(self._directory):
             report.write(self._directory, self._settings)
 
 
 def observe(run: types.ObservedRun) -> Recording | None:
-    """Return what records the steps of a run; None without `Experiment.clip_audit`.
+    """Return the observer that records the steps of a run; None without `Experiment.clip_audit`.
 
     Raises:
       UserError: several devices or processes train.

@@ -1,4 +1,4 @@
-"""What an audit found: a table of the samples, figures of the run, plots and a page to read.
+"""Writes the report of an audit: a table of the samples, figures of the run, plots and a page.
 
 path = report.write("runs/digits/clip_audit/training", settings)        # .../summary.md
 """
@@ -30,15 +30,15 @@ def write(directory: str, settings: audit_lib.ClipAudit, others: Sequence[str] =
     """Write `samples.parquet`, `samples.csv`, `batches.csv`, `plots.svg` and `summary.md`.
 
     Args:
-      directory: of an audit; its visits lie in `parts`.
-      settings: of the audit.
-      others: directories of audits of the same samples, to see whether they agree.
+      directory: the folder of an audit; its visits lie in `parts`.
+      settings: the settings of the audit.
+      others: folders of audits of the same samples, to measure how far they agree.
 
     Returns:
       The path of the summary.
 
     Raises:
-      UserError: there is no audit.
+      UserError: the folder holds no audit.
     """
     record = visits.read(directory)
     checks.require(bool(record[0]), "clip audit", "have visited a sample", directory)
@@ -55,7 +55,7 @@ def read_samples(directory: str) -> dict[str, np.ndarray]:
     """Return the table of the samples that an audit wrote.
 
     Raises:
-      UserError: there is none.
+      UserError: the table is missing.
     """
     path = os.path.join(directory, "samples.parquet")
     if not tf.io.gfile.exists(path):
@@ -136,7 +136,7 @@ def _ends(values: np.ndarray, count: int) -> tuple[float, float]:
 
 
 def _classes(samples: tables.Columns, task: str) -> list[str]:
-    """Return the table of a task: its loss, and its classes where it has few."""
+    """Return the table of a task: its loss, and its classes if it has few."""
     losses = ", ".join(
         f"{what} {_number(statistics.average(samples[f'{what}/{task}/all']))}"
         for what in ("loss", "el2n")
@@ -171,7 +171,7 @@ def _panels(samples: tables.Columns, batches: tables.Columns) -> list[str]:
 
 
 def _clipped_shares(samples: tables.Columns, task: str) -> dict[int, float]:
-    """Return {label: share of visits above the threshold}, of labels with one."""
+    """Return {label: share of visits above the threshold}, without undefined shares."""
     shares = {int(k): v[2] for k, v in statistics.by_class(samples, task).items()}
     return {label: share for label, share in shares.items() if not math.isnan(share)}
 

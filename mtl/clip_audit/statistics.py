@@ -1,4 +1,4 @@
-"""From visits to a row for each sample, and to figures of the whole run; plain NumPy.
+"""Computes a row for each sample, and figures of the whole run, from visits; plain NumPy.
 
 samples = statistics.of_samples(visits, batches, first_visits=3)
 """
@@ -15,19 +15,22 @@ def of_samples(
 ) -> dict[str, np.ndarray]:
     """Return a row for each sample, the largest mean norm first.
 
-    Columns: `id`; `visits`; `not_finite`, visits whose norm is NaN or infinite, which no other
-    column counts; of `norm`, `norm/task/<task>` and `norm/scope/<scope>` the mean, the median and
-    the maximum over the `first` visits and over `all`, and the `last`; of `el2n`, `loss` and
-    `margin` of each task the mean over the `first` and `all`, and the `last`; `label` and
-    `prediction` of the last visit; `task`, whose own gradient is the largest;
-    `share_above` of the visits above the threshold, `shrink`, the mean factor that clipping there
-    would have; `share_in_clipped_batches`; and `blame`, `blame_in_clipped_batches`, its mean share
-    in a batch's gradient G times the batch's size, `<g_i, G> / |G|^2`: 1 is the average.
+    Columns:
+    - `id`, `visits`, and `not_finite`: visits with a NaN or infinite norm, which no other column
+      counts.
+    - `norm`, `norm/task/<task>`, `norm/scope/<scope>`: mean, median and maximum over the `first`
+      visits and over `all`, and the `last`.
+    - `el2n`, `loss`, `margin` of each task: mean over the `first` and `all`, and the `last`.
+    - `label`, `prediction`: of the last visit; `task`: the task with the largest gradient.
+    - `share_above`: share of visits above the threshold; `shrink`: mean factor of clipping there.
+    - `share_in_clipped_batches`: share of visits in clipped batches.
+    - `blame`, `blame_in_clipped_batches`: mean share in a batch's gradient G times the batch's
+      size, `<g_i, G> / |G|^2`: 1 is the average.
 
     Args:
       visits: see `visits.read`.
-      batches: the same.
-      first_visits: how many count as the first.
+      batches: see `visits.read`.
+      first_visits: how many visits count as the first.
     """
     groups = _Groups(visits["id"], visits["batch"])
     finite = np.isfinite(visits["norm"])[groups.order]
@@ -57,15 +60,15 @@ def of_samples(
 
 
 class _Groups:
-    """Rows by sample, in each in the order of the batches.
+    """Rows grouped by sample, and within a sample in the order of the batches.
 
     Attributes:
-      ids: [S], each once.
-      order: [N], the rows by sample.
+      ids: [S], the id of each sample.
+      order: [N], indices that sort the rows by sample.
       sample: [N], the number of the sample of each ordered row.
       number: [N], how many visits of the sample came before.
-      is_last: [N], whether none comes after.
-      sizes: [S].
+      is_last: [N], True for the last visit of a sample.
+      sizes: [S], how many visits each sample has.
     """
 
     def __init__(self, ids: np.ndarray, batches: np.ndarray):
@@ -85,19 +88,19 @@ class _Groups:
         return np.bincount(self.sample, weights, minlength=len(self.ids))
 
     def means(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Average by sample, [N] -> [S], NaN of samples without a row; NaN values do not count."""
+        """Average by sample, [N] -> [S]; NaN for samples without a row; skip NaN values."""
         mask = mask & ~np.isnan(values)
         counts = self.sums(np.ones(len(values)), mask)
         return _ratio(self.sums(values, mask), counts)
 
     def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Take the greatest by sample, [N] -> [S], NaN of samples without a row."""
+        """Take the maximum by sample, [N] -> [S]; NaN for samples without a row."""
         found = np.full(len(self.ids), -np.inf)
         np.maximum.at(found, self.sample[mask], values[mask])
         return np.where(np.isinf(found), np.nan, found)
 
     def medians(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Take the median by sample, [N] -> [S], NaN of samples without a row."""
+        """Take the median by sample, [N] -> [S]; NaN for samples without a row."""
         sample, values = self.sample[mask], values[mask]
         values = values[np.lexsort((values, sample))]
         sizes = np.bincount(sample, minlength=len(self.ids))
@@ -131,7 +134,7 @@ def _largest_task(found: dict[str, np.ndarray]) -> np.ndarray:
 def _clipping(
     groups: _Groups, visits: tables.Columns, batches: tables.Columns, finite: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return how the thresholds of the batches before judge each visit and its batch."""
+    """Return columns on clipping, by the thresholds from the previous batches."""
     batch = visits["batch"][groups.order]
     norms, threshold = visits["norm"][groups.order], batches["example_threshold"][batch]
     judged = finite & ~np.isnan(threshold)
@@ -149,7 +152,7 @@ def _clipping(
 
 
 def is_clipped(batches: tables.Columns) -> np.ndarray:
-    """Return whether the norm of each batch is above the threshold; not where it is not finite."""
+    """Return whether the norm of each batch is above the threshold; False if it is not finite."""
     return np.isfinite(batches["norm"]) & (batches["norm"] > batches["threshold"])
 
 
@@ -190,9 +193,9 @@ def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float
 
 
 def agreement(first: tables.Columns, second: tables.Columns) -> float:
-    """Return Spearman's rank correlation of the mean norms of the samples that both know.
+    """Return Spearman's rank correlation of the mean norms of samples that both tables have.
 
-    It is NaN if there are not two of them.
+    It is NaN for fewer than two common samples.
     """
     _, left, right = np.intersect1d(first["id"], second["id"], return_indices=True)
     pairs = np.stack([first["norm/mean/all"][left], second["norm/mean/all"][right]])
@@ -203,13 +206,13 @@ def agreement(first: tables.Columns, second: tables.Columns) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return the place of each in order, the mean of places where they are equal."""
+    """Return the rank of each value; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
 def _factor(thresholds: np.ndarray, norms: np.ndarray) -> np.ndarray:
-    """Return what clipping would multiply by."""
+    """Return the factors that clipping would apply."""
     return np.minimum(1.0, _ratio(thresholds, norms, where_zero=np.inf))
 
 
@@ -219,6 +222,6 @@ def _ratio(values: np.ndarray, by: np.ndarray, where_zero: float = np.nan) -> np
 
 
 def average(values: np.ndarray) -> float:
-    """Return the mean of the values that are not NaN; NaN where there is none."""
+    """Return the mean of the values that are not NaN; NaN if all are."""
     values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     return float(np.mean(values)) if len(values) else np.nan

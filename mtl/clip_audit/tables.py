@@ -1,4 +1,4 @@
-"""Columns of equal length, as Parquet and CSV.
+"""Reads and writes columns of equal length, as Parquet and CSV.
 
 tables.write_parquet("visits.parquet", {"id": ids, "norm": norms})
 columns = tables.read_parquet("visits.parquet")
@@ -17,7 +17,7 @@ Columns = Mapping[str, np.ndarray]
 
 
 def write_parquet(path: str, columns: Columns) -> None:
-    """Write a file that appears when it is complete."""
+    """Write a file atomically: it appears only once it is complete."""
     buffer = pa.BufferOutputStream()
     arrays = {name: pa.array(values) for name, values in columns.items()}
     parquet.write_table(pa.table(arrays), buffer)

@@ -1,8 +1,8 @@
-"""The record of an audit: a row for each visit of a sample, and one for each batch.
+"""Keeps the record of an audit: a row for each visit of a sample, and a row for each batch.
 
 record = visits.Record("runs/digits/clip_audit/training", settings)
 record.add(step, ids, examples, batch)       # after every batch
-record.save(step)                            # what came since, as files of their own
+record.save(step)                            # rows since the last call, as separate files
 visits, batches = visits.read("runs/digits/clip_audit/training")
 """
 
@@ -20,7 +20,7 @@ _FILE = re.compile(r"(visits|batches)-(\d+)\.parquet")
 
 
 class Settings(Protocol):
-    """What thresholds are made of; see `ClipAudit`."""
+    """The settings of thresholds; see `ClipAudit`."""
 
     @property
     def percentile(self) -> float: ...
@@ -33,7 +33,7 @@ class Settings(Protocol):
 
 
 class Trailing:
-    """A percentile of the values of the last batches, to judge the next one by."""
+    """A percentile of the values of the last batches: the threshold for the next batch."""
 
     def __init__(self, settings: Settings):
         self._settings = settings
@@ -48,7 +48,7 @@ class Trailing:
         return float(np.percentile(np.concatenate(self._kept), self._settings.percentile))
 
     def add(self, values: np.ndarray) -> None:
-        """Take in a batch; what is not finite does not count."""
+        """Add the values of a batch; skip values that are not finite."""
         self._kept.append(values[np.isfinite(values)])
 
 
@@ -56,10 +56,10 @@ class Record:
     """Rows in memory up to `save`, which writes them to `<directory>/parts`.
 
     Args:
-      directory: of the audit.
-      settings: what thresholds are made of.
-      last_step: what is recorded there of later steps is removed: they are trained once more. None
-        removes everything.
+      directory: the folder of the audit.
+      settings: the settings of thresholds.
+      last_step: rows of later steps are removed, as these steps are trained again. None removes all
+        rows.
     """
 
     def __init__(self, directory: str, settings: Settings, last_step: int | None = None):
@@ -75,7 +75,7 @@ class Record:
         self._number = self._restore(settings.window)
 
     def _restore(self, window: int) -> int:
-        """Take in the last batches that are there, and return how many there are."""
+        """Read the last saved batches for the thresholds, and return the number of all batches."""
         visits, batches = read(os.path.dirname(self._directory))
         if not batches:
             return 0
@@ -95,7 +95,7 @@ class Record:
     ) -> None:
         """Take in a batch that was measured at a global step."""
         if ids.dtype.kind == "O":
-            # Bytes that are no text are escaped: by a mark in their place two ids may become one.
+            # Invalid UTF-8 is escaped: with a replacement character, two ids could become equal.
             ids = np.array([value.decode(errors="backslashreplace") for value in ids])
         number = np.full(len(ids), self._number)
         self._visits.append({"id": ids, "batch": number, **examples})
@@ -113,7 +113,7 @@ class Record:
         self._number += 1
 
     def save(self, step: int) -> None:
-        """Write what was added since the last call, as of a global step."""
+        """Write the rows since the last call to files that carry a global step."""
         for name, rows in (("visits", self._visits), ("batches", self._batches)):
             if rows:
                 path = os.path.join(self._directory, f"{name}-{step:09d}.parquet")
@@ -122,7 +122,7 @@ class Record:
 
 
 def are_there(directory: str) -> bool:
-    """Return whether visits were saved."""
+    """Return whether a folder holds saved visits."""
     return bool(_list_parts(os.path.join(directory, "parts")))
 
 
@@ -131,11 +131,11 @@ def _list_parts(parts: str) -> list[str]:
 
 
 def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the visits and the batches that were saved; {} of none.
+    """Return the saved visits and batches; {} if nothing was saved.
 
-    Visits have the columns `id`, `batch` and those of `measures.Measured.examples`; batches have
-    `batch`, `step`, `rows`, `threshold` and `example_threshold`, which follow from the batches
-    before, and those of `Measured.batch`.
+    Visits have the columns `id`, `batch` and all columns of `measures.Measured.examples`. Batches
+    have `batch`, `step`, `rows`, `threshold`, `example_threshold` and all columns of
+    `Measured.batch`. Both thresholds follow from the previous batches.
     """
     parts = os.path.join(directory, "parts")
     names = _list_parts(parts)

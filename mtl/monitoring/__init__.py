@@ -1,1 +1,1 @@
-"""What a run shows and keeps while it trains: progress, summaries, checkpoints."""
+"""Shows and keeps the state of a run while it trains: progress, summaries, checkpoints."""

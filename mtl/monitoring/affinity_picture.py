@@ -1,8 +1,8 @@
-"""How much each task helps each other one, as a picture and a table in the run's folder.
+"""Draws how much each task helps each other task: a picture and a table in the run's folder.
 
 path = affinity_picture.draw("runs/adult")    # runs/adult/affinity.svg, and affinity.csv beside it
 
-Both are means over all measurements that `affinity.TaskAffinity` made, `docs/affinity.md` says how.
+Both show means over all measurements of `affinity.TaskAffinity`, see docs/affinity.md.
 """
 
 import math
@@ -24,11 +24,11 @@ Pairs = dict[tuple[str, str], dict[int, float]]
 
 
 def draw(model_dir: str, scalars: event_files.Curves | None = None) -> str | None:
-    """Write picture and table anew and return the path of the picture; None without measurements.
+    """Write picture and table anew, and return the path of the picture; None without measurements.
 
     Args:
       model_dir: the folder of the run.
-      scalars: what its event files hold; None reads them.
+      scalars: the scalars of its event files; None reads them.
     """
     curves = event_files.read_record(model_dir).curves if scalars is None else scalars
     pairs = group(curves)
@@ -47,7 +47,7 @@ def group(curves: event_files.Curves) -> Pairs:
 
 
 def estimate_error(values: Sequence[float]) -> float:
-    """Return the standard error of a mean, as of independent values; NaN of fewer than two."""
+    """Return the standard error of a mean of independent values; NaN for fewer than two values."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 

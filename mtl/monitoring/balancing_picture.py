@@ -1,10 +1,10 @@
-"""How the tasks were balanced, as one picture in the run's folder, from what TensorBoard shows.
+"""Draws how the tasks were balanced: one picture in the run's folder, from TensorBoard's scalars.
 
 path = balancing_picture.draw("runs/digits")       # runs/digits/balancing.svg: open it in a browser
 
-The weights of the tasks over the steps; where a surgery shows them also norms, cosines and the
-share of conflicts of their gradients, and the cosines of all pairs as a matrix, the mean over the
-last quarter of the steps.
+The picture shows the weights of the tasks over the steps. With a surgery, it also shows the norms,
+cosines and share of conflicts of their gradients. A matrix shows the cosines of all pairs, as means
+over the last quarter of the steps.
 """
 
 import os
@@ -26,11 +26,11 @@ TITLES = {
 
 
 def draw(model_dir: str, scalars: event_files.Curves | None = None) -> str | None:
-    """Write the picture anew and return its path; None where the run shows no weights.
+    """Write the picture anew and return its path; None if the run shows no weights.
 
     Args:
       model_dir: the folder of the run.
-      scalars: what its event files hold; None reads them.
+      scalars: the scalars of its event files; None reads them.
     """
     groups = read(model_dir) if scalars is None else group(scalars)
     if not groups:

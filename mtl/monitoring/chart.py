@@ -1,4 +1,4 @@
-"""Line charts and matrices as SVG: a picture needs no plotting library.
+"""Draws line charts and matrices as SVG, without a plotting library.
 
 svg = chart.draw_page([chart.draw_lines("loss", {"digit": {100: 0.5, 200: 0.1}})])
 """
@@ -15,12 +15,12 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 420, 180, 60, 34, 170
 _PANEL = (_LEFT + _WIDTH + _LEGEND, _TOP + _HEIGHT + 40)
 _COLUMNS = 2
 _MOST_POINTS = 500
-# A row of a matrix that is narrower has no name.
+# Rows of a matrix below this height have no name.
 _LEAST_ROW = 8
 
 
 class _Axis(NamedTuple):
-    """Values to [0, 1]; by logarithm where they are above 0 and span more than a factor of 50."""
+    """Maps values to [0, 1]; by logarithm if they are positive and span more than a factor 50."""
 
     low: float
     high: float
@@ -38,7 +38,7 @@ class _Axis(NamedTuple):
         return ((math.log10(value) if self.is_log else value) - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return where they are, and what they say: the ends, and 0 or the middle."""
+        """Return (place, label) of three ticks: both ends, and 0 or the middle."""
         middle = 0.0 if self.low < 0 < self.high else (self.low + self.high) / 2
         values = [10**v if self.is_log else v for v in (self.low, middle, self.high)]
         return [(self.place(value), f"{value:.3g}") for value in values]
@@ -47,7 +47,7 @@ class _Axis(NamedTuple):
 def draw_lines(
     title: str, curves: Mapping[str, Mapping[int, float] | Sequence[tuple[float, float]]]
 ) -> str:
-    """Draw lines: {name: {step: value}, or pairs of numbers} -> a panel with a line for each."""
+    """Draw {name: {step: value}, or pairs of numbers} as a panel with a line for each name."""
     lines = {
         name: sorted(points.items() if isinstance(points, Mapping) else points)
         for name, points in curves.items()
@@ -81,10 +81,10 @@ def _draw_line(index: int, name: str, path: str) -> list[str]:
 
 
 def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """Return at most `most` points of a line, with the ends and all that stands out.
+    """Return at most `most` points of a line, with both ends and all spikes.
 
-    Of each stretch of the line the lowest and the highest point are kept, so that a single spike
-    among thousands of points is still seen.
+    Each stretch of the line keeps its lowest and its highest point: a single spike among thousands
+    of points stays visible.
     """
     if len(points) <= most:
         return list(points)
@@ -98,10 +98,9 @@ def thin(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, 
 
 
 def draw_matrix(title: str, cells: Mapping[tuple[str, str], float]) -> str:
-    """Draw a matrix.
+    """Draw {(row, column): value in [-1, 1]} as a panel; values below 0 are red.
 
-    {(row, column): value in [-1, 1]} -> a panel; red is below 0. A cell that is missing is that
-    across the diagonal, or 1.
+    A missing cell gets the value of the cell across the diagonal, or 1.
     """
     names = list(dict.fromkeys(name for pair in cells for name in pair))
     size = min(40.0, _HEIGHT / len(names))
@@ -116,7 +115,7 @@ def draw_matrix(title: str, cells: Mapping[tuple[str, str], float]) -> str:
 
 
 def draw_shares(title: str, names: Sequence[str], cells: np.ndarray) -> str:
-    """Draw shares [C, C] of C classes by two of their kind -> a panel; darker is more."""
+    """Draw a matrix of shares, [C, C] for C classes, as a panel; a larger share is darker."""
     size = min(40.0, _HEIGHT / len(names))
     parts = [_text(0, -14, title, "start", bold=True)]
     for i, name in enumerate(names):
@@ -128,7 +127,7 @@ def draw_shares(title: str, names: Sequence[str], cells: np.ndarray) -> str:
 
 
 def _cell(row: int, column: int, size: float, value: float) -> list[str]:
-    """Draw a cell of a matrix, red below 0; it has its number where there is room."""
+    """Draw a cell of a matrix, red below 0, with its number if there is room."""
     color = "#d1495b" if value < 0 else "#1b6ca8"
     parts = [
         f'<rect x="{column * size:.1f}" y="{row * size:.1f}" width="{size:.1f}" '
@@ -140,7 +139,7 @@ def _cell(row: int, column: int, size: float, value: float) -> list[str]:
 
 
 def draw_page(panels: Sequence[str]) -> str:
-    """Panels -> a picture, two in a row."""
+    """Return a picture of panels, two in a row."""
     width, height = _PANEL[0] * _COLUMNS, _PANEL[1] * math.ceil(len(panels) / _COLUMNS)
     placed = []
     for index, panel in enumerate(panels):

@@ -1,4 +1,4 @@
-"""Curves of an evaluation as files: a picture of each task, and its numbers as CSV.
+"""Writes the curves of an evaluation to files: a picture for each task, and its numbers as CSV.
 
 curve_files.write_curves("runs/a/curves/eval_step_500", counted)
 # income.svg, income_thresholds.csv, income_reliability.csv, income_histogram.csv, ..._confusion.csv
@@ -22,7 +22,7 @@ def write_curves(
 ) -> list[str]:
     """Write the files of each task, {task: its sums} and {task: its classes}; return their paths.
 
-    Every CSV has a header; a column `class` names the class that a curve is of.
+    Every CSV has a header; the column `class` names the class of a curve.
     """
     tf.io.gfile.makedirs(folder)
     written = []
@@ -89,7 +89,7 @@ def _draw(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
 
 
 def _list_bars(sums: curves.Counted, number: int) -> _Lines:
-    """Return the histogram of a class; of the only one, its positives and negatives apart."""
+    """Return the histogram of a class; for a binary task, split into positives and negatives."""
     bars = [((bar.low + bar.high) / 2, bar) for bar in sums.count_predictions(number)]
     if len(sums.names) > 1:
         return {sums.names[number]: [(x, bar.positives + bar.negatives) for x, bar in bars]}
@@ -100,7 +100,7 @@ def _list_bars(sums: curves.Counted, number: int) -> _Lines:
 
 
 def _keep_finite(panels: Mapping[str, _Lines]) -> dict[str, _Lines]:
-    """Return the panels without points and lines that are undefined."""
+    """Return the panels without undefined points and empty lines."""
     found = {}
     for title, lines in panels.items():
         kept = {n: [p for p in points if np.isfinite(p).all()] for n, points in lines.items()}

@@ -1,11 +1,11 @@
-"""Sums over the rows of an evaluation, from which curves, histograms and matrices are drawn.
+"""Sums the rows of an evaluation for curves, histograms and confusion matrices.
 
 counting = curves.Counting(heads, logits, labels, True, True, write)     # a hook of the evaluation
 counted.trace_thresholds(0)            # ROC, precision and recall of the first class
 counted.bin_shares(0)                  # reliability
 
-What is kept of a split are sums, whose size does not depend on it, and the pass of the evaluation
-itself is watched: rows count by the weights of its metrics.
+The size of these sums does not depend on the size of the split. They come from the pass of the
+evaluation itself, and weight rows as its metrics do.
 """
 
 import dataclasses
@@ -27,16 +27,16 @@ MOST_CLASSES = 200
 """Of a task with more classes, no matrix."""
 
 _THRESHOLDS = np.arange(NUM_THRESHOLDS) / (NUM_THRESHOLDS - 1)
-# Rare events have all their probabilities near 0: ROC has thresholds that are even in the logit.
+# All probabilities of rare events are near 0: thresholds of ROC have equal distances in the logit.
 _REACH, _PER_LOGIT = 17, 64
 _NUM_LOGITS = 2 * _REACH * _PER_LOGIT
 _NUM_HISTOGRAM = 50
-# As many as the metric calibration_error has, so that it can be computed from them.
+# The metric calibration_error has the same bins: it can be computed from them.
 _NUM_SHARES = 15
 
 
 class Threshold(NamedTuple):
-    """What classifying by a probability comes to; NaN where there are no rows of a kind."""
+    """Rates of a classification by a threshold; NaN if the split has no rows of a kind."""
 
     threshold: float
     recall: float
@@ -65,15 +65,15 @@ class Bar(NamedTuple):
 
 @dataclasses.dataclass
 class Counted:
-    """What a task's rows add up to, weighted as in its metrics.
+    """Sums over the rows of a task, weighted as in its metrics.
 
     Attributes:
-      names: of the K classes that curves are drawn of.
+      names: the names of the K classes with curves.
       confusion: [C, C] of true by predicted classes; None for tasks without one class a row.
       hits: [K, N + 1], for each class the weights of its rows by the number of thresholds that
         their scores reach.
-      misses: the same of rows of other classes.
-      by_logit: [2, K, M], of other rows and of those of the class, by logit.
+      misses: [K, N + 1], the same for rows of other classes.
+      by_logit: [2, K, M], weights of rows of other classes, and of rows of the class, by logit.
       by_share: [3, K, 15]: weights, predictions and positives, by the bins of calibration_error.
     """
 
@@ -104,7 +104,7 @@ class Counted:
     def _add_class(
         self, number: int, scores: np.ndarray, is_hit: np.ndarray, weights: np.ndarray
     ) -> None:
-        known = np.nan_to_num(scores, nan=-1.0)  # A NaN is no prediction of any class.
+        known = np.nan_to_num(scores, nan=-1.0)  # A NaN reaches no threshold.
         reached = np.searchsorted(_THRESHOLDS, known, side="right")
         for sums, chosen in ((self.hits, is_hit), (self.misses, ~is_hit)):
             np.add.at(sums[number], reached, np.where(chosen, weights, 0))
@@ -122,7 +122,7 @@ class Counted:
     def trace_thresholds(self, number: int) -> list[Threshold]:
         """Return ROC, precision and recall of a class, from the highest threshold to the lowest.
 
-        Thresholds lie 1/64 of a logit apart. Those that no further row reaches are left out.
+        Thresholds lie 1/64 of a logit apart. A threshold is left out if no further row reaches it.
         """
         misses, hits = self.by_logit[:, number]
         reached = np.flatnonzero(hits + misses)[::-1]
@@ -155,8 +155,8 @@ class Counted:
         """Return the histogram of the probabilities of a class, in 50 equal bins."""
         bars = []
         for sums in (self.hits, self.misses):
-            own = sums[number, 1:].copy()  # The first is that of NaN.
-            own[-2] += own[-1]  # Exactly 1.
+            own = sums[number, 1:].copy()  # The first entry counts NaN.
+            own[-2] += own[-1]  # The last entry counts probabilities of exactly 1.
             bars.append(own[:-1].reshape(_NUM_HISTOGRAM, -1).sum(1))
         return [
             Bar(at / _NUM_HISTOGRAM, (at + 1) / _NUM_HISTOGRAM, positives, negatives)
@@ -165,15 +165,15 @@ class Counted:
 
 
 class Counting(tf.compat.v1.train.SessionRunHook):
-    """Counts the rows of an evaluation, and hands the sums on at its end.
+    """Counts the rows of an evaluation, and passes the sums to `write` at its end.
 
     Args:
-      heads: fitted; of those whose predictions are classes.
+      heads: fitted heads; the hook counts those that predict classes.
       logits: {task: [B, C]}.
       labels: {field: [B, ...]}.
-      has_curves: whether there are curves.
-      has_matrices: whether there are matrices.
-      write: is given the global step, and {task: its sums}.
+      has_curves: True to count for curves.
+      has_matrices: True to count confusion matrices.
+      write: called with the global step and {task: its sums}.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Counting(tf.compat.v1.train.SessionRunHook):
     def _watch(
         self, head: types.Head, said: types.Tensors, has_curves: bool, has_matrices: bool
     ) -> None:
-        """Watch of a task what its curves and its matrix need."""
+        """Watch the tensors of a task that its curves and its matrix need."""
         names = types.read_member(head, types.Head, "class_names")
         has_one = said["targets"].shape.rank == 1 and "class_id" in said
         has_matrix = has_matrices and has_one and len(names) <= MOST_CLASSES
@@ -229,7 +229,7 @@ class Counting(tf.compat.v1.train.SessionRunHook):
 
 
 def has_shares(head: types.Head, said: types.Tensors) -> bool:
-    """Return whether a task says how likely each of its classes is."""
+    """Return whether a task predicts a probability for each of its classes."""
     names = types.read_member(head, types.Head, "class_names")
     shares = said.get("probabilities")
     is_binary = said["targets"].shape.rank == 1 and {"class_id", "probability"} <= said.keys()
@@ -242,9 +242,10 @@ _SHOWN = ("class_id", "probability", "probabilities", "value")
 def watch_head(
     head: types.Head, logits: tf.Tensor, labels: types.Tensors
 ) -> dict[str, tf.Tensor] | None:
-    """Return what a task says of each row, with targets and weights; None if it is of no kind.
+    """Return the predictions of a task for each row, with targets and weights.
 
-    It is of a kind if there is a class, a number, or shares of classes: [B] or [B, C] each.
+    The predictions are a class, a number, or shares of classes: [B] or [B, C] each. Return None for
+    a task without any of these.
     """
     if not isinstance(head, types.ExampleHead) or head.field not in labels:
         return None

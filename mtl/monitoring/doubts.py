@@ -1,4 +1,4 @@
-"""What makes the result of a run doubtful: told once a start, and again in the summary.
+"""Keeps reasons to doubt the result of a run: shown at each start, and again in the summary.
 
 doubts.record_doubts("runs/digits", "data", ["Field 'age' never varies."])  # replaces the last
 doubts.read_all_doubts("runs/digits")                                             # of all kinds
@@ -19,7 +19,7 @@ _FILE = "warnings.json"
 
 
 def record_doubts(model_dir: str, kind: str, lines: Sequence[str]) -> None:
-    """Warns, and keeps the lines beside the run in place of earlier ones of this kind."""
+    """Warn, and keep the lines in the run's folder; they replace earlier lines of this kind."""
     for line in lines:
         _log.warning("Warning: %s", line)
     known = _read(model_dir)
@@ -46,7 +46,7 @@ def _read(model_dir: str) -> dict[str, list[str]]:
     with tf.io.gfile.GFile(path, "rb") as file:
         try:
             known = json.loads(file.read())
-        except (ValueError, RecursionError):  # It is of no use for anything but telling.
+        except (ValueError, RecursionError):  # A damaged file must not stop a run: it only informs.
             return {}
     is_whole = isinstance(known, dict) and all(isinstance(lines, list) for lines in known.values())
     return known if is_whole else {}

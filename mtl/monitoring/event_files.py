@@ -1,4 +1,4 @@
-"""The scalars that a run wrote for TensorBoard, read back for its pictures and its report.
+"""Reads the scalars that a run wrote for TensorBoard, for its pictures and its report.
 
 record = event_files.read_record("runs/digits")
 record.curves["loss"][100], record.broken                # 0.31, {"loss": {740}}
@@ -23,7 +23,7 @@ class Record(NamedTuple):
     """The scalars of a folder, without those that TensorBoard was told to forget.
 
     Attributes:
-      curves: {tag: {step: value}}, finite values alone.
+      curves: {tag: {step: value}}, only finite values.
       broken: {tag: steps at which the value was NaN or infinite}.
     """
 
@@ -32,7 +32,7 @@ class Record(NamedTuple):
 
 
 def read_record(directory: str) -> Record:
-    """Return all scalars of a folder; of a step that was written twice the last counts."""
+    """Return all scalars of a folder; if a step was written twice, the last value counts."""
     record = Record({}, {})
     for path in storage.listed(directory, "events.out.tfevents."):
         for event in _read_events(path):
@@ -54,7 +54,7 @@ def _add(record: Record, tag: str, step: int, value: float) -> None:
 
 
 def _forget_from(record: Record, first: int) -> None:
-    """Drop what a run that goes on from an earlier step has trained once more."""
+    """Drop steps from `first` on: a run that went on from an earlier step trained them again."""
     for points in record.curves.values():
         for step in [step for step in points if step >= first]:
             del points[step]
@@ -63,6 +63,6 @@ def _forget_from(record: Record, first: int) -> None:
 
 
 def _read_events(path: str) -> Iterator[tf.compat.v1.Event]:
-    """Yield the events of a file, up to where a run that was killed broke off."""
+    """Yield the events of a file, up to the break that a killed run has left."""
     with contextlib.suppress(tf.errors.DataLossError):
         yield from tf1.train.summary_iterator(path)

@@ -1,4 +1,4 @@
-"""What the gates of a network of experts do, as one picture in the run's folder.
+"""Draws the gates of a network of experts: one picture in the run's folder.
 
 path = gates_picture.draw("runs/adult")      # runs/adult/gates.svg: open it in a browser
 
@@ -21,11 +21,11 @@ TITLES = {
 
 
 def draw(model_dir: str, scalars: event_files.Curves | None = None) -> str | None:
-    """Write the picture anew and return its path; None where the run shows no gates.
+    """Write the picture anew and return its path; None if the run shows no gates.
 
     Args:
       model_dir: the folder of the run.
-      scalars: what its event files hold; None reads them.
+      scalars: the scalars of its event files; None reads them.
     """
     weights, others = read(model_dir) if scalars is None else group(scalars)
     if not weights:
@@ -47,7 +47,7 @@ def read(
 def group(
     curves: event_files.Curves,
 ) -> tuple[dict[str, event_files.Curves], dict[str, event_files.Curves]]:
-    """Return the same two among the scalars of a run."""
+    """Return {gate: curves of its experts} and {kind: curves of the gates} among these scalars."""
     weights: dict[str, event_files.Curves] = {}
     others: dict[str, event_files.Curves] = {}
     for tag, points in curves.items():

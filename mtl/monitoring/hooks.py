@@ -2,8 +2,8 @@
 
 hooks.Summaries(result, model_dir, every_steps=100, batch_size=64)     # TensorBoard
 
-Estimator's counters do not fit: they assume one step for each call, and count from the step at
-which a process began.
+Estimator's counters do not fit: they assume one step for each session call, and count from the step
+at which a process began.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ from mtl.step import training_loop
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
-# Of the loss, from which a task leaves nothing to the others.
+# From this share of the sum of losses on, a warning says that one task dominates.
 _DOMINANT_SHARE = 0.9
-# Of the steps, from which those that were skipped are worth a warning.
+# From this share of skipped steps on, a warning reports them.
 _SKIPPED_SHARE = 0.1
-# Of the rows of a table, from which most new keys find their places taken.
+# From this share of used rows on, a table has no place for most new keys.
 _FULL_SHARE = 0.95
 
 
 @dataclasses.dataclass
 class TrainingTime:
-    """The time in session calls: that between them, such as an evaluation's, is not training.
+    """The time in session calls. Time between calls, such as for an evaluation, does not count.
 
     Attributes:
-      secs: all of it.
-      waited_secs: the part in which steps waited for their batches; None where that is not known.
+      secs: total seconds.
+      waited_secs: seconds in which steps waited for their batches; None if unknown.
     """
 
     secs: float = 0.0
@@ -49,9 +49,9 @@ class TrainingTime:
 
 
 class StepHook:
-    """Calls `on_step` after every session call that made a step, with the values of its last one.
+    """Calls `on_step` after every session call that made a step, with the values of its last step.
 
-    It works within `StepHooks`, which give all of them one `time`.
+    It works within `StepHooks`, which give all step hooks the same `time`.
     """
 
     def __init__(self, result: training_loop.StepResult):
@@ -68,25 +68,25 @@ class StepHook:
         """Act at the end of training, as `SessionRunHook.end`."""
 
     def choose_more(self, step: int) -> Sequence[tf.Tensor]:
-        """Return what `on_step` gets beside the values, of the call that begins with this step."""
+        """Return more tensors to fetch for `on_step`, in the call that begins with this step."""
         return ()
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
-        """Act on a step: `values` are those of `result.names`; more as fetched."""
+        """Act on a step: `values` belong to `result.names`; values of `choose_more` follow."""
         raise NotImplementedError
 
 
 class UnseenSteps(NamedTuple):
     """Takes the steps that no hook has to see, by session calls without hooks.
 
-    For calls of one step, such as those of replicas: hooks cost as much time as a tenth of a small
-    network's step. They see what those of a loop in the graph see: a step at which something is
-    due, the last one, and one each second.
+    It serves session calls of one step, such as with replicas. There, hooks cost a tenth of the
+    time of a small network's step. As with a loop in the graph, hooks see only the steps at which
+    something is due, the last step, and one step each second.
 
     Attributes:
-      last_step: the last of all.
-      due_every: every multiple of any of these is to be seen.
-      due_at: so are these steps.
+      last_step: the last step of the run.
+      due_every: hooks see every multiple of any of these numbers.
+      due_at: hooks see these steps.
     """
 
     last_step: int
@@ -94,16 +94,16 @@ class UnseenSteps(NamedTuple):
     due_at: Sequence[int] = ()
 
     def take(self, session: tf.compat.v1.Session, fetches: Any, step: int, pace: float) -> int:
-        """Take steps after this one, and return which one is reached: the next is to be seen.
+        """Take steps after `step`, and return the last step taken: hooks have to see the next one.
 
-        Where a step takes longer than a second, all steps are seen: a run that is asked to stop
-        does so after the one in progress.
+        If a step takes longer than a second, hooks see all steps: a run that is asked to stop ends
+        after the current step.
 
         Args:
-          session: of the training.
-          fetches: what makes a step.
-          step: the last one made.
-          pace: seconds that a step takes, as far as is known.
+          session: the session of the training.
+          fetches: the fetches that make a step.
+          step: the last step made.
+          pace: an estimate of the seconds that a step takes.
         """
         due = [(step // every + 1) * every for every in self.due_every]
         due += [chosen for chosen in self.due_at if chosen > step]
@@ -116,15 +116,14 @@ class UnseenSteps(NamedTuple):
 
 
 class StepHooks(tf.compat.v1.train.SessionRunHook):
-    """Runs step hooks in their order, and fetches once what all of them look at.
+    """Runs step hooks in their order, and fetches the values for all of them at once.
 
-    Fetches of a hook each would cost a session call as much time as a small network needs for a
-    tenth of its step.
+    Separate fetches for each hook would cost a session call a tenth of a small network's step.
 
     Args:
-      result: of the step.
-      hooks: in their order.
-      unseen: the steps that are taken without any hook of the session; None takes none.
+      result: the result of the step.
+      hooks: step hooks, in their order.
+      unseen: takes steps without any hook of the session; None lets hooks see every step.
     """
 
     def __init__(
@@ -168,7 +167,7 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
         if self._time.waited_secs is not None:
             self._time.waited_secs += next(results)
         self._pace = secs / max(1, step - self._begun)
-        # A call may make no step, such as the last one of a run: its values are none.
+        # A call may make no step, such as the last call of a run: then it has no values.
         if step == self._reached:
             return
         self._reached = step
@@ -183,15 +182,15 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
 class Summaries(StepHook):
     """Writes every monitor, and the speed, for TensorBoard each `every_steps`.
 
-    With them goes what `tf1.summary` made in the same step. Beside workers that train by themselves
-    nobody knows which step is next, so it may be that of the step after.
+    It also writes the summaries that `tf1.summary` made in the same step. If workers train
+    asynchronously, the next step is unknown, and these summaries may belong to the step after.
 
     Args:
-      result: of the step.
-      model_dir: of the run.
-      every_steps: how often.
+      result: the result of the step.
+      model_dir: the folder of the run.
+      every_steps: steps between two summaries.
       batch_size: rows of a step.
-      writes_graph: whether all of the graph is written for TensorBoard.
+      writes_graph: True to write the whole graph for TensorBoard.
     """
 
     def __init__(
@@ -243,23 +242,23 @@ class Summaries(StepHook):
             value=[tf1.Summary.Value(tag=tag, simple_value=x) for tag, x in scalars.items()]
         )
         self._writer.add_summary(summary, step)
-        # At once: the last values before a run fails are the ones that tell why.
+        # At once: the last values before a failure explain it.
         self._writer.flush()
 
 
 def open_writer(folder: str) -> tf.compat.v1.summary.FileWriter:
-    """Return the writer of a folder; a new one writes the default graph, here an empty one."""
+    """Return the writer of a folder, without a graph: a new writer would write the default one."""
     with tf.Graph().as_default():
         return tf1.summary.FileWriterCache.get(folder)
 
 
 @contextlib.contextmanager
 def closing_writers(folder: str) -> Iterator[None]:
-    """Close the writers of a folder, and of those in it, at the end of the block.
+    """Close the writers of a folder and of its subfolders at the end of the block.
 
-    TensorFlow keeps writers as long as a process lives, by the names of their folders. Where such a
-    folder is removed and trained in anew, or its name means another one after a change of the
-    current folder, events would go on into files that nobody finds.
+    TensorFlow keeps writers by the names of their folders until the process ends. If a folder is
+    removed and trained in anew, an old writer would write into a removed file. The same happens if
+    a relative name means another folder after a change of the current one.
     """
     try:
         yield
@@ -271,20 +270,20 @@ def closing_writers(folder: str) -> Iterator[None]:
 
 
 def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
-    """Make TensorBoard forget what was written from this step on: it is trained once more."""
+    """Make TensorBoard forget the events from this step on: these steps are trained again."""
     start = tf1.SessionLog(status=tf1.SessionLog.START)
     writer.add_session_log(start, step)
     writer.flush()
 
 
 def forget_from(folder: str, step: int) -> None:
-    """Make TensorBoard forget the same of what lies in a folder, if it is there."""
+    """Make TensorBoard forget the events of a folder from this step on, if the folder exists."""
     if tf.io.gfile.isdir(folder):
         purge_from(open_writer(folder), step)
 
 
 class Dominance(StepHook):
-    """Warns where one loss makes up nearly all of the sum, at the first summary of a run."""
+    """Warns at the first summary of a run if one loss makes up nearly all of the sum."""
 
     def __init__(self, result, model_dir: str, model: Any, run: Any):
         super().__init__(result)
@@ -303,7 +302,7 @@ class Dominance(StepHook):
         found = dict(zip(self._result.names, values.tolist(), strict=True))
         losses = {name: found[f"weight/{name}"] * found[f"{name}/loss"] for name in self._names}
         total, name = sum(losses.values()), max(losses, key=losses.get)
-        # Some weightings add what makes a loss negative; then there is no share.
+        # Some weightings add terms that make a loss negative; then shares are undefined.
         is_sum = math.isfinite(total) and min(losses.values()) >= 0
         if is_sum and losses[name] > _DOMINANT_SHARE * total:
             is_task = name in self._tasks
@@ -317,7 +316,7 @@ class Dominance(StepHook):
 
 
 class Skipped(StepHook):
-    """Warns at the end where a share of the steps was skipped, as their values were not finite."""
+    """Warns at the end if many steps were skipped because their values were not finite."""
 
     def __init__(self, result, model_dir: str):
         super().__init__(result)
@@ -339,7 +338,7 @@ class Skipped(StepHook):
 
 
 class FullTables(StepHook):
-    """Warns at the end where a table that grows, and evicts nothing, has hardly a row left."""
+    """Warns at the end if a growing table without eviction is nearly full."""
 
     def __init__(self, result, model_dir: str, model):
         super().__init__(result)
@@ -365,7 +364,7 @@ class FullTables(StepHook):
 
 
 class Callbacks(tf.compat.v1.train.SessionRunHook):
-    """Calls back once before the first step, when the model is restored, and after each call."""
+    """Calls back before the first step, once the model is restored, and after each session call."""
 
     def __init__(
         self,
@@ -375,7 +374,7 @@ class Callbacks(tf.compat.v1.train.SessionRunHook):
         self._on_start, self._on_call = functools.cache(on_start), on_call
 
     def after_create_session(self, session, coord):
-        self._on_start()  # A session that is lost is created again.
+        self._on_start()  # Also if a lost session is created again.
 
     def after_run(self, run_context, run_values):
         self._on_call()

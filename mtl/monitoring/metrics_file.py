@@ -1,11 +1,11 @@
-"""All metrics of all evaluations of a run in one file, a line for each evaluation.
+"""Keeps all metrics of all evaluations of a run in one file, a line for each evaluation.
 
 metrics_file.add_row("runs/digits", "runs/digits/model.ckpt-500", "test", metrics)
 frame = pandas.read_json("runs/digits/metrics.jsonl", lines=True)
 frame.plot(x="step", y="digit/accuracy")
 
-A line is {"timestamp", "split", "checkpoint", "attacked", "step", and each metric}. A value that is
-undefined or infinite is null, which pandas reads as NaN.
+A line is {"timestamp", "split", "checkpoint", "attacked", "step", and each metric}. An undefined or
+infinite value is null, which pandas reads as NaN.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from mtl.files import atomic, in_work, storage
 _log = logging.getLogger(__name__)
 
 NAME = "metrics.jsonl"
-# What tells two evaluations apart.
+# Two evaluations differ in at least one of these.
 _KEYS = ("split", "checkpoint", "attacked", "step")
 
 
@@ -35,9 +35,9 @@ def add_row(
     metrics: Mapping[str, Any],
     is_attacked: bool = False,
 ) -> None:
-    """Add the metrics of an evaluation; one that is done again takes the place of its line.
+    """Add the metrics of an evaluation; a repeated evaluation replaces its line.
 
-    Where the folder of a run cannot be written, a warning says so: its metrics are told elsewhere.
+    If the folder of the run cannot be written, only a warning appears, as metrics are also printed.
     """
     inside = f"{model_dir.rstrip('/')}/"
     row = {
@@ -59,7 +59,7 @@ def add_row(
 
 
 def forget_from(model_dir: str, step: int) -> None:
-    """Drop the evaluations of this step and later ones, which a run that goes on makes anew."""
+    """Drop the evaluations from this step on: a run that goes on makes them anew."""
     path = os.path.join(model_dir, NAME)
     with _alone(model_dir):
         rows = read_rows(path)
@@ -69,15 +69,15 @@ def forget_from(model_dir: str, step: int) -> None:
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
-    """Return the lines of a file of metrics, without one that a killed process left half-written.
+    """Return the lines of a file of metrics, without a half-written line of a killed process.
 
-    None where there is no such file.
+    A missing file has no lines.
     """
     return _parse_rows(_read(path))
 
 
 def _alone(model_dir: str) -> contextlib.AbstractContextManager[None]:
-    """Keep a training and evaluations beside it from losing each other's lines."""
+    """Lock the file: a training and parallel evaluations must not lose each other's lines."""
     return (
         in_work.take_turns(model_dir) if storage.is_local(model_dir) else contextlib.nullcontext()
     )
@@ -98,7 +98,7 @@ def _write(path: str, row: Mapping[str, Any]) -> None:
 
 
 def _is_whole(text: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether each line of a file is one of its rows."""
+    """Return whether `rows` holds every line of a file, and its last line is complete."""
     return len(rows) == text.count("\n") and (not text or text.endswith("\n"))
 
 

@@ -1,4 +1,4 @@
-"""The pictures of what a run has written for TensorBoard, drawn when its training ends."""
+"""Draws pictures from the scalars of a run, when its training ends."""
 
 from mtl import types
 from mtl.monitoring import (
@@ -12,10 +12,10 @@ from mtl.monitoring import (
 
 
 class Drawing(types.RunObserver):
-    """Draws affinities, balancing, gates and sparsity, as far as the run has measured them.
+    """Draws affinities, balancing, gates and sparsity, if the run has measured them.
 
     Args:
-      model_dir: of the run.
+      model_dir: the folder of the run.
     """
 
     def __init__(self, model_dir: str):
@@ -29,5 +29,5 @@ class Drawing(types.RunObserver):
 
 
 def observe(run: types.ObservedRun) -> Drawing:
-    """Return what draws the pictures of a run."""
+    """Return the observer that draws the pictures of a run."""
     return Drawing(run.model_dir)

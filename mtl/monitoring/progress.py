@@ -1,10 +1,10 @@
-"""How far a run is, while it trains: a bar on a terminal, a line now and then elsewhere.
+"""Shows the progress of a run: a bar on a terminal, a log line now and then elsewhere.
 
 progress.Progress(result, last_step=1000, batch_size=64, losses=["income", "never_married"])
-with progress.tell_while(lambda: "exporting step 1000"):     # what comes between steps, or after
+with progress.tell_while(lambda: "exporting step 1000"):     # work between steps, or after them
     ...
 
-Where the share of waiting is large, reading is what makes the run slow: steps wait for batches.
+If the share of waiting is large, the input pipeline slows the run: steps wait for batches.
 """
 
 import contextlib
@@ -28,16 +28,16 @@ _log = logging.getLogger(__name__)
 
 _LOG_SECS = 10.0
 _LINE_TASKS = 8
-# Of tqdm: whole, and without the time that is over and the steps per second.
+# Formats of tqdm: all fields, and without elapsed time and steps per second.
 _WIDE = "{l_bar}{bar}{r_bar}"
 _NARROW = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{remaining} left{postfix}]"
-# A rate may take a place more when it is written.
+# A rate may become longer between this measurement and the display.
 _SPARE_COLUMNS = 2
 
 
 @contextlib.contextmanager
 def tell_while(describe: Callable[[], str]) -> Iterator[None]:
-    """Log what is being done within it about every 10 seconds; nothing where it takes less."""
+    """Log the current work about every 10 seconds; log nothing if the block takes less."""
     done, start = threading.Event(), time.perf_counter()
 
     def tell() -> None:
@@ -60,9 +60,9 @@ class Progress(hooks.StepHook):
     seconds. The record of each line holds the same numbers in `fields`, for `--json_log`.
 
     Args:
-      result: the steps.
-      last_step: at which the run ends.
-      batch_size: of all replicas together.
+      result: the result of the step.
+      last_step: the step at which the run ends.
+      batch_size: rows of a step, of all replicas together.
       losses: the names of the losses that are shown beside their sum.
     """
 
@@ -87,7 +87,7 @@ class Progress(hooks.StepHook):
             total=self._last_step,
             initial=self._first,
             unit="step",
-            # Whoever hides our lines wants no bar either.
+            # If our log lines are hidden, the bar is hidden too.
             disable=not (sys.stderr.isatty() and _log.isEnabledFor(logging.INFO)),
             dynamic_ncols=True,
             leave=False,
@@ -107,14 +107,14 @@ class Progress(hooks.StepHook):
             self._bar.update(step - self._step)
         if is_logged:
             self._logged = time.perf_counter()
-            # Above a bar nobody needs a line. Where lines are kept in a file, they are.
+            # A bar shows the same numbers: then only files such as --json_log get the line.
             level = logging.INFO if self._bar.disable else logging.DEBUG
             line = "step %d of %d, %s, %.0f s left"
             told = (step, self._last_step, self._tell(fields, _LINE_TASKS), fields["secs_left"])
             _log.log(level, line, *told, extra={"fields": fields})
 
     def _describe(self, step: int, values: np.ndarray) -> dict[str, Any]:
-        """Return all that is known, by name, as plain numbers."""
+        """Return all known values by name, as plain numbers."""
         steps_per_sec = (step - self._first) / self.time.secs
         fields: dict[str, Any] = {"step": step, "loss": float(values[self._loss])}
         fields["losses"] = {name: float(values[at]) for name, at in self._losses.items()}
@@ -124,7 +124,7 @@ class Progress(hooks.StepHook):
         return {**fields, "secs_left": (self._last_step - step) / steps_per_sec}
 
     def _fit(self, step: int, fields: dict[str, Any], columns: int) -> tuple[str, str]:
-        """Return the format of the bar, and the words that fit beside ten columns of it."""
+        """Return the format of the bar, and the text that leaves the bar ten columns."""
         loss = {"loss": fields["loss"], "losses": {}}
         speed = {**loss, "examples_per_sec": fields["examples_per_sec"]}
         tasks = min(len(self._losses), _LINE_TASKS)
@@ -139,7 +139,7 @@ class Progress(hooks.StepHook):
         return _NARROW, ""
 
     def _tell(self, fields: dict[str, Any], num_tasks: int) -> str:
-        """Return what `fields` hold as words, with the losses of the first `num_tasks` tasks."""
+        """Return `fields` as text, with the losses of the first `num_tasks` tasks."""
         told = []
         if "examples_per_sec" in fields:
             told.append(f"{fields['examples_per_sec']:,.0f} examples/s")

@@ -1,9 +1,9 @@
-"""How sparse a network became while it trained, as one picture in the run's folder.
+"""Draws how sparse a network became while it trained: one picture in the run's folder.
 
 path = sparsity_picture.draw("runs/digits")      # runs/digits/sparsity.svg: open it in a browser
 
-Three panels have a line for each variable that is cut, over the steps; with `TaskSaliency` a fourth
-one shows how far the tasks agree. The summary of the run tells how many weights that is.
+Three panels have a line for each pruned variable, over the steps. With `TaskSaliency`, a fourth
+panel shows how far the tasks agree. The summary of the run tells how many weights are cut.
 """
 
 import collections
@@ -28,11 +28,11 @@ TITLES = {
 
 
 def draw(model_dir: str, scalars: event_files.Curves | None = None) -> str | None:
-    """Write the picture anew and return its path; None where the run cuts nothing.
+    """Write the picture anew and return its path; None if the run prunes nothing.
 
     Args:
       model_dir: the folder of the run.
-      scalars: what its event files hold; None reads them.
+      scalars: the scalars of its event files; None reads them.
     """
     found = read(model_dir) if scalars is None else group(scalars)
     if not found:
@@ -44,16 +44,16 @@ def draw(model_dir: str, scalars: event_files.Curves | None = None) -> str | Non
 
 
 def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
-    """Return how many weights of pruned variables are cut, how many there are, and packed bytes.
+    """Return (cut weights, all weights, packed bytes) of the pruned variables of a checkpoint.
 
-    Those are the bytes that zlib makes of their float32 values, cut weights as 0; None where a
-    checkpoint prunes nothing.
+    Packed bytes are the size after zlib of their float32 values, with 0 for cut weights. Return
+    None if the checkpoint has no pruned variables.
     """
     reader = tf.train.load_checkpoint(checkpoint)
     names = map(pruned.find_weights, reader.get_variable_to_shape_map())
     cut = total = packed = 0
     for name, count in collections.Counter(names).items():
-        if count > 1:  # The weights and their mask.
+        if count > 1:  # The checkpoint has the weights and their mask.
             mask = reader.get_tensor(pruned.mask_name(name)) > 0
             value = np.where(mask, reader.get_tensor(name), np.float32(0))
             cut, total = cut + int((~np.broadcast_to(mask, value.shape)).sum()), total + value.size
@@ -62,12 +62,12 @@ def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
 
 
 def read(model_dir: str) -> dict[str, event_files.Curves]:
-    """Return {what: {variable: {step: value}}} of a run."""
+    """Return {kind: {variable: {step: value}}} of a run."""
     return group(event_files.read_record(model_dir).curves)
 
 
 def group(curves: event_files.Curves) -> dict[str, event_files.Curves]:
-    """Return {what: {variable: {step: value}}} among the scalars of a run."""
+    """Return {kind: {variable: {step: value}}} among the scalars of a run."""
     found: dict[str, event_files.Curves] = {}
     for tag, points in curves.items():
         variable, _, kind = tag.removeprefix(_PREFIX).rpartition("/")

@@ -1,4 +1,4 @@
-"""What a run ends with: how good the model is, where it lies, and what to run next.
+"""Writes the summary of a run: its metrics, its folders, and the next commands.
 
 print(summary.of_training("runs/digits", {"sign/auc": 0.9, "global_step": 900}, 900, "mtl"))
 """
@@ -23,12 +23,12 @@ from mtl.monitoring import doubts, metrics_file, sparsity_picture
 _CELLS = 3
 
 
-# Metrics that say what is wrong with others: 0, and not worth a line, where nothing is.
+# Metrics that warn of errors in others; they are hidden while they are 0.
 _WARNINGS = ("nan_predictions", "_error_bound")
 
 
 def _list_commands(model_dir: str, has_best: bool, model_name: str) -> list[str]:
-    """Return what may be done next with a run."""
+    """Return commands that can follow on a run."""
     checkpoint = "best" if has_best else "latest"
     served = storage.make_absolute(os.path.join(model_dir, "export", checkpoint))
     python = shlex.quote(_python())
@@ -44,7 +44,7 @@ def _list_commands(model_dir: str, has_best: bool, model_name: str) -> list[str]
 
 
 def metrics_table(metrics: Mapping[str, float]) -> str:
-    """Return a block for each task and slice, its metrics side by side; n/a where undefined.
+    """Return a block for each task and slice, its metrics side by side; n/a if undefined.
 
     Estimator's `loss`, a mean over batches, is left out beside `average_loss`, the same over rows.
     """
@@ -56,11 +56,11 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
 
 
 def _tell_by_task(metrics: Mapping[str, float]) -> dict[str, list[str]]:
-    """Return {task, maybe with a slice: its metrics}; those of all tasks are under ""."""
+    """Return {task, maybe with a slice: its metrics}; metrics of all tasks are under ""."""
     by_task: dict[str, list[str]] = {}
     left_out = {"global_step", "loss"} if "average_loss" in metrics else {"global_step"}
     for name in sorted(metrics.keys() - left_out):
-        whole, _, of_rows = name.partition("@")  # Those of a slice.
+        whole, _, of_rows = name.partition("@")  # A slice follows "@".
         if whole.endswith(_WARNINGS) and not metrics[name] > 0:
             continue
         task, _, metric = whole.partition("/") if "/" in whole else ("", "", whole)
@@ -89,9 +89,9 @@ def describe_evaluation(
 
 
 def shorten(value: float) -> str:
-    """Return a metric in few letters, as terminals and pages show it; n/a where it is undefined.
+    """Return a metric in few characters, as terminals and pages show it; n/a if undefined.
 
-    At most 11 letters, which `metrics_table` relies on.
+    It has at most 11 characters, and `metrics_table` relies on this.
     """
     if math.isnan(value):
         return "n/a"
@@ -103,12 +103,12 @@ def shorten(value: float) -> str:
 
 
 def exactly(value: Any) -> str:
-    """Return a number to its last digit, as JSON writes it."""
+    """Return a number with all its digits, as JSON writes it."""
     return str(int(value)) if isinstance(value, int | np.integer) else repr(float(value))
 
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:
-    """Return the summary of a run that made `steps` steps; `model_name` is what is served."""
+    """Return the summary of a run of `steps` steps; `model_name` is the name for serving."""
     best, last = _last(os.path.join(model_dir, "best")), _last(model_dir)
     cut = sparsity_picture.count_weights(last) if last else None
     places = {
@@ -117,7 +117,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
         "checkpoint": last,
         "best checkpoint": best,
         "export": _newest(os.path.join(model_dir, "export", "latest")),
-        # Exports outlive a run that starts anew, since a server may be serving them.
+        # A run that starts anew keeps old exports, as a server may still serve them.
         "best export": best and _newest(os.path.join(model_dir, "export", "best")),
         "event files": model_dir,
         "all metrics": os.path.join(model_dir, metrics_file.NAME),
@@ -144,7 +144,7 @@ def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_
 
 
 def _describe_profile(model_dir: str) -> str | None:
-    """Return what the last profile of a run came to, and where it lies."""
+    """Return the headline of the last profile of a run, and its path."""
     folder = os.path.join(model_dir, "profile")
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     found = {name: tf.io.gfile.stat(os.path.join(folder, name)).mtime_nsec for name in names}
@@ -154,7 +154,7 @@ def _describe_profile(model_dir: str) -> str | None:
     with tf.io.gfile.GFile(os.path.join(folder, last)) as file:
         try:
             headline = json.loads(file.read())["headline"]
-        except (ValueError, KeyError, TypeError):  # It is damaged, and only told of.
+        except (ValueError, KeyError, TypeError):  # A damaged profile must not stop the summary.
             return None
     return f"{headline} ({os.path.join(folder, last.removesuffix('.json'))}.txt)"
 
@@ -166,7 +166,7 @@ def _describe_cut(cut: int, total: int, num_packed: int) -> str:
 
 
 def _describe_tables(checkpoint: str) -> dict[str, str]:
-    """Return how full the tables are that grow, by name."""
+    """Return how full the growing tables are, by name."""
     shapes = dict(tf.train.list_variables(checkpoint))
     tables = [name.removesuffix("/keys") for name in shapes if name.endswith("/keys")]
     sizes = {own: f"{own}/size" for own in tables if f"{own}/size" in shapes}
@@ -190,7 +190,7 @@ def _newest(directory: str) -> str | None:
 
 
 def _python() -> str:
-    """Return how to call this Python: `python` where that is it, else its path."""
+    """Return the command of this Python: `python` if that finds it, else its path."""
     found = shutil.which("python")
     return (
         "python"

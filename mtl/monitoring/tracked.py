@@ -1,4 +1,4 @@
-"""What a run reports to its trackers while it trains: the scalars that TensorBoard gets, too.
+"""Reports to the trackers of a run, while it trains, the same scalars as to TensorBoard.
 
 tracked.Tracked(result, every_steps=100, batch_size=64, log=reporters.log)
 """
@@ -14,13 +14,13 @@ tf1 = tf.compat.v1
 
 
 class Tracked(hooks.StepHook):
-    """Hands on every monitor, and the speed, each `every_steps`; it waits for nobody.
+    """Reports every monitor, and the speed, each `every_steps`, without waiting.
 
     Args:
-      result: the steps.
-      every_steps: between two reports.
-      batch_size: of all replicas together.
-      log: is given "train", the step and {name: value}.
+      result: the result of the step.
+      every_steps: steps between two reports.
+      batch_size: rows of a step, of all replicas together.
+      log: called with "train", the step and {name: value}.
     """
 
     def __init__(

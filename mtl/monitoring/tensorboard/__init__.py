@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run beside its scalars, each item switched on by itself.
+"""Shows more of a run in TensorBoard than scalars; each item is switched on separately.
 
 from mtl import experiment
 from mtl.monitoring import tensorboard

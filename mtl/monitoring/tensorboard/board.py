@@ -1,4 +1,4 @@
-"""The items of one run: what is due when, and what the graph of its step looks like.
+"""The items that a run shows in TensorBoard, and the steps at which they are due.
 
 board = board_lib.Board(settings, summary_steps=100)
 board.due_items                       # {Due(every=100): ["weights"]}
@@ -13,14 +13,14 @@ from mtl.step import due as due_lib
 
 
 class Board:
-    """What a training shows.
+    """The items that a training shows.
 
     Args:
       settings: the items.
-      summary_steps: of the run.
+      summary_steps: the steps between summaries of the run.
 
     Attributes:
-      graph: of the forward pass, once that is built; None before, and where it is not shown.
+      graph: the graph of the forward pass; None until it is built, or if it is not shown.
     """
 
     def __init__(self, settings: settings_lib.TensorBoard, summary_steps: int):
@@ -29,7 +29,7 @@ class Board:
 
     @functools.cached_property
     def due_items(self) -> dict[due_lib.Due, list[str]]:
-        """Return the items of training steps, those together that are due at the same steps."""
+        """Return the items of training steps, grouped by the steps at which they are due."""
         found: dict[due_lib.Due, list[str]] = {}
         for name in self.settings.list_on(settings_lib.OF_STEPS):
             found.setdefault(self.settings.due_of(name, self._every), []).append(name)
@@ -37,12 +37,12 @@ class Board:
 
     @property
     def due_every(self) -> tuple[int, ...]:
-        """The numbers of steps whose multiples a session call has to end at."""
+        """Numbers of steps; a session call has to end at each of their multiples."""
         return tuple(sorted({due.every for due in self.due_items if due.every}))
 
     @property
     def due_at(self) -> tuple[int, ...]:
-        """The steps that a session call has to end at."""
+        """Steps at which a session call has to end."""
         return tuple(sorted({step for due in self.due_items for step in due.at}))
 
     def list_due(self, step: int) -> list[str]:

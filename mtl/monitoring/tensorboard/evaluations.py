@@ -1,4 +1,4 @@
-"""What TensorBoard shows of an evaluation: curves of its rows, and the first of them as images.
+"""Shows an evaluation in TensorBoard: curves over its rows, and its first rows as images.
 
 write = evaluations.CurveWriter(heads, items, writer_dir)            # for `curves.Counting`
 hook = evaluations.Rows(features, labels, heads, logits, columns, writer_dir, num_images)
@@ -26,12 +26,12 @@ _LONGEST_LINE = 26
 
 
 class CurveWriter:
-    """Writes what is counted of an evaluation, as the items say.
+    """Writes the chosen items from the sums of an evaluation.
 
     Args:
-      heads: of the tasks.
-      items: which of `MATRICES` and `CURVES`.
-      directory: of the event files.
+      heads: the heads of the tasks.
+      items: the chosen items of `MATRICES` and `CURVES`.
+      directory: the folder of the event files.
     """
 
     def __init__(self, heads: Sequence[types.Head], items: Sequence[str], directory: str):
@@ -67,7 +67,7 @@ class CurveWriter:
 
 
 def draw_pr_curve(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.Summary:
-    """Draw precision by recall of a class."""
+    """Draw the precision-recall curve of a class."""
     hits, misses = sums.hits[number], sums.misses[number]
     true, false = (np.cumsum(own[:0:-1])[::-1] for own in (hits, misses))
     missed, rejected = hits.sum() - true, misses.sum() - false
@@ -95,15 +95,15 @@ def _draw_histogram(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1
 
 
 class Rows(tf.compat.v1.train.SessionRunHook):
-    """Draws the first images of an evaluation, with what each task says of them.
+    """Draws the first images of an evaluation, with the predictions of each task.
 
     Args:
       features: {field: [B, ...]}.
       labels: {field: [B, ...]}.
       logits: {task: [B, C]}.
-      heads: of the tasks, fitted.
-      columns: of the model, for images.
-      directory: of the event files.
+      heads: the fitted heads of the tasks.
+      columns: the columns of the model, to find images.
+      directory: the folder of the event files.
       num_images: how many rows are drawn.
     """
 
@@ -156,7 +156,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         """Return the lines below each image, and whether they are right."""
         lines: list[list[str]] = []
         right: list[list[bool]] = []
-        if not self._said:  # No task tells anything of a row: images stand alone.
+        if not self._said:  # Without predictions for captions, images stand alone.
             return [[] for _ in range(self._kept)], [[] for _ in range(self._kept)]
         for batch in self._rows:
             size = len(next(iter(batch.values()))["targets"]) if batch else 0
@@ -176,7 +176,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
 
 
 def _is_told(head: types.Head, said: types.Tensors) -> bool:
-    """Return whether a caption can tell of it: several numbers a row have none."""
+    """Return whether a caption can show the predictions: several numbers a row do not fit."""
     is_number = "value" in said and said["value"].shape.rank == 1
     return is_number or curves.has_shares(head, said)
 
@@ -192,7 +192,7 @@ def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dic
 
 
 def _tell(head: types.Head, said: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return what a task says of a row, and whether that is right; a missing label is."""
+    """Return the prediction of a task for a row, and if it is right; True if it has no label."""
     names = types.read_member(head, types.Head, "class_names")
     target, is_known, is_right = said["targets"], bool(np.any(said["weights"] > 0)), True
     if "class_id" in said and np.ndim(target) == 0:

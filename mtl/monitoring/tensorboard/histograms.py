@@ -1,4 +1,4 @@
-"""Serialized summaries of tensors in the graph: histograms, and scalars.
+"""Makes serialized summaries of tensors in the graph: histograms and scalars.
 
 summary = histograms.draw("weights/network/kernel", kernel)          # a string scalar
 """
@@ -29,12 +29,12 @@ def draw_scalar(tag: str, value: tf.Tensor) -> tf.Tensor:
 
 
 def join(summaries: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Join serialized summaries: messages one after the other are one message."""
+    """Join serialized summaries: concatenated protobuf messages are one message."""
     return tf.strings.join(list(summaries)) if summaries else tf.constant("")
 
 
 def draw_gradient(prefix: str, gradient: types.Gradient, variable: tf.Variable) -> list[tf.Tensor]:
-    """Draw the gradient of a variable: of a table the rows that the batch looked up, each once."""
+    """Draw the gradient of a variable; for a table, each row that the batch looked up once."""
     if gradient is None:
         return []
     merged = gradients_lib.merge_rows(gradient)
@@ -53,12 +53,12 @@ def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Te
 
 
 def _thin(values: tf.Tensor) -> tf.Tensor:
-    """Return every n-th entry of what is large, [N]."""
+    """Return every n-th entry of a large tensor, [N]."""
     count = values.shape.num_elements()
     if count is None or count <= MOST_ENTRIES:
         return values
     stride = math.ceil(count / MOST_ENTRIES)
-    # A stride with a divisor in common would pass over some columns in every row.
+    # A stride with a common divisor would skip the same columns in every row.
     while math.gcd(stride, values.shape[-1]) > 1:
         stride += 1
     return tf.reshape(values, [-1])[::stride]

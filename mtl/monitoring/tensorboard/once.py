@@ -1,4 +1,4 @@
-"""What is written once: the configuration as text, layouts of scalars, settings for HParams.
+"""Makes the summaries that a run writes once: its configuration, layouts, settings for HParams.
 
 summary = once.write_text("configuration", gin)
 summary = once.lay_out(heads, losses, has_surgery=False)
@@ -21,7 +21,7 @@ from mtl import checks, types
 
 tf1 = tf.compat.v1
 
-# Settings that change what is learned; the others say where data lies and what is written.
+# Settings that change the learned model; the others concern places of data and outputs.
 _LEARNED = ("data", "model", "run", "warm_start")
 _LEFT_OUT = (
     "data.source",
@@ -39,7 +39,7 @@ EVALUATION = "evaluation"
 
 
 def write_text(tag: str, text: str) -> tf.compat.v1.Summary:
-    """Return a text as a block of code; indented, since a text may hold any fence."""
+    """Return a text as a block of code; it is indented, as a text may hold any fence."""
     block = "\n".join(f"    {line}" for line in text.splitlines())
     described = text_metadata.create_summary_metadata(display_name=tag, description="")
     metadata = tf1.SummaryMetadata.FromString(described.SerializeToString())
@@ -53,9 +53,9 @@ def lay_out(
     """Return a layout with a category for each loss: its curves, its metrics, its weights.
 
     Args:
-      heads: of the tasks.
-      losses: the names of all losses, those of tasks and auxiliary ones.
-      has_surgery: whether a surgery shows norms of gradients.
+      heads: the heads of the tasks.
+      losses: the names of all losses, of tasks and auxiliary ones.
+      has_surgery: True if a surgery shows norms of gradients.
     """
     chart, multiline = layout_pb2.Chart, layout_pb2.MultilineChartContent
     by_task = {head.name: head for head in heads}
@@ -69,7 +69,7 @@ def lay_out(
         charts = [draw("loss", f"{own}/loss", f"{own}/average_loss")]
         head = by_task.get(name)
         known = types.read_member(head, types.Head, "directions") if head else {}
-        # Of a pattern it is not known whether the run has such a metric.
+        # A pattern may match no metric of the run.
         shown = [metric for metric in known if metric != "average_loss" and "*" not in metric]
         charts += [draw(metric, f"{own}/{re.escape(metric)}") for metric in shown]
         charts.append(draw("weight", f"weight/{own}", f"surgery/weight/{own}"))
@@ -92,8 +92,8 @@ def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> t
 
     Args:
       experiment: an `experiment.Experiment`.
-      metrics: {metric of the evaluations: what it is called}.
-      time: in seconds, when it starts.
+      metrics: {metric of the evaluations: its name in HParams}.
+      time: the start of the run in seconds.
     """
     settings = dict(_list_settings(experiment))
     name = api_pb2.MetricName
@@ -111,7 +111,7 @@ def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> t
     ):
         summary.MergeFromString(part.SerializeToString())
     for value in summary.value:
-        # Settings are a map, whose bytes are in another order in each process.
+        # Settings are a protobuf map; the order of its bytes differs between processes.
         data = value.metadata.plugin_data
         content = plugin_data_pb2.HParamsPluginData.FromString(data.content)
         data.content = content.SerializeToString(deterministic=True)
@@ -119,7 +119,7 @@ def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> t
 
 
 def write_metrics(metrics: Mapping[str, float], chosen: Iterable[str]) -> tf.compat.v1.Summary:
-    """Return those metrics of an evaluation that HParams shows."""
+    """Return the metrics of an evaluation that HParams shows."""
     return tf1.Summary(
         value=[
             tf1.Summary.Value(tag=f"{EVALUATION}/{name}", simple_value=float(metrics[name]))
@@ -130,7 +130,7 @@ def write_metrics(metrics: Mapping[str, float], chosen: Iterable[str]) -> tf.com
 
 
 def end_session() -> tf.compat.v1.Summary:
-    """Return that a run has made all its steps."""
+    """Return the summary that marks a run as finished."""
     part = hparams.session_end_pb(api_pb2.STATUS_SUCCESS)
     return tf1.Summary.FromString(part.SerializeToString())
 
@@ -147,7 +147,7 @@ def _list_settings(experiment: Any) -> Iterator[tuple[str, bool | float | str]]:
 
 
 def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:
-    """Yield the settings within a value that are numbers, texts and bools, and classes of parts."""
+    """Yield (path, setting) of numbers, texts and bools in a value, and classes of its parts."""
     if path.startswith(_LEFT_OUT) or value is None:
         return
     if isinstance(value, _PLAIN):
@@ -163,7 +163,7 @@ def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:
 
 
 def _list_within(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values in a part, a list or a mapping, each with what its path adds."""
+    """Yield the values in a part, a list or a mapping, each with its suffix of the path."""
     if checks.is_part(value):
         for field in dataclasses.fields(value):
             if field.init:

@@ -1,9 +1,9 @@
-"""Pictures for TensorBoard, as PNG: a confusion matrix, and rows of images with predictions.
+"""Draws PNG pictures for TensorBoard: a confusion matrix, and rows of images with predictions.
 
 png = pictures.draw_matrix(counts, ["cat", "dog"], "animal")          # Picture(width, height, png)
 png = pictures.draw_rows(images, [["digit: 7"], ["digit: 3, was 8"]], [True, False])
 
-They are drawn by Pillow, which is imported when the first is drawn.
+Pillow draws them; it is imported with the first picture.
 """
 
 import io
@@ -16,13 +16,13 @@ import numpy as np
 from mtl import checks
 
 MOST_IMAGES = 100
-# Up to so many classes cells hold numbers, and rows have names.
+# Cells show numbers up to 20 classes, and rows have names up to 50.
 _MOST_NUMBERS, _MOST_NAMES = 20, 50
 _WIDEST_NAME = 12
 _SIDE, _TEXT, _GAP = 112, 13, 8
 _INK, _PAPER, _RIGHT, _WRONG = (32, 32, 32), (255, 255, 255), (27, 108, 168), (209, 73, 91)
 _FAINT = (200, 200, 200)
-# Lines are told apart by these, in turn; a line of few points has a dot at each.
+# Lines get these colors in turn; a line of few points has a dot at each.
 _COLORS = (_RIGHT, _WRONG, (46, 139, 87), (224, 159, 62), (108, 74, 182), (95, 107, 109))
 _MOST_DOTS = 15
 _COLOR = np.array([27, 108, 168])
@@ -37,7 +37,7 @@ class Picture(NamedTuple):
 
 
 def require_pillow(where: str) -> None:
-    """Fail unless the library that draws is there, as new as it has to be."""
+    """Fail unless Pillow is installed, in a version that is new enough."""
     try:
         from PIL import ImageFont
 
@@ -123,9 +123,9 @@ def draw_rows(
     """Draw images with lines below each.
 
     Args:
-      images: [N, H, W, C] of values in [0, 1]; of 1, 3 or 4 channels, of others the first.
-      captions: N times the lines, as many for each.
-      are_right: N times whether each line is right; wrong ones are red.
+      images: [N, H, W, C] of values in [0, 1]; if C is not 1, 3 or 4, only the first channel.
+      captions: the lines for each of N images, the same number for each.
+      are_right: for each of N images, whether each line is right; wrong lines are red.
     """
     from PIL import Image
 
@@ -187,7 +187,7 @@ def _shorten(name: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a sum of weights in at most five letters."""
+    """Return a sum of weights in at most five characters."""
     if value == round(value) and value < 100_000:
         return str(round(value))
     return f"{value:.3g}" if value < 1000 else f"{value / 1000:.3g}k"

@@ -1,4 +1,4 @@
-"""Tables for TensorBoard's projector, which reads them from the checkpoint, with names of rows.
+"""Names rows of tables for TensorBoard's projector, which reads tables from the checkpoint.
 
 projector.write(model_dir, projector.choose({"features/word/embedding": (100, 16)}, names), names)
 """
@@ -25,14 +25,14 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 def choose(shapes: Shapes, named: Mapping[str, types.RowNames]) -> dict[str, types.RowNames]:
-    """Return {table: what its rows stand for} of the variables that the projector can show.
+    """Return {table: names of its rows} for the variables that the projector can show.
 
     Args:
-      shapes: {variable: its shape}, of float32.
-      named: {scope: names}, as `row_names.load` reads them.
+      shapes: {variable: its shape} of float32 variables.
+      named: {scope: names}, from `row_names.load`.
 
     Raises:
-      UserError: there is none.
+      UserError: no variable can be shown.
     """
     found, large = {}, []
     for name, shape in shapes.items():
@@ -52,7 +52,7 @@ def choose(shapes: Shapes, named: Mapping[str, types.RowNames]) -> dict[str, typ
 
 
 def write(model_dir: str, chosen: Mapping[str, types.RowNames], shapes: Shapes) -> None:
-    """Write what the projector reads beside the checkpoints: which tables, and names of rows."""
+    """Write the list of tables and the names of rows for the projector, beside the checkpoints."""
     config = projector_config_pb2.ProjectorConfig()
     tf.io.gfile.makedirs(os.path.join(model_dir, FOLDER))
     for number, (name, names) in enumerate(chosen.items()):

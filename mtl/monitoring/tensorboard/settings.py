@@ -1,4 +1,4 @@
-"""Which items TensorBoard shows, and when.
+"""Settings of the items that TensorBoard shows, and of their steps.
 
 tensorboard.TensorBoard.weights = True
 tensorboard.TensorBoard.variables = ["^network/"]
@@ -39,10 +39,10 @@ class TensorBoard:
 
     An item of training steps or of evaluations is False (off), True (at every multiple of
     `Run.summary_steps`, or at every evaluation), a number n (at multiples of step n) or a list of
-    global steps. A step or an evaluation that is not due computes nothing of it. Of evaluations,
-    chosen steps have to be ones that are evaluated.
+    global steps. Other steps and evaluations do not compute the item. Steps chosen for an item of
+    evaluations must be steps at which the run evaluates.
 
-    An entry that is not finite is left out of a histogram, as TensorFlow's would end the run.
+    Histograms skip entries that are not finite, as TensorFlow's histograms would end the run.
 
     Attributes:
       graph: the first forward pass with its losses, by scopes; variables, constants and checks are
@@ -51,24 +51,28 @@ class TensorBoard:
       custom_scalars: a layout with the scalars of each task together.
       hparams: the settings that are numbers, texts or bools, and the main metric of each task.
       embeddings: names the rows of tables for the projector, which reads the checkpoint.
-      weights: a histogram of each variable, as the step finds it.
-      gradients_before_surgery: of the sum of the weighted losses; takes a pass back where a surgery
-        is set.
-      task_gradients: of each task's weighted loss; takes a pass back for each task.
-      gradients: as surgery combines them, or their plain sum.
-      clipped_gradients: as the optimizer gets them: with regularisation, clipped and transformed.
-      updates: of each variable what the step added to it, and as a scalar the norm of that relative
-        to the norm of the weights before. Of a table, the rows that the batch looked up.
-      activations: what each activation gives, of the first slice on the first replica.
+      weights: a histogram of each variable, at the start of the step.
+      gradients_before_surgery: histograms of the gradients of the sum of the weighted losses; with
+        a surgery, this needs another backward pass.
+      task_gradients: histograms of the gradients of each task's weighted loss; this needs a
+        backward pass for each task.
+      gradients: histograms of the gradients that surgery combines, or of their plain sum.
+      clipped_gradients: histograms of the gradients that the optimizer gets: with regularisation,
+        clipped and transformed.
+      updates: a histogram of the change of each variable in the step, and a scalar: the norm of the
+        change relative to the norm of the weights at the start. For tables, only rows that the
+        batch looked up.
+      activations: a histogram of the outputs of each activation, for the first slice on the first
+        replica.
       dead_units: the share of units of each activation that are 0 for all of these rows.
-      predictions: the first rows of the split that have an image, with what each task says.
+      predictions: the first rows of the split with an image, and the predictions of each task.
       confusion: a matrix for each task with classes, as a picture; cells are sums of label weights.
       pr_curves: precision and recall of each binary task, and of each class of the others.
-      roc_curves: recall and false positive rate of the same, as a picture for each task.
+      roc_curves: recall and false positive rate of the same tasks, as a picture for each task.
       reliability: the share of positives by predicted probability, in the bins of the metric
         `calibration_error`, as a picture for each task.
-      prediction_histograms: of the probabilities of the same.
-      variables: patterns; histograms of the variables that match one, and of all without any.
+      prediction_histograms: histograms of the probabilities of the same tasks.
+      variables: patterns; histograms show the variables that match one, or all without patterns.
       num_images: how many rows `predictions` shows.
     """
 
@@ -114,7 +118,7 @@ class TensorBoard:
         return [name for name in names if getattr(self, name) is not False]
 
     def due_of(self, name: str, every: int) -> due.Due:
-        """Return when an item that is on is due; `every` is for True."""
+        """Return the steps at which an enabled item is due; `every` replaces True."""
         found = due.Due.from_setting(getattr(self, name), every)
         assert found is not None
         return found
@@ -140,10 +144,10 @@ class TensorBoard:
 
         Args:
           run: an `experiment.Run`.
-          adds_losses: whether gradients are those of the plain sum of the losses.
+          adds_losses: True if the step takes gradients of the plain sum of the losses.
           num_losses: how many losses there are, of tasks and auxiliary ones.
-          replicas: how many take a step together.
-          has_servers: whether workers train by themselves, on parameter servers.
+          replicas: how many replicas take a step together.
+          has_servers: True if workers train asynchronously, with parameter servers.
         """
         for name in self.list_on(OF_STEPS):
             where, value = f"TensorBoard.{name}", getattr(self, name)

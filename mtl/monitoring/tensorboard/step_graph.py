@@ -1,12 +1,12 @@
-"""A forward pass as TensorBoard draws it: by scopes, without what only TensorFlow needs.
+"""Makes a readable graph of a forward pass for TensorBoard: by scopes, without technical ops.
 
 graph = step_graph.draw({"income": loss}, (features, labels))       # a GraphDef
 step_graph.add_training(graph, {"balancing/weighting": "Equal"}, ["income"])
 
 The step of a run is the body of a loop, with its gradients and its optimizer: thousands of ops that
-nobody can read. Here is what leads from the batch to the losses. Variables are nodes of their own
-names; reads, casts of nothing, constants and checks are left out. What has no scope of its own goes
-to `batch`, and behind the heads to `loss/<task>`.
+nobody can read. This graph holds only the ops from the batch to the losses. Variables are nodes
+with their own names; reads, identity casts, constants and checks are left out. Ops without a scope
+go to `batch`, or to `loss/<task>` if they follow the heads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from mtl.variables import patterns
 tf1 = tf.compat.v1
 
 _TOPS = ("features", "network", "head")
-# An op of one of these kinds is its first input, as far as a reader is concerned.
+# For a reader, an op of one of these kinds is the same as its first input.
 _SAME = (
     "Identity",
     "IdentityN",
@@ -34,11 +34,11 @@ _BATCH, _LOSS = "batch", "loss"
 
 
 def draw(losses: Mapping[str, tf.Tensor], batch: Any) -> tf.compat.v1.GraphDef:
-    """Draw what leads from a batch to the losses of the tasks.
+    """Draw the ops from a batch to the losses of the tasks.
 
     Args:
       losses: {task: scalar}.
-      batch: tensors in any nesting, that the walk ends at.
+      batch: tensors in any nesting; the walk back from the losses ends there.
     """
     inputs = tf.nest.flatten(batch, expand_composites=True)
     ends = {id(tensor.op) for tensor in inputs if isinstance(tensor, tf.Tensor)}
@@ -65,9 +65,9 @@ def add_training(
     """Return the graph with a node for each part that comes after the losses.
 
     Args:
-      graph: of `draw`.
-      kinds: {name of the node: class of the part}, in the order in which they follow.
-      tasks: whose losses the first of them reads.
+      graph: the graph from `draw`.
+      kinds: {name of the node: class of the part}, in the order of the data flow.
+      tasks: the tasks whose losses the first part reads.
     """
     whole = tf1.GraphDef()
     whole.CopyFrom(graph)
@@ -91,7 +91,7 @@ def _list_inputs(
 def _name_ops(
     losses: Mapping[str, tf.Tensor], ends: set[int], resolve: "_Resolver"
 ) -> dict[int, tuple[tf.Operation, str]]:
-    """Return {id: (op, its name)} of all that leads to the losses."""
+    """Return {id: (op, its name)} of all ops that lead to the losses."""
     named, left = _name_outer(losses, ends, resolve)
     while left:
         op = left.pop()
@@ -107,7 +107,7 @@ def _name_ops(
 def _name_outer(
     losses: Mapping[str, tf.Tensor], ends: set[int], resolve: "_Resolver"
 ) -> tuple[dict[int, tuple[tf.Operation, str]], list[tf.Operation]]:
-    """Return the ops without a scope, and those of a scope or the batch that they lead back to."""
+    """Return the ops between heads and losses that have no scope, and the ops that feed them."""
     named: dict[int, tuple[tf.Operation, str]] = {}
     inner: list[tf.Operation] = []
     for task, loss in losses.items():
@@ -129,7 +129,7 @@ def _has_scope(op: tf.Operation) -> bool:
 
 
 def _name_of(op: tf.Operation) -> str:
-    """Return the name of an op, and of a variable that a loop has captured the variable's own."""
+    """Return the name of an op; if a loop has captured a variable, the name of the variable."""
     return patterns.shard_name(op.outputs[0]) if op.type == "VarHandleOp" else op.name
 
 
@@ -138,7 +138,7 @@ def _kind_of(op: tf.Operation) -> str:
 
 
 class _Resolver:
-    """Finds the tensor that one stands for: past ops that change nothing, and out of a loop."""
+    """Finds the origin of a tensor: behind ops that change nothing, and outside of a loop."""
 
     def __init__(self) -> None:
         self._outside: dict[int, dict[int, tf.Tensor]] = {}
@@ -154,7 +154,7 @@ class _Resolver:
                 return tensor
 
     def _list_captures(self, graph: tf.Graph) -> dict[int, tf.Tensor]:
-        """Return {id of a tensor within a loop: the tensor outside}, listed once a graph."""
+        """Return {id of a tensor within a loop: the tensor outside}, cached for each graph."""
         if id(graph) not in self._outside:
             pairs = getattr(graph, "captures", [])
             self._outside[id(graph)] = {id(inside): outside for outside, inside in pairs}

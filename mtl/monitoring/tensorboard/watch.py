@@ -1,9 +1,9 @@
-"""What a training step shows where it is due: made in a branch, so that other steps pay nothing.
+"""Shows a training step if it is due: in a branch of the graph, without cost for other steps.
 
 model_fn = functools.partial(model.model_fn, extensions=[watch_lib.Watching(board)])
 
-Gradients that surgery or update compute anyway are read. Others, such as those of single tasks, are
-built within the branch.
+It reads the gradients that surgery and update compute anyway. Other gradients, such as for single
+tasks, are computed within the branch.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class Watching:
     """Makes the watch of each training step.
 
     Attributes:
-      board: the settings.
+      board: the items to show.
     """
 
     board: board_lib.Board
@@ -47,13 +47,13 @@ class Watch(types.StepExtension):
     """The items that one training step shows.
 
     Args:
-      board: the settings.
-      adds_losses: whether the surgery is the plain sum.
+      board: the items to show.
+      adds_losses: True if the surgery is the plain sum.
     """
 
     def __init__(self, board: board_lib.Board, adds_losses: bool = True):
         self._board, self._adds_losses = board, adds_losses
-        # One replica shows what all of them compute.
+        # All replicas compute the same items; the first one shows them.
         self._is_shown = tf.get_static_value(replicas.replica_index()) in (0, None)
         self._items = board.due_items if self._is_shown else {}
         self._outputs: dict[str, tf.Tensor] = {}
@@ -61,7 +61,7 @@ class Watch(types.StepExtension):
         self._parts: list[_Part] = []
 
     def wrap_forward(self, forward: types.Forward) -> types.Forward:
-        """Return a forward pass, of which the first that is built is shown."""
+        """Return a forward pass that shows the first pass that is built."""
         if not self._is_shown:
             return forward
 
@@ -109,7 +109,7 @@ class Watch(types.StepExtension):
         self._require(bool(self._parts), next(iter(self._items.values()))[0], "update", fix)
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Add what is due of a step to its summaries, once it has moved the weights."""
+        """Add the due items of a step to its summaries, once it has moved the weights."""
         for part in self._parts:
             summaries.add_due(part.finish(moved))
         return moved
@@ -145,7 +145,7 @@ class Watch(types.StepExtension):
         clipped: Pairs,
         batch: whole_batch.WholeBatch,
     ) -> list[tf.Tensor]:
-        """Draw the items that a step shows before it moves; called in the branch."""
+        """Draw the items that a step shows before it moves the weights; called in the branch."""
         drawn: list[tf.Tensor] = []
         variables = [variable for variable, _ in combined]
         if "weights" in items:
@@ -176,7 +176,7 @@ class Watch(types.StepExtension):
 
 
 class _Part:
-    """What is due at the same steps.
+    """The items that are due at the same steps.
 
     Args:
       is_due: a bool scalar.
@@ -189,7 +189,7 @@ class _Part:
         self._kept: Kept = []
 
     def look(self, draw: Callable[[], list[tf.Tensor]]) -> None:
-        """Draw before anything moves, and keep the weights whose updates are shown."""
+        """Draw before the weights move, and keep the weights whose updates are shown."""
 
         def when_due() -> list[tf.Tensor]:
             return [histograms.join(draw()), *(_read(*pair) for pair in self._moving)]
@@ -198,11 +198,11 @@ class _Part:
             return [tf.constant(""), *(tf.zeros([0]) for _ in self._moving)]
 
         self._summary, *self._kept = tf.cond(self._is_due, when_due, else_nothing)
-        # Each output of a branch comes when it is ready: one does not tell that all were read.
+        # Each output of a branch is ready separately: wait for all of them.
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(self._summary, *self._kept))
 
     def finish(self, train_op: tf.Operation) -> tf.Tensor:
-        """Return the summary of the step, with what it added to the weights."""
+        """Return the summary of the step, with the change of the weights."""
         if not self._moving:
             return self._summary
 
@@ -250,7 +250,7 @@ def _draw_tasks(batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable])
 
 
 def _read(variable: tf.Variable, gradient: types.Gradient) -> tf.Tensor:
-    """Return a variable's entries, [N], of a table those of the rows that have a gradient."""
+    """Return a variable's entries, [N]; for a table, only of rows with a gradient."""
     if isinstance(gradient, tf.IndexedSlices):
         values = tf.gather(variable, tf.unique(gradient.indices).y)
     else:
@@ -279,7 +279,7 @@ def _draw_update(
 def _share_dead(outputs: tf.Tensor, num_tasks: int) -> tf.Tensor:
     """Return the share of units, along the last axis, that are 0 everywhere."""
     axes = list(range(outputs.shape.rank - 1))
-    # In a stack, [B, T, H], each task has units of its own.
+    # In a stack, [B, T, H], each task has separate units.
     if stacks.are_stacked(num_tasks) and outputs.shape[1:-1] == [num_tasks]:
         axes = [0]
     return tf.reduce_mean(tf.cast(tf.reduce_all(tf.equal(outputs, 0), axes), tf.float32))

@@ -1,6 +1,6 @@
-"""Writes what TensorBoard shows of a training: once at its start, and of the steps that are due.
+"""Writes the items of a training for TensorBoard: some once at its start, others at due steps.
 
-hook = writing.Writing(result, board, model_dir, start)     # start: what is written once
+hook = writing.Writing(result, board, model_dir, start)     # start: the items written once
 """
 
 import json
@@ -24,14 +24,14 @@ FILE = "tensorboard.json"
 
 
 class Writing(hooks.StepHook):
-    """Writes the summaries that were due in a step, and before the first step what is written once.
+    """Writes the summaries that are due in a step, and some items before the first step.
 
-    A run that goes on writes of the latter only what has changed since.
+    A run that goes on writes an item of the start only if it has changed.
 
     Args:
-      result: of the step.
-      model_dir: of the run.
-      start: {item: what makes its event, of the time in seconds}.
+      result: the result of the step.
+      model_dir: the folder of the run.
+      start: {item: a function that makes its event from the time in seconds}.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Writing(hooks.StepHook):
         return () if self._result.due is None else (self._result.due,)
 
     def on_step(self, run_context, step: int, values: np.ndarray, due: bytes = b"") -> None:
-        """Write what was due."""
+        """Write the summaries that were due."""
         if due:
             self._writer.add_summary(keep_whole(tf1.Summary.FromString(due)), step)
             self._writer.flush()
@@ -64,7 +64,7 @@ class Writing(hooks.StepHook):
         before = _read(path) if step else {}
         after = {}
         for item, make in self._start.items():
-            # Of no time: what a run that goes on finds written has to be the same.
+            # With time 0, as checksums of a run and of its continuation have to agree.
             after[item] = zlib.crc32(make(0).SerializeToString(deterministic=True))
             if before.get(item) != after[item]:
                 event = make(time.time())
@@ -78,12 +78,12 @@ class Writing(hooks.StepHook):
 class Session(tf.compat.v1.train.SessionRunHook):
     """Writes for HParams the metrics of each evaluation, and the end of the run.
 
-    It comes after what evaluates.
+    It comes after the hooks that evaluate.
 
     Args:
-      model_dir: of the run.
-      metrics: those of the last evaluation, None before the first.
-      chosen: which of them HParams shows.
+      model_dir: the folder of the run.
+      metrics: returns the metrics of the last evaluation, None before the first.
+      chosen: the metrics that HParams shows.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Session(tf.compat.v1.train.SessionRunHook):
         self._write_metrics()
 
     def end(self, session):
-        # A run that is interrupted leaves without this; one that is no better for long has ended.
+        # An interrupted run does not get here, but a run that stopped early does.
         self._write_metrics()
         self._write(once.end_session(), int(session.run(tf1.train.get_global_step())))
 
@@ -117,9 +117,9 @@ class Session(tf.compat.v1.train.SessionRunHook):
 
 
 def keep_whole(summary: tf.compat.v1.Summary) -> tf.compat.v1.Summary:
-    """Return a summary without histograms of no entry and scalars that are not finite.
+    """Return a summary without empty histograms and scalars that are not finite.
 
-    TensorBoard draws the former as a bar at the largest number there is.
+    TensorBoard draws an empty histogram as a bar at the largest number.
     """
     kept = tf1.Summary()
     for value in summary.value:

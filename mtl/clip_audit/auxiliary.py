@@ -68,11 +68,11 @@ class Measured:
         return {name: self._weigh(name, rows) for name, rows in found.items()}
 
     def _weigh(self, name: str, rows: row_losses.RowLosses) -> tf.Tensor:
-        """Return the losses of rows by what they weigh, [B]."""
+        """Return the weighted losses of rows, [B]."""
         if name not in self._means:
             count = tf.reduce_sum(tf.cast(rows.weights > 0, tf.float32), 0)
             self._means[name] = tf.math.divide_no_nan(tf.reduce_sum(rows.weights, 0), count)
-        # No way is known through a mean over rows: without this each example takes a pass.
+        # `proof` cannot follow a mean over rows: without `declare`, each example takes a pass.
         weights = proof.declare(tf.math.divide_no_nan(rows.weights, self._means[name]))
         weighted = weights * rows.losses
         return weighted if weighted.shape.rank == 1 else tf.reduce_sum(weighted, 1)

@@ -48,25 +48,24 @@ def measure(
     labels: types.Tensors,
     weigh: Callable[[types.Tensors], types.Tensors],
 ) -> Measured:
-    """Build a forward pass as in evaluation, so that examples do not depend on each other.
+    """Measure a batch by a forward pass as in evaluation: examples do not depend on each other.
 
-    An example's loss in a task is its weight times its loss, 0 where the label is missing, and the
-    mean over its values where a label has several. Its auxiliary losses are those of
-    `auxiliary.measure`.
+    An example's loss in a task is its weight times its loss. It is 0 if the label is missing, and a
+    mean over values if a label has several. `auxiliary.Measured` gives its auxiliary losses.
 
     Args:
-      model: with what its heads learned.
-      statistics: what the columns learned.
+      model: the model with fitted heads.
+      statistics: the statistics of the columns.
       features: {field: [B, ...]}.
-      labels: the same.
+      labels: {field: [B, ...]}.
       weigh: {name: losses [B]} of tasks and auxiliary losses -> {name: the weight of its loss, a
-        scalar}. The losses are 0 of an auxiliary loss that is left out.
+        scalar}. An auxiliary loss that is left out comes as 0.
     """
     for head in model.heads_with_loss:
         fix = f"{type(head).__name__} does not tell the loss of each label."
         knows = isinstance(head, types.ExampleHead)
         checks.require(knows, "clip audit", "know each loss", head.name, fix)
-    # By now, such as know each loss.
+    # Earlier checks require a loss of each example from every head.
     heads = cast(Sequence[types.ExampleHead], model.heads_with_loss)
     logits: dict[str, tf.Tensor] = {}
     auxiliary = auxiliary_lib.Measured(model)

@@ -93,7 +93,7 @@ class Record:
         examples: dict[str, np.ndarray],
         batch: dict[str, np.ndarray],
     ) -> None:
-        """Take in a batch that was measured at a global step."""
+        """Add the measurements of a batch at a global step."""
         if ids.dtype.kind == "O":
             # Invalid UTF-8 is escaped: with a replacement character, two ids could become equal.
             ids = np.array([value.decode(errors="backslashreplace") for value in ids])

@@ -1,12 +1,12 @@
-"""What our own model does, for the `model_fn` of any Estimator.
+"""Functions that give the `model_fn` of any Estimator the features of `MultiTaskModel`.
 
 step = model_fns.build_step(losses, update=update.Update(), surgery=surgery.Combine(...))
 model_fns.warm_start(transfer.WarmStart(source="runs/a"), config.model_dir)
-rows = model_fns.SavedInput(input_fn, model_dir)          # a run that goes on reads on
+rows = model_fns.SavedInput(input_fn, model_dir)          # a resumed run goes on reading
 audit = model_fns.Audit(clip_audit.ClipAudit(), model_dir)
 model_fns.export(estimator, "models/a", spec, rows)       # checked before it is published
 
-docs/own_model_fn.md has them in one program.
+docs/own_model_fn.md uses all of them in one program.
 """
 
 from mtl.compat.keras import collect_updates

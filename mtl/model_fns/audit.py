@@ -24,11 +24,11 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     """Records the norm of every example's gradient in every step.
 
     The report is written to `<model_dir>/clip_audit/training` when the training ends;
-    docs/clipping.md says what it holds. Values that only a head knows, such as EL2N, are NaN in it.
+    docs/clipping.md describes it. Values that need a head, such as EL2N, are NaN in it.
 
     Args:
-      settings: of the audit; its `key` has no use here, as `observe` is given the ids.
-      model_dir: of the Estimator.
+      settings: the settings of the audit; `key` is ignored, as `observe` gets the ids.
+      model_dir: the folder of the Estimator.
     """
 
     def __init__(self, settings: audit_lib.ClipAudit, model_dir: str):
@@ -38,13 +38,13 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
     def observe(
         self, losses_of: brute_force.Losses, batch: Any, ids: tf.Tensor
     ) -> step_lib.Observe:
-        """Return what `build_step` calls to observe the step.
+        """Return the function that `build_step` calls to observe the step.
 
         Args:
-          losses_of: builds the network once more for the rows that it is given, as in evaluation:
-            no example depends on another. Rows in the nesting of `batch` -> {task: losses [B]}.
+          losses_of: builds the network again for the given rows, as in evaluation: examples must
+            not depend on each other. Rows in the nesting of `batch` -> {task: losses [B]}.
           batch: the rows of the step, in any nesting.
-          ids: what tells samples apart, [B] int64 or string.
+          ids: the ids of samples, [B] int64 or string.
 
         Raises:
           UserError: several replicas train.
@@ -61,7 +61,7 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
         return observe
 
     def before_save(self, session, global_step_value):
-        """Write what was recorded, before the checkpoint of a step."""
+        """Write the records so far, before the checkpoint of a step."""
         self._recording.save(int(global_step_value))
 
     def end(self, session, global_step_value):

@@ -1,4 +1,4 @@
-"""An export of any Estimator that is compared with its predictions before it is published.
+"""Exports any Estimator, and compares the export with its predictions before publishing it.
 
 path = model_fns.export(estimator, "models/clicks", spec, make_dataset)
 """
@@ -29,21 +29,21 @@ def export(
 ) -> str:
     """Publish `folder/<version>`, a SavedModel, and return its path.
 
-    It is loaded afresh and predicts held-out rows as the Estimator does, as tf.Examples and as
-    tensors; docs/serving.md lists the checks. The outputs in `export_outputs` of the `model_fn`
-    have the names of the predictions that they are compared with, or `<signature>/<output>` is one.
+    The export is loaded afresh. It must predict held-out rows like the Estimator, from tf.Examples
+    and from tensors; docs/serving.md lists the checks. An output in `export_outputs` of the
+    `model_fn` is compared with the prediction of the same name, or of `<signature>/<output>`.
 
     Args:
       estimator: predicts {name: [B, ...]} from {feature: [B, ...]}.
-      folder: of the versions.
+      folder: the folder of the versions.
       spec: the features that are served.
       make_dataset: makes batches {feature: [B, ...]} of rows to check the export on.
-      settings: of the export.
-      checkpoint: "latest" of the Estimator, or a path.
+      settings: the settings of the export.
+      checkpoint: "latest" for the last one of the Estimator, or a path.
 
     Raises:
-      RefusedError: it does not behave as the Estimator does; nothing is published then.
-      UserError: there is no checkpoint, it is of another model, or an output cannot be compared.
+      RefusedError: the export and the Estimator differ; the export is not published.
+      UserError: the checkpoint is missing or of another model, or an output cannot be compared.
     """
     path = run_directory.checkpoint_path(estimator.model_dir, checkpoint)
     run_directory.require_writable("export: folder", folder)
@@ -56,7 +56,7 @@ def export(
 
 
 def _require_comparable(model_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `model_fn`, which fails where an output of its exports cannot be compared."""
+    """Return a `model_fn` that fails if an output of its exports cannot be compared."""
 
     def checked(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)

@@ -1,4 +1,4 @@
-"""An input whose place is saved with every checkpoint, so that a run that goes on reads on.
+"""An input with a position that every checkpoint saves: a resumed run goes on reading from there.
 
 rows = model_fns.SavedInput(make_dataset, model_dir)
 estimator.train(rows.read, max_steps=1000, saving_listeners=[rows])
@@ -19,16 +19,17 @@ _log = logging.getLogger(__name__)
 
 
 class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
-    """The input of one training, and the listener that saves where it stands.
+    """The input of one training, and the listener that saves its position.
 
-    Its state lies in `<model_dir>/input`, a file for each checkpoint that is kept. Shuffled rows,
-    those read ahead and the epoch are in it. A generator in Python has no state: one line says so.
+    Its state lies in `<model_dir>/input`, with a file for each checkpoint that is kept. The state
+    holds shuffled rows, prefetched rows and the epoch. A Python generator has a state that cannot
+    be saved: a log line says so.
 
     Args:
       make_dataset: makes the batches, as an `input_fn` does.
-      model_dir: of the Estimator.
-      settings: what the order of the rows depends on, such as a seed and the files, in any nesting.
-        A state that was saved under other settings is not used.
+      model_dir: the folder of the Estimator.
+      settings: settings that determine the order of the rows, such as a seed and the files, in any
+        nesting. A state saved under other settings is not used.
     """
 
     def __init__(
@@ -42,14 +43,14 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         """Return the next batch; this is the `input_fn` of `Estimator.train`.
 
         Raises:
-          UserError: several replicas train, or what is read is no dataset.
+          UserError: several replicas train, or `make_dataset` does not return a dataset.
         """
         count = replicas.count()
         checks.require(count == 1, "SavedInput", "be read by one replica", count)
         dataset = self._make()
         checks.is_a("SavedInput", dataset, tf.data.Dataset, "make a tf.data.Dataset")
         iterator = tf1.data.make_initializable_iterator(dataset)
-        # Not Estimator's own iterator: a hook starts that one anew after this has been restored.
+        # Estimator's own iterator would start anew by a hook, after the state was restored.
         tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
         self._state = input_state.InputState(self._dir, self._settings)
         self._state.watch(iterator)
@@ -57,10 +58,10 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         return iterator.get_next()
 
     def before_save(self, session, global_step_value):
-        """Save where the input stands, so that no checkpoint is without."""
+        """Save the position of the input with each checkpoint."""
         state, step = self._require_state(), int(global_step_value)
         if not self._is_placed:
-            # Estimator saves before the first step, that of a run that goes on as well.
+            # Estimator saves before the first step, also in a run that goes on.
             self._is_placed = True
             is_later = step == run_directory.step_of(self._dir) and step > 0
             if is_later and state.restore(session, step):
@@ -70,7 +71,7 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
         state.save(session, step)
 
     def after_save(self, session, global_step_value):
-        """Remove the states of checkpoints that are gone."""
+        """Remove the states of deleted checkpoints."""
         kept = map(run_directory.step_in_name, run_directory.list_checkpoints(self._dir))
         self._require_state().keep([*kept, int(global_step_value)])
 

@@ -1,4 +1,4 @@
-"""From the losses of a `model_fn` to its training step, as `MultiTaskModel` takes it.
+"""Builds the training step of a `model_fn` from its losses, like `MultiTaskModel`.
 
 step = model_fns.build_step({"click": click_loss, "order": order_loss}, update=update.Update())
 return tf.estimator.EstimatorSpec(mode, loss=step.loss, train_op=step.train_op)
@@ -24,14 +24,14 @@ _EQUAL, _SUM = weighting_lib.Equal(), surgery_lib.Sum()
 
 
 class Step(NamedTuple):
-    """What an EstimatorSpec takes, and what there is to watch.
+    """The loss and the train_op for an EstimatorSpec, and monitors.
 
     Attributes:
-      loss: scalar, the sum of the weighted losses before the step; 0 where that is NaN, at which
-        Estimator would end a run that `Update.if_not_finite` lets go on.
+      loss: scalar, the sum of the weighted losses before the step. A NaN becomes 0, as Estimator
+        would end at NaN even if `Update.if_not_finite` lets the run go on.
       train_op: takes the step, after UPDATE_OPS, and counts it.
       monitors: {name: scalar}: `loss`, `<task>/loss`, `weight/<task>`, `learning_rate`,
-        `gradient_norm`, and those of the parts.
+        `gradient_norm`, and monitors of the parts.
     """
 
     loss: tf.Tensor
@@ -53,23 +53,23 @@ def build_step(
 ) -> Step:
     """Build a step of the trainable variables: weighting, surgery, clipping, optimizer.
 
-    Call it once, last, in a graph of training: `UPDATE_OPS` and `REGULARIZATION_LOSSES` count that
-    are there by then. On replicas of a `tf.distribute` strategy the losses of each are a mean over
-    its rows, and replicas count alike.
+    Call it once, at the end of a training graph: it uses the `UPDATE_OPS` and
+    `REGULARIZATION_LOSSES` that exist by then. With replicas of a `tf.distribute` strategy, the
+    losses of a replica are means over its rows, and all replicas have the same weight.
 
     Args:
-      losses: {task: scalar}, without penalties of weights.
+      losses: {task: scalar}, without weight penalties.
       update: clips and applies the gradients.
       weighting: scales the losses.
       surgery: combines the gradients of the tasks.
-      shared: what the tasks share, [B, ...] each, for a surgery on the representation.
-      samples: S -> the losses of every S-th row, from the first to the S-th on; only methods that
-        compare samples of a batch need it.
-      train_steps: how long schedules last that do not say so themselves.
+      shared: tensors that the tasks share, [B, ...] each, for a surgery on the representation.
+      samples: S -> the losses of S samples of the batch: every S-th row, starting at each of the
+        first S rows; only methods that compare samples need it.
+      train_steps: the length of schedules that do not set their own.
       observe: watches the step, such as `Audit.observe`.
 
     Raises:
-      UserError: there is no loss, one is no scalar, or no variable has a gradient.
+      UserError: losses are empty or not scalar, or no variable has a gradient.
     """
     where = "build_step: losses"
     checks.is_a(where, losses, Mapping, "be {task: scalar}")
@@ -81,7 +81,7 @@ def build_step(
         parts = tuple(schedules.fill_decay_steps(part, train_steps) for part in parts)
     update, weighting, surgery = parts
     forward = whole_batch.ForwardPass(dict(losses), shared, samples)
-    if replicas.count() > 1:  # Parts add up to the batch, and its mean is that of their means.
+    if replicas.count() > 1:  # The step adds up replicas, but the loss is the mean of theirs.
         forward = forward.scale_losses(dict.fromkeys(losses, tf.constant(1 / replicas.count())))
         forward = forward._replace(penalties=penalties.take())
     of_network = monitors_lib.take()
@@ -89,7 +89,7 @@ def build_step(
     batch = whole_batch.WholeBatch(forward)
     found = balanced.balance_losses(batch, weighting, surgery, reads_losses)
     if observe:
-        with summaries.drop_summaries():  # It may build the network once more.
+        with summaries.drop_summaries():  # It may build the network again.
             observe(found.weights)
     train_op, of_update = update(found.penalised, found.variables, found.losses)
     of_network |= monitors_lib.take()

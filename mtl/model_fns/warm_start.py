@@ -21,19 +21,19 @@ def warm_start(
     model_dir: str,
     row_names: Mapping[str, types.RowNames] | None = None,
 ) -> None:
-    """Let the variables of the graph start from saved ones, as `settings` says.
+    """Let the variables of the graph start from saved values, by `settings`.
 
     Call it last, once the step is built, in place of Estimator's `warm_start_from`. A run that goes
-    on starts from its own checkpoint. What becomes of each variable is logged, and lies in
+    on starts from its own checkpoint. The start of each variable is logged, and written to
     `<model_dir>/warm_start.txt`.
 
     Args:
-      settings: what starts from where.
-      model_dir: of the run.
-      row_names: {scope: what the rows of its tables stand for here}, where rows have moved.
+      settings: the source and the chosen variables.
+      model_dir: the folder of the run.
+      row_names: {scope: the meanings of its table rows in this run}, if rows have moved.
 
     Raises:
-      UserError: there is no source, a pattern finds nothing, or a shape differs.
+      UserError: the source is missing, a pattern matches no variable, or a shape differs.
     """
     if run_directory.find_latest(model_dir) is None:
         plan = settings.plan(tf1.global_variables(), row_names or {})

@@ -1,4 +1,4 @@
-"""Where the time and the memory of a step go, in the words of a step; docs/profiling.md.
+"""Measures the time and memory of the phases of a training step; see docs/profiling.md.
 
 experiment.Run.profile = [100, 110]
 """

@@ -1,4 +1,4 @@
-"""What to try, by the numbers of a profile alone.
+"""Suggests changes to a run, by the numbers of its profile alone.
 
 lines = advice.advise(found, advice.Settings(steps_per_call=1, combines=True))
 """
@@ -7,21 +7,21 @@ import dataclasses
 
 from mtl.profiling import profile, words
 
-# Shares of the wall time from which a line is worth reading.
+# Smallest shares of the wall time that cause advice.
 _WAITING, _SURGERY, _BETWEEN, _SESSION, _ENCODE = 0.2, 0.25, 0.2, 0.15, 0.5
-# Ops a step, and the mean seconds of one, where starting ops takes as long as they do.
+# With this many ops a step of this mean time, starting ops takes as long as running them.
 _MANY_OPS, _SMALL_SECS = 500, 5e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What is set already.
+    """The current settings of the run.
 
     Attributes:
-      steps_per_call: `Run.steps_per_call`; 1 also where a strategy takes one step a call.
-      may_repeat: whether several steps a call are possible.
+      steps_per_call: `Run.steps_per_call`; 1 if a strategy takes one step a call.
+      may_repeat: True if several steps a call are possible.
       cache: `Pipeline.cache`.
-      combines: whether the surgery is a `Combine` that decides at every step, on parameters.
+      combines: True if the surgery is a `Combine` that decides at every step, on parameters.
       xla: `Precision.xla`.
     """
 
@@ -33,7 +33,7 @@ class Settings:
 
 
 def advise(found: profile.Profile, settings: Settings) -> list[str]:
-    """Return a line for each thing that stands out; one that says so where nothing does."""
+    """Return a line of advice for each remarkable share, or one line that says there are none."""
     lines = [
         *_of_input(found, settings),
         *_of_surgery(found, settings),

@@ -1,7 +1,7 @@
-"""Profiles the session calls of some steps, and no other.
+"""Profiles only the session calls of chosen steps.
 
 profiling = hook.Profiling((100, 110), "runs/a", settings)
-due_at = profiling.due_at                          # where calls of several steps end
+due_at = profiling.due_at                          # steps at which session calls have to end
 training_hooks = [profiling.build_hook(result)]
 """
 
@@ -27,16 +27,16 @@ _RAW = os.path.join("plugins", "profile")
 
 
 class Profiling:
-    """What is profiled of a run.
+    """The profile of a run.
 
-    The last step of the profile is a call of its own, whose ops are timed and whose tensors are
-    looked at, one by one. That takes its time, and so the step itself does not count.
+    The last step of the profile is a separate call that traces each op and each tensor. Tracing is
+    slow, and so this step does not count for the times.
 
     Args:
       between: the global steps at which the profile begins and ends.
-      model_dir: of the run.
-      settings: what is set already, for the advice.
-      traces_ops: whether the last step's ops are looked at.
+      model_dir: the folder of the run.
+      settings: the current settings, for the advice.
+      traces_ops: True to trace the ops of the last step.
     """
 
     def __init__(
@@ -53,22 +53,22 @@ class Profiling:
 
     @property
     def due_at(self) -> tuple[int, ...]:
-        """The global steps at which a call of several steps has to end."""
+        """The global steps at which a session call has to end."""
         return (self.begin, self.end - 1, self.end)
 
     def build_hook(self, result: training_loop.StepResult) -> "_Hook":
-        """Return the hook of a session; it comes before all others."""
+        """Return the hook of a session; it must come before all other hooks."""
         self._hook = _Hook(self, result)
         return self._hook
 
     def close(self) -> None:
-        """Throw away a profile that has begun, as training ends before it does."""
+        """Drop an unfinished profile, as training has ended before it."""
         if self._hook is not None:
             self._hook.stop(save=False)
 
     @property
     def name(self) -> str:
-        """The files of the table, without their ending."""
+        """The path of the table's files, without their endings."""
         return os.path.join(self.model_dir, FOLDER, f"step_{self.begin}_{self.end}")
 
 
@@ -85,7 +85,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
         self._metadata: Any = None
 
     def after_create_session(self, session, coord):
-        self.stop(save=False)  # A session that is lost is created again.
+        self.stop(save=False)  # A lost session is created again during a profile.
         self._step = int(session.run(tf1.train.get_global_step(session.graph)))
         begin, end = self._profiling.begin, self._profiling.end
         if self._step > begin and not self._is_done:
@@ -136,7 +136,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
         self._is_active = True
 
     def stop(self, save: bool) -> None:
-        """Stop the profiler where it runs."""
+        """Stop the profiler if it runs."""
         if self._trace is not None:
             self._trace.__exit__(None, None, None)
             self._trace = None

@@ -1,4 +1,4 @@
-"""Which tensors a step holds when it holds most, by the words of a step.
+"""Finds the tensors of a step at its peak of memory, by the phases of a step.
 
 held = memory.find_peak(run_metadata, attribution.find)
 held.peak, held.by_word                                     # bytes
@@ -24,12 +24,12 @@ class Tensor(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """What one step allocates; variables, which stay, are not of it.
+    """The memory that one step allocates, without variables.
 
     Attributes:
-      allocator: of which memory, such as GPU_0_bfc.
+      allocator: the allocator of this memory, such as GPU_0_bfc.
       peak: the most bytes that were held at once.
-      by_word: {word: bytes} of that moment.
+      by_word: {word: bytes} at the peak.
       largest: {word: its largest tensor of the whole step}.
     """
 
@@ -42,7 +42,7 @@ class Held:
 def find_peak(
     metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place]
 ) -> Held | None:
-    """Return what was held at the peak, in the memory that held most; None if nothing was told."""
+    """Return the memory at the peak, of the allocator with the highest peak; None without data."""
     changes: dict[str, list[tuple[int, int, str]]] = collections.defaultdict(list)
     largest: dict[str, Tensor] = {}
     for device in metadata.step_stats.dev_stats:
@@ -62,10 +62,10 @@ def find_peak(
 
 
 def _add_up(name: str, changes: list[tuple[int, int, str]], largest: dict[str, Tensor]) -> Held:
-    """Follow what is held, change by change."""
+    """Add up the allocations and releases of one allocator in time order."""
     held: collections.Counter[str] = collections.Counter()
     peak, at_peak, total = 0, dict[str, int](), 0
-    # What is freed in a microsecond was held before what comes in it.
+    # Within a microsecond, releases come before allocations.
     for _, change, word in sorted(changes, key=lambda one: one[:2]):
         held[word] += change
         total += change

@@ -1,4 +1,4 @@
-"""How long every op of one step ran, which TensorFlow's profiler tells of large ones alone.
+"""Reads the time of every op of one step: TensorFlow's profiler only records large ops.
 
 timed = op_times.read(run_metadata, attribution.find)
 wall = op_times.divide_starting(wall, op_times.find_small(timed, seen, steps=9), busy)
@@ -14,7 +14,7 @@ import tensorflow as tf
 from mtl.profiling import words
 
 _TYPE = re.compile(r" = (\w+)\(")
-# What they run is told of op by op; the last one is how a step waits.
+# The ops that these call are recorded themselves; in the last one, a step waits.
 _CALLING = {
     "Case",
     "If",
@@ -26,13 +26,13 @@ _CALLING = {
     "While",
     "IteratorGetNext",
 }
-# TensorFlow leaves out an op that takes less than 8,000 cycles; what is longer in the step that is
-# timed was interrupted.
+# TensorFlow's profiler skips ops below 8,000 cycles. A skipped op that takes longer in the traced
+# step was interrupted.
 _SMALL_SECS = 3e-6
 
 
 class Timed(NamedTuple):
-    """One run of an op: its name, its seconds, and where they are counted."""
+    """One run of an op: its name, its seconds, and the place that they count for."""
 
     name: str
     secs: float
@@ -40,7 +40,7 @@ class Timed(NamedTuple):
 
 
 def read(metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place]) -> list[Timed]:
-    """Return all ops of a step that was traced; what tracing itself takes is left out."""
+    """Return all ops of a traced step, without the time of tracing itself."""
     found = []
     for device in metadata.step_stats.dev_stats:
         for node in device.node_stats:
@@ -54,12 +54,12 @@ def read(metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place])
 def find_small(
     timed: Sequence[Timed], seen: Mapping[str, int], steps: int
 ) -> dict[words.Place, float]:
-    """Return {place: seconds} of the ops that the profiler left out, over so many steps.
+    """Return {place: seconds} of the ops that the profiler skipped, over `steps` steps.
 
     Args:
       timed: the ops of one step.
-      seen: {op: how often the profiler told of it}, over all steps.
-      steps: how many the profiler saw.
+      seen: {op: how often the profiler recorded it}, over all steps.
+      steps: how many steps the profiler recorded.
     """
     counts = collections.Counter(op.name for op in timed)
     found: dict[words.Place, float] = {}
@@ -73,12 +73,12 @@ def find_small(
 def divide_starting(
     wall: Mapping[words.Place, float], small: Mapping[words.Place, float], busy: float
 ) -> dict[words.Place, float]:
-    """Return the wall time with that of starting ops divided among small ops and the session.
+    """Divide the wall time of starting ops among small ops and the session.
 
     Args:
       wall: {place: seconds}.
-      small: {place: seconds} of ops that the profiler left out.
-      busy: the seconds that all threads took to start ops and to run these.
+      small: {place: seconds} of ops that the profiler skipped.
+      busy: the seconds in which threads started ops or ran skipped ops, summed over threads.
     """
     found = dict(wall)
     starting = found.pop(words.Place(words.STARTING), 0.0)

@@ -1,4 +1,4 @@
-"""The profile of some steps, read from what TensorFlow's profiler wrote.
+"""Reads the profile of some steps from the files of TensorFlow's profiler.
 
 found = profile.read(folder, attribution, first=100, steps=9, calls=1)
 found.share(words.NETWORK)
@@ -28,19 +28,19 @@ _SCOPES = 5
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """Where the time of some steps went.
+    """The time and memory of some steps.
 
     Attributes:
-      first: the global step at which it begins.
-      steps: how many were timed.
-      calls: session calls that made them.
-      wall: {place: seconds} of all steps; they add up to what the steps took.
-      op_time: {place: seconds} in ops; of ops that ran at once it is more than the wall time.
+      first: the global step at which the profile begins.
+      steps: how many steps were timed.
+      calls: how many session calls made these steps.
+      wall: {place: seconds} of wall time; the places add up to the time of all steps.
+      op_time: {place: seconds} in ops; with parallel ops, it exceeds the wall time.
       num_ops: {place: how often an op ran}, over all steps.
-      scopes: (scope of the model, seconds in ops) of the largest, with gradients.
-      passes: how many passes back go through the network in a step.
-      has_gpu: whether kernels of a GPU are what is told.
-      held: the memory of one step; None where it was not looked at.
+      scopes: (scope of the model, seconds in ops) of the largest scopes, with their gradients.
+      passes: how many backward passes go through the network in a step.
+      has_gpu: True if the ops are kernels of a GPU.
+      held: the memory of one step; None if it was not traced.
     """
 
     first: int
@@ -56,17 +56,17 @@ class Profile:
 
     @property
     def total(self) -> float:
-        """Seconds of all steps."""
+        """Wall time of all steps in seconds."""
         return sum(self.wall.values())
 
     def share(self, word: str) -> float:
-        """Return the share of the wall time that a word takes, forward and back."""
+        """Return the share of the wall time of a word, in forward and backward passes."""
         own = sum(secs for place, secs in self.wall.items() if place.word == word)
         return own / self.total if self.total else 0.0
 
 
 class _Recorded(NamedTuple):
-    """What the profiler recorded: session calls, waits for a batch, busy threads, and ops."""
+    """The records of the profiler: session calls, waits for a batch, busy threads, and ops."""
 
     marks: list[shares.Interval]
     waits: list[shares.Interval]
@@ -74,7 +74,7 @@ class _Recorded(NamedTuple):
     ops: list[shares.Op]
 
     def keep_within(self, calls: Sequence[shares.Interval]) -> "_Recorded":
-        """Return what began in a call: between two, an evaluation may run ops of the same names."""
+        """Return the records within session calls: an evaluation in between has the same op names."""
         return _Recorded(
             self.marks,
             [wait for wait in self.waits if _is_within(wait[0], calls)],
@@ -95,18 +95,18 @@ def read(
     """Return the profile of some steps.
 
     Args:
-      folder: what TensorFlow's profiler wrote.
-      attribution: the words of ops.
-      first: the global step at which it begins.
+      folder: the output folder of TensorFlow's profiler.
+      attribution: finds the words of ops.
+      first: the global step at which the profile begins.
       steps: how many steps count.
-      calls: in how many session calls they were made, the first ones that are told of.
-      timed: all ops of one step. The profiler leaves out small ops, whose time would be the
-        session's.
+      calls: how many session calls made these steps; these are the first recorded calls.
+      timed: all ops of one step. The profiler skips small ops; without `timed`, their time would
+        count for the session.
       held: the memory of that step.
     """
     recorded = _read_planes(folder, attribution)
     marks = sorted(recorded.marks)
-    # What comes between two calls belongs to the one before.
+    # The time between two calls counts for the earlier one.
     end = marks[calls][0] if calls < len(marks) else marks[-1][1]
     kept = recorded.keep_within(marks[:calls])
     wall = shares.divide((marks[0][0], end), marks, kept.busy, kept.waits, kept.ops)
@@ -151,10 +151,10 @@ def _list_intervals(events: Iterable[xplane.Event], name: str) -> list[shares.In
 
 
 def _keep_steps(events: Sequence[xplane.Event]) -> list[xplane.Event]:
-    """Return what a thread did of the steps: the input runs ops as well, beside them.
+    """Return the events of a thread that belong to steps, without ops of the input pipeline.
 
-    TensorFlow numbers what it runs for a dataset below 0. What began before the profile is not told
-    of, but the ops in it are: so an op counts that lies in what was begun for a step.
+    TensorFlow gives functions of a dataset ids below 0. The profile lacks functions that began
+    earlier, but has their ops. So an op counts only if it lies within an event of a step.
     """
     runs = [event for event in events if event.name == _BUSY]
     of_steps = [(e.start, e.end) for e in runs if int(e.stats.get(_NUMBER, -1)) >= 0]
@@ -163,7 +163,7 @@ def _keep_steps(events: Sequence[xplane.Event]) -> list[xplane.Event]:
 
 
 def _join(intervals: Iterable[shares.Interval]) -> list[shares.Interval]:
-    """Return intervals in their order, with those joined that overlap."""
+    """Return the intervals in order, and join overlapping ones."""
     whole: list[shares.Interval] = []
     for start, end in sorted(intervals):
         if not whole or start > whole[-1][1]:
@@ -174,7 +174,7 @@ def _join(intervals: Iterable[shares.Interval]) -> list[shares.Interval]:
 
 
 def _is_within(time: int, calls: Sequence[shares.Interval]) -> bool:
-    """Return whether a time lies in one of the calls, which are in their order."""
+    """Return whether a time lies in one of the calls, which are sorted."""
     at = bisect.bisect_right(calls, (time, float("inf"))) - 1
     return at >= 0 and time < calls[at][1]
 
@@ -202,19 +202,19 @@ def _read_kernels(
 
 
 def _measure(intervals: Iterable[Sequence[Any]]) -> float:
-    """Return the seconds of intervals, or of ops, which begin with their start and end."""
+    """Return the total seconds of intervals or ops: tuples of start, end, and maybe more."""
     return sum(one[1] - one[0] for one in intervals) / 1e12
 
 
 def _count_names(ops: Sequence[shares.Op]) -> collections.Counter[str]:
-    """Return {op: how often it ran}; what another op cut into stretches ran once."""
+    """Return {op: how often it ran}; an op that others cut into stretches counts once."""
     return collections.Counter(op.name for op in {op.start: op for op in ops}.values())
 
 
 def _count_places(
     ops: Sequence[shares.Op] | Sequence[op_times.Timed], times: int = 1
 ) -> dict[words.Place, int]:
-    """Return {place: how many ops have it}, that many `times` over."""
+    """Return {place: number of ops}, multiplied by `times`."""
     counts = collections.Counter(op.place for op in ops)
     return {place: times * count for place, count in counts.items()}
 
@@ -222,7 +222,7 @@ def _count_places(
 def _sum_secs(
     ops: Sequence[shares.Op], key: Callable[[shares.Op], Any], start: Mapping[Any, float]
 ) -> dict[Any, float]:
-    """Return {key: seconds in its ops}, beside those at the start."""
+    """Return {key: seconds in its ops}, added to the seconds in `start`."""
     found = collections.defaultdict(float, start)
     for op in ops:
         found[key(op)] += (op.end - op.start) / 1e12
@@ -230,6 +230,6 @@ def _sum_secs(
 
 
 def _count_passes(ops: Sequence[shares.Op] | Sequence[op_times.Timed]) -> int:
-    """Return how many gradients go through the network: one, or one for each task."""
+    """Return how many backward passes go through the network: one, or one for each task."""
     back = words.Place(words.NETWORK, is_backward=True)
     return max(1, len({words.find_pass(op.name) for op in ops if op.place == back} - {None}))

@@ -1,11 +1,10 @@
-"""Whose each moment of a stretch of time is, when several ops may run at once.
+"""Divides wall time among ops that may run in parallel.
 
 wall = shares.divide((0, 100), calls=[(0, 90)], busy=[(5, 80)], waits=[(0, 10)], ops=ops)
 sum(wall.values()) == 100
 
-A moment at which n ops run counts for each of them by 1/n, so that nothing is counted twice. One
-without an op is spent on waiting for a batch, else on starting ops, else elsewhere in the session,
-else between two calls.
+If n ops run at a moment, each gets 1/n of it: time is never counted twice. Without an op, a moment
+counts for the first that fits: waiting for a batch, starting ops, the session, time between calls.
 """
 
 import collections
@@ -22,9 +21,9 @@ class Op(NamedTuple):
 
     Attributes:
       start, end: in picoseconds.
-      name: of the op.
-      place: where its time is counted.
-      is_kernel: whether a GPU ran it: then what the CPU does meanwhile does not count.
+      name: the name of the op.
+      place: the place that its time counts for.
+      is_kernel: True if a GPU ran it: then ops of the CPU at the same time do not count.
     """
 
     start: int
@@ -71,7 +70,7 @@ def _rank(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> Iterator[tuple[int, int, int, words.Place]]:
-    """Yield (start, end, rank, place): a moment belongs to what has the highest rank in it."""
+    """Yield (start, end, rank, place); a moment counts for the highest rank in it."""
     by_rank = {
         words.BETWEEN: [window],
         words.SESSION: calls,
@@ -88,7 +87,7 @@ def _rank(
 def cut_nested(ops: Sequence[Op]) -> list[Op]:
     """Return the ops of one thread without the stretches in which they ran another op.
 
-    An op that calls a function would else be counted beside the ops within it.
+    Otherwise, an op that calls a function would count in addition to the ops within it.
     """
     cut: list[Op] = []
     stack: list[Op] = []
@@ -113,7 +112,7 @@ def cut_nested(ops: Sequence[Op]) -> list[Op]:
 
 
 def round_shares(values: Sequence[float]) -> list[float]:
-    """Return the shares in percent, with one digit, which add up to 100."""
+    """Return the shares in percent, rounded to one decimal such that they add up to 100."""
     total = sum(values)
     if not total:
         return [0.0] * len(values)

@@ -1,4 +1,4 @@
-"""A profile as a table, as JSON, and as one line.
+"""Writes a profile as a table, as JSON, or as one line.
 
 print(table.write_table(found, advice.advise(found, settings)))
 """
@@ -23,7 +23,7 @@ backward ms add up the kernels. The session is the time in which no kernel runs.
 
 
 def write_table(found: profile.Profile, advice: Sequence[str]) -> str:
-    """Return a row for each word of a step, the largest scopes and tensors, and what to try."""
+    """Return a row for each word of a step, the largest scopes and tensors, and the advice."""
     rows = _list_rows(found)
     lines = [_HEADER, *map(_write_row, rows), _write_sum(found, rows)]
     told = aligned.align_columns(lines, right=range(1, len(_HEADER)))
@@ -94,7 +94,7 @@ def _tell_memory(found: profile.Profile) -> list[str]:
 
 
 def _list_rows(found: profile.Profile) -> list[dict[str, Any]]:
-    """Return a row for each word that takes time or memory, of one step."""
+    """Return a row for each word that takes time or memory, per step."""
     walls = [sum(s for p, s in found.wall.items() if p.word == word) for word in words.ALL]
     rows = []
     for word, wall, share in zip(words.ALL, walls, shares.round_shares(walls), strict=True):
@@ -119,7 +119,7 @@ def _shorten(milliseconds: float) -> str:
 
 
 def to_json(found: profile.Profile, advice: Sequence[str]) -> dict[str, Any]:
-    """Return the same as plain values, for programs; times are of one step."""
+    """Return the profile as plain values, for programs; times are per step."""
     return {
         "first_step": found.first + 1,
         "last_step": found.first + found.steps,
@@ -135,7 +135,7 @@ def to_json(found: profile.Profile, advice: Sequence[str]) -> dict[str, Any]:
 
 
 def tell_shortly(found: profile.Profile) -> str:
-    """Return one line: what a step takes, and the three largest shares."""
+    """Return one line: the time of a step, and the three largest shares."""
     rows = sorted(_list_rows(found), key=lambda row: -row["share"])[:3]
     told = ", ".join(f"{row['word']} {row['share']:.0f}%" for row in rows)
     return f"{1000 * found.total / found.steps:.3g} ms a step: {told}"

@@ -1,10 +1,10 @@
-"""Which word of a training step an op belongs to.
+"""Finds the phase of a training step, its "word", that an op belongs to.
 
 attribution = words.Attribution(graph)
 attribution.find("balancing/gradients/network/trunk/MatMul_grad/MatMul")   # (NETWORK, True)
 
-The scope of an op tells, else the line of ours that made it. An op of a gradient belongs to the op
-that it is the gradient of.
+The scope of an op tells the word, or else the line of our code that made it. An op of a gradient
+has the word of its forward op.
 """
 
 import functools
@@ -21,9 +21,9 @@ ENCODE, NETWORK, HEADS = "encode", "network", "heads"
 AUXILIARY, BALANCING, UPDATE = "auxiliary losses", "weighting, surgery", "update"
 OTHER = "other ops"
 OPS = (ENCODE, NETWORK, HEADS, AUXILIARY, BALANCING, UPDATE, OTHER)
-# Of the wall time, what no op takes.
+# Wall time outside of ops.
 WAITING, SESSION, BETWEEN = "waiting for input", "session", "between calls"
-# Threads that start ops, or run ones too small to be told of: no row, but divided among them.
+# Time in which threads start ops, or run unrecorded small ops; it is divided among other words.
 STARTING = "starting"
 ALL = (*OPS, WAITING, SESSION, BETWEEN)
 
@@ -49,17 +49,17 @@ _ROOMS = {
 _SCOPE = re.compile(rf"(?:^|/)({'|'.join(_SCOPES)})(?=/)")
 _PART = re.compile(r"(?:^|/)((?:features|network|head|auxiliary)/[^/]+)(?=/)")
 _GRADIENTS = re.compile(r"(?:^|.*/)(gradients(?:_\d+)?)/(.*)")
-# Of an optimizer of TensorFlow: Adam/update_network/trunk/kernel/ResourceApplyAdam.
+# Names by optimizers of TensorFlow, as in Adam/update_network/trunk/kernel/ResourceApplyAdam.
 _OPTIMIZER = re.compile(r"(?:^|/)\w+/update_")
-# Ahead of the names of ops that TensorFlow makes of others.
+# Prefixes of ops that TensorFlow's graph optimizer rewrites.
 _REWRITTEN = re.compile(r"\w+(?:Optimizer|Folding)/(?:\w+Rewrite_|\w+Stage_)?")
 _OURS = os.path.dirname(os.path.abspath(mtl.__file__)) + os.sep
-# A gradient that adds others up belongs to what they belong to, which is few ops away.
+# A sum of gradients has the word of its terms, which are at most this many ops away.
 _FAR = 8
 
 
 class Place(NamedTuple):
-    """Where the time of an op is counted: its word, and whether it is a gradient's."""
+    """The place that the time of an op counts for: its word, and True for a gradient."""
 
     word: str
     is_backward: bool = False
@@ -69,7 +69,7 @@ class Attribution:
     """Finds the words of the ops of a graph.
 
     Args:
-      graph: of the training.
+      graph: the graph of the training.
     """
 
     def __init__(self, graph: tf.Graph):
@@ -82,8 +82,8 @@ class Attribution:
 
 
 def _place(operation: tf.Operation | None, name: str) -> Place:
-    """Return the place of an op, which is None where TensorFlow has made another of it."""
-    # The op may lie in the body of a loop, where names are not those of the whole graph.
+    """Return the place of an op; `operation` is None if TensorFlow has rewritten the op."""
+    # The op may lie in the body of a loop, which has separate names.
     forward = graphs.forward_operation(operation) if operation is not None else None
     if forward is not None:
         return Place(_place(forward, forward.name).word, is_backward=True)
@@ -96,7 +96,7 @@ def _place(operation: tf.Operation | None, name: str) -> Place:
 
 
 def _follow(operation: tf.Operation | None) -> str:
-    """Return the word of the first gradient that an op of gradients takes."""
+    """Return the word of the first gradient among the inputs of an op on gradients."""
     for _ in range(_FAR):
         if operation is None or not operation.inputs:
             break
@@ -118,7 +118,7 @@ def find_scope(name: str) -> str:
 
 
 def find_pass(name: str) -> str | None:
-    """Return which of several passes back an op belongs to, such as gradients_2; None for none."""
+    """Return the name of the backward pass of an op, such as gradients_2; None without one."""
     found = _GRADIENTS.match(name)
     return found.group(1) if found else None
 
@@ -129,8 +129,8 @@ def _find_scope(name: str) -> str | None:
 
 
 def _find_line(operation: tf.Operation | None) -> str | None:
-    """Return the word of the innermost line of ours that belongs to one."""
-    # Ops that TensorFlow makes by itself have no lines.
+    """Return the word of the innermost line of our code that has a word."""
+    # Ops that TensorFlow creates itself have no traceback.
     for frame in reversed(operation.traceback or () if operation is not None else ()):
         path = os.path.abspath(frame.filename)
         if path.startswith(_OURS):

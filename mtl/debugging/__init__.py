@@ -1,1 +1,1 @@
-"""What went wrong in a step: its tensors, the op that broke it, the rows, and a page of it."""
+"""Explains a broken step: its tensors, the op and the rows that broke it, and a page on it."""

@@ -1,4 +1,4 @@
-"""A function called under pdb, with a breakpoint where another one begins.
+"""Calls a function under pdb, with a breakpoint at the start of another function.
 
 values = breakpoints.call_under_pdb(run, stop_in=networks.MLP.__call__)
 """
@@ -15,15 +15,15 @@ def call_under_pdb(run: Callable[[], _Returned], stop_in: Callable[..., Any]) ->
     """Call `run`, and stop in the terminal at the first line of `stop_in`.
 
     Raises:
-      bdb.BdbQuit: the user ended it, or there is no terminal.
+      bdb.BdbQuit: the user ended the debugger, or standard input is not a terminal.
     """
     code = stop_in.__code__
     lines = [line for *_, line in code.co_lines() if line and line > code.co_firstlineno]
-    first = min(lines, default=code.co_firstlineno)  # A function may be one line.
+    first = min(lines, default=code.co_firstlineno)  # A function may have only one line.
     debugger = pdb.Pdb(nosigint=True)
     debugger.rcLines += [f"tbreak {code.co_filename}:{first}", "continue"]
     returned: list[_Returned] = []
     debugger.runcall(lambda: returned.append(run()))
-    if not returned:  # Some versions of Python end in silence.
+    if not returned:  # Some versions of Python do not raise BdbQuit themselves.
         raise bdb.BdbQuit
     return returned[0]

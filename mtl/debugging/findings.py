@@ -1,4 +1,4 @@
-"""What is known of a broken step: op, cause, inputs, tasks, rows, and what moved before it.
+"""Explains a broken step: op, cause, inputs, tasks, rows, and variables that grew before it.
 
 report = findings.examine_step(replayed)
 report.findings[0].cause            # "the logarithm of 0, at 3 of 64 entries"
@@ -16,7 +16,7 @@ from mtl.debugging import roots as roots_lib
 from mtl.debugging import rows as rows_lib
 from mtl.debugging import step_dump
 
-# Of a variable in one step, from which it is worth a line.
+# A variable is reported if it grew by this factor in one step.
 _GREW = 10.0
 _MOST_VARIABLES = 5
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
@@ -25,17 +25,17 @@ _HALF = 65504.0
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """A step that was run once more.
+    """A step that was run again.
 
     Attributes:
-      step: the global step when it begins.
+      step: the global step at its start.
       dump: its tensors.
-      before: those of the step before, None where there is no checkpoint of it.
-      graph: that ran.
+      before: the tensors of the previous step; None if the run has no checkpoint of it.
+      graph: the graph that ran.
       losses: {task: the tensor of its loss}.
       fields: {field: the tensor of the batch that holds it}.
       batch_size: rows of a batch.
-      slices: micro-batches.
+      slices: the number of micro-batches.
     """
 
     step: int
@@ -50,17 +50,17 @@ class Replayed:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """What a tensor held.
+    """A summary of the values of a tensor.
 
     Attributes:
       tensor: its name.
       kind: its type, such as float32.
       shape: its shape.
-      least: of its finite entries; None where there is none.
-      greatest: the same.
+      least: the least finite entry; None without a finite entry.
+      greatest: the greatest finite entry; None without a finite entry.
       zeros: how many entries are 0.
-      bad: how many are NaN or infinite.
-      greatest_before: of the absolute finite entries one step earlier; None where not known.
+      bad: how many entries are NaN or infinite.
+      greatest_before: the greatest absolute finite entry one step earlier; None if unknown.
     """
 
     tensor: str
@@ -74,7 +74,7 @@ class Summary:
 
     @property
     def lowest(self) -> float:
-        """The least finite entry; 0 without one."""
+        """The least finite entry; 0 without a finite entry."""
         return self.least or 0.0
 
 
@@ -84,13 +84,13 @@ class Finding:
 
     Attributes:
       root: the op.
-      origin: where it comes from.
-      cause: what happened in it, in a few words.
-      inputs: what it was given.
-      outputs: what it made.
-      tasks: whose loss depends on it.
-      rows: of the batch that broke it.
-      fields: whose values are odd in these rows.
+      origin: the code and the part of the model that made it.
+      cause: the cause in a few words.
+      inputs: summaries of its inputs.
+      outputs: summaries of its outputs.
+      tasks: the tasks whose loss depends on it.
+      rows: the rows of the batch that broke it.
+      fields: the fields with odd values in these rows.
     """
 
     root: roots_lib.Root
@@ -104,13 +104,13 @@ class Finding:
 
     @property
     def part(self) -> str:
-        """The scope of the model that it lies in, or that of the variable that it reads."""
+        """The scope of the model with this op, or with the variable that it reads."""
         return self.origin.part
 
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """A variable that grew in the update before the step: its greatest absolute values."""
+    """A variable that grew in the previous update: its greatest absolute values then and now."""
 
     variable: str
     before: float
@@ -119,13 +119,13 @@ class Growth:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All that is known of a step.
+    """The report on a step.
 
     Attributes:
       replayed: the step.
-      findings: its roots, in the order in which they ran; empty where nothing is broken.
-      growth: the variables that grew tenfold or more in the update before, the largest first.
-      writers: {variable: (the op that wrote it in the step before, what that was given)} of
+      findings: its roots, in the order in which they ran; empty if the step is not broken.
+      growth: the variables that grew tenfold or more in the previous update, the largest first.
+      writers: {variable: (the op that wrote it in the previous step, summaries of its inputs)} of
         variables that were not finite at the start of the step.
     """
 
@@ -136,7 +136,7 @@ class Report:
 
 
 def examine_step(replayed: Replayed) -> Report:
-    """Find the roots of a step, and what there is to know of each."""
+    """Find the roots of a step, and explain each."""
     found = roots_lib.find_roots(replayed.dump, replayed.before, replayed.losses)
     findings = [_examine(replayed, root) for root in found]
     writers = {
@@ -148,7 +148,7 @@ def examine_step(replayed: Replayed) -> Report:
 
 
 def read_rows(replayed: Replayed, numbers: Sequence[int]) -> list[dict[str, Any]]:
-    """Return these rows of the batch, {field: value} as JSON can hold them."""
+    """Return these rows of the batch, {field: value} with values for JSON."""
     columns = {field: replayed.dump.read_any(t) for field, t in replayed.fields.items()}
     return [
         {
@@ -166,7 +166,7 @@ def read_rows(replayed: Replayed, numbers: Sequence[int]) -> list[dict[str, Any]
 def summarize_tensor(
     dump: step_dump.StepDump, before: step_dump.StepDump | None, tensor: str
 ) -> Summary | None:
-    """Return what a tensor held, None for what holds no floats."""
+    """Return a summary of a tensor's values; None if these are not floats."""
     values = dump.read_numbers(tensor)
     if not values:
         return None
@@ -218,7 +218,7 @@ def explain(
     variable: str,
     fields: Mapping[str, str],
 ) -> str:
-    """Say in a few words what happened in an op."""
+    """Return the cause of a broken op in a few words."""
     if variable:
         return f"the update of the step before left {variable!r} not finite"
     if kind == "IteratorGetNext":
@@ -244,7 +244,7 @@ def _explain_division(kind: str, inputs: Sequence[Summary], has_nan: bool) -> st
 
 
 def _explain_power(kind: str, inputs: Sequence[Summary], has_nan: bool) -> str:
-    """Say what is wrong with a power; those above 0 of 0, and whole ones below 0, are numbers."""
+    """Say what is wrong with a power: a negative power of 0, or a root of a negative number."""
     if kind != "Pow":
         return ""
     base, power = inputs[0], inputs[-1]
@@ -254,7 +254,7 @@ def _explain_power(kind: str, inputs: Sequence[Summary], has_nan: bool) -> str:
 
 
 def _explain_argument(kind: str, inputs: Sequence[Summary]) -> str:
-    """Say at which argument a function has no value, or an infinite one; "" for none."""
+    """Say at which argument a function is undefined or infinite; "" if it is neither."""
     judged = inputs[-1 if kind in _BY_SECOND else 0]
     if kind == "Log1p":
         kind, lowest, has_zero = "Log", judged.lowest + 1, judged.lowest == -1
@@ -266,7 +266,7 @@ def _explain_argument(kind: str, inputs: Sequence[Summary]) -> str:
 
 
 def _explain_size(kind: str, inputs: Sequence[Summary], has_infinity: bool, made_as: str) -> str:
-    """Say what an op made of numbers that are finite and that it has a value at."""
+    """Explain a result that is not finite for finite inputs at which the op is defined."""
     largest = f"its largest input is {max(_size(summary) for summary in inputs):.3g}"
     if not has_infinity:
         return f"NaN made of finite numbers: {largest}"
@@ -295,7 +295,7 @@ _BELOW_ZERO = {
     "Rsqrt": "the square root of a number below 0",
 }
 _BY_SECOND = ("Xlogy",)
-# They are infinite at some numbers that are not large.
+# Functions that are infinite at some small numbers.
 _POLES = ("Atanh", "Digamma", "Erfinv", "Lgamma", "Ndtri", "Polygamma", "Xlog1py", "Zeta")
 _GROWS = ("Exp", "Expm1")
 
@@ -314,7 +314,7 @@ def _list_writers(before: step_dump.StepDump, variable: str) -> list[tuple[str, 
 
 
 def _list_growth(replayed: Replayed) -> list[Growth]:
-    """Return the variables that lead to a loss and grew, the largest first."""
+    """Return the variables behind a loss that grew, the largest first."""
     if replayed.before is None:
         return []
     dump, before = replayed.dump, replayed.before
@@ -327,7 +327,7 @@ def _list_growth(replayed: Replayed) -> list[Growth]:
 def _find_growth(
     dump: step_dump.StepDump, before: step_dump.StepDump, tensor: str
 ) -> Growth | None:
-    """Return how the variable of a tensor grew; None if it is of none, or of one that did not."""
+    """Return the growth of the variable that a tensor holds; None without a growing variable."""
     node = dump.nodes.get(step_dump.name_node(tensor))
     name = _find_variable(node) if node else ""
     if not name:
@@ -348,7 +348,7 @@ def _size(summary: Summary) -> float:
 
 
 def _as_json(value: Any) -> Any:
-    """Return what JSON can hold; numbers that are not finite as text."""
+    """Return a value for JSON; numbers that are not finite become text."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""A graph as a tree: scopes with what comes out of them, variables, FLOPs, and whose they are.
+"""Reads a graph as a tree of scopes: output shapes, variables, FLOPs, and tasks.
 
 tree = layers.read_tree(graph, [images], {"digit": [logits]}, variables, trained)
 print(layers.draw_tree(tree, ["digit"]))
@@ -26,16 +26,15 @@ class Scope:
     """A scope of the model, or a variable in one.
 
     Attributes:
-      name: whole, such as network/trunk/hidden_0.
-      output: the shape of the last tensor that leaves it; None where none does, or of a variable.
-      variable: the shape of a variable; None of a scope.
-      parameters: how many there are in it.
-      num_bytes: that they take.
-      flops: of one row, by the ops whose FLOPs TensorFlow counts: products and convolutions above
-        all.
-      tasks: whose predictions depend on it.
-      is_held: whether none of its variables is trained.
-      children: what lies in it.
+      name: the whole name, such as network/trunk/hidden_0.
+      output: the shape of the last tensor that leaves it; None without one, or for a variable.
+      variable: the shape of a variable; None for a scope.
+      parameters: how many parameters it has.
+      num_bytes: how many bytes these take.
+      flops: FLOPs for one row, of the ops that TensorFlow counts, mostly products and convolutions.
+      tasks: the tasks whose predictions depend on it.
+      is_held: True if all its variables are held fixed in training.
+      children: the scopes and variables in it.
     """
 
     name: str
@@ -59,11 +58,11 @@ def read_tree(
     """Return the scopes `features`, `network` and `head` of a graph of one row.
 
     Args:
-      graph: of predictions.
-      inputs: what the rows enter by.
-      outputs: {task: what is predicted}.
-      variables: of the model.
-      trained: the names of those that are trained.
+      graph: the graph of predictions.
+      inputs: the tensors that hold the rows.
+      outputs: {task: its predictions}.
+      variables: the variables of the model.
+      trained: the names of trained variables.
     """
     leading = {task: _list_leaders(tensors) for task, tensors in outputs.items()}
     flops = _count_flops(graph)
@@ -100,9 +99,9 @@ def draw_tree(tree: Sequence[Scope], tasks: Sequence[str]) -> str:
 
 
 def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> list[tf.Tensor]:
-    """Return the float tensors that leave a scope, in the order in which they were made.
+    """Return the float tensors that leave a scope, in the order of creation.
 
-    Only those of operations that follow from the rows count: a variable does not.
+    They come only from operations that depend on the rows: a variable does not.
     """
     inside = f"{scope}/"
     return [
@@ -115,14 +114,14 @@ def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> lis
 
 
 def _leaves(tensor: tf.Tensor, inside: str) -> bool:
-    """Return whether a tensor leaves a scope; gradients take what is in it, too."""
+    """Return whether an op outside of a scope reads a tensor; gradients do not count."""
     within = (inside, "balancing/", "update/")
     readers = [reader.name for reader in tensor.consumers()]
     return any(not name.startswith(within) and "gradients/" not in name for name in readers)
 
 
 def _lines(scope: Scope, indent: str, tasks: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the cells of a scope and of all in it; scopes without variables are not opened."""
+    """Return the rows of a scope and its children; scopes without variables are not opened."""
     whose = _ALL if scope.tasks == tasks else ", ".join(scope.tasks)
     is_variable = scope.variable is not None
     shape = scope.variable if is_variable else scope.output
@@ -148,7 +147,7 @@ def _write_number(number: int) -> str:
 
 
 def _add(scopes: dict[str, Scope], name: str) -> Scope:
-    """Return the scope of this name, made with all above it where it is new."""
+    """Return the scope of this name; create it and its parents if they are missing."""
     if name not in scopes:
         scopes[name] = Scope(name)
         above = name.rpartition("/")[0]
@@ -170,7 +169,7 @@ def _read_operations(
     leading: Mapping[str, set[str]],
     followers: Collection[str],
 ) -> None:
-    """Add to the scopes what their operations tell; columns without variables become scopes too."""
+    """Add outputs, tasks and FLOPs to the scopes; columns without variables become scopes too."""
     operations = [one for one in graph.get_operations() if _INITIAL not in one.name]
     for operation in operations:
         parts = operation.name.split("/")
@@ -188,11 +187,11 @@ def _add_tasks(
     flops: Mapping[str, int],
     leading: Mapping[str, set[str]],
 ) -> None:
-    """Tell the scopes whose they are, and the FLOPs of what leads to a prediction."""
+    """Set the tasks of the scopes, and the FLOPs of operations behind predictions."""
     tasks: dict[str, set[str]] = collections.defaultdict(set)
     for operation in operations:
         own = {task for task, names in leading.items() if operation.name in names}
-        # What leads to no prediction is not computed when it is served.
+        # Serving does not compute operations without an effect on predictions.
         for scope in _list_above(scopes, operation.name) if own else ():
             scope.flops += flops.get(operation.name, 0)
             tasks[scope.name] |= own
@@ -203,7 +202,7 @@ def _add_tasks(
 def _find_last(
     operations: Iterable[tf.Operation], scopes: Mapping[str, Scope], followers: Collection[str]
 ) -> dict[str, tf.Tensor]:
-    """Return {scope: the last tensor that leaves it, or that it ends with}."""
+    """Return {scope: the last tensor that leaves it, or the last one that it makes}."""
     left, made = dict[str, tf.Tensor](), dict[str, tf.Tensor]()
     for operation in operations:
         if operation.name not in followers:
@@ -213,7 +212,7 @@ def _find_last(
             leaving = [tensor for tensor in floats if _leaves(tensor, f"{scope.name}/")]
             left.update((scope.name, tensor) for tensor in leaving)
             made.update((scope.name, tensor) for tensor in floats)
-    # Nobody reads what a graph ends with.
+    # The results of a graph are not read within it.
     return {**made, **left}
 
 
@@ -242,7 +241,7 @@ def _list_leaders(tensors: Iterable[tf.Tensor]) -> set[str]:
 
 
 def _count_flops(graph: tf.Graph) -> dict[str, int]:
-    """Return {operation: its FLOPs}, of those that TensorFlow counts."""
+    """Return {operation: its FLOPs}, for operations that TensorFlow counts."""
     builder = tf1.profiler.ProfileOptionBuilder
     options = builder(builder.float_operation()).with_empty_output().build()
     found: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The layers of a model as a picture, in SVG: a box for each scope, coloured by its tasks.
+"""Draws the layers of a model in SVG: a box for each scope, coloured by its tasks.
 
 layers_picture.draw(tree, ["digit", "parity"])
 """
@@ -9,13 +9,13 @@ from xml.sax import saxutils
 from mtl.debugging import layers
 
 _LINE, _INDENT, _WIDTH = 26, 22, 860
-# Of what all tasks share, then of what each has of its own; what some share is grey.
+# Colors of scopes that all tasks share, and of scopes that some tasks share (grey).
 _ALL, _SOME = "#4c6a92", "#8a8f98"
 _OWN = ("#b5533c", "#3f8f5f", "#8c5fa8", "#b08a2e", "#2f8a99", "#a8486f")
 
 
 def draw(tree: Sequence[layers.Scope], tasks: Sequence[str]) -> str:
-    """Return the picture; scopes lie in each other, variables are left out."""
+    """Return the picture of nested scopes, without variables."""
     boxes = [box for scope in tree for box in _list_boxes(scope, 0)]
     colours: dict[tuple[str, ...], str] = {tuple(tasks): _ALL}
     if len(tasks) > 1:

@@ -1,11 +1,11 @@
-"""Checks, in every step, that no op makes a value that is not finite of finite ones.
+"""Checks in every step that each op with finite inputs has finite outputs.
 
 from mtl import experiment
 experiment.Run.check_numerics = True
 
-The run then ends in the step in which such an op comes up, and names it, whatever
-`Update.if_not_finite` says. That is also so where a `tf.where` keeps its value from the losses. The
-weights are those of a run without checks, to the bit: nothing is put between two ops.
+The run ends in the first step with an op that fails the check, and names the op. The setting
+`Update.if_not_finite` does not change this. It also ends if a `tf.where` hides the value from the
+losses. Checks do not change the weights by a single bit: they insert nothing between two ops.
 """
 
 import functools
@@ -18,7 +18,7 @@ from mtl import types
 from mtl.debugging import origin
 from mtl.optimization import finite
 
-# Their other outputs are memory that nobody has written to.
+# The other outputs of these ops are uninitialised memory.
 _FIRST_OUTPUT_ONLY = "FusedBatchNorm"
 _READS = ("ReadVariableOp", "ResourceGather")
 
@@ -42,22 +42,22 @@ class Checking(types.RunObserver):
 
 
 def observe(run: types.ObservedRun) -> Checking | None:
-    """Return what checks the steps of a run; None unless `Run.check_numerics` is set."""
+    """Return the observer that checks the steps of a run; None unless `Run.check_numerics` is set."""
     return Checking() if run.experiment.run.check_numerics else None
 
 
 def assert_finite(
     tensors: Iterable[tf.Tensor], step: tf.Tensor, unless: tf.Tensor | bool
 ) -> tf.Operation:
-    """Fail when run if an op that leads to the tensors makes a NaN or infinity of finite inputs.
+    """Fail when run if an op behind the tensors makes a NaN or infinity from finite inputs.
 
-    Of a loop or a branch it is told as a whole. A variable is taken as made by the op that reads
-    it; a batch may hold NaN, which marks what is missing.
+    A loop or a branch counts as one op. A variable counts as an output of the op that reads it. A
+    batch may hold NaN, which marks missing values.
 
     Args:
-      tensors: of the graph that is being built.
+      tensors: tensors of the graph that is being built.
       step: scalar, the global step, for the message.
-      unless: bool scalar that lets all pass.
+      unless: bool scalar; True switches the check off.
 
     Raises:
       InvalidArgumentError: when run; its message has the step, and the ops with their lines.
@@ -89,7 +89,7 @@ def assert_finite(
 
 
 def _list_ops(graph: tf.Graph, tensors: Iterable[tf.Tensor]) -> list[tf.Operation]:
-    """Return the ops of the graph that lead to tensors, in the order they were made in."""
+    """Return the ops of the graph that lead to tensors, in the order of creation."""
     found, left = set[str](), [tensor.op for tensor in tensors]
     while left:
         op = left.pop()
@@ -104,7 +104,7 @@ def _is_float(tensor: tf.Tensor) -> bool:
 
 
 def _describe(graph: tf.Graph, op: tf.Operation) -> str:
-    """Return the name, type and line of an op; the text of the line would end the message."""
+    """Return name, type and line number of an op; the line's text could end the message."""
     lines = origin.find_origin(graph, op.name).lines
     line = f", {lines[0].partition(': ')[0]}" if lines else ""
     return f"{op.name} ({op.type}{line})"

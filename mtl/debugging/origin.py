@@ -1,4 +1,4 @@
-"""Where an op comes from: the line of code, the user's if there is one, and the part of the model.
+"""Finds the origin of an op: the lines of code that made it, and the part of the model.
 
 place = origin.find_origin(graph, "balancing/gradients/head/digit/Log_grad/Reciprocal")
 place.line                                               # "my_heads.py:31 in loss: tf.math.log(x)"
@@ -27,12 +27,13 @@ _PART = re.compile(r"(?:^|/)((?:features|network|head|auxiliary)/[^/]+(?:/[^/]+)
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where an op comes from.
+    """The origin of an op.
 
     Attributes:
-      forward: the op that it belongs to the gradient of; "" where it is no gradient.
-      part: its scope, such as head/digit or network/trunk/block_0; "" where it lies in none.
-      lines: of code that made it, as "<file>:<line> in <function>: <text>": the user's, then ours.
+      forward: for an op of a gradient, its forward op; otherwise "".
+      part: its scope, such as head/digit or network/trunk/block_0; "" outside of the model.
+      lines: the lines of code that made it, as "<file>:<line> in <function>: <text>": the user's,
+        then ours.
     """
 
     forward: str
@@ -41,7 +42,7 @@ class Origin:
 
 
 def find_origin(graph: tf.Graph, name: str) -> Origin:
-    """Return where a node comes from, of a gradient where its forward op does."""
+    """Return the origin of a node; for a gradient, the origin of its forward op."""
     operation = graphs.find_operation(graph, name)
     if operation is None:
         return Origin("", find_part(name), ())
@@ -53,14 +54,14 @@ def find_origin(graph: tf.Graph, name: str) -> Origin:
 
 
 def find_part(name: str) -> str:
-    """Return the scope of the model that a node lies in, without the op's own name; "" for none."""
+    """Return the scope of a node in the model, without the op's name; "" outside of the model."""
     found = _PART.search(name.rpartition("/")[0])
     return found.group(1) if found else ""
 
 
 def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
-    """Return the innermost line of a user's, and the innermost of ours, in this order."""
-    # Ops that TensorFlow makes by itself have none.
+    """Return the innermost line of the user's code, then the innermost line of our code."""
+    # Ops that TensorFlow creates itself have no traceback.
     frames = [(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
     inside = _within_model(frames)
     own = [frame for frame in inside if _is_of_user(frame[0])]
@@ -79,7 +80,7 @@ def _describe_frame(file: str, line: int, function: str) -> str:
 
 
 def _within_model(frames: Sequence[tuple]) -> Sequence[tuple]:
-    """Return the frames from where the model is built on: those before call the command."""
+    """Return the frames from the call that builds the model on; earlier ones run the command."""
     is_model = [os.path.abspath(frame[0]).startswith(_MODEL) for frame in frames]
     return frames[is_model.index(True) if any(is_model) else 0 :]
 

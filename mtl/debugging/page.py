@@ -1,4 +1,4 @@
-"""The page of a broken step, for people: debug/step_<n>/summary.md, and the rows as JSON lines.
+"""Writes the page of a broken step, debug/step_<n>/summary.md, and its rows as JSON lines.
 
 print(page.write(report, "runs/a/debug/step_20", command))
 """
@@ -30,9 +30,9 @@ def write(
     command: str,
     places: Mapping[int, str],
 ) -> str:
-    """Write the page and the rows of the first root, and return what is printed of it.
+    """Write the page and the rows of the first root, and return a short text to print.
 
-    `places` tells where rows of the batch lie in their split, {row: place}.
+    `places` gives the positions of the batch's rows in their split, {row: place}.
     """
     tf.io.gfile.makedirs(folder)
     first = report.findings[0] if report.findings else None

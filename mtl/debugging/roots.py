@@ -1,12 +1,11 @@
-"""Which op broke a step: the rule that finds it among the many tensors that it spoiled.
+"""Finds the op that broke a step, among the many tensors that it spoiled.
 
 found = roots.find_roots(dump, before, losses={"digit": "loss:0"})
 found[0].node.name                                       # "head/digit/log"
 
 An op is a root if an output is not finite, all of its inputs are finite, and the same output was
-finite one step earlier. Some kernels leave outputs that nobody needs as they find them in memory:
-so a root also has to lead, through tensors that are not finite, to a loss, to the check of the
-update or to a variable.
+finite one step earlier. Some kernels leave unused outputs uninitialised. So a root must also lead,
+through tensors that are not finite, to a loss, to the check of the update or to a variable.
 """
 
 import dataclasses
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from mtl.debugging import step_dump
 
-# Of the fused batch norm, whose further outputs are scratch memory of its gradient.
+# The real outputs of a fused batch norm; further outputs are scratch memory for its gradient.
 _OUTPUTS_OF_NORM = 3
 _WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ScatterNd")
 _UPDATE = "update/"
@@ -22,13 +21,12 @@ _UPDATE = "update/"
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """An op that made what is not finite of what is.
+    """An op with finite inputs and an output that is not finite.
 
     Attributes:
       node: the op.
-      output: the first of its outputs that is not finite.
-      reaches_loss: whether the loss of a task is not finite because of it; otherwise it broke
-        gradients or variables alone.
+      output: its first output that is not finite.
+      reaches_loss: True if it broke the loss of a task, False if only gradients or variables.
     """
 
     node: step_dump.Node
@@ -41,11 +39,11 @@ def find_roots(
     before: step_dump.StepDump | None,
     losses: Mapping[str, str],
 ) -> list[Root]:
-    """Return the roots of a step in the order in which they ran; none where nothing is broken.
+    """Return the roots of a step in the order in which they ran; empty if nothing is broken.
 
     Args:
       dump: the step.
-      before: the step before; without one, the third part of the rule is left out.
+      before: the previous step; without it, the third part of the rule is skipped.
       losses: {task: the tensor of its loss}.
     """
     found = []
@@ -78,7 +76,7 @@ def find_writers(dump: step_dump.StepDump, variable: str) -> list[step_dump.Node
 def _list_broken(
     dump: step_dump.StepDump, before: step_dump.StepDump | None, node: step_dump.Node
 ) -> list[str]:
-    """Return the outputs that a node broke; none if its inputs or the step before were broken."""
+    """Return the outputs that a node broke; empty if its inputs or the previous step were broken."""
     bad = [t for t in dump.list_outputs(node.name) if dump.is_bad(t) and not _is_scratch(node, t)]
     if not bad or node.kind in step_dump.PASSING or not _turned_bad(dump, node, bad[0]):
         return []
@@ -93,7 +91,7 @@ def _turned_bad(dump: step_dump.StepDump, node: step_dump.Node, output: str) -> 
     values = dump.read_numbers(output)
     if len(values) == 1:
         return False
-    # In a loop an op runs often, and what it spoils may come back as its input.
+    # In a loop an op runs often, and its broken output may come back as its input.
     first = next(i for i, value in enumerate(values) if not _is_finite(value))
     given = (dump.read_numbers(tensor) for tensor in bad)
     return all(len(v) == len(values) and _is_finite(v[first]) for v in given)
@@ -115,6 +113,6 @@ def _is_spoiled(
 
 
 def _is_checked(dump: step_dump.StepDump, name: str) -> bool:
-    """Return whether a node, which reads what is not finite, is of the update, or writes it."""
+    """Return whether a node belongs to the update, or writes to a variable."""
     node = dump.nodes[name]
     return name.startswith(_UPDATE) or f"/{_UPDATE}" in name or node.kind.startswith(_WRITES)

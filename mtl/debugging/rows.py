@@ -1,4 +1,4 @@
-"""Which rows of the batch broke a step, and which of their fields.
+"""Finds the rows of the batch that broke a step, and the fields with odd values.
 
 found = rows.find_rows(dump, root, batch_size=64)         # Rows([17], "its output", all_rows=False)
 rows.find_fields(dump, root, found.numbers, fields)       # ["age"]
@@ -14,10 +14,10 @@ from mtl.debugging import roots as roots_lib
 from mtl.debugging import step_dump
 
 _IN_LOOP = "/body/_"
-# The loop over the slices of a batch, of `whole_batch`; one of the model lies in a part of it.
+# The loop of `whole_batch` over the slices of a batch; loops of the model lie in other scopes.
 _LOOP_OF_SLICES = re.compile(r"(?:Func/)?balancing/while(?:_\d+)?/body/_")
 
-# By how much a row's largest value has to lie above that of the row in the middle to stand out.
+# A row stands out if its largest value exceeds the median row's by this factor.
 _STANDS_OUT = 1e3
 
 
@@ -26,8 +26,8 @@ class Rows:
     """Rows of the batch.
 
     Attributes:
-      numbers: of the rows, from 0; empty where nothing tells them apart.
-      evidence: what tells them apart.
+      numbers: the numbers of the rows, from 0; empty if all rows look alike.
+      evidence: how the rows were found.
     """
 
     numbers: tuple[int, ...]
@@ -37,10 +37,10 @@ class Rows:
 def find_rows(
     dump: step_dump.StepDump, root: roots_lib.Root, batch_size: int, slices: int = 1
 ) -> Rows:
-    """Return the rows whose values broke the op; none where all rows look alike.
+    """Return the rows whose values broke the op; empty if all rows look alike.
 
-    Tensors whose first axis is that of the rows are looked at in this order: what the op made; what
-    came of it, until rows are mixed; what led to it.
+    It searches the tensors with rows as their first axis in this order: the outputs of the op;
+    later tensors, until rows are mixed; earlier tensors.
     """
     of_rows = list_of_rows(dump, batch_size, slices)
     for tensor in (t for t in (root.output, *_list_bad(dump, root)) if t in of_rows):
@@ -64,13 +64,13 @@ def find_fields(
 ) -> list[str]:
     """Return the fields that the op depends on and whose values are odd in these rows.
 
-    A value is odd if it is far larger than those of the other rows. Where the op is the reading of
-    the batch itself, it is odd if it is not finite.
+    A value is odd if it is far larger than in other rows. If the op reads the batch itself, a value
+    is odd if it is not finite.
 
     Args:
       dump: the step.
       root: the op.
-      numbers: of rows.
+      numbers: the numbers of the rows.
       fields: {field: the tensor of the batch that holds it}.
     """
     leaders, found = dump.list_leaders(root.node.name), []
@@ -86,7 +86,7 @@ def find_fields(
 
 
 def _read_by_row(dump: step_dump.StepDump, tensor: str) -> np.ndarray | None:
-    """Return the numbers of a field, [B, n]; None if it holds none."""
+    """Return the numbers of a field, [B, n]; None if the field is not numeric."""
     values = dump.read_any(tensor)
     if values is None or values.dtype.kind not in "fi" or not values.ndim or not values.size:
         return None
@@ -94,9 +94,9 @@ def _read_by_row(dump: step_dump.StepDump, tensor: str) -> np.ndarray | None:
 
 
 def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> frozenset[str]:
-    """Return the tensors whose first axis is that of the rows of the batch.
+    """Return the tensors whose first axis holds the rows of the batch.
 
-    A kernel may have as many rows as the batch: so it is followed from the reading of the batch on.
+    A kernel may have as many rows by chance: so the axis is followed from the batch on.
     """
     found: set[str] = set()
     size = batch_size // slices
@@ -108,7 +108,7 @@ def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> 
 
 
 def stand_out(values: np.ndarray) -> np.ndarray:
-    """Return which rows are not finite, or far larger than the others, [B, n] -> [B]."""
+    """Return a mask of rows that are not finite, or far larger than others, [B, n] -> [B]."""
     with np.errstate(invalid="ignore"):
         largest = np.abs(values).max(1, initial=0)
         usual = largest[np.isfinite(largest) & (largest > 0)]
@@ -117,7 +117,7 @@ def stand_out(values: np.ndarray) -> np.ndarray:
 
 
 def _keeps_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[str]) -> bool:
-    """Return whether what a node makes has the rows of one of its inputs."""
+    """Return whether the output of a node has the rows of one of its inputs."""
     if node.kind in _MIXING or node.transposes:
         return False
     if node.kind in _BY_FIRST:
@@ -133,12 +133,12 @@ def _gathers_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[s
     first, places = node.inputs[:2]
     if node.kind == "GatherV2" and not _is_along_rows(dump, first, node.inputs[-1]):
         return first in of_rows
-    # Rows of a table are looked up by those of the batch; those of the batch are permuted.
+    # The output has the batch's rows if these are the indices; as the table, they get permuted.
     return places in of_rows and first not in of_rows
 
 
 def _is_along_others(dump: step_dump.StepDump, inputs: Sequence[str]) -> bool:
-    """Return whether the axes, the second input, are known and leave that of rows alone."""
+    """Return whether the axes (the second input) are known, and do not include the rows."""
     return len(inputs) > 1 and not _is_along_rows(dump, inputs[0], inputs[1])
 
 
@@ -161,7 +161,7 @@ _ALONG_AXES = (
     *("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin"),
     *("ReverseV2", "Cumsum", "Cumprod"),
 )
-# {an op that can have no rows but those of its first input: whether it leaves them as they are}
+# {an op whose output can only have the rows of its first input: whether it keeps them}
 _BY_FIRST: dict[str, Callable[[step_dump.StepDump, Sequence[str]], bool]] = {
     **dict.fromkeys(_PRODUCTS, lambda dump, inputs: True),
     **dict.fromkeys(_ALONG_AXES, _is_along_others),
@@ -193,7 +193,7 @@ def _has_rows(dump: step_dump.StepDump, tensor: str, size: int) -> bool:
 
 
 def _list_bad(dump: step_dump.StepDump, root: roots_lib.Root) -> list[str]:
-    """Return what is not finite because of the op, the first first."""
+    """Return the tensors that are not finite because of the op, in the order of execution."""
     spoiled = dump.list_followers([root.output], within=dump.bad)
     names = sorted(spoiled, key=lambda name: dump.order[name])
     return [t for name in names for t in dump.list_outputs(name) if dump.is_bad(t)]
@@ -206,19 +206,19 @@ def _list_rows_that(
     slices: int,
     tell: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[int, ...]:
-    """Return the rows that `tell` tells, [B, n] -> bool [B]."""
+    """Return the rows that `tell` selects, [B, n] -> bool [B]."""
     found: list[int] = []
     loops = tensor.count(_IN_LOOP)
     is_of_slices = slices > 1 and bool(_LOOP_OF_SLICES.match(tensor))
     if is_of_slices and loops > 1:
-        return ()  # In a loop of the model's own, whose turns do not tell the slice.
+        return ()  # Iterations of a loop of the model do not tell the slice.
     for turn, value in enumerate(dump.read_numbers(tensor)):
         is_whole = len(value) % batch_size == 0 and not loops
         size = batch_size if is_whole else batch_size // slices
         if len(value) % size:
             continue  # A loop may change the length of its tensors.
         each = tell(value.reshape(size, -1).astype(np.float64))
-        # The first slice of a batch is built apart, the others are turns of a loop.
+        # The first slice of a batch is built separately, the others are iterations of a loop.
         start = (turn + 1) * size if is_of_slices else 0
         numbers = start + np.flatnonzero(each)
         found += numbers[numbers < batch_size].tolist()

@@ -1,4 +1,4 @@
-"""All tensors of one step, as TensorFlow's debugger wrote them, and the ops that made them.
+"""Reads all tensors of one step from the files of TensorFlow's debugger, and their ops.
 
 dump = step_dump.StepDump("/tmp/step_20")
 dump.nodes["head/digit/logits/MatMul"].inputs            # ("network/trunk/Relu:0", ...)
@@ -16,10 +16,10 @@ import numpy as np
 
 from mtl.compat import debugger
 
-# They hand on what they are given, and so never break a step.
+# Ops that pass their inputs on, and so never break a step.
 PASSING = ("Enter", "Exit", "Identity", "IdentityN", "Merge", "NextIteration", "Switch", "Snapshot")
 
-# Kernels for processors of Intel, under names of their own.
+# Kernels for Intel processors have separate names.
 _MKL = re.compile(r"^_Mkl(Native)?")
 
 
@@ -28,10 +28,10 @@ class Node:
     """An op of the step.
 
     Attributes:
-      name: in the graph that ran; in a loop or a branch as `while/body/_12/<name>`.
+      name: its name in the graph that ran; in a loop or a branch `while/body/_12/<name>`.
       kind: the type of the op, such as MatMul.
-      inputs: the tensors it was given, as `<name>:<slot>`.
-      transposes: whether it multiplies by its first input transposed.
+      inputs: its input tensors, as `<name>:<slot>`.
+      transposes: True if it transposes its first input for a product.
     """
 
     name: str
@@ -44,7 +44,7 @@ class StepDump:
     """The tensors of a step.
 
     Args:
-      folder: that `debugger.watch_tensors` had it written to.
+      folder: the output folder of `debugger.watch_tensors`.
     """
 
     def __init__(self, folder: str):
@@ -66,29 +66,29 @@ class StepDump:
             self._slots[name_node(tensor)].append(tensor)
 
     def list_outputs(self, node: str) -> list[str]:
-        """Return the tensors of a node that were written, by slot."""
+        """Return the recorded output tensors of a node, by slot."""
         return sorted(self._slots.get(node, ()), key=lambda tensor: int(tensor.rpartition(":")[2]))
 
     def read_numbers(self, tensor: str) -> tuple[np.ndarray, ...]:
-        """Return the floats that a tensor held, one array for each time that it was made.
+        """Return the floats of a tensor, one array for each time that it was computed.
 
-        Empty where it was not made, or holds something else.
+        Return () if it was not computed, or does not hold floats.
         """
         found = (_as_floats(datum.get_tensor()) for datum in self._data.get(tensor, ()))
         return tuple(value for value in found if value is not None)
 
     def read_any(self, tensor: str) -> np.ndarray | None:
-        """Return what a tensor held at first, of any type; None where it was not made."""
+        """Return the first value of a tensor, of any type; None if it was not computed."""
         data = self._data.get(tensor)
         value = data[0].get_tensor() if data else None
         return value if isinstance(value, np.ndarray) else None
 
     def find_shape(self, tensor: str) -> tuple[int, ...]:
-        """Return the shape of a tensor; () where it was not made or is a scalar."""
+        """Return the shape of a tensor; () if it was not computed or is a scalar."""
         return self._forms[tensor][0] if tensor in self._forms else ()
 
     def find_type(self, tensor: str) -> str:
-        """Return the type of a tensor, such as bfloat16; "" where it was not made."""
+        """Return the type of a tensor, such as bfloat16; "" if it was not computed."""
         return self._forms[tensor][1] if tensor in self._forms else ""
 
     @property
@@ -102,7 +102,7 @@ class StepDump:
 
     @functools.cached_property
     def _scanned(self) -> tuple[dict[str, tuple[tuple[int, ...], str]], frozenset[str]]:
-        """Return {tensor: (its shape, its type)}, and those that are bad: all are read once."""
+        """Return {tensor: (its shape, its type)}, and the bad tensors; reads all tensors once."""
         forms, bad = {}, set()
         for tensor, data in self._data.items():
             values = [v for datum in data if isinstance(v := datum.get_tensor(), np.ndarray)]
@@ -129,7 +129,7 @@ class StepDump:
     def list_followers(
         self, tensors: Iterable[str], within: Collection[str] | None = None
     ) -> set[str]:
-        """Return the nodes that these tensors lead to; through tensors `within` alone, if given."""
+        """Return the nodes that these tensors lead to; if given, only through tensors `within`."""
         reached: set[str] = set()
         waiting = list(tensors)
         while waiting:
@@ -141,7 +141,7 @@ class StepDump:
         return reached
 
     def list_leaders(self, node: str) -> dict[str, int]:
-        """Return {tensor: how many ops away} of all that a node depends on, the nearest first."""
+        """Return {tensor: distance in ops} of all tensors that a node needs, the nearest first."""
         found: dict[str, int] = {}
         waiting = collections.deque((tensor, 1) for tensor in self.nodes[node].inputs)
         while waiting:
@@ -155,7 +155,7 @@ class StepDump:
 
     @functools.cached_property
     def order(self) -> dict[str, int]:
-        """{node: its place}, each after what it depends on; a loop is entered once."""
+        """{node: its place}, each after the nodes that it depends on; a loop is entered once."""
         placed: dict[str, int] = {}
         for name in self.nodes:
             path = [(name, iter(self._forward_inputs(name)))] if name not in placed else []
@@ -173,7 +173,7 @@ class StepDump:
         return placed
 
     def _forward_inputs(self, name: str) -> list[str]:
-        """Return the inputs of a node; where a loop begins, without what its turns hand on."""
+        """Return the inputs of a node, without the edges from one iteration of a loop to the next."""
         node = self.nodes[name]
         makers = (self.nodes.get(name_node(tensor)) for tensor in node.inputs)
         pairs = zip(node.inputs, makers, strict=True)
@@ -192,12 +192,12 @@ class StepDump:
 
 
 def name_node(tensor: str) -> str:
-    """Return the node that makes a tensor: what stands before its slot."""
+    """Return the node that makes a tensor: the name before its slot."""
     return tensor.rpartition(":")[0]
 
 
 def _list_data(inputs: Iterable[str]) -> list[str]:
-    """Return the inputs of a node as `<name>:<slot>`, without what it only waits for."""
+    """Return the inputs of a node as `<name>:<slot>`, without control inputs."""
     data = (name for name in inputs if not name.startswith("^"))
     return [
         name if name.rpartition(":")[2].isdigit() and ":" in name else f"{name}:0" for name in data
@@ -213,5 +213,5 @@ def _as_floats(value: Any) -> np.ndarray | None:
         return None
     if value.dtype.kind == "f":
         return value
-    # bfloat16 is a type of its own, of which NumPy knows nothing.
+    # NumPy does not know bfloat16.
     return value.astype(np.float32) if value.dtype.name == "bfloat16" else None

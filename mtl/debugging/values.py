@@ -1,4 +1,4 @@
-"""Values of a tensor as text, and in a file.
+"""Shows values of a tensor as text, and saves them to a file.
 
 print(values.draw_table(array, rows=4))
 values.save("runs/a/hidden.npz", {"network/trunk/hidden_0/Relu:0": array})
@@ -18,7 +18,7 @@ _COLUMNS = 8
 
 
 def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
-    """Return values as text, a line for each row where the first axis is that of the rows."""
+    """Return values as text; if the first axis holds rows, with a line for each row."""
     if value.ndim == 0 or len(value) != rows:
         return np.array2string(value, precision=6, threshold=200)
     flat = value.reshape(rows, -1)

@@ -1,4 +1,4 @@
-"""Where examples lie in what is computed of them: entry by entry, in products, sums and images."""
+"""Rules for the layout of examples after elementwise ops, products, sums and ops on images."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ def _select(given: Given) -> list[State] | None:
 
 
 def _broadcast(given: Given, rank: int) -> sizes.Known:
-    """Return the sizes of what inputs are broadcast to, None where they are not known."""
+    """Return the sizes of the common broadcast shape; None for unknown sizes."""
     found: sizes.Known = []
     for from_end in range(rank, 0, -1):
         own: set[sizes.Size | None] = set()
@@ -47,7 +47,7 @@ def _broadcast(given: Given, rank: int) -> sizes.Known:
 
 
 def _of_images(given: Given) -> list[State] | None:
-    """Treat each image by itself, whatever its size."""
+    """Treat ops on single images of any size."""
     are_first = all(of.axis == 0 and of.key == given.layout.key for _, of in given.placed)
     if not are_first or given.placed[0][0] != 0 or EVEN in given.states:
         return None
@@ -80,7 +80,7 @@ def _batch_norm(given: Given) -> list[State] | None:
 
 
 def _along_last(given: Given) -> list[State] | None:
-    """Treat what is done along the last axis."""
+    """Treat ops along the last axis."""
     layout, rank = given.layout, given.op.inputs[0].shape.rank
     others = given.is_free(*range(1, len(given.states)))
     return given.to(layout.axis, layout.dims) if layout.axis < rank - 1 and others else None
@@ -111,8 +111,8 @@ def _reduced(given: Given) -> list[State] | None:
 
 
 def _added_up(given: Given) -> list[State] | None:
-    """Treat what is reduced over the examples."""
-    # The gradient of a sum of losses is that of each example; a maximum or product mixes them.
+    """Treat reductions over the examples."""
+    # A sum keeps the gradients of examples apart; a maximum or a product mixes them.
     is_sum = given.op.type in ("Mean", "Sum") and given.is_moved and not given.layout.owner
     return [TOTAL] if is_sum else None
 
@@ -152,7 +152,7 @@ def _einsum(given: Given) -> list[State] | None:
 
 
 def _find_letter(given: Given, terms: Sequence[str]) -> str | None:
-    """Return the letter that examples lie along, once in a term; None if they lie otherwise."""
+    """Return the Einsum letter of the axis of examples; None if it is not the same in all terms."""
     found = {(terms[n][layout.axis], layout.key) for n, layout in given.placed}
     letter = terms[given.placed[0][0]][given.layout.axis]
     fit = all(
@@ -165,7 +165,7 @@ def _find_letter(given: Given, terms: Sequence[str]) -> str | None:
 
 
 def _segments(given: Given) -> list[State] | None:
-    """Treat what the values of lists are made into, for each list."""
+    """Treat reductions of the values of each list."""
     layout, (_, segments, count) = given.layout, given.op.inputs
     if given.states[0] is not layout or not layout.owner or layout.axis:
         return None

@@ -1,11 +1,11 @@
-"""The gradients of single examples by each variable, from one pass over the whole batch.
+"""Computes gradients of single examples by each variable, in one pass over the whole batch.
 
 gradients = ghost.Gradients([losses], batch, variables, batch_size)
 cotangents = gradients.cotangents(losses)                     # losses [B], one pass back
 found = gradients.by_variable(cotangents)                     # {variable: ExampleGradients}
 
-No gradient of an example is built where its norm follows from what goes into a layer and from what
-comes back to it. Examples must not depend on each other, as batch norm in training makes them do.
+If the norm of a gradient follows from the inputs of a layer and the gradients of its outputs, the
+gradient itself is not built. Examples must not depend on each other, as in batch norm in training.
 """
 
 import math
@@ -18,18 +18,18 @@ from mtl.example_gradients import gradient_forms, layouts, patches, sizes, uses
 
 
 class Gradients:
-    """What the graph tells of the variables, once its forward pass is built.
+    """Gradients of examples by variables, for a graph with a finished forward pass.
 
     Args:
-      losses: whose gradients are asked for, [B] or sums of them.
-      batch: the tensors that the examples come in, in any nesting.
-      variables: whose gradients are asked for.
+      losses: the losses to differentiate, [B] or sums of them.
+      batch: the tensors that hold the examples, in any nesting.
+      variables: the variables of the gradients.
       batch_size: B, a scalar.
       rows: B, if it is known while the graph is built.
 
     Attributes:
-      unknown: the names of variables that meet examples in ways that are not known here.
-      gap: the name of the first op that hides which example is which; None of none.
+      unknown: the names of variables with a use that this module does not know.
+      gap: the name of the first op that hides which example is which; None without such an op.
     """
 
     def __init__(
@@ -47,7 +47,10 @@ class Gradients:
         self._inputs: dict[str, tf.Tensor] = {}
 
     def cotangents(self, losses: tf.Tensor) -> dict[str, tf.Tensor | None]:
-        """Differentiate losses [B] by the output of each use, in one pass: {use: cotangent}."""
+        """Differentiate losses [B] by the output of each use, in one pass: {use: cotangent}.
+
+        A cotangent is the gradient by an output.
+        """
         outputs = {use.output.name: use.output for own in self._uses.values() for use in own}
         found = tf.gradients(losses, list(outputs.values()))
         return dict(zip(outputs, found, strict=True))
@@ -55,7 +58,7 @@ class Gradients:
     def by_variable(
         self, cotangents: Mapping[str, tf.Tensor | None]
     ) -> dict[str, gradient_forms.ExampleGradients]:
-        """Turn {use: cotangent} into {variable: gradients of all examples}, if it has any."""
+        """Turn {use: cotangent} into {variable: gradients of all examples}."""
         made = {}
         for name, own in self._uses.items():
             there = [use for use in own if cotangents[use.output.name] is not None]
@@ -68,7 +71,7 @@ class Gradients:
     ) -> gradient_forms.ExampleGradients:
         made = [self._of_use(use, cotangents[use.output.name]) for use in own]
         is_alike = len({type(part) for part in made}) == 1
-        # Uses of one kind, of the variable itself, are joined as they are: nothing is built.
+        # Equal kinds of uses of the variable itself are joined without building gradients.
         if is_alike and all(use.is_plain for use in own):
             return gradient_forms.join_gradients(made)
         return self._through(own, made)
@@ -94,7 +97,7 @@ class Gradients:
     def _by_example(
         self, values: tf.Tensor, layout: layouts.Layout, core: Sequence[int]
     ) -> tf.Tensor:
-        """Bring the examples to the front, [..., *core] -> [B, T, *core], from where they lie."""
+        """Move the axis of examples to the front, [..., *core] -> [B, T, *core]."""
         if layout.before == sizes.ONE:
             is_apart = layout.axis == 0 and layout.inner == sizes.ONE
             if is_apart and values.shape.rank == 2 + len(core):
@@ -108,7 +111,7 @@ class Gradients:
         return tf.reshape(tf.transpose(apart, order), [self._batch_size, -1, *core])
 
     def _num_before(self, values: tf.Tensor, layout: layouts.Layout) -> int | tf.Tensor:
-        """Return how many times all examples come one after the other."""
+        """Return how often the whole batch is repeated in order."""
         if not layout.before.unknown:
             return layout.before.number
         shape, outer = tf.shape(values), 1
@@ -117,7 +120,7 @@ class Gradients:
         return outer * tf.reduce_prod(shape[: layout.axis])
 
     def _patches(self, use: uses.Use) -> tf.Tensor:
-        """Return what a weight is multiplied with: inputs, or of a convolution its patches."""
+        """Return the factor of a weight: the inputs, or the patches of a convolution."""
         op = use.op
         if use.kind == uses.MATRIX:
             return op.inputs[0]
@@ -151,7 +154,7 @@ class Gradients:
             cotangent *= (values - mean) * tf.math.rsqrt(variance + use.op.get_attr("epsilon"))
         elif use.op.type == "Sub" and use.place == 1:
             cotangent = -cotangent
-        # Of a use that is known; `uses` takes none of another shape.
+        # `uses` only accepts uses with a known core shape.
         core = cast(list[int], uses.core_shape(use.parameter))
         by_place = self._by_example(cotangent, use.placed, core)
         shape = [self._batch_size, *use.parameter.shape]
@@ -160,8 +163,8 @@ class Gradients:
     def _through(
         self, own: Sequence[uses.Use], made: Sequence[gradient_forms.ExampleGradients]
     ) -> gradient_forms.Plain:
-        """Differentiate on, from what a variable was made into to the variable itself."""
-        # Rows, the one other kind, are of the variable itself and never come here.
+        """Differentiate from a tensor computed from a variable on to the variable itself."""
+        # `Rows`, the only other kind, belong to the variable itself and never come here.
         built = [
             part.built()
             if isinstance(part, gradient_forms.Products)
@@ -188,7 +191,7 @@ def _fits(own: Sequence[uses.Use]) -> bool:
 
 
 def _sides(use: uses.Use) -> tuple[int, int]:
-    """Return how wide the rows are that a weight is multiplied with, and those that come out."""
+    """Return the widths of the input rows and the output rows of a weight."""
     *inputs, outputs = use.parameter.shape.as_list()
     if use.kind == uses.MATRIX and _is_turned(use.op):
         return outputs, *inputs
@@ -196,7 +199,7 @@ def _sides(use: uses.Use) -> tuple[int, int]:
 
 
 def _is_turned(op: tf.Operation) -> bool:
-    """Return whether the matrix is multiplied with as its transpose."""
+    """Return whether the op multiplies by the transposed matrix."""
     return op.get_attr("transpose_b" if op.type == "MatMul" else "adj_y")
 
 

@@ -1,4 +1,4 @@
-"""An op of the graph and what is known of its inputs, for the rules of `arithmetic`, `movement`."""
+"""An op and the known layouts of its inputs, for the rules of `arithmetic` and `movement`."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -47,7 +47,7 @@ DRAWS = _words(
 
 
 class Known(Protocol):
-    """What is known of the tensors before an op; see `proof.Proof`."""
+    """Facts about the tensors before an op; see `proof.Proof`."""
 
     count: sizes.Size
 
@@ -61,7 +61,7 @@ class Known(Protocol):
 
 
 class Given:
-    """An op and what is known of its inputs."""
+    """An op and facts about its inputs."""
 
     def __init__(self, op: tf.Operation, known: Known, is_moved: bool):
         self.op, self.known, self.is_moved = op, known, is_moved
@@ -95,7 +95,10 @@ class Given:
         dims: Sequence[sizes.Size | None] | None = None,
         outer: sizes.Size | None = None,
     ) -> list[State]:
-        """Return all outputs with examples along an axis; `dims` if TensorFlow knows no better."""
+        """Return layouts of all outputs with examples along an axis.
+
+        `dims` replace sizes that TensorFlow does not know.
+        """
         return [self.placed_at(out, axis, dims, outer) for out in self.op.outputs]
 
     def placed_at(
@@ -105,7 +108,7 @@ class Given:
         dims: Sequence[sizes.Size | None] | None = None,
         outer: sizes.Size | None = None,
     ) -> Layout:
-        """Return the layout of one output with examples along an axis, as `to` does of all."""
+        """Return the layout of one output with examples along an axis; see `to`."""
         own = layouts.own_dims(output)
         for n, size in enumerate((dims or [])[: len(own)]):
             if size is not None and own[n].unknown:
@@ -113,7 +116,7 @@ class Given:
         return self.layout.at(axis, own, outer)
 
     def is_free(self, *places: int) -> bool:
-        """Return whether these inputs are the same whatever the batch is."""
+        """Return whether these inputs do not depend on the batch."""
         return all(self.states[place] is None for place in places)
 
     def fits(self, place: int, from_end: int) -> bool:
@@ -125,7 +128,7 @@ class Given:
         return rank < from_end or tensor.shape[rank - from_end] == 1 or self.is_even(tensor)
 
     def is_even(self, tensor: tf.Tensor) -> bool:
-        """Return whether all entries of a tensor are alike: equal, or drawn one by one."""
+        """Return whether all entries of a tensor are equal, or drawn independently."""
         if self.known.state(tensor) is not None:
             return self.known.state(tensor) == EVEN
         op = tensor.op

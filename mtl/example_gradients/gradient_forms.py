@@ -1,4 +1,4 @@
-"""Gradients of B examples by one variable, in the forms in which their norms are cheap.
+"""Forms of the gradients of B examples by one variable, with cheap norms.
 
 found = gradient_forms.Products(inputs, cotangents)   # g_i = sum_t inputs[i,t] cotangents[i,t]^T
 found.squared_norms()                                 # [B], without building a g_i
@@ -29,13 +29,13 @@ class ExampleGradients(Protocol):
         """Return the squared norm of each, [B]."""
 
     def scaled(self, factors: tf.Tensor) -> "ExampleGradients":
-        """Return each of them times its own of the factors [B]."""
+        """Return the gradients, each times its factor of [B]."""
 
     def total(self) -> tf.Tensor:
         """Return their sum over the examples."""
 
     def products(self, total: tf.Tensor) -> tf.Tensor:
-        """Return the inner product of each with what `total` gave, [B]."""
+        """Return the inner product of each gradient with the result of `total`, [B]."""
 
 
 class Plain(NamedTuple):
@@ -95,10 +95,10 @@ class Products(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Of a table: example `examples[n]` looked up row `ids[n]`, whose cotangent is `values[n]`.
+    """Gradients by a table: `examples[n]` looked up row `ids[n]`, with cotangent `values[n]`.
 
     Attributes:
-      ids: [N], one row maybe several times in an example.
+      ids: [N]; an example may look a row up several times.
       examples: [N], in [0, batch_size).
       values: [N, D].
       batch_size: B, a scalar.
@@ -110,9 +110,9 @@ class Rows(NamedTuple):
     batch_size: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        """Return the squared norms; what an example looked up twice counts once, with its sum."""
+        """Return the squared norms, [B]; repeated lookups of a row in an example are summed."""
         batch_size = tf.cast(self.batch_size, tf.int64)
-        # One integer for each pair of a row and an example, as `tf.unique` takes vectors only.
+        # One integer for each pair of a row and an example, as `tf.unique` only takes vectors.
         pairs, slots = tf.unique(self.ids * batch_size + self.examples)
         sums = tf.math.unsorted_segment_sum(self.values, slots, tf.size(pairs))
         squares = tf.reduce_sum(sums**2, axis=1)
@@ -122,7 +122,7 @@ class Rows(NamedTuple):
         return self._replace(values=self.values * tf.gather(factors, self.examples)[:, tf.newaxis])
 
     def total(self) -> tf.Tensor:
-        """Return the sums of the rows, in the order in which they come first."""
+        """Return the sums of the rows, in the order of their first lookup."""
         rows, slots = tf.unique(self.ids)
         return tf.math.unsorted_segment_sum(self.values, slots, tf.size(rows))
 
@@ -133,12 +133,12 @@ class Rows(NamedTuple):
 
 
 def cast_gradients(part: ExampleGradients, dtype: tf.DType) -> ExampleGradients:
-    """Return the same gradients in other numbers."""
+    """Return the same gradients with another dtype of floats."""
     return type(part)(*(tf.cast(of, dtype) if of.dtype.is_floating else of for of in part))
 
 
 def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
-    """Return one part of several uses of a variable, all of the same kind."""
+    """Join the gradients of several uses of a variable, all of the same kind, into one."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Products):
@@ -147,7 +147,7 @@ def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
         columns = list(zip(*parts, strict=True))[:3]
         ids, examples, values = (tf.concat(of, axis=0) for of in columns)
         return Rows(ids, examples, values, parts[0].batch_size)
-    plain = typing.cast(Sequence[Plain], parts)  # There is no other kind.
+    plain = typing.cast(Sequence[Plain], parts)  # The only remaining kind.
     return Plain(tf.add_n([part.gradients for part in plain]))
 
 
@@ -160,7 +160,7 @@ def to_gradient(part: ExampleGradients, variable: tf.Variable) -> types.Gradient
     """Return the sum over the examples, in the shape of the variable."""
     if not isinstance(part, Rows):
         return tf.reshape(part.total(), variable.shape)
-    # The same op as in `total`, so that rows and their sums are in one order.
+    # The same op as in `total`: rows and sums have the same order.
     rows, _ = tf.unique(part.ids)
     return tf.IndexedSlices(part.total(), rows, tf.constant(variable.shape.as_list(), tf.int64))
 

@@ -1,10 +1,10 @@
-"""Where the examples of a batch lie in a tensor.
+"""Describes where the examples of a batch lie in a tensor.
 
 layout = layouts.along("", batch_size, axis=1, dims=[steps, batch_size, units])
 layout.reshaped([None, units])                # [T B, D]: all examples, T times one after the other
 
-A reshape leaves the entries in order. So the number of entries before and after the examples
-decides where they lie, never the sizes of single axes, of which one may equal B by chance.
+A reshape keeps the order of entries. So the number of entries before and after the examples decides
+where they lie. Sizes of single axes do not decide it: one may equal B by chance.
 """
 
 import dataclasses
@@ -17,14 +17,14 @@ from mtl.example_gradients import sizes
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Entry `(o * count + b) * inner + i` of an axis belongs to b.
+    """The layout in which entry `(o * count + b) * inner + i` of an axis belongs to example b.
 
     Attributes:
-      owner: what b counts: "" of examples, else the values of a list, by the name of its splits.
-      count: how many there are.
-      axis: along which they lie.
-      outer: how many o there are.
-      inner: how many i.
+      owner: "" if b counts examples; the name of a list's splits if b counts its values.
+      count: the number of examples or values.
+      axis: the axis along which they lie.
+      outer: the number of o.
+      inner: the number of i.
       dims: the sizes of all axes.
     """
 
@@ -37,17 +37,17 @@ class Layout:
 
     @property
     def before(self) -> sizes.Size:
-        """How many times all examples come one after the other."""
+        """How often the whole batch is repeated in order."""
         return sizes.product([*self.dims[: self.axis], self.outer])
 
     @property
     def after(self) -> sizes.Size:
-        """How many entries an example has at once."""
+        """How many consecutive entries an example has."""
         return sizes.product([self.inner, *self.dims[self.axis + 1 :]])
 
     @property
     def key(self) -> tuple:
-        """What two tensors share whose entries can be combined one by one."""
+        """The key that two tensors must share to be combined entry by entry."""
         return self.owner, self.outer, self.inner
 
     def at(
@@ -72,7 +72,7 @@ class Layout:
                 outer = self.before.divide_by(sizes.product(first))
                 inner = self.after.divide_by(sizes.product(last))
                 if outer and inner:
-                    own = [*first, sizes.ONE, *last]  # `at` knows the one along which they lie.
+                    own = [*first, sizes.ONE, *last]  # `at` fills in the axis of examples.
                     return self.at(axis, own, outer=outer, inner=inner)
         return None
 
@@ -89,12 +89,12 @@ State = Layout | str | None
 
 
 def unknown(tensor: tf.Tensor, axis: int) -> sizes.Size:
-    """Return the size of an axis of which nothing is known."""
+    """Return a symbolic size for an axis of unknown size."""
     return sizes.Size(1, (f"{tensor.name}[{axis}]",))
 
 
 def own_dims(tensor: tf.Tensor) -> list[sizes.Size]:
-    """Return static sizes, and unknown ones for the others."""
+    """Return the static sizes of all axes, and symbolic sizes for unknown ones."""
     return [unknown(tensor, n) if d is None else sizes.Size(d) for n, d in enumerate(tensor.shape)]
 
 

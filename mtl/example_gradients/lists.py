@@ -1,4 +1,4 @@
-"""What ragged lists are made into by TensorFlow, found again in a graph.
+"""Recognises in a graph the tensors that TensorFlow makes from ragged lists.
 
 lists.is_rows(tensor, ragged)        # the number of the list that each value belongs to
 lists.is_lengths(tensor, ragged)     # how many values each list has
@@ -18,7 +18,7 @@ def is_rows(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 
 
 def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
-    """Return whether it is how many lists there are, as `tf.reduce_sum(ragged, 1)` asks for it."""
+    """Return whether it is the number of lists, as `tf.reduce_sum(ragged, 1)` computes it."""
     static = tf.get_static_value(tensor)
     if static is not None and ragged.shape[0] is not None:
         return static == ragged.shape[0]
@@ -36,13 +36,13 @@ def is_lengths(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 def _is_made(
     tensor: tf.Tensor, ragged: tf.RaggedTensor, make: Callable[[tf.RaggedTensor], tf.Tensor]
 ) -> bool:
-    """Return whether a tensor is what `make` gives.
+    """Return whether a tensor is the result of `make`.
 
-    That is built once more, apart, and compared op by op.
+    The result is built again in a separate graph, and compared op by op.
     """
     given = ragged.row_splits
     with tf.Graph().as_default():
-        value = tf.get_static_value(given)  # TensorFlow computes ahead what follows from it.
+        value = tf.get_static_value(given)  # TensorFlow folds constants: use one here, too.
         splits = tf1.placeholder(given.dtype, given.shape) if value is None else tf.constant(value)
         flat = tf1.placeholder(ragged.flat_values.dtype, ragged.flat_values.shape)
         made = make(tf.RaggedTensor.from_row_splits(flat, splits, validate=False))
@@ -70,7 +70,7 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def settings(op: tf.Operation) -> dict[str, bytes]:
-    """Return what an op gives, by its attributes, and a gradient given in place of its own."""
+    """Return the attributes that decide the results of an op, and its overridden gradient."""
     attributes = op.node_def.attr.items()
     return {
         name: own.SerializeToString()

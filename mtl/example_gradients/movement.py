@@ -1,4 +1,4 @@
-"""Where examples lie once entries are moved: reshaped, transposed, joined, cut, looked up."""
+"""Rules for the layout of examples after reshapes, transposes, joins, cuts and lookups."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,7 @@ def _tiled(given: Given) -> list[State] | None:
 
 
 def _joined(given: Given) -> list[State] | None:
-    """Treat ConcatV2 along another axis than that of the examples, or along it (`_repeated`)."""
+    """Treat ConcatV2 along another axis than the examples' axis, or along it (`_repeated`)."""
     axes, layout = given.axes(len(given.states) - 1, given.output.shape.rank), given.layout
     if axes is None:
         return None
@@ -88,7 +88,7 @@ def _packed(given: Given) -> list[State] | None:
 
 
 def _are_aligned(given: Given, arguments: int) -> bool:
-    """Return whether examples lie alike in all inputs, but for so many arguments at the end."""
+    """Return whether examples have the same layout in all inputs, without the last `arguments`."""
     layout, count = given.layout, len(given.states) - arguments
     return all(
         (state.axis, state.key) == (layout.axis, layout.key)
@@ -99,7 +99,7 @@ def _are_aligned(given: Given, arguments: int) -> bool:
 
 
 def _kept(layout: Layout, axes: Sequence[int]) -> sizes.Known:
-    """Return the sizes but for those of some axes."""
+    """Return the sizes, with None for some axes."""
     return [None if n in axes else size for n, size in enumerate(layout.dims)]
 
 
@@ -110,7 +110,7 @@ def _split(given: Given) -> list[State] | None:
         return None
     outer = layout.outer
     if axes[0] == layout.axis:
-        # Cut between whole repetitions of the batch; SplitV, with sizes of its own, cuts anywhere.
+        # Split cuts between whole repetitions of the batch; SplitV may cut anywhere.
         found = outer.divide_by(sizes.Size(len(given.op.outputs)))
         if place or found is None:
             return None
@@ -143,12 +143,12 @@ def _sliced(given: Given) -> list[State] | None:
 def _trace_axes(
     op: tf.Operation, steps: np.ndarray, rank: int
 ) -> tuple[list[int | None], list[int]]:
-    """Return where each axis of a slice comes from, None for a new one; and the axes that are cut.
+    """Return the input axis of each output axis of a slice, None for a new one; and the cut axes.
 
     Args:
       op: the slice.
-      steps: one for each of its terms.
-      rank: how many axes its input has.
+      steps: the step of each term of the slice.
+      rank: the number of axes of its input.
     """
     names = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
     masks = {name: op.get_attr(f"{name}_mask") for name in names}
@@ -187,7 +187,7 @@ def _padded(given: Given) -> list[State] | None:
 
 
 def _by_axes(given: Given) -> list[State] | None:
-    """Treat what goes along some axes in order: reversed, rolled, added up."""
+    """Treat ops along some axes: reverse, roll, cumulative sums."""
     place = 2 if given.op.type == "Roll" else 1
     layout, axes = given.layout, given.axes(place, given.output.shape.rank)
     if axes is None or layout.axis in axes or given.states[0] is not layout:
@@ -212,7 +212,7 @@ def _gathered(given: Given) -> list[State] | None:
 
 
 def _gathered_apart(given: Given) -> list[State] | None:
-    """Treat a GatherV2 that looks rows up in a table of each example."""
+    """Treat a GatherV2 that looks rows up in a separate table for each example."""
     table, indices = given.states[:2]
     if not isinstance(table, Layout) or not isinstance(indices, Layout):
         return None
@@ -235,7 +235,7 @@ def _one_hot(given: Given) -> list[State] | None:
 
 
 def _to_blocks(given: Given) -> list[State] | None:
-    """Treat SpaceToBatchND and back: all examples of a block come before those of the next."""
+    """Treat SpaceToBatchND and back: all examples of a block come before the next block."""
     block, layout = given.static(1), given.layout
     if block is None or layout.axis or given.states[0] is not layout:
         return None

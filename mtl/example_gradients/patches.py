@@ -1,4 +1,4 @@
-"""What each place that a convolution puts out is made of.
+"""Extracts the image patch that each output place of a convolution reads.
 
 patches.extract_patches(op)         # [B, H', W', KH KW C] of a Conv2D whose images are [B, H, W, C]
 
@@ -53,7 +53,7 @@ def _sliced(op: tf.Operation) -> tf.Tensor:
 
 
 def _padded(images: tf.Tensor, reaches: list[_Size]) -> tf.Tensor:
-    """Pad images with zeros all around; an odd one comes at the end."""
+    """Pad images with zeros on all sides; an odd row or column comes at the end."""
     missing = [reach - own for reach, own in zip(reaches, _sizes(images), strict=True)]
     totals = [tf.maximum(pixels, 0) for pixels in missing]
     sides = [[total // 2, total - total // 2] for total in totals]

@@ -1,11 +1,11 @@
-"""Where examples lie in every tensor between a batch and its losses, proved op by op.
+"""Proves, op by op, where examples lie in every tensor between a batch and its losses.
 
 found = proof.Proof(ops, losses, batch, rows)
 found.find_layout(tensor)           # its `layouts.Layout`; None unless it is proved
-found.is_apart(op)                # whether each loss is known to see its own example alone in it
+found.is_apart(op)                  # True if each loss provably depends on its own example only
 
-An op that `rules` does not know proves nothing: not where examples lie in what comes out of it, nor
-that what went into it reaches no loss of another example.
+Without a rule in `rules`, an op proves nothing: the layout of its outputs is unknown, and its
+inputs may reach losses of other examples.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ _SIZES = ("Rank", "Shape", "ShapeN", "Size")
 
 
 def declare(values: tf.Tensor) -> tf.Tensor:
-    """Declare that the first axis of a tensor is the batch, for ops that are not known here."""
+    """Declare that the first axis of a tensor is the batch, for ops without a rule."""
     values = tf.identity(values)
-    # Without a graph there is nothing to prove, and a collection would keep every batch.
+    # Eager code needs no proof, and a collection would keep every batch.
     if not tf.executing_eagerly():
         tf1.add_to_collection(_DECLARED, values)
     return values
@@ -40,7 +40,7 @@ class Proof:
       rows: B, if it is known while the graph is built.
 
     Attributes:
-      gap: the first op that a variable goes through and that proves nothing; None of none.
+      gap: the first op without a proof that a variable goes through; None without such an op.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Proof:
         self._tied = self._leading_to_gaps(ops, losses)
 
     def find_layout(self, tensor: tf.Tensor) -> layouts.Layout | None:
-        """Return where examples lie in it, or the values of lists; None where that is not known."""
+        """Return where examples, or values of lists, lie in a tensor; None if unknown."""
         state = self._states.get(tensor.name)
         return state if isinstance(state, layouts.Layout) else None
 
     def is_apart(self, op: tf.Operation) -> bool:
-        """Return whether entries of an example reach no loss but its own, along known ways."""
+        """Return whether entries of an example provably reach only the loss of this example."""
         return op.name not in self._tied
 
     def lists(self) -> Sequence[tf.RaggedTensor]:
@@ -76,15 +76,15 @@ class Proof:
         return list(self._lists.values())
 
     def list_of(self, layout: layouts.Layout) -> tf.RaggedTensor:
-        """Return the list whose values a layout tells of."""
+        """Return the list whose values a layout describes."""
         return self._lists[layout.owner]
 
     def state(self, tensor: tf.Tensor) -> layouts.State:
-        """Return what is known of a tensor."""
+        """Return the known state of a tensor."""
         return self._states.get(tensor.name)
 
     def dims(self, tensor: tf.Tensor, of_one: bool = False) -> sizes.Known | None:
-        """Return the sizes of its axes; `of_one` leaves out those that grow with the batch."""
+        """Return the sizes of a tensor's axes; `of_one` drops sizes that grow with the batch."""
         state, rank = self._states.get(tensor.name), tensor.shape.rank
         if rank is None:
             return None
@@ -94,12 +94,12 @@ class Proof:
                 dims[state.axis] = None
             return dims
         static = [None if n is None else sizes.Size(n) for n in tensor.shape]
-        if state is None:  # Sizes that are the same whatever the batch is.
+        if state is None:  # The sizes do not depend on the batch.
             return [size or layouts.unknown(tensor, n) for n, size in enumerate(static)]
         return [None] * rank if of_one else static
 
     def is_of_one(self, tensor: tf.Tensor) -> bool:
-        """Return whether no size in a tensor depends on how many examples there are."""
+        """Return whether the sizes in a tensor do not depend on the number of examples."""
 
         def static(own: tf.Tensor) -> Any:
             is_fixed = own is not tensor and self.state(own) is None
@@ -113,9 +113,9 @@ class Proof:
         return layouts.along("", self.count, axis, dims)
 
     def is_apart_back(self, op: tf.Operation, states: Sequence[layouts.State]) -> bool:
-        """Return whether a gradient that an op was given in place of its own keeps examples apart.
+        """Return whether a custom gradient of an op keeps examples apart.
 
-        It is built once more, on cotangents that lie like the outputs.
+        The gradient is built again, from cotangents with the layouts of the outputs.
         """
         pairs = [pair for pair in zip(op.outputs, states, strict=True) if pair[0].dtype.is_floating]
         if not all(state is None or isinstance(state, layouts.Layout) for _, state in pairs):
@@ -133,8 +133,8 @@ class Proof:
         return is_apart
 
     def _make_cotangents(self, pairs: Sequence[tuple[tf.Tensor, layouts.State]]) -> list[tf.Tensor]:
-        """Return a tensor in the place of the gradient of each output, with the output's state."""
-        # These ops are never run: it only counts where the entries of cotangents end up.
+        """Return a stand-in for the gradient of each output, with the output's state."""
+        # These ops never run: only the layout of their results counts.
         upstream = [tf.zeros_like(output) for output, _ in pairs]
         for tensor, (_, state) in zip(upstream, pairs, strict=True):
             self._states[tensor.name] = state
@@ -142,7 +142,7 @@ class Proof:
         return upstream
 
     def _lies_like_input(self, gradient: tf.Tensor | None, given: tf.Tensor) -> bool:
-        """Return whether the gradient of an input, if there is one, lies like that input."""
+        """Return whether the gradient of an input, if it has one, has the layout of that input."""
         if gradient is None or self.state(given) is None:
             return True
         pair = sizes.all_known([self.find_layout(gradient), self.find_layout(given)])
@@ -164,7 +164,7 @@ class Proof:
             self._states[flat.name] = layouts.along(owner, dims[0], 0, dims)
 
     def _pass(self, op: tf.Operation) -> None:
-        """Find the states of what comes out of an op."""
+        """Find the states of the outputs of an op."""
         states = [self.state(tensor) for tensor in op.inputs]
         is_moved = self._moves(op)
         if is_moved:
@@ -186,15 +186,15 @@ class Proof:
         if found is not None:
             return found
         if not is_moved:
-            # Without a variable in it there is no gradient that could mix examples: it is data.
+            # Without variables, an op has no gradients that could mix examples: it is data.
             return [layouts.DATA] * len(op.outputs)
         if is_known:
             self.gap = self.gap or op
         return [layouts.UNKNOWN] * len(op.outputs)
 
     def _moves(self, op: tf.Operation) -> bool:
-        """Return whether variables have a part in the values that an op gives."""
-        # The shape of what a variable has moved depends on no value of the variable.
+        """Return whether the values of an op's outputs depend on variables."""
+        # Shapes do not depend on the values of variables.
         if op.type in _SIZES:
             return False
         is_lookup = op.type.startswith("LookupTable")
@@ -206,7 +206,7 @@ class Proof:
     def _leading_to_gaps(
         self, ops: Sequence[tf.Operation], losses: Sequence[tf.Tensor]
     ) -> set[str]:
-        """Return the names of the ops from which a loss is reached through what is not known."""
+        """Return the names of the ops that reach a loss through unknown ops."""
         tied = {
             op.name for op in ops if any(self.state(out) == layouts.UNKNOWN for out in op.outputs)
         }
@@ -217,7 +217,7 @@ class Proof:
         return _add_leading(ops, tied)
 
     def _is_by_example(self, loss: tf.Tensor) -> bool:
-        """Return whether it is the losses of the examples, [B], or a sum over them."""
+        """Return whether a loss holds a value for each example, [B], or is a sum over examples."""
         state = self.state(loss)
         if isinstance(state, layouts.Layout):
             return state == self.examples(0, state.dims[:1])
@@ -225,7 +225,7 @@ class Proof:
 
 
 def _add_leading(ops: Sequence[tf.Operation], names: set[str]) -> set[str]:
-    """Return the names, and those of the ops that lead to them."""
+    """Return these names, and the names of all ops that lead to them."""
     known, found = {op.name for op in ops}, set(names)
     for op in reversed(ops):
         users = (user.name for out in op.outputs for user in out.consumers())
@@ -235,7 +235,7 @@ def _add_leading(ops: Sequence[tf.Operation], names: set[str]) -> set[str]:
 
 
 def _are_linear(ops: Sequence[tf.Operation], given: Sequence[tf.Tensor]) -> bool:
-    """Return whether what ops make of these tensors is linear in them, as gradients should be."""
+    """Return whether the results of ops are linear in these tensors, as gradients should be."""
     names = {tensor.name for tensor in given}
     for op in ops:
         places = [n for n, tensor in enumerate(op.inputs) if tensor.name in names]

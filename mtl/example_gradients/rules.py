@@ -1,9 +1,9 @@
-"""Where examples lie in what an op gives, by where they lie in what it is given.
+"""Finds the layout of examples in the outputs of an op, from the layouts of its inputs.
 
 states = rules.outputs(op, proof, is_moved)          # a state for each output; None: not known
 
-A rule holds for every size of the batch. Inputs that are the same for all examples must not vary
-along the axis that examples lie along.
+A rule holds for every size of the batch. Inputs without examples must not vary along the axis of
+the examples.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ _SIZE_ARGUMENTS = {"Reshape": (1,), "Tile": (1,), "BroadcastTo": (1,)}
 
 
 def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | None:
-    """Return a state for each output of an op that depends on the batch; None if it is not known.
+    """Return a state for each output of an op that depends on the batch; None if unknown.
 
     Args:
-      op: none of its inputs is `layouts.UNKNOWN`.
-      known: tells of its inputs.
-      is_moved: whether variables have a part in it.
+      op: an op without inputs in state `layouts.UNKNOWN`.
+      known: facts about its inputs.
+      is_moved: True if its values depend on variables.
     """
     if op.outputs[0].shape.rank is None:
         return None
@@ -38,7 +38,7 @@ def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | Non
 
 
 def _by_rule(given: Given) -> list[State] | None:
-    """Treat ops that a tensor with a layout enters."""
+    """Treat ops with an input that has a layout."""
     kind = given.op.type
     rule = _RULES.get(kind)
     named = _SIZE_ARGUMENTS.get(kind, arithmetic.OF_SEGMENTS.get(kind, ()))
@@ -47,7 +47,7 @@ def _by_rule(given: Given) -> list[State] | None:
 
 
 def _apart_from_layouts(given: Given) -> list[State] | None:
-    """Treat ops that no tensor with a layout enters, or of whose inputs only sizes count."""
+    """Treat ops without an input with a layout, and ops that only read sizes of their inputs."""
     op = given.op
     is_size = sizes.is_made(op) and (op.type == "Shape" or not given.placed)
     if is_size and given.known.is_of_one(given.output):
@@ -89,7 +89,7 @@ def _are_lengths(given: Given) -> bool:
 
 
 def _total(given: Given) -> list[State] | None:
-    """Treat a sum over examples: find what is again a sum of what each of them makes."""
+    """Treat ops on a sum over examples whose result is again such a sum."""
     if given.op.type == "StopGradient":
         return [DATA]
     is_total = _TOTAL_IF.get(given.op.type, lambda given: False)
@@ -102,7 +102,7 @@ def _is_first(given: Given) -> bool:
 
 
 def _is_one(given: Given) -> bool:
-    """Return whether one input alone is such a sum, and no other has a layout."""
+    """Return whether exactly one input is a sum over examples, and the others lack layouts."""
     return given.states.count(TOTAL) == 1 and not given.placed
 
 
@@ -118,7 +118,7 @@ _TOTAL_IF: dict[str, Callable[[Given], bool]] = {
 
 
 def _spread(given: Given) -> list[State] | None:
-    """Treat what repeats a value that is the same for all, once for each example."""
+    """Treat ops that repeat a common value once for each example."""
     dims, target = given.known.dims(given.op.inputs[0]), given.entries(1)
     if dims is None or target is None or len(target) != given.output.shape.rank:
         return None
@@ -136,7 +136,7 @@ def _spread(given: Given) -> list[State] | None:
 
 
 def _find_batch(dims: sizes.Known, count: sizes.Size) -> int | None:
-    """Return the one axis whose size is B; None if it is not certain."""
+    """Return the only axis of size B; None if it is not certain."""
     places = [n for n, size in enumerate(dims) if size == count]
-    # Where B is a number, a size may equal it by chance and proves nothing.
+    # A size may equal a static B by chance, and proves nothing.
     return places[0] if count.unknown and len(places) == 1 else None

@@ -1,8 +1,8 @@
-"""Sizes of axes that are known while a graph is built, as products of numbers and of unknown sizes.
+"""Computes sizes of axes while a graph is built, as products of numbers and unknown sizes.
 
 batch, steps = sizes.Size(1, ("batch",)), sizes.Size(1, ("steps",))
 (batch * steps * sizes.Size(3)).divide_by(steps)     # 3 batch
-sizes.infer_sizes(shape, dims_of)                    # what a tensor of sizes holds: [3 batch, None]
+sizes.infer_sizes(shape, dims_of)                    # the entries of a shape: [3 batch, None]
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ class Size:
 
     Attributes:
       number: 0 or more.
-      unknown: names of the unknown sizes, sorted, one as often as it is a factor.
+      unknown: sorted names of the unknown sizes; a repeated factor is a repeated name.
     """
 
     number: int = 1
@@ -30,7 +30,7 @@ class Size:
         return Size(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
 
     def divide_by(self, other: "Size") -> "Size | None":
-        """Return the quotient, None where it need not be whole."""
+        """Return the quotient; None if it may not be whole."""
         left = list(self.unknown)
         if 0 in (self.number, other.number) or self.number % other.number:
             return None
@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 
 def all_known(values: Iterable[_T | None]) -> list[_T] | None:
-    """Return the values, or None where one of them is None."""
+    """Return the values; None if one of them is None."""
     found: list[_T] = []
     for value in values:
         if value is None:
@@ -64,21 +64,21 @@ def all_known(values: Iterable[_T | None]) -> list[_T] | None:
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """Return all of them multiplied."""
+    """Return the product of all sizes."""
     return functools.reduce(operator.mul, sizes, ONE)
 
 
 def infer_sizes(
     tensor: tf.Tensor, dims_of: DimsOf, static: Callable[[tf.Tensor], Any] = tf.get_static_value
 ) -> Known | None:
-    """Return the entries of a scalar or a vector of sizes; None where their number is not known.
+    """Return the entries of a scalar or a vector of sizes; None if their number is unknown.
 
-    Below 0, as in the -1 of a reshape, is not known.
+    An entry below 0, such as the -1 of a reshape, is unknown.
 
     Args:
-      tensor: of the sizes.
-      dims_of: tells of the tensors whose sizes these are.
-      static: the value of a tensor that is known while the graph is built, or None.
+      tensor: the tensor of sizes.
+      dims_of: returns the sizes of the axes of a tensor.
+      static: returns the value of a tensor if it is known while the graph is built, or None.
     """
     value = static(tensor)
     if value is not None:
@@ -90,7 +90,7 @@ def infer_sizes(
 
 
 def is_made(op: tf.Operation) -> bool:
-    """Return whether what the op gives may be known by `infer_sizes`."""
+    """Return whether `infer_sizes` can infer the outputs of this kind of op."""
     return op.type in _MAKERS
 
 
@@ -126,7 +126,7 @@ def _sliced(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
 
 
 def _read_bounds(op: tf.Operation) -> list[int] | None:
-    """Return begin, end and stride of a slice of one axis; None if they are not known."""
+    """Return begin, end and stride of a slice of one axis; None if unknown."""
     bounds = [tf.get_static_value(own) for own in op.inputs[1:]]
     is_known = all(bound is not None and bound.size == 1 for bound in bounds)
     if not is_known or op.get_attr("ellipsis_mask") or op.get_attr("new_axis_mask"):

@@ -1,11 +1,11 @@
-"""What the graph computes twice, found before it is run.
+"""Finds ops that a graph computes twice, before it runs.
 
 first = len(graph.get_operations())
 logits = network(features)
-logits = twins.reuse_earlier(first, logits)       # those of a pass before, where nothing differs
+logits = twins.reuse_earlier(first, logits)       # from an earlier pass, if that computes the same
 
-TensorFlow's own optimizer merges equal ops but not what follows from two readings of a variable,
-which might have moved between them.
+TensorFlow's own optimizer merges equal ops, but not ops after two readings of a variable: its value
+might have changed between them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,15 @@ from mtl.example_gradients import lists, uses
 
 tf1 = tf.compat.v1
 
-# Columns look words up in tables that stay as they are.
+# Columns look words up in tables that never change.
 _OF_TABLES = ("LookupTableFindV2", "LookupTableSizeV2")
 
 
 def reuse_earlier(first: int, outputs: Any) -> Any:
-    """Return the same values from ops that were there before, if all of an output has a twin.
+    """Return the same values from earlier ops, for each output with a twin.
 
-    A twin is of the same type and attributes, of the same inputs, and draws nothing at random.
-    Trainable variables are taken for unmoved between the two.
+    A twin has the same type, attributes and inputs, and does not draw at random. Trainable
+    variables are assumed not to change between the two.
 
     Args:
       first: how many ops the graph had before the outputs were built.
@@ -51,11 +51,11 @@ class _Twins:
     def find_twin(self, tensor: tf.Tensor) -> tf.Tensor:
         """Return the tensor's twin, or itself."""
         source = self._source(tensor)
-        # Past a reading lies the variable's handle, and what was asked for is its value.
+        # The source of a reading is a handle, but the caller needs the value.
         return tensor if source.dtype == tf.resource else source
 
     def _source(self, tensor: tf.Tensor) -> tf.Tensor:
-        """Return the twin of what a tensor passes on; of a variable that is read, its handle."""
+        """Return the twin of the origin of a tensor; for a variable's reading, its handle."""
         while self._passes_on(tensor.op):
             tensor = tensor.op.inputs[0]
         twin = self._found.get(tensor.op.name)
@@ -73,14 +73,14 @@ class _Twins:
             self._found[op.name] = twin
 
     def _find_earlier(self, op: tf.Operation, sources: Sequence[tf.Tensor]) -> tf.Operation | None:
-        """Return an op like it that was there before, among those that its inputs reach."""
+        """Return an equal earlier op, among the ops that read the same inputs."""
         earlier = next((source for source in sources if source.op.name not in self._new), None)
         if earlier is None or self._passes_on(op):
             return None
         return next((own for own in self._users(earlier) if self._are_alike(op, own)), None)
 
     def _users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
-        """Yield the ops before that a tensor reaches."""
+        """Yield the earlier ops that read a tensor."""
         for op in source.consumers():
             if self._passes_on(op):
                 yield from self._users(op.outputs[0])
@@ -102,6 +102,6 @@ class _Twins:
         return tensor.name == other.name or (is_constant and self._are_alike(tensor.op, other.op))
 
     def _is_repeatable(self, op: tf.Operation) -> bool:
-        # To TensorFlow any lookup is stateful; these tables and variables do not change meanwhile.
+        # TensorFlow marks lookups as stateful, but these tables and variables do not change.
         is_lookup = op.type == "ResourceGather" and op.inputs[0].name in self._handles
         return is_lookup or op.type in _OF_TABLES or not op.op_def.is_stateful

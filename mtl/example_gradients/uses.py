@@ -1,10 +1,10 @@
-"""Where a graph puts its variables and the batch together: what per-example gradients are made of.
+"""Finds the ops that combine variables with the batch, for gradients of single examples.
 
-found = uses.find_uses(losses, batch_tensors, variables)   # {name: uses}, None where one is unknown
+found = uses.find_uses(losses, batch_tensors, variables)   # {name: uses}; None if one is unknown
 
-A variable is read, may go through ops that no example has a part in, such as a scale times another
-one, and enters ops that examples do have a part in. Of these ops a few kinds are known, and only
-where `proof` tells which entries of their output belong to which example.
+A reading of a variable may go through ops without examples, such as a product of two scales, and
+then enters an op with examples: a use. A use is known if it has one of a few kinds, and `proof`
+tells which entries of its output belong to which example.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,16 +34,16 @@ _KINDS = {
 
 
 class Use(NamedTuple):
-    """One op that examples have a part in.
+    """An op that combines a variable with examples.
 
     Attributes:
       kind: a constant of this module.
       op: the op.
-      place: which of its inputs comes from the variable.
-      reads: the readings of the variable that this one comes from; () of a table's rows.
-      is_plain: whether the input is the variable itself.
-      layout: where examples lie in the output, or the values of a list.
-      of_list: that list; None of examples.
+      place: the index of the input that comes from the variable.
+      reads: the readings of the variable that lead to this input; () for rows of a table.
+      is_plain: True if the input is the variable itself.
+      layout: where examples, or values of a list, lie in the output.
+      of_list: the list; None for examples.
     """
 
     kind: str
@@ -56,26 +56,26 @@ class Use(NamedTuple):
 
     @property
     def placed(self) -> layouts.Layout:
-        """The layout of a use that is known; `find_uses` gives no other."""
+        """The layout of a known use; `find_uses` only returns known uses."""
         return cast(layouts.Layout, self.layout)
 
     @property
     def parameter(self) -> tf.Tensor:
-        """What enters the op."""
+        """The input of the op that comes from the variable."""
         return self.op.inputs[self.place]
 
     @property
     def output(self) -> tf.Tensor:
-        """What comes out of it."""
+        """The output of the op."""
         return self.op.outputs[0]
 
 
 class Found(NamedTuple):
-    """How variables meet a batch.
+    """The uses of variables in a batch.
 
     Attributes:
-      by_variable: {name: uses}, None where they are not known.
-      gap: the first op that hides which example is which; None of none.
+      by_variable: {name: uses}; None if a use of the variable is unknown.
+      gap: the first op that hides which example is which; None without such an op.
     """
 
     by_variable: dict[str, list[Use] | None]
@@ -88,13 +88,13 @@ def find_uses(
     variables: Sequence[tf.Variable],
     rows: int | None = None,
 ) -> Found:
-    """Find how each variable meets the batch.
+    """Find the uses of each variable.
 
     Args:
-      losses: what is made of the batch and of the variables, [B] each or sums of them.
-      batch: the tensors that examples come in, in any nesting, B rows each.
-      variables: that are looked for.
-      rows: B, if that is known while the graph is built.
+      losses: losses of the batch, [B] each or sums of them.
+      batch: the tensors that hold the examples, in any nesting, B rows each.
+      variables: the variables to look for.
+      rows: B, if it is known while the graph is built.
     """
     graph = tf.compat.v1.get_default_graph()
     given = tf.nest.flatten(batch, expand_composites=True)
@@ -108,7 +108,7 @@ def find_uses(
         name_of_handle = find_handle(graph, variable)
         readers = [op for op in ops if name_of_handle in [tensor.name for tensor in op.inputs]]
         own = _place_all(_uses(readers, of_batch, known), proof)
-        is_whole = names.count(name) == 1  # And no shard of a table.
+        is_whole = names.count(name) == 1  # Shards of a table share their name.
         found[name] = own if is_whole else None
     return Found(found, proof.gap and proof.gap.name)
 
@@ -128,7 +128,7 @@ def _placed(use: Use, proof: proof_lib.Proof) -> Use:
 
 
 def find_handle(graph: tf.Graph, variable: tf.Variable) -> str:
-    """Return what a variable is called in the graph, or in the body of a loop."""
+    """Return the name of a variable's handle in the graph, or in the body of a loop."""
     outer = variable.handle
     return (graph.capture(outer) if hasattr(graph, "capture") else outer).name
 
@@ -146,7 +146,7 @@ def _leading_to(losses: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]) -> list
 
 
 def _dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[str]:
-    """Return the names of the ops that examples have a part in."""
+    """Return the names of the ops that depend on examples."""
     tensors, names = {tensor.name for tensor in batch}, set()
     for op in ops:
         if any(tensor.name in tensors for tensor in op.inputs):
@@ -156,7 +156,7 @@ def _dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[s
 
 
 def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) -> list[Use] | None:
-    """Return the uses by these readers of a variable's handle; None if one reads otherwise."""
+    """Return the uses by the readers of a variable's handle; None if a reader is unknown."""
     found: dict[tuple[str, int], Use] = {}
     for reader in readers:
         if reader.type == "ResourceGather":
@@ -165,11 +165,11 @@ def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) 
             found[reader.name, 0] = Use(ROWS, reader, 0, (), True)
         elif reader.type == "ReadVariableOp":
             for use in _of_read(reader.outputs[0], of_batch, known):
-                # One op may be reached from several readings, and then has a gradient by each.
+                # Several readings may reach one op, which then has a gradient by each.
                 before = found.get((use.op.name, use.place))
                 reads = (before.reads if before else ()) + use.reads
                 found[use.op.name, use.place] = use._replace(reads=reads)
-        # Any other reader, such as an assignment, does no harm where no example has a part.
+        # Other readers, such as assignments, do not matter unless examples reach them.
         elif reader.name in of_batch or any(
             _of_read(output, of_batch, known) for output in reader.outputs
         ):
@@ -178,7 +178,7 @@ def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) 
 
 
 def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
-    """Follow one reading through ops without a batch to those with one."""
+    """Follow one reading through ops without examples to ops with examples."""
     waiting, seen = [(read, True)], {read.name}
     found: list[Use] = []
     while waiting:
@@ -198,14 +198,14 @@ def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
 def _list_entries(
     read: tf.Tensor, tensor: tf.Tensor, op: tf.Operation, is_plain: bool
 ) -> list[Use]:
-    """Return the uses of a reading by an op that a tensor made of it enters."""
+    """Return the uses by an op whose input was computed from a reading."""
     places = [n for n, value in enumerate(op.inputs) if value.name == tensor.name]
     kind = _KINDS.get(op.type, "")
     return [Use(kind, op, place, (read,), is_plain) for place in places]
 
 
 def _is_known(use: Use) -> bool:
-    """Return whether a use is of a kind that is taken apart by examples, which are told apart."""
+    """Return whether a use has a known kind, and a layout that tells examples apart."""
     is_precise = use.parameter.dtype == tf.float32 or use.kind == ROWS
     if use.kind not in _CHECKS or use.layout is None or not is_precise:
         return False
@@ -215,7 +215,7 @@ def _is_known(use: Use) -> bool:
 
 
 def _can_split(layout: layouts.Layout) -> bool:
-    """Return whether the number of entries before, or of those after, the examples is known."""
+    """Return whether the number of entries before or after the examples is known."""
     is_plain = layout.outer == sizes.ONE or not layout.before.unknown
     return is_plain or not layout.inner.unknown
 
@@ -228,7 +228,7 @@ def _is_matrix(use: Use) -> bool:
 
 def _is_convolution(use: Use) -> bool:
     op = use.op
-    # Of a grouped convolution a filter sees some of the channels, and a patch holds all.
+    # A filter of a grouped convolution reads some channels, but a patch holds all.
     is_grouped = op.inputs[0].shape[-1] != use.parameter.shape[2]
     is_usual = op.get_attr("data_format") == b"NHWC" and op.get_attr("padding") != b"EXPLICIT"
     return use.place == 1 and is_usual and not is_grouped and use.placed.axis == 0
@@ -252,7 +252,7 @@ def _is_elementwise(use: Use) -> bool:
 
 
 def core_shape(parameter: tf.Tensor) -> list[int] | None:
-    """Return its shape without the ones in front; None where it is not known."""
+    """Return the shape of a parameter without leading ones; None if unknown."""
     if not parameter.shape.is_fully_defined():
         return None
     shape = parameter.shape.as_list()

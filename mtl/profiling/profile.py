@@ -74,7 +74,7 @@ class _Recorded(NamedTuple):
     ops: list[shares.Op]
 
     def keep_within(self, calls: Sequence[shares.Interval]) -> "_Recorded":
-        """Return the records within session calls: an evaluation in between has the same op names."""
+        """Return the records within session calls: an evaluation in between has equal op names."""
         return _Recorded(
             self.marks,
             [wait for wait in self.waits if _is_within(wait[0], calls)],

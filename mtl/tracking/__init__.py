@@ -1,4 +1,4 @@
-"""Reports a run to MLflow, to Weights & Biases, or to a tracker of your own.
+"""Reports a run to MLflow, to Weights & Biases, or to your own tracker.
 
 from mtl import tracking
 experiment.Experiment.trackers = [@tracking.MLflow(), @tracking.WandB()]

@@ -1,10 +1,10 @@
-"""What a run's folder keeps of a tracker: the tracker's run, and what was reported to it.
+"""Keeps in a run's folder the id of its run in a tracker, and the steps that were reported.
 
 kept = kept.Kept("runs/digits", "mlflow", "sqlite:///mlflow.db mtl")
 kept.read_id()                              # the tracker's name for this run, or None
-kept.claim("train", 100)                    # whether step 100 was not reported; now it counts so
+kept.claim("train", 100)                    # True if step 100 was not reported; now it counts so
 
-Each file has one process that writes it: `run.json` the chief, `<stream>.json` who reports it.
+Only one process writes a file: the chief `run.json`, and the reporter of a stream `<stream>.json`.
 """
 
 import json
@@ -21,16 +21,15 @@ TRAIN = "train"
 
 
 class Kept:
-    """Keeps the id of a run, with what it belongs to, and the steps that were reported.
+    """Keeps the id of a run in a tracker, and the steps that were reported.
 
-    A folder that was copied is another run: it has another path. So is a run that is reported to
-    another place than before.
+    The id is only valid for the same folder and the same destination: a copied folder is a new run.
 
     Args:
-      model_dir: of the run, or of this part of it.
-      name: of the tracker.
-      destination: where it reports to.
-      part: what this is of a run of several parts, whose folder keeps the id as well.
+      model_dir: the folder of the run, or of this part of it.
+      name: the name of the tracker.
+      destination: the place that the tracker reports to.
+      part: the place of this part in a run of several parts, whose folder keeps the id too.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class Kept:
         self._whole = Kept(part.folder, name, destination) if part else None
 
     def read_id(self) -> str | None:
-        """Return the tracker's name for this run; None where it has none."""
+        """Return the tracker's id of this run; None without one."""
         if self._whole:
             return self._whole.read_id()
         found = self._read("run")
@@ -54,9 +53,9 @@ class Kept:
         return run_id if is_own and isinstance(run_id, str) else None
 
     def write_id(self, run_id: str) -> None:
-        """Keep the tracker's name for this run."""
+        """Keep the tracker's id of this run."""
         if self._part and self._read("run").get("run_id", run_id) != run_id:
-            tf.io.gfile.rmtree(self.folder)  # The whole run is a new one, which lacks this part.
+            tf.io.gfile.rmtree(self.folder)  # The whole run is new, and lacks this part.
         prefix = {"part": self._part.name} if self._part else {}
         self._write("run", {"run_id": run_id, **self._owner, **prefix})
         if self._whole:
@@ -68,24 +67,24 @@ class Kept:
         return part if isinstance(part, str) else ""
 
     def tell_other(self) -> str:
-        """Say what the folder's id belongs to, where that is another run; "" where it is none."""
+        """Say which other run the folder's id belongs to; "" if it is not another run."""
         found = self._read("run")
         kept = {name: _mask(found.get(name, own)) for name, own in self._owner.items()}
         others = [f"{kept[name]}" for name, own in self._owner.items() if kept[name] != own]
         return " of ".join(others)
 
     def forget(self) -> None:
-        """Forget the run: what is reported from here on is a new one, or a new part of one."""
+        """Forget the run: later reports begin a new run, or a new part of a run."""
         if tf.io.gfile.isdir(self.folder):
             tf.io.gfile.rmtree(self.folder)
         if self._whole and self._part and self._part.is_first:
             self._whole.forget()
 
     def claim(self, stream: str, step: int) -> bool:
-        """Return whether a step of a stream is still to be reported, and note that it is.
+        """Return whether a step of a stream is not yet reported, and mark it as reported.
 
-        It is noted first: a process that is killed in between leaves a step out, and none twice.
-        Training goes forward alone; an evaluation may be of any checkpoint.
+        The mark comes before the report: a process that is killed in between skips a step, but
+        never repeats one. Training only goes forward; evaluations may take any checkpoint.
         """
         known = self._read(stream)
         if stream == TRAIN:
@@ -110,7 +109,7 @@ class Kept:
         with tf.io.gfile.GFile(path, "rb") as file:
             try:
                 found = json.loads(file.read())
-            except ValueError:  # Damaged: the run is reported anew.
+            except ValueError:  # If the file is damaged, the run is reported anew.
                 return {}
         return found if isinstance(found, dict) else {}
 
@@ -120,5 +119,5 @@ class Kept:
 
 
 def _mask(value: Any) -> Any:
-    """Return what is kept without the password that an earlier version has kept with it."""
+    """Return a kept value with any password masked."""
     return checks.mask(value) if isinstance(value, str) else value

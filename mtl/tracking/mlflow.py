@@ -1,4 +1,4 @@
-"""MLflow: a run of a tracking server, of a database or of a folder; needs the extra `mlflow`.
+"""Reports to MLflow: a tracking server, a database or a folder; needs the extra `mlflow`.
 
 from mtl import tracking
 experiment.Experiment.trackers = [@tracking.MLflow()]
@@ -18,7 +18,7 @@ from mtl import checks, types
 from mtl.tracking import packages
 
 _STATES = {types.FINISHED: "FINISHED", types.FAILED: "FAILED", types.KILLED: "KILLED"}
-# MLflow takes no more at once.
+# MLflow limits the parameters of a request to this many.
 _AT_ONCE = 100
 _LOGIN = re.compile(r"//[^/\s]*@")
 _NOT_IN_NAMES = re.compile(r"[^\w\-. /]", re.ASCII)
@@ -29,15 +29,14 @@ class MLflow(types.Tracker):
     """Reports to MLflow, by its client.
 
     Attributes:
-      tracking_uri: the server, "sqlite:///FILE" or a folder; by default what MLFLOW_TRACKING_URI
-        says, or MLflow's own default. It holds no password: that is for MLflow's environment
-        variables.
-      experiment: in which runs are listed; it is created where it is not there.
-      run_name: of the run; by default that of its folder.
+      tracking_uri: the server, "sqlite:///FILE" or a folder; by default MLFLOW_TRACKING_URI, or
+        MLflow's own default. Set passwords in MLflow's environment variables, not here.
+      experiment: the experiment that lists the run; it is created if it is missing.
+      run_name: the name of the run; by default the name of its folder.
       tags: {name: text} of the run.
-      export_limit_mb: up to which size the best export is added as files, in megabytes; 0 adds
-        none.
-      flush_secs: how long the end of a run waits for what is not reported yet, in seconds.
+      export_limit_mb: the largest size of a best export that is added as files, in megabytes; 0
+        never adds it.
+      flush_secs: how long the end of a run waits for unfinished reports, in seconds.
     """
 
     tracking_uri: str | None = None
@@ -66,11 +65,11 @@ class MLflow(types.Tracker):
         return checks.mask(f"{_LOGIN.sub('//', uri)} {self.experiment}".strip())
 
     def require(self) -> None:
-        """Fail where MLflow is not installed."""
+        """Fail if MLflow is not installed."""
         packages.require("MLflow", "mlflow")
 
     def start(self, run: types.RunDescription) -> "_Run":
-        """Begin a run, or go on with the one of this id."""
+        """Begin a run, or go on with the run of this id."""
         mlflow = importlib.import_module("mlflow")
         client = mlflow.MlflowClient(tracking_uri=self.tracking_uri)
         run_id = run.run_id or self._create(client, run)
@@ -99,7 +98,7 @@ class _Run(types.TrackedRun):
         return self._id
 
     def set_parameters(self, parameters: Mapping[str, str]) -> None:
-        """Set the parameters that are new. MLflow changes none: those that do become tags."""
+        """Set new parameters. MLflow never changes parameters: changed ones become tags."""
         known = self._client.get_run(self._id).data.params
         given = {_spell(name): value for name, value in parameters.items()}
         for name, value in given.items():
@@ -128,5 +127,5 @@ class _Run(types.TrackedRun):
 
 
 def _spell(name: str) -> str:
-    """Return a name in the letters that MLflow takes; other ones as their code."""
+    """Return a name in the characters that MLflow accepts; others become their code."""
     return _NOT_IN_NAMES.sub(lambda found: f"_x{ord(found.group()):x}", name)

@@ -1,4 +1,4 @@
-"""Packages that only some users need: looked for before a run, imported when it reports.
+"""Checks for optional packages before a run; they are imported when it reports.
 
 packages.require("MLflow", "mlflow")          # UserError: ... pip install 'mtl[mlflow]'
 """
@@ -9,7 +9,7 @@ from mtl import checks
 
 
 def require(where: str, package: str) -> None:
-    """Fail unless a package is installed, which is not imported: that takes seconds."""
+    """Fail unless a package is installed, without the seconds of importing it."""
     if importlib.util.find_spec(package) is None:
         raise checks.UserError(
             f"tracking.{where} needs {package}, which is not installed. "

@@ -1,4 +1,4 @@
-"""Hands what a run reports to its trackers, by a thread for each, so that no step waits.
+"""Passes the reports of a run to its trackers, in a thread for each: steps do not wait.
 
 reporters = reporter.Reporters([mlflow], "runs/digits")
 reporters.start(description)
@@ -21,14 +21,14 @@ from mtl.tracking import kept
 
 _log = logging.getLogger(__name__)
 
-# Reports of metrics that wait at most: with one each 100 steps, those of 100,000 steps.
+# The longest queue of reports of metrics: with one each 100 steps, it holds 100,000 steps.
 _WAITING = 1000
-# Between two attempts to reach a tracker that refused to begin.
+# The time between two attempts to reach a tracker that failed to begin.
 _AGAIN_SECS = 10.0
 
 
 class _Report(NamedTuple):
-    """What is to be done, what it is called, and whether it may be dropped for want of room."""
+    """A report: its action, its name, and True if it may be dropped from a full queue."""
 
     act: Callable[[types.TrackedRun], None]
     what: str
@@ -38,14 +38,14 @@ class _Report(NamedTuple):
 class Reporter:
     """One tracker of one process.
 
-    Its thread begins with `start`. What the tracker raises is told once. Where it is slow or away,
-    the oldest metrics are dropped.
+    Its thread begins with `start`. An error of the tracker is logged once. If the tracker is slow
+    or away, the oldest metrics are dropped.
 
     Args:
       tracker: the settings.
-      model_dir: of the run.
-      is_owner: whether this process begins and ends the run. Others wait for its id.
-      part: what this is of a run of several parts.
+      model_dir: the folder of the run.
+      is_owner: True if this process begins and ends the run; others wait for its id.
+      part: the place of this part in a run of several parts.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Reporter:
         self._dropped = self._failed = self._taken = 0
 
     def start(self, run: types.RunDescription) -> None:
-        """Begin to report; what was handed in before is reported first."""
+        """Begin to report; earlier reports in the queue come first."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._work, args=(run,), name=f"tracker {self.name}", daemon=True
@@ -90,7 +90,7 @@ class Reporter:
         self._add(_Report(act, "metrics", is_metric=True))
 
     def add_file(self, path: str, folder: str = "") -> None:
-        """Add a file or a folder, as it is when the tracker takes it."""
+        """Add a file or a folder; the tracker reads it later."""
 
         def act(tracked: types.TrackedRun) -> None:
             tracked.add_file(path, os.path.join(self.kept.read_part(), folder).rstrip("/"))
@@ -98,7 +98,7 @@ class Reporter:
         self._add(_Report(act, path, is_metric=False))
 
     def add_export(self, path: str, folder: str) -> None:
-        """Add an export, unless it is larger than the tracker's limit, which is told."""
+        """Add an export; if it exceeds the tracker's limit, log a line instead."""
         if not self._limit_mb:
             return
         size = _measure(path) / 1e6
@@ -114,10 +114,10 @@ class Reporter:
         return bool(self._waiting)
 
     def close(self, state: str | None) -> list[str]:
-        """End, after `flush_secs` at most; return what was not reported, in a line or none.
+        """End after at most `flush_secs`; return a line on lost reports, or [] if none is lost.
 
         Args:
-          state: in which the run ends; None leaves it as it is.
+          state: the final state of the run; None does not set it.
         """
         if self._thread is None:
             return []
@@ -132,7 +132,7 @@ class Reporter:
         return self._tell_lost(left, files, is_open=self._thread.is_alive())
 
     def _tell_lost(self, left: int, files: int, is_open: bool) -> list[str]:
-        """Return how many reports did not get through."""
+        """Return a line that counts the lost reports."""
         within = f"within {self._flush_secs:g} s"
         lost = {
             f"{self._dropped} were dropped, as it was too slow or away": self._dropped,
@@ -155,13 +155,13 @@ class Reporter:
             self._changed.notify()
 
     def _work(self, run: types.RunDescription) -> None:
-        """Report until the run is closed and nothing is left."""
+        """Report until the run is closed and the queue is empty."""
         tracked = self._begin(run)
         while tracked is not None and (report := self._take()):
             try:
                 report.act(tracked)
                 self._taken += 1
-            except Exception as error:  # Whatever a client raises: it is no part of the run.
+            except Exception as error:  # No error of a client may stop the run.
                 self._failed += 1
                 self._tell(report.what, error)
             with self._changed:
@@ -173,7 +173,7 @@ class Reporter:
                 self._tell("the end of the run", error)
 
     def _begin(self, run: types.RunDescription) -> types.TrackedRun | None:
-        """Begin or go on with the run, as soon as the tracker can be reached; None if never."""
+        """Begin or go on with the run once the tracker can be reached; None if it never can."""
         while True:
             run_id = self.kept.read_id()
             if self._is_owner or run_id:
@@ -191,18 +191,18 @@ class Reporter:
                 self._changed.wait_for(lambda: self._is_closing, _AGAIN_SECS)
 
     def _take(self) -> _Report | None:
-        """Return the next report; None when the run is closed and nothing is left."""
+        """Return the next report; None if the run is closed and the queue is empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closing)
             self._is_busy = bool(self._waiting)
             return self._waiting.popleft() if self._waiting else None
 
     def _tell(self, what: str, error: Exception) -> None:
-        """Tell of an error, once for each kind of it."""
+        """Log an error, once for each kind of error."""
         kind = type(error).__name__
         if kind not in self._told:
             self._told.add(kind)
-            line = checks.UserError(f"{kind}: {error}")  # In one line, and not too long.
+            line = checks.UserError(f"{kind}: {error}")  # It shortens the text to one line.
             _log.warning(
                 "Warning: tracker %s failed at %s, training goes on: %s", self.name, what, line
             )
@@ -212,10 +212,10 @@ class Reporters:
     """All trackers of one process; without any, every call does nothing.
 
     Args:
-      trackers: the settings.
-      model_dir: of the run.
-      is_owner: whether this process begins and ends the run.
-      part: what this is of a run of several parts.
+      trackers: the settings of each.
+      model_dir: the folder of the run.
+      is_owner: True if this process begins and ends the run.
+      part: the place of this part in a run of several parts.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Reporters:
         return bool(self._all)
 
     def prepare(self, is_new: bool) -> None:
-        """Forget what an earlier run in this folder was to the trackers, if this is a new one."""
+        """Forget the ids of an earlier run in this folder, if this is a new run."""
         for one in self._all:
             other = one.kept.tell_other()
             if is_new or other:
@@ -254,13 +254,13 @@ class Reporters:
             one.log(stream, step, metrics)
 
     def add_file(self, path: str, folder: str = "") -> None:
-        """Add a file where it is there."""
+        """Add a file if it exists."""
         if self._all and tf.io.gfile.exists(path):
             for one in self._all:
                 one.add_file(path, folder)
 
     def add_export(self, path: str, folder: str) -> None:
-        """Add an export, where it is not too large."""
+        """Add an export, unless it exceeds the limit of a tracker."""
         for one in self._all:
             one.add_export(path, folder)
 
@@ -270,7 +270,7 @@ class Reporters:
         return any(one.is_waiting for one in self._all)
 
     def close(self, state: str | None) -> list[str]:
-        """End all of them at once; return a line for each that lost something."""
+        """End all trackers in parallel; return a line for each that lost reports."""
         threads = []
         lines: list[list[str]] = [[] for _ in self._all]
 
@@ -286,7 +286,7 @@ class Reporters:
 
 
 def _check_started(tracker: types.Tracker, tracked: Any) -> None:
-    """Fail unless a tracker's `start` returned what reports to it."""
+    """Fail unless a tracker's `start` returned a `TrackedRun` with an id."""
     where, rule = f"{type(tracker).__name__}.start", "return a types.TrackedRun"
     lacking = [name for name in ("run_id", "log", "add_file", "end") if not hasattr(tracked, name)]
     checks.require(not lacking, where, f"{rule}, with {', '.join(lacking)}", tracked)

@@ -1,4 +1,4 @@
-"""Weights & Biases: a run of a project, sent at once or kept for later; needs the extra `wandb`.
+"""Reports to Weights & Biases, at once or later; needs the extra `wandb`.
 
 from mtl import tracking
 experiment.Experiment.trackers = [@tracking.WandB()]
@@ -25,14 +25,14 @@ class WandB(types.Tracker):
     """Reports to Weights & Biases. Every chart has the global step below it.
 
     Attributes:
-      project: in which runs are listed.
-      entity: the user or team that the project belongs to; the account's own by default.
-      mode: "online", or "offline", which writes into the run's folder and sends nothing.
-      run_name: of the run; by default that of its folder.
-      tags: of the run.
-      export_limit_mb: up to which size the best export is added as an artefact, in megabytes; 0
-        adds none.
-      flush_secs: how long the end of a run waits for what is not reported yet, in seconds.
+      project: the project that lists the run.
+      entity: the user or team of the project; by default the account itself.
+      mode: "online", or "offline", which only writes to the run's folder.
+      run_name: the name of the run; by default the name of its folder.
+      tags: tags of the run.
+      export_limit_mb: the largest size of a best export that is added as an artefact, in megabytes;
+        0 never adds it.
+      flush_secs: how long the end of a run waits for unfinished reports, in seconds.
     """
 
     project: str = "mtl"
@@ -56,26 +56,26 @@ class WandB(types.Tracker):
 
     @property
     def destination(self) -> str:
-        """The project, whose it is, and whether it is sent."""
+        """The mode, the entity and the project."""
         return f"{self.mode} {self.entity or ''}/{self.project}"
 
     def require(self) -> None:
-        """Fail where wandb is not installed."""
+        """Fail if wandb is not installed."""
         packages.require("WandB", "wandb")
 
     def start(self, run: types.RunDescription) -> "_Run":
-        """Begin a run, or go on with the one of this id."""
+        """Begin a run, or go on with the run of this id."""
         wandb = importlib.import_module("wandb")
         settings: dict[str, Any] = {
             "console": "off",
             "silent": True,
-            # Python waits at its end for what wandb has begun.
+            # At its end, Python waits for threads that wandb has started.
             "init_timeout": 0.8 * self.flush_secs,
             "finish_timeout": 0.8 * self.flush_secs,
             "finish_timeout_raises": True,
         }
         if run.is_beside and self.mode == "online":
-            # Two processes write to one run: neither may end it for the other.
+            # Two processes write to one run: each may only end its own part.
             settings |= {"mode": "shared", "x_primary": bool(run.parameters)}
             settings |= {} if run.parameters else {"x_update_finish_state": False}
         made = wandb.init(
@@ -106,7 +106,7 @@ class _Run(types.TrackedRun):
         return self._run.id
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        # Not as W&B's own step, which never goes back: an evaluation may be of an earlier one.
+        # W&B's own step never goes back, but an evaluation may belong to an earlier step.
         self._run.log({_STEP: step, **metrics})
 
     def add_file(self, path: str, folder: str) -> None:
@@ -125,6 +125,6 @@ class _Run(types.TrackedRun):
     def end(self, state: str | None) -> None:
         if state is not None:
             self._run.summary["state"] = state
-        # W&B tells the state of a run by this code: who adds to a failed one leaves it failed.
+        # The exit code sets the state in W&B: a later process must leave a failed run failed.
         state = state or self._run.summary.get("state")
         self._run.finish(exit_code=0 if state in (None, types.FINISHED) else 1)

@@ -9,7 +9,7 @@ from xml.sax import saxutils
 from mtl.debugging import layers
 
 _LINE, _INDENT, _WIDTH = 26, 22, 860
-# Colors of scopes that all tasks share, and of scopes that some tasks share (grey).
+# Colors of scopes that all tasks share, that some share (grey), and of single tasks.
 _ALL, _SOME = "#4c6a92", "#8a8f98"
 _OWN = ("#b5533c", "#3f8f5f", "#8c5fa8", "#b08a2e", "#2f8a99", "#a8486f")
 

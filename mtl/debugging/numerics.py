@@ -42,7 +42,7 @@ class Checking(types.RunObserver):
 
 
 def observe(run: types.ObservedRun) -> Checking | None:
-    """Return the observer that checks the steps of a run; None unless `Run.check_numerics` is set."""
+    """Return the observer that checks a run's steps; None unless `Run.check_numerics` is set."""
     return Checking() if run.experiment.run.check_numerics else None
 
 

@@ -69,9 +69,9 @@ def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
 
 
 def _keep_ours(frames: Sequence[tuple]) -> Sequence[tuple]:
-    """Return our frames; those of layers only if there are no others."""
+    """Return our frames; frames of layers only if there are no others."""
     ours = [frame for frame in frames if os.path.abspath(frame[0]).startswith(_OURS + os.sep)]
-    # Who asks for a layer tells more than the layer.
+    # The caller of a layer tells more than the layer.
     return [f for f in ours if not os.path.abspath(f[0]).startswith(_LAYERS)] or ours
 
 

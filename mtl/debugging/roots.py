@@ -76,7 +76,7 @@ def find_writers(dump: step_dump.StepDump, variable: str) -> list[step_dump.Node
 def _list_broken(
     dump: step_dump.StepDump, before: step_dump.StepDump | None, node: step_dump.Node
 ) -> list[str]:
-    """Return the outputs that a node broke; empty if its inputs or the previous step were broken."""
+    """Return the outputs that a node broke; empty if inputs or the previous step were broken."""
     bad = [t for t in dump.list_outputs(node.name) if dump.is_bad(t) and not _is_scratch(node, t)]
     if not bad or node.kind in step_dump.PASSING or not _turned_bad(dump, node, bad[0]):
         return []

@@ -148,9 +148,9 @@ def _begins_with(dump: step_dump.StepDump, tensor: str, first: int) -> bool:
 
 
 def _is_along_rows(dump: step_dump.StepDump, tensor: str, axes: str) -> bool:
-    """Return whether the first axis of a tensor is among some, or these are not known."""
+    """Return whether the first axis of a tensor is among these axes, or they are unknown."""
     found = dump.read_any(axes)
-    # Axes may be counted from the end; that of rows is the first of at least two then.
+    # Axes may be counted from the end: then the first axis is -rank.
     rank = len(dump.find_shape(tensor))
     return found is None or bool({0, -rank} & set(np.ravel(found)))
 

@@ -173,7 +173,7 @@ class StepDump:
         return placed
 
     def _forward_inputs(self, name: str) -> list[str]:
-        """Return the inputs of a node, without the edges from one iteration of a loop to the next."""
+        """Return the inputs of a node, without edges from one iteration of a loop to the next."""
         node = self.nodes[name]
         makers = (self.nodes.get(name_node(tensor)) for tensor in node.inputs)
         pairs = zip(node.inputs, makers, strict=True)

@@ -1,1 +1,1 @@
-"""What a run, or several, came to, on one page that can be mailed: `launch.report`, `compare`."""
+"""Writes the results of one or several runs to a page for mail: `launch.report`, `compare`."""

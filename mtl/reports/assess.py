@@ -1,4 +1,4 @@
-"""What can be drawn of a head's predictions: confusion, reliability, ROC, and slices of the rows.
+"""Assesses the predictions of a head: confusion, reliability, ROC, and slices of the rows.
 
 matrix = assess.count_confusion(rows, 10)               # [true, predicted], weights of rows
 wrong = assess.count_confusions(rows)                    # {(true, predicted): weight}
@@ -17,14 +17,14 @@ from mtl.reports import held_out
 
 _BINS = 10
 _QUARTERS = (0.25, 0.5, 0.75)
-# Of a field of text the most frequent values are slices; more numbers than this are quarters.
+# So many frequent values of a text field are slices. A field with more numbers gets quarters.
 _MOST_VALUES = 12
-# Fewer rows say little.
+# A slice with fewer rows tells little.
 _FEWEST_ROWS = 30
 
 
 class Bin(NamedTuple):
-    """Rows whose scores are alike: their weight, mean score, and the share or mean that is true."""
+    """Rows with similar scores: weight, mean score, and the true share or mean."""
 
     weight: float
     score: float
@@ -36,11 +36,11 @@ class Slice(NamedTuple):
 
     Attributes:
       field: the feature.
-      value: what they share.
-      rows: how many are labelled.
-      error: their mean error.
+      value: the common value.
+      rows: how many of the rows are labelled.
+      error: the mean error of the rows.
       others: the mean error of all other rows.
-      deviations: how many standard errors lie between the two.
+      deviations: the difference of both errors in standard errors.
     """
 
     field: str
@@ -52,7 +52,7 @@ class Slice(NamedTuple):
 
 
 def count_confusion(rows: held_out.Rows, num_classes: int) -> np.ndarray:
-    """Return the weight of rows by true and predicted class, [C, C]; of few classes."""
+    """Return the weight of rows by true and predicted class, [C, C], for few classes."""
     rows = _keep_counted(rows)
     places = rows.target.astype(np.int64) * num_classes + rows.predicted.astype(np.int64)
     counts = np.bincount(places, rows.weight, minlength=num_classes**2)
@@ -62,7 +62,7 @@ def count_confusion(rows: held_out.Rows, num_classes: int) -> np.ndarray:
 def count_confusions(rows: held_out.Rows) -> dict[tuple[int, int], float]:
     """Return the weight of wrong rows by (true, predicted) class, the most frequent pair first.
 
-    Only the pairs that occur take memory.
+    Only pairs that occur take memory.
     """
     rows = _keep_counted(rows)
     both = np.stack([rows.target, rows.predicted], 1).astype(np.int64)
@@ -78,8 +78,8 @@ def count_confusions(rows: held_out.Rows) -> dict[tuple[int, int], float]:
 def bin_scores(rows: held_out.Rows) -> list[Bin]:
     """Return the reliability of scores: bins of equal width of probabilities, deciles of numbers.
 
-    What is true is the share of class 1 of a binary task, the share of rows that are right of
-    several classes, and the mean label of numbers. Empty bins are left out.
+    The true value is the share of class 1 for a binary task, the share of correct rows for several
+    classes, and the mean label for numbers. Empty bins are left out.
     """
     rows = _keep_counted(rows)
     if rows.kind == held_out.NUMBER:
@@ -99,13 +99,13 @@ def bin_scores(rows: held_out.Rows) -> list[Bin]:
 
 
 def _keep_counted(rows: held_out.Rows) -> held_out.Rows:
-    """Return the rows with a label of a weight above 0, and with a prediction that is no NaN."""
+    """Return the rows with a label weight above 0 and a prediction other than NaN."""
     counted = (rows.weight > 0) & np.isfinite(rows.score)
     return held_out.Rows(rows.kind, *(column[counted] for column in rows[1:]))
 
 
 def _find_tenths(rows: held_out.Rows) -> np.ndarray:
-    """Return for each row in which tenth of the rows its score lies."""
+    """Return the decile of the score of each row."""
     if not len(rows.score):
         return np.zeros(0, np.int64)
     edges = np.unique(np.quantile(rows.score, np.linspace(0, 1, _BINS + 1)))
@@ -115,8 +115,8 @@ def _find_tenths(rows: held_out.Rows) -> np.ndarray:
 def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
     """Return the corners of the curve, (share of negatives, share of positives) above a score.
 
-    Rows of one score are one step, so that the area below is that of the evaluation. Empty where
-    the rows are of one class.
+    Rows with equal scores make one step: the area below equals the AUC of the evaluation. The
+    result is empty if all rows have the same class.
     """
     rows = _keep_counted(rows)
     order = np.argsort(-rows.score, kind="stable")
@@ -135,8 +135,8 @@ def compare_slices(
 ) -> tuple[list[Slice], int]:
     """Return slices, the one furthest above all other rows first, and how many there are.
 
-    A slice is the rows that share a value of one field, or a quarter of its numbers. Of a field of
-    two slices the worse one says what the other would.
+    A slice holds the rows with the same value of a field, or a quarter of its numbers. If a field
+    has two slices, only the worse is returned: the other says the same.
     """
     labelled = (weights > 0) & np.isfinite(errors)
     found = []
@@ -168,10 +168,7 @@ def _compare(
 
 
 def _slice(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield (what they share, whether each row is one of them).
-
-    Numbers that are missing are a slice of their own.
-    """
+    """Yield (common value, mask of its rows). Missing numbers are a separate slice."""
     is_missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     if is_missing.any():
         yield "missing", is_missing

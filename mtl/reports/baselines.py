@@ -1,4 +1,4 @@
-"""How far a model is from what needs no model: the most frequent class, the mean of the labels.
+"""Compares a model with trivial ones: the most frequent class, or the mean of the labels.
 
 found = baselines.judge(head, metrics, rows)
 found.metric, found.value, found.baseline, found.skill            # "auc", 0.91, 0.5, 0.82
@@ -14,22 +14,22 @@ from mtl import types
 from mtl.heads import metrics as metrics_lib
 from mtl.reports import held_out
 
-# So many standard errors and more are seldom chance.
+# A lead above this many standard errors is seldom chance.
 _CLEAR = 2.0
 
 
 class Verdict(NamedTuple):
-    """A metric of a task beside the same of a trivial model.
+    """A metric of a task for the model and for a trivial model.
 
     Attributes:
       task: the task.
-      metric: the most telling one of its metrics whose baseline is known.
-      higher: whether higher is better.
-      value: of the model; NaN where it is undefined.
-      baseline: of the trivial model; None where no metric of the task has one.
-      what: what the trivial model predicts.
-      deviations: by how many standard errors the model is better, negative where it is worse; None
-        where not all rows were seen.
+      metric: the most telling of its metrics with a known baseline.
+      higher: True if higher is better.
+      value: the metric of the model; NaN if undefined.
+      baseline: the metric of the trivial model; None if no metric of the task has a baseline.
+      what: the prediction of the trivial model, in words.
+      deviations: by how many standard errors the model is better, negative if it is worse; None if
+        not all rows were seen.
     """
 
     task: str
@@ -42,7 +42,7 @@ class Verdict(NamedTuple):
 
     @property
     def skill(self) -> float | None:
-        """The share of the way from the baseline, 0, to a perfect model, 1, below 0 if worse."""
+        """The position between the baseline, 0, and a perfect model, 1; below 0 if worse."""
         if self.baseline is None or not math.isfinite(self.value):
             return None
         perfect = 1.0 if self.higher else 0.0
@@ -51,9 +51,9 @@ class Verdict(NamedTuple):
 
     @property
     def is_better(self) -> bool | None:
-        """Whether the model beats the trivial one; None where that is unknown.
+        """True if the model beats the trivial model; None if unknown.
 
-        What is undefined does not; `is_undefined` tells it apart.
+        False also for an undefined metric, see `is_undefined`.
         """
         if self.baseline is None or math.isnan(self.baseline):
             return None
@@ -63,17 +63,17 @@ class Verdict(NamedTuple):
 
     @property
     def is_undefined(self) -> bool:
-        """Whether the metric has no value, as of no labels, of one class alone, or of NaN."""
+        """True if the metric is undefined: without labels, with only one class, or with NaN."""
         return math.isnan(self.value)
 
     @property
     def is_clear(self) -> bool:
-        """Whether the lead is more than chance brings, as far as that is known."""
+        """True if the lead is larger than chance allows, or its error is unknown."""
         return self.deviations is None or self.deviations > _CLEAR
 
     @property
     def rank(self) -> float:
-        """What orders tasks, those that need a look first: a NaN, then the least skill."""
+        """The sort key that puts doubtful tasks first: NaN, then the least skill."""
         if math.isnan(self.value):
             return -math.inf
         return math.inf if self.skill is None else self.skill
@@ -82,11 +82,11 @@ class Verdict(NamedTuple):
 def judge(
     head: types.Head, metrics: Mapping[str, float], rows: held_out.Rows | None
 ) -> Verdict | None:
-    """Return the first metric of a head that has a baseline, else its first; None without any.
+    """Return the first metric of a head with a baseline, else its first metric; None without any.
 
     Args:
-      head: the task.
-      metrics: of the whole evaluation, {"<task>/<metric>": value}.
+      head: the head of the task.
+      metrics: the metrics of the whole evaluation, {"<task>/<metric>": value}.
       rows: held-out rows of the task; some baselines need the labels themselves.
     """
     prefix = f"{head.name}/"
@@ -115,7 +115,7 @@ def _of_balanced(own: Mapping[str, float], rows: held_out.Rows | None, head: typ
 
 
 def _of_rmse(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
-    """Return the standard deviation of the labels, which R2 and the error tell."""
+    """Return the standard deviation of the labels, computed from R2 and the RMSE if both exist."""
     if "r2" in own:
         left = 1 - own["r2"]
         return own["rmse"] / math.sqrt(left) if left > 0 else None
@@ -132,7 +132,7 @@ def _from_labels(
     penalise: Callable[[np.ndarray], np.ndarray],
     finish: Callable[[float], float],
 ) -> float | None:
-    """Return the error of one prediction for all; None of labels that are weighed, or unseen."""
+    """Return the error of one prediction for all rows; None for weighted or unseen labels."""
     if rows is None:
         return None
     labels = rows.target[rows.weight > 0].astype(np.float64)
@@ -142,9 +142,9 @@ def _from_labels(
 
 
 def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
-    """Return by how many standard errors a model leads; None of a metric without rows to compare.
+    """Return by how many standard errors a model leads; None if rows cannot be compared.
 
-    Errors are compared row by row, the AUC with that of scores at random.
+    Errors are compared row by row, and the AUC with the AUC of random scores.
     """
     if rows is None:
         return None
@@ -178,17 +178,17 @@ def _lead_in_mae(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) 
     return np.abs(target - np.median(target)) - np.abs(target - predicted)
 
 
-# {metric: by how much each row is better predicted than by a trivial model, [N]}
+# {metric: a function that returns the lead over a trivial model for each row, [N]}
 _LEADS = {"accuracy": _lead_in_accuracy, "rmse": _lead_in_rmse, "mae": _lead_in_mae}
 
 
 def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> float | None:
-    """Return how many standard errors of scores at random lie between 0.5 and an AUC.
+    """Return how many standard errors of random scores lie between 0.5 and an AUC.
 
-    With the shares p of the positives and q of the negatives in the weight of their class, the
-    variance is (P + Q + P Q) / 12, where P and Q are the sums of the squares. Of equal weights it
-    is (n1 + n0 + 1) / (12 n1 n0): H. B. Mann, D. R. Whitney, "On a test of whether one of two
-    random variables is stochastically larger than the other", 1947.
+    A row has a share of the weight of its class: p for positives, q for negatives. The variance is
+    (P + Q + P Q) / 12, with the sums P and Q of the squares of p and q. For equal weights it is
+    (n1 + n0 + 1) / (12 n1 n0): H. B. Mann, D. R. Whitney, "On a test of whether one of two random
+    variables is stochastically larger than the other", 1947.
     """
     is_positive = target > 0
     sums = float(weight[is_positive].sum()), float(weight[~is_positive].sum())
@@ -198,7 +198,7 @@ def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> flo
     negative = np.where(is_positive, 0.0, weight) / sums[1]
     distinct, places = np.unique(score, return_inverse=True)
     at = np.bincount(places, negative, len(distinct))
-    below = np.cumsum(at) - at / 2  # Ties count by half.
+    below = np.cumsum(at) - at / 2  # Ties count half.
     area = float(np.sum(positive * below[places]))
     ours, theirs = float(np.sum(positive**2)), float(np.sum(negative**2))
     return (area - 0.5) / math.sqrt((ours + theirs + ours * theirs) / 12)

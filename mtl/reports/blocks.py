@@ -1,4 +1,4 @@
-"""What a page is made of, whatever it tells: tables, figures, matrices, commands.
+"""Building blocks of pages: tables, figures, matrices, commands.
 
 blocks.Section("data", "Data", [blocks.Table(["split", "rows"], [["train", 1437]])])
 """
@@ -13,19 +13,19 @@ from mtl.reports import figures as figures_lib
 
 
 class Marked(NamedTuple):
-    """A cell that is better than the others of its row."""
+    """A cell with the best value of its row."""
 
     value: Any
 
 
 class Quiet(NamedTuple):
-    """A cell that is there for completeness."""
+    """A less important cell."""
 
     value: Any
 
 
 class Right(NamedTuple):
-    """A cell of text that stands at the right, such as a number with its sign."""
+    """A right-aligned cell of text, such as a number with its sign."""
 
     text: str
 
@@ -37,7 +37,7 @@ class Bar(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Rows of cells: text, numbers, or one of the cells above; `caption` stands above it."""
+    """Rows of cells: text, numbers, or special cells of this module; `caption` is above them."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -60,7 +60,7 @@ class Matrix(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A paragraph; a `mood` of "warning" stands out, one of "note" steps back."""
+    """A paragraph; the `mood` "warning" stands out, and "note" is less visible."""
 
     text: str
     mood: str = ""
@@ -73,7 +73,7 @@ class Heading(NamedTuple):
 
 
 class Commands(NamedTuple):
-    """What to type, each after what it is for."""
+    """Commands to type, each after its purpose."""
 
     lines: Sequence[tuple[str, str]]
 
@@ -85,7 +85,7 @@ class Verdicts(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Blocks in a narrow column beside others in a wide one, where there is room."""
+    """Blocks in a narrow column beside blocks in a wide column, if there is room."""
 
     narrow: Sequence[Any]
     wide: Sequence[Any]
@@ -99,7 +99,7 @@ class Fold(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A part of the page with a title of its own."""
+    """A part of the page with a title."""
 
     key: str
     title: str
@@ -110,12 +110,12 @@ class Page(NamedTuple):
     """A whole page.
 
     Attributes:
-      title: of the page.
-      state: a word or two on it, such as "finished".
+      title: the title of the page.
+      state: a word or two, such as "finished".
       mood: "good", "warning" or "".
       lead: the lines under the title.
-      sections: in their order.
-      left_out: what has no section, and why.
+      sections: the sections in their order.
+      left_out: the topics without a section, and why.
     """
 
     title: str
@@ -127,5 +127,5 @@ class Page(NamedTuple):
 
 
 def say_cut(shown: int, total: int, what: str) -> list[Text]:
-    """Return a line where less is shown than there is, else none."""
+    """Return a line if fewer items are shown than exist, else []."""
     return [Text(f"{shown} of {total} {what} shown.", "note")] if shown < total else []

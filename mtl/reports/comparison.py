@@ -1,8 +1,8 @@
-"""Several runs side by side: settings that differ, metrics of the best checkpoints, speed, size.
+"""Compares runs: settings that differ, metrics of the best checkpoints, speed, size.
 
 found = comparison.compare({"a": run_a, "b": run_b})
 found.metrics["digit/accuracy"]["a"], found.best_of("digit/accuracy")
-found.pairs                                   # paired differences where seeds repeat
+found.pairs                                   # paired differences of groups with the same seeds
 """
 
 import itertools
@@ -20,15 +20,15 @@ _SHOWN = 5
 
 
 class Pair(NamedTuple):
-    """How far two groups of runs are apart that have the same seeds.
+    """The difference between two groups of runs with the same seeds.
 
     Attributes:
-      metric: what is compared.
-      first: the runs of one group, in the order of their seeds.
-      second: those of the other.
+      metric: the metric that is compared.
+      first: the runs of the first group, in the order of their seeds.
+      second: the runs of the second group, in the same order.
       difference: the mean over the seeds of second - first.
-      error: the standard error of that mean.
-      left_out: the seeds that one group lacks, or whose value is undefined in one.
+      error: the standard error of this mean.
+      left_out: seeds that are missing or have an undefined value in one group.
     """
 
     metric: str
@@ -40,13 +40,13 @@ class Pair(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs that differ by their seed alone, one of each seed.
+    """Runs that only differ in their seed, with one run for each seed.
 
     Attributes:
-      metric: what is told.
-      runs: those in which it has a value.
-      mean: over the runs; NaN of none.
-      error: the standard error of the mean; NaN of fewer than two runs.
+      metric: the metric that is averaged.
+      runs: the runs in which it has a value.
+      mean: the mean over these runs; NaN without runs.
+      error: the standard error of the mean; NaN for fewer than two runs.
       left_out: the runs in which it is undefined.
     """
 
@@ -58,17 +58,17 @@ class Group(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What several runs come to.
+    """The comparison of several runs.
 
     Attributes:
       runs: {name: run}.
       differing: {setting: {run: value}}.
-      metrics: {metric: {run: value at its best checkpoint}}; a run lacks what it did not measure.
-      directions: {metric: whether higher is better}, of metrics that have an order.
-      figures: {what: {run: number}}: speed and size.
-      groups: of runs that differ by their seed alone, by main metric.
-      pairs: of groups with the same seeds, by main metric.
-      repeats: {run: run before it of the same settings and seed, which alone counts in groups}.
+      metrics: {metric: {run: value at its best checkpoint}}, without runs that lack the metric.
+      directions: {metric: True if higher is better}, for metrics with an order.
+      figures: {figure: {run: number}}: speed and size.
+      groups: groups of runs that only differ in their seed, for each main metric.
+      pairs: pairs of groups with the same seeds, for each main metric.
+      repeats: {run: earlier run with the same settings and seed}; groups only count the earlier.
     """
 
     runs: Mapping[str, record.Run]
@@ -82,14 +82,15 @@ class Comparison(NamedTuple):
 
     @property
     def main_metrics(self) -> list[str]:
-        """The most telling metric of each task, and what the runs choose their best by."""
+        """The most telling metric of each task, and the metrics that choose the best checkpoints."""
         return _find_main_metrics(self.runs, self.metrics)
 
     @property
     def differing_rows(self) -> list[str]:
-        """The fields in which the rows differ that the runs were evaluated on.
+        """The fields whose values differ between the evaluated rows of the runs.
 
-        Those of a run count that read it in one type, and were evaluated by a version that tells.
+        A field is only compared between runs that read it with the same type, and whose
+        evaluations recorded checksums of their rows.
         """
         found: dict[str, set[str]] = {}
         for run in self.runs.values():
@@ -100,7 +101,8 @@ class Comparison(NamedTuple):
     def best_of(self, metric: str) -> list[str]:
         """Return the runs with the best value.
 
-        None if there is no order, if all are alike, or if the runs were evaluated on other rows.
+        The result is empty if the metric has no order, if all values are equal, or if the runs were
+        evaluated on different rows.
         """
         known = {n: v for n, v in self.metrics[metric].items() if not math.isnan(v)}
         if metric not in self.directions or len(set(known.values())) < 2 or self.differing_rows:
@@ -110,7 +112,7 @@ class Comparison(NamedTuple):
 
 
 def list_repeats(found: Comparison) -> list[str]:
-    """Return a line for each run that stands in no group, as another has its settings and seed."""
+    """Return a line for each run outside of groups, as another has the same settings and seed."""
     return [
         f"{name} has the settings and the seed of {first}: only {first} counts here."
         for name, first in found.repeats.items()
@@ -131,13 +133,13 @@ def describe_rows(found: Comparison) -> str:
 
 
 def describe_runs(group: Group) -> str:
-    """Return the runs of a group, and those that it lacks."""
+    """Return the runs of a group, and the runs that are left out."""
     without = f"; {', '.join(group.left_out)} undefined" if group.left_out else ""
     return (", ".join(group.runs) or "none") + without
 
 
 def describe_left_out(pair: Pair) -> str:
-    """Return which seeds a pair lacks; "" where it has all."""
+    """Return the seeds that a pair lacks; "" if it has all."""
     several = "s" * (len(pair.left_out) > 1)
     seeds = ", ".join(map(str, pair.left_out))
     return f"; without seed{several} {seeds}" if seeds else ""
@@ -147,7 +149,7 @@ def require_same_tasks(runs: Mapping[str, record.Run]) -> None:
     """Fail unless all runs have the same tasks.
 
     Raises:
-      UserError: by two runs that have not.
+      UserError: two runs have different tasks.
     """
     (first, one), *others = runs.items()
     for name, other in others:
@@ -164,7 +166,7 @@ def _listed(tasks: Sequence[str]) -> str:
 
 
 def compare(runs: Mapping[str, record.Run]) -> Comparison:
-    """Compare runs of the same tasks."""
+    """Compare runs with the same tasks."""
     metrics = _turn({name: run.metrics for name, run in runs.items()})
     directions = _find_directions(metrics, runs)
     experiments = {name: run.experiment for name, run in runs.items()}
@@ -183,7 +185,7 @@ def compare(runs: Mapping[str, record.Run]) -> Comparison:
 
 
 def _turn(of_runs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return {what: {run: number}} of {run: {what: number}}."""
+    """Turn {run: {figure: number}} into {figure: {run: number}}."""
     found: dict[str, dict[str, float]] = {}
     for name, numbers in of_runs.items():
         for what, number in numbers.items():
@@ -206,7 +208,7 @@ def _find_directions(metrics: Iterable[str], runs: Mapping[str, record.Run]) -> 
 
 
 def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
-    """Return whether higher is better: what a head says, else what all runs say that set it."""
+    """Return whether higher is better, from a head, or else from all runs that set it in `Best`."""
     known = next(iter(runs.values())).experiment.model.find_direction(metric)
     if known is not None:
         return known
@@ -218,9 +220,9 @@ def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
 def _group_by_seed(
     experiments: Mapping[str, experiment_lib.Experiment],
 ) -> tuple[list[dict[int, str]], dict[str, str]]:
-    """Return groups of two seeds or more, {seed: first run of it}, and {run: first of its seed}.
+    """Return groups of at least two seeds, {seed: its first run}, and {repeated run: first run}.
 
-    A second run of a seed says nothing of chance.
+    A second run of a seed does not tell anything about chance.
     """
     groups: list[dict[int, str]] = []
     repeats: dict[str, str] = {}
@@ -252,7 +254,7 @@ def _list_pairs(
 def _pair(
     metric: str, first: Mapping[int, str], second: Mapping[int, str], values: Mapping[str, float]
 ) -> Pair | None:
-    """Return the mean difference over the seeds that both have; None of fewer than two."""
+    """Return the mean difference over common seeds; None for fewer than two."""
     every = sorted(first.keys() | second.keys())
     seeds = [
         seed
@@ -291,7 +293,7 @@ def sort_by(found: Comparison, metric: str) -> list[str]:
     """Return the runs that have a metric, the best first.
 
     Raises:
-      UserError: no run has it, or it has no order.
+      UserError: all runs lack the metric, or it has no order.
     """
     checks.one_of("--metric", metric, sorted(found.metrics) or ["(none is evaluated)"])
     rule = "be a metric of which a higher or a lower value is better"

@@ -1,4 +1,4 @@
-"""A comparison as a page: tables, and the curves of all runs over each other.
+"""Makes a page of a comparison: tables, and the curves of all runs in common pictures.
 
 whole = comparison_page.describe(found)
 """
@@ -13,7 +13,7 @@ _MOST_TASKS = 20
 
 
 def describe(found: comparison.Comparison, order: Sequence[str] = ()) -> blocks.Page:
-    """Return the page, with the runs in this order, and those that it lacks last."""
+    """Return the page, with the runs in this order; further runs come last."""
     names = [*order, *(name for name in found.runs if name not in order)]
     built = [
         ("runs", "Runs", _tell_runs(found, names)),

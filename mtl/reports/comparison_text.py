@@ -1,4 +1,4 @@
-"""A comparison as text of a terminal, however narrow, and as CSV.
+"""Writes a comparison as text for a terminal of any width, and as CSV.
 
 print(comparison_text.describe(found, width=80))
 comparison_text.write_csv("runs.csv", found)
@@ -19,7 +19,7 @@ _BEST = "*"
 
 
 def describe(found: comparison.Comparison, width: int) -> str:
-    """Return all tables of a comparison, in lines of at most `width` where words allow it."""
+    """Return all tables of a comparison, in lines of at most `width` if words allow it."""
     runs = list(found.runs)
     tables = [
         ("Runs", ["run", "state", "best step"], [_state(found, name) for name in runs]),
@@ -58,7 +58,7 @@ def rank(found: comparison.Comparison, metric: str, width: int) -> str:
 
 
 def lay_out(rows: Sequence[Sequence[str]], width: int) -> str:
-    """Return rows as columns; where those are too wide, each row as a block of lines."""
+    """Return rows as columns; if these are too wide, return each row as a block of lines."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if 2 + sum(widths) + 2 * (len(widths) - 1) <= width:
         return "\n".join(f"  {line}" for line in aligned.align_columns(rows))
@@ -76,7 +76,7 @@ def lay_out(rows: Sequence[Sequence[str]], width: int) -> str:
 
 
 def write_csv(path: str, found: comparison.Comparison) -> None:
-    """Write a line for each run: where it lies, its state, all figures, metrics and settings."""
+    """Write a line for each run: its folder, its state, all figures, metrics and settings."""
     differing = [f"setting: {setting}" for setting in found.differing]
     fixed = ["run", "model_dir", "state", "step", "best_step"]
     rows: list[list] = [[*fixed, *found.figures, *found.metrics, *differing]]
@@ -165,7 +165,7 @@ def _number(values: Mapping[str, float], name: str) -> str:
 
 
 def _differences(found: comparison.Comparison, name: str) -> str:
-    """Return the settings in which a run is unlike most others."""
+    """Return the settings in which a run differs from most others."""
     told = []
     for setting, row in found.differing.items():
         ((usual, _),) = collections.Counter(row.values()).most_common(1)
@@ -175,7 +175,7 @@ def _differences(found: comparison.Comparison, name: str) -> str:
 
 
 def iterate_names(folders: Sequence[str]) -> Iterator[str]:
-    """Yield a short name for each folder: its own, or where two have it, the whole path."""
+    """Yield a short name for each folder: its last part, or the whole path if that repeats."""
     own = [folder.rstrip("/").rpartition("/")[2] for folder in folders]
     for folder, name in zip(folders, own, strict=True):
         yield name if own.count(name) == 1 else folder

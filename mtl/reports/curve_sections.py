@@ -1,4 +1,4 @@
-"""The sections of a report that are drawn from the scalars of a run: curves, balancing, gates."""
+"""Writes the sections of a report on the scalars of a run: curves, balancing, gates."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list 
 
 
 def draw_task(run: record.Run, task: str) -> list[figures.Figure]:
-    """Draw the loss of a task, and the metrics that tell most of it."""
+    """Draw the loss of a task, and its most telling metrics."""
     best, evaluated = run.best_step, run.evaluations.curves
     losses = {
         "training": run.training.curves.get(f"{task}/loss", {}),
@@ -54,7 +54,7 @@ def draw_task(run: record.Run, task: str) -> list[figures.Figure]:
 
 
 def main_metrics(run: record.Run, task: str) -> list[str]:
-    """Return the metrics of a task that have an order, the one that tells most first."""
+    """Return the metrics of a task with an order, the most telling first."""
     head = run.experiment.model.heads_by_task[task]
     prefix = f"{task}/"
     own = [n.removeprefix(prefix) for n in run.evaluations.curves if n.startswith(prefix)]
@@ -65,7 +65,7 @@ def main_metrics(run: record.Run, task: str) -> list[str]:
 
 
 def _draw_overall(run: record.Run) -> list[figures.Figure]:
-    """Draw what concerns all tasks at once."""
+    """Draw the scalars that concern all tasks."""
     found = []
     for tag, title in _OF_ALL.items():
         points = run.training.curves.get(tag, {})
@@ -76,7 +76,7 @@ def _draw_overall(run: record.Run) -> list[figures.Figure]:
 
 
 def tell_balancing(run: record.Run) -> list | str:
-    """Return the weights of the tasks, and what is known of their gradients."""
+    """Return the weights of the tasks, and the known facts about their gradients."""
     groups = balancing_picture.group(run.training.curves)
     moving = {
         key: curves
@@ -109,7 +109,7 @@ def _title(scope: str, kind: str) -> str:
 
 
 def _tell_cosines(title: str, curves: event_files.Curves) -> list:
-    """Return the mean cosine of each pair of tasks, and how often the two were in conflict."""
+    """Return the mean cosine of each pair of tasks, and how often they conflicted."""
     means = {pair: statistics.fmean(points.values()) for pair, points in curves.items() if points}
     rows = [
         [pair, means[pair], blocks.Bar(float(np.mean(np.asarray([*curves[pair].values()]) < 0)))]

@@ -1,4 +1,4 @@
-"""Figures of a page: lines in SVG whose colours the page's style sheet gives, and their legends.
+"""Draws figures of a page: lines in SVG, with colours from the page's style sheet, and legends.
 
 figure = figures.draw_curves("loss", {"train": {100: 0.5, 200: 0.1}}, mark=200)
 figure.title, figure.svg, figure.legend
@@ -19,24 +19,24 @@ Points = Sequence[tuple[float, float]]
 NUM_COLORS = 8
 MOST_LINES = 16
 _MOST_POINTS = 200
-# Each point of a line of so few is marked.
+# A line of at most so many points has a dot at each.
 _MOST_DOTS = 12
 _WIDTH, _HEIGHT, _TOP, _RIGHT, _BOTTOM = 360, 190, 8, 10, 24
 _PLOT_HEIGHT = _HEIGHT - _TOP - _BOTTOM
-# Left of the axis: as much as numbers take, and 8 beside them.
+# The space left of the axis: the width of its numbers, at least 48 in total, and 8 more.
 _LEAST_LEFT, _BESIDE = 48, 8
 _MOST_TICKS = 5
-# Above and below a line that never changes, as a share of its value.
+# The space above and below a constant line, as a share of its value.
 _ROOM = 0.2
-# A line that spans a larger factor is drawn by its logarithm.
+# Lines that span a larger factor get a logarithmic axis.
 _LOG_FACTOR = 50
 _ROUND_STEPS = (1, 2, 2.5, 5, 10)
 
 
 class Line(NamedTuple):
-    """A line of the legend: its colour, whether it is dashed, its name, and where it ends.
+    """A line of the legend: its colour, whether it is dashed, its name, and its last value.
 
-    Only what changes over the steps has an end that says something.
+    The last value is only set for curves over steps.
     """
 
     color: int
@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A picture with what stands around it; `note` says what it leaves out."""
+    """A picture with its title and legend; `note` names left-out points."""
 
     title: str
     svg: str
@@ -55,7 +55,7 @@ class Figure(NamedTuple):
 
 
 class _Axis(NamedTuple):
-    """Values to [0, 1]."""
+    """Maps values to [0, 1]."""
 
     low: float
     high: float
@@ -66,7 +66,7 @@ class _Axis(NamedTuple):
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return round values within the range: (where they are, what they say)."""
+        """Return (place, label) of round values within the range."""
         least = (self.high - self.low) / _MOST_TICKS
         size = 10 ** math.floor(math.log10(least))
         step = next(factor * size for factor in _ROUND_STEPS if factor * size >= least * 0.999)
@@ -80,28 +80,28 @@ class _Axis(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Plot:
-    """Where points lie in the picture."""
+    """Maps points to places in the picture."""
 
     across: _Axis
     up: _Axis
 
     @functools.cached_property
     def left(self) -> float:
-        """Where the plot begins: right of the numbers beside it."""
+        """The left edge of the plot, right of the axis numbers."""
         widths = [svg_text.measure(told) for _, told in self.up.ticks()]
         return max(_LEAST_LEFT, math.ceil(max(widths, default=0)) + _BESIDE)
 
     @property
     def width(self) -> float:
-        """How wide it is."""
+        """The width of the plot."""
         return _WIDTH - self.left - _RIGHT
 
     def x(self, value: float) -> float:
-        """Return how far right a value lies."""
+        """Return the horizontal place of a value."""
         return self.left + self.across.place(value) * self.width
 
     def y(self, value: float) -> float:
-        """Return how far down a value lies."""
+        """Return the vertical place of a value, from the top."""
         return _TOP + (1 - self.up.place(value)) * _PLOT_HEIGHT
 
 
@@ -127,10 +127,10 @@ def draw_lines(
     behind: Sequence[Points] = (),
     from_zero: bool = True,
 ) -> Figure:
-    """Draw {name: [(x, y), ...]}; where `is_share`, both are in [0, 1] and meet on the diagonal.
+    """Draw {name: [(x, y), ...]}; with `is_share`, x and y are in [0, 1], and a diagonal is drawn.
 
-    Lines `behind` the others are thin and have no name. The first axis begins at 0 or before,
-    unless `from_zero` is False. Points that are not finite are left out.
+    Lines `behind` the others are thin, without a name. The x axis includes 0 unless `from_zero` is
+    False. Points that are not finite are left out.
     """
     drawn = {name: _keep_finite(points) for name, points in list(lines.items())[:MOST_LINES]}
     behind = [_keep_finite(points) for points in behind]
@@ -160,7 +160,7 @@ def _draw_line(line: Line, points: Points, plot: _Plot) -> list[str]:
 
 
 def _fit(lines: Sequence[Points], may_be_log: bool, from_zero: bool) -> _Plot:
-    """Return the plot that all lines lie in."""
+    """Return a plot that is large enough for all lines."""
     points = [point for line in lines for point in line] or [(0, 0)]
     xs, ys = zip(*points, strict=True)
     across = _span(min(0, *xs) if from_zero else min(xs), max(xs), 0)
@@ -204,7 +204,7 @@ def _grid(plot: _Plot) -> str:
     for place, told in reversed(plot.across.ticks()):
         x, half = left + place * plot.width, svg_text.measure(told) / 2
         x = min(x, _WIDTH - half)
-        if x + half <= ends:  # Of two that would touch, the right one stays.
+        if x + half <= ends:  # If two labels would touch, only the right one stays.
             parts.append(f'<text x="{x:.1f}" y="{base + 16}" text-anchor="middle">{told}</text>')
             ends = x - half
     return "".join([*parts, f'<path class="axis" d="M{left} {base}h{plot.width}"/>'])
@@ -217,7 +217,7 @@ def _wrap(title: str, parts: Sequence[str]) -> str:
 
 
 def _short(value: float, step: float | None = None) -> str:
-    """Return a round number in few letters, with as many digits as a step to the next one needs."""
+    """Return a round number in few characters, with the digits that a step between ticks needs."""
     if abs(value) < 1e-12:
         return "0"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):

@@ -1,10 +1,10 @@
-"""Which tasks to train together: the groups whose tasks help each other the most.
+"""Finds the groups of tasks that help each other the most when trained together.
 
 measured = grouping.Measured.from_pairs(affinity_picture.group(curves), tasks)
 best, *next_best = grouping.propose(measured, models=2)
 print(grouping.describe(measured, [best, *next_best]))
 
-Tasks are numbers from 0 on, and sets of tasks the bits of a number.
+Tasks are numbers from 0 on. A number whose bits are tasks is a set of tasks.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ _WHERE = "launch.affinity"
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What was measured of the affinities of T tasks, at N steps.
+    """Measured affinities of T tasks, at N steps.
 
     Attributes:
-      tasks: their names.
+      tasks: the names of the tasks.
       steps: [N] global steps.
-      values: [N, T, T], of the first task onto the second, NaN where one had no label.
+      values: [N, T, T], of the first task onto the second; NaN if one of them had no label.
     """
 
     tasks: Sequence[str]
@@ -43,7 +43,7 @@ class Measured:
         """Return the affinities among some tasks.
 
         Raises:
-          UserError: there is one task, or the run has not measured one of the pairs.
+          UserError: only one task was given, or the run has not measured one of the pairs.
         """
         wanted = [(one, other) for one in tasks for other in tasks]
         fix = "One task alone has nothing to be grouped with."
@@ -64,13 +64,13 @@ class Measured:
         return np.nanmean(self.values, axis=0)
 
     def find_harmful_steps(self) -> list[str]:
-        """Return the tasks that their own steps did not help: those steps were too long."""
+        """Return the tasks whose own steps did not help them: these steps were too long."""
         own = np.diagonal(self.mean)
         return [task for task, value in zip(self.tasks, own, strict=True) if value <= 0]
 
 
 class Group(NamedTuple):
-    """The tasks that a model trains, and those among them that it is for, as bits."""
+    """The tasks that a model trains, and the tasks that it serves, as bits."""
 
     trained: int
     served: int
@@ -88,15 +88,15 @@ def propose(
 ) -> list[Proposal]:
     """Return the best proposals for at most so many models, the best first.
 
-    The affinity onto a task is the mean of those of the other tasks that its model trains, and 0
-    where the model trains it alone. A proposal's score is the sum over all tasks. No other groups
-    have a higher one: the search goes through all of them.
+    The affinity onto a task is the mean affinity of the other tasks in its model, and 0 if the model
+    trains it alone. The score of a proposal is the sum over all tasks. The search is exhaustive:
+    other groups cannot have a higher score.
 
     Args:
       measured: the affinities.
       models: how many groups there are at most.
-      may_overlap: whether a model may train tasks that another one serves.
-      count: how many proposals are wanted; there may be fewer.
+      may_overlap: True if a model may train tasks that another model serves.
+      count: how many proposals to return at most.
 
     Raises:
       UserError: there are more models than tasks, or too many tasks for the search.
@@ -118,7 +118,7 @@ def propose(
 
 
 def average_onto(affinities: np.ndarray) -> np.ndarray:
-    """Return the affinity of each set of tasks onto each of its tasks, [2^T, T]; 0 of one alone."""
+    """Return the affinity of each set of tasks onto each of its tasks, [2^T, T]; 0 if it is alone."""
     num_tasks = len(affinities)
     holds = (np.arange(2**num_tasks)[:, np.newaxis] >> np.arange(num_tasks)) & 1
     others = np.array(affinities, np.float64)
@@ -128,10 +128,10 @@ def average_onto(affinities: np.ndarray) -> np.ndarray:
 
 
 def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each set of tasks [2^T] its score as those a model serves, and what that trains.
+    """Return the score of each set of served tasks, [2^T], and the best set to train for it.
 
-    A model may train more than it serves only where models may overlap. Any groups that overlap
-    are then sets that are served, each with the best that can be trained for it.
+    If models may not overlap, a model trains exactly the tasks that it serves. Otherwise, a model
+    may train more tasks than it serves.
     """
     sets = np.arange(len(onto))
     scores, trained = onto.sum(axis=1), sets.copy()
@@ -141,7 +141,7 @@ def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.n
             members = [task for task in range(num_tasks) if own >> task & 1]
             larger = own | _list_subsets(len(onto) - 1 & ~own)
             found = onto[larger][:, members].sum(axis=1)
-            best = int(np.argmax(found))  # The first, which is the set itself where all are equal.
+            best = int(np.argmax(found))  # If all are equal, the first: the set itself.
             scores[own], trained[own] = found[best], larger[best]
     return scores, trained
 
@@ -151,8 +151,8 @@ def _find_best_partitions(
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Return the best partitions of all tasks into at most `most` sets, [(score, sets)].
 
-    best[S] are those of the set S into at most so many sets: the set that holds the first task of
-    S, and the best partitions of the rest into one fewer.
+    Dynamic programming: best[S] holds the best partitions of the set S into at most so many sets.
+    Each is a set with the first task of S, and a best partition of the rest into one set less.
     """
     everything = 2**num_tasks - 1
     best: dict[int, list[tuple[float, tuple[int, ...]]]]
@@ -164,7 +164,7 @@ def _find_best_partitions(
         for whole in [everything] if number == most else range(1, everything + 1):
             first = whole & -whole
             parts = first | _list_subsets(whole ^ first)
-            # Whatever is among the best has a part that is among them with the best of its rest.
+            # The first set of a best partition is also among the best with the best rest.
             order = np.argsort(-(scores[parts] + tops[whole ^ parts]), kind="stable")
             candidates = [
                 (float(scores[part]) + score, (part, *sets))
@@ -187,10 +187,10 @@ def _list_subsets(whole: int) -> np.ndarray:
 
 
 def compare(measured: Measured, one: Proposal, other: Proposal) -> tuple[float, float]:
-    """Return by how much a proposal is better than another, and the standard error of that.
+    """Return the difference of the scores of two proposals, and its standard error.
 
-    The difference is a sum of affinities at each step, whose pairs vary together; steps count as
-    independent of each other. Steps at which a pair is missing are left out of the error.
+    At each step, the difference is a sum of affinities of pairs, which vary together. Steps count
+    as independent. The error leaves out steps with a missing pair.
     """
     weights = _weigh_pairs(one, len(measured.tasks)) - _weigh_pairs(other, len(measured.tasks))
     chosen = weights != 0
@@ -200,7 +200,7 @@ def compare(measured: Measured, one: Proposal, other: Proposal) -> tuple[float, 
 
 
 def _weigh_pairs(proposal: Proposal, num_tasks: int) -> np.ndarray:
-    """Return what each affinity counts in the score, [T, T]."""
+    """Return the weight of each affinity in the score, [T, T]."""
     weights = np.zeros([num_tasks, num_tasks])
     for trained, served in proposal.groups:
         members = _list_tasks(trained)
@@ -221,7 +221,7 @@ def name_tasks(measured: Measured, whole: int) -> list[str]:
 
 
 def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
-    """Return the best proposal with the affinity onto each task, what comes next, and how sure."""
+    """Return a text: the best proposal, the affinity onto each task, the next ones, and errors."""
     best = proposals[0]
     lines = aligned.align_columns(_tabulate(measured, best), right=[2])
     parts = ["\n".join(f"  {line}" for line in lines)]

@@ -1,4 +1,4 @@
-"""One pass over held-out rows: what the heads predict beside what is true, and the rows' fields.
+"""Predicts held-out rows in one pass, and returns predictions, labels and fields of the rows.
 
 seen = held_out.predict_rows(experiment, "runs/digits", "runs/digits/best/model.ckpt-750", 100_000)
 seen.tasks["digit"].target, seen.tasks["digit"].predicted, seen.fields["age"]
@@ -28,16 +28,16 @@ _Kind = TypeVar("_Kind")
 
 
 class Rows(NamedTuple):
-    """What a head says of each row, [N] each.
+    """The labels and predictions of a head for each row, [N] each.
 
     Attributes:
       kind: "binary", "classes" or "number".
-      target: the class id, or the number; 0 where the label is missing.
-      predicted: the same as it is predicted.
-      score: the probability of class 1 of a binary task, of the predicted class of several; the
-        number itself.
-      error: minus the logarithm of the probability of what is true, or the distance from it.
-      weight: that of the label in the metrics; 0 where it is missing.
+      target: the true class id or number; 0 if the label is missing.
+      predicted: the predicted class id or number.
+      score: the probability of class 1 for a binary task, or of the predicted class for several
+        classes; the predicted number itself.
+      error: minus the logarithm of the true class's probability, or the distance of numbers.
+      weight: the weight of the label in the metrics; 0 if the label is missing.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Rows(NamedTuple):
 
 
 class Labels(NamedTuple):
-    """What a head of several labels a row says.
+    """The labels and predictions of a head with several labels a row.
 
     Attributes:
       entries: each label of each row, [N C], of kind "binary".
@@ -63,22 +63,22 @@ class Labels(NamedTuple):
 
 
 class Unlabelled(NamedTuple):
-    """What a head without a label says: the name of its number, and the number of each row, [N]."""
+    """The predictions of a head without a label: the name of its number, and the numbers, [N]."""
 
     name: str
     values: np.ndarray
 
 
 class Seen(NamedTuple):
-    """What a pass saw.
+    """The results of a pass.
 
     Attributes:
-      rows: how many.
-      total: how many the split has.
-      tasks: {task: what its head says}, of heads whose predictions have one of the kinds.
+      rows: how many rows were predicted.
+      total: how many rows the split has.
+      tasks: {task: its rows}, for heads with one label a row and a known kind of predictions.
       fields: {feature of one value a row: its values, [N]}.
-      labels: {task: what its head says}, of heads of several labels a row.
-      unlabelled: {task: what its head says}, of densities and scores.
+      labels: {task: its labels}, for heads with several labels a row.
+      unlabelled: {task: its predictions}, for densities and scores.
     """
 
     rows: int
@@ -90,14 +90,14 @@ class Seen(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows of the split were seen."""
+        """True if all rows of the split were predicted."""
         return self.rows == self.total
 
 
 def predict_rows(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str, most_rows: int
 ) -> Seen:
-    """Predict the split that the run evaluates, or `most_rows` that are drawn over it.
+    """Predict the split that the run evaluates, or `most_rows` rows drawn from it.
 
     Raises:
       UserError: the split cannot be read, or the checkpoint does not fit the settings.
@@ -123,7 +123,7 @@ def predict_rows(
             rows += len(next(iter(batch.values())))
             for name in single:
                 kept[name].append(batch[name])
-            with eager.execute_eagerly():  # Between two batches Estimator's graph is the default.
+            with eager.execute_eagerly():  # Between batches, Estimator's graph is the default.
                 labels = {name: kept_lib.read_batch(batch, name) for name in of_labels}
                 for head in heads:
                     said = _read(head, batch, labels)
@@ -145,7 +145,7 @@ def _keep_kind(found: Mapping[str, Any], kind: type[_Kind]) -> dict[str, _Kind]:
 
 
 def _list_labels(experiment: experiment_lib.Experiment) -> list[str]:
-    """Return the labels of one value a row, and those of heads of several."""
+    """Return the labels with one value a row, and the labels of heads with several."""
     fields = experiment.data.spec.label_fields
     several = [getattr(head, "field", None) for head in experiment.model.heads]
     return [name for name, field in fields.items() if not field.shape or name in several]
@@ -159,7 +159,7 @@ def _batches(data: pipeline.Pipeline) -> tf.data.Dataset:
 def _read(
     head: types.Head, batch: Mapping[str, Any], labels: types.Tensors
 ) -> Rows | Labels | Unlabelled | None:
-    """Return what a head says of a batch; None of one whose predictions are of no known kind."""
+    """Return the predictions of a head for a batch; None if their kind is unknown."""
     said = _select(batch, f"{head.name}/")
     if not isinstance(head, (types.ExampleHead, base.Labelled)):
         for name in _UNLABELLED:
@@ -176,12 +176,12 @@ def _read(
 
 
 def _select(batch: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return what begins with a prefix, under the rest of its name."""
+    """Return the entries whose names begin with a prefix, without the prefix."""
     return {name.removeprefix(prefix): v for name, v in batch.items() if name.startswith(prefix)}
 
 
 def _read_rows(said: Mapping[str, Any], target: np.ndarray, weight: np.ndarray) -> Rows | None:
-    """Return what a head of one label a row says; None if its predictions are of no known kind."""
+    """Return the rows of a head with one label a row; None for an unknown kind of predictions."""
     if {"class_id", "probability"} <= said.keys():
         score = said["probability"]
         true = np.where(target > 0.5, score, 1 - score)
@@ -221,7 +221,7 @@ def _rows(
 
 
 def _join(parts: list[Any]) -> Any:
-    """Return what was read of all batches, joined column by column."""
+    """Join the results of all batches, column by column."""
     first, columns = parts[0], zip(*parts, strict=True)
     return type(first)(
         *(

@@ -1,4 +1,4 @@
-"""A page as one HTML file: no links to outside, no scripts, light and dark, all text escaped.
+"""Renders a page as one HTML file: without outside links or scripts, all text escaped.
 
 html = page.render(blocks.Page(...))
 """
@@ -15,15 +15,15 @@ import numpy as np
 from mtl.monitoring import summary
 from mtl.reports import blocks
 
-# Names of columns of a matrix that are longer, of a row that is longer, stand upright.
+# Names of columns are vertical if one is longer, and if all together are longer.
 _MOST_LETTERS, _MOST_LETTERS_IN_ALL = 6, 48
 _FOLDER = pathlib.Path(__file__).with_name("templates")
-# XML knows none of them, and no browser shows them.
+# XML forbids these characters, and browsers do not show them.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def render(page: blocks.Page) -> str:
-    """Return the page as HTML, which is also XML."""
+    """Return the page as HTML that is also valid XML."""
     return _environment().get_template("page.html.jinja").render(page=page)
 
 
@@ -54,19 +54,19 @@ def _is_of_kind(one: Any, kind: str) -> bool:
 
 
 def _is_right(cell: Any) -> bool:
-    """Return whether a cell stands at the right of its column."""
+    """Return whether a cell is right-aligned."""
     if isinstance(cell, blocks.Marked | blocks.Quiet):
         return is_number(cell.value)
     return isinstance(cell, blocks.Right | blocks.Bar) or is_number(cell)
 
 
 def shorten(value: Any) -> str:
-    """Return a number in few digits: those of `launch.evaluate`, and of a count all."""
+    """Return a number with the digits of `launch.evaluate`; a count with all digits."""
     return f"{value:,}" if isinstance(value, int | np.integer) else summary.shorten(float(value))
 
 
 def _is_crowded(matrix: blocks.Matrix) -> bool:
-    """Return whether the names of columns have to stand upright."""
+    """Return whether the names of columns must be vertical."""
     longest = max(map(len, matrix.names), default=0)
     return longest > _MOST_LETTERS and len(matrix.names) * longest > _MOST_LETTERS_IN_ALL
 
@@ -90,7 +90,7 @@ def _clean(value: Any) -> Any:
 
 
 def _mark_up(svg: str) -> markupsafe.Markup:
-    """Return a picture, whose texts `figures` has escaped, as what it is."""
+    """Return a picture as markup; `figures` has already escaped its texts."""
     return markupsafe.Markup(_replace_unprintable(svg))
 
 

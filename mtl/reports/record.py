@@ -1,4 +1,4 @@
-"""What the folder of a run holds of its results, read once.
+"""Reads the results of a run from its folder.
 
 run = record.read_run(experiment, "runs/digits")
 run.best_step, run.metrics["digit/accuracy"], run.is_training
@@ -29,17 +29,17 @@ _SPEEDS = ("steps_per_sec", "examples_per_sec")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is known of a run without a look at its data.
+    """The facts about a run that do not need its data.
 
     Attributes:
       experiment: its settings.
       model_dir: its folder.
       training: the scalars of its steps.
       evaluations: the scalars of the evaluations of its checkpoints.
-      best: what `best.json` holds; {} before the first evaluation.
-      step: the last step that is saved.
-      is_training: whether a process trains there now.
-      doubts: what makes its result doubtful.
+      best: the content of `best.json`; {} before the first evaluation.
+      step: the last saved step.
+      is_training: True if a process trains in the folder now.
+      doubts: reasons to doubt its result.
     """
 
     experiment: experiment_lib.Experiment
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def state(self) -> tuple[str, str]:
-        """How far it is, in a few words, and whether that is as it should be."""
+        """The progress in a few words, and its mood: "good", "warning" or ""."""
         last = self.experiment.run.train_steps
         if self.is_training:
             return f"still training, step {self.step:,} of {last:,}", "warning"
@@ -71,12 +71,12 @@ class Run:
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best checkpoint; None where none is."""
+        """The step of the best checkpoint; None without one."""
         return self.best.get("step")
 
     @property
     def shown_step(self) -> int | None:
-        """The step whose evaluation is shown: that of the best checkpoint, else the last one."""
+        """The step whose evaluation is shown: of the best checkpoint, or else the last one."""
         return self.last_evaluated if self.best_step is None else self.best_step
 
     @functools.cached_property
@@ -92,18 +92,18 @@ class Run:
 
     @functools.cached_property
     def metrics(self) -> dict[str, float]:
-        """What the evaluation of `shown_step` found, NaN where it was not finite."""
+        """The metrics at `shown_step`; NaN if a value was not finite."""
         return self.metrics_at(self.shown_step)
 
     def metrics_at(self, step: int | None) -> dict[str, float]:
-        """Return what the evaluation of a step found; {} where there was none."""
+        """Return the metrics of a step; {} without an evaluation."""
         found = {n: points[step] for n, points in self.evaluations.curves.items() if step in points}
         broken = {n: math.nan for n, steps in self.evaluations.broken.items() if step in steps}
         return {**found, **broken}
 
     @functools.cached_property
     def checkpoint(self) -> str | None:
-        """The best checkpoint, or the latest where none is the best; None before the first."""
+        """The best checkpoint, or else the latest one; None before the first."""
         for folder in (os.path.join(self.model_dir, "best"), self.model_dir):
             paths = run_directory.list_checkpoints(folder)
             if paths and run_directory.is_checkpoint(paths[-1]):
@@ -112,7 +112,7 @@ class Run:
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Hold the checkpoint, if there is one, while it is read: a training drops it later."""
+        """Keep a training from deleting the checkpoint, if one exists, within the block."""
         with contextlib.ExitStack() as held:
             if self.checkpoint:
                 held.enter_context(run_directory.hold_checkpoint(self.model_dir, self.checkpoint))
@@ -128,16 +128,16 @@ class Run:
 
     @functools.cached_property
     def export(self) -> dict[str, Any]:
-        """Path, kind, bytes and what `model.json` says of the newest export; {} without one.
+        """Path, kind, bytes and the content of `model.json` of the newest export; {} without one.
 
-        That of the best checkpoint, where there is one: exports outlive a run that starts anew.
+        If a best checkpoint exists, its export is taken: a run that starts anew keeps old exports.
         """
         kinds = ("latest",) if self.best_step is None else ("best", "latest")
         return _read_export(self.model_dir, kinds)
 
 
 def read_run(experiment: experiment_lib.Experiment, model_dir: str) -> Run:
-    """Read what a folder holds of a run.
+    """Read the facts about a run from its folder.
 
     Raises:
       UserError: its record of the best, or its checkpoint, is damaged.
@@ -158,10 +158,9 @@ def read_run(experiment: experiment_lib.Experiment, model_dir: str) -> Run:
 
 
 def count_parameters(checkpoint: str) -> tuple[int, int]:
-    """Return how many numbers the model's variables hold, and how many bytes of a checkpoint.
+    """Return the number of parameters of the model, and the bytes of a checkpoint.
 
-    What an optimizer keeps beside a variable is named `<variable>/<optimizer>`, and is no part of
-    the model.
+    Variables of an optimizer are named `<variable>/<optimizer>`, and do not count as parameters.
     """
     reader = tf.train.load_checkpoint(checkpoint)
     shapes = reader.get_variable_to_shape_map()

@@ -1,4 +1,4 @@
-"""The report of a run: what it came to, how, from what, and how to repeat it.
+"""Writes the report of a run: its results, its course, its data, and how to repeat it.
 
 page = report.describe_run(experiment, "runs/digits", most_rows=100_000)
 report.write("report.html", page)
@@ -46,7 +46,7 @@ _DOUBTFUL = (_WORSE, _UNCLEAR, _UNDEFINED)
 
 
 class _Looked(NamedTuple):
-    """What a look at the data found; None where there was none, and what kept it from looking."""
+    """The results of reading the data, or None, and the problems that prevented it."""
 
     seen: held_out.Seen | None
     facts: Sequence[splits.Facts]
@@ -54,7 +54,7 @@ class _Looked(NamedTuple):
 
 
 def write(path: str, whole: blocks.Page) -> int:
-    """Write a page as one HTML file, which appears when it is complete; return its bytes."""
+    """Write a page atomically as one HTML file; return its size in bytes."""
     content = page.render(whole).encode()
     atomic.write(path, content)
     return len(content)
@@ -66,12 +66,12 @@ def describe_run(
     """Read the folder of a run and return its report.
 
     Args:
-      experiment: its settings.
-      model_dir: its folder, which stays as it is.
-      most_rows: how many rows of each split are read; 0 reads none.
+      experiment: the settings of the run.
+      model_dir: its folder, which stays unchanged.
+      most_rows: how many rows of each split are read at most; 0 reads none.
 
     Raises:
-      UserError: what lies in the folder is damaged.
+      UserError: a file in the folder is damaged.
     """
     run = record.read_run(experiment, model_dir)
     with run.holding():
@@ -122,7 +122,7 @@ def _lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
 
 
 def _look(run: record.Run, most_rows: int) -> _Looked:
-    """Read the rows that are asked for; what keeps them from being read is told, not raised."""
+    """Read at most `most_rows` rows of each split; return problems instead of raising them."""
     if most_rows <= 0:
         return _Looked(None, (), [])
     problems: list[str] = []
@@ -173,7 +173,7 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
 
 
 def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tuple[str, str]]:
-    """Return what the verdict comes to, each line with its mood."""
+    """Return a summary of the verdicts, each line with its mood."""
     tasks = _group_by_outcome(verdicts)
     better, unknown = len(tasks[_BETTER]), len(tasks[_UNKNOWN])
     lines = []
@@ -194,7 +194,7 @@ def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tupl
 
 
 def _group_by_outcome(verdicts: Sequence[baselines.Verdict]) -> Mapping[str, list[str]]:
-    """Return {outcome: its tasks}, those that are undefined with their metrics."""
+    """Return {outcome: its tasks}; undefined tasks come with their metrics."""
     found: dict[str, list[str]] = collections.defaultdict(list)
     for one in verdicts:
         name = f"{one.task} ({one.metric})" if one.is_undefined else one.task

@@ -1,4 +1,4 @@
-"""The sections of a report that rest on rows: the data, and the evaluation of each head."""
+"""Writes the sections of a report that need rows: the data, and the evaluation of each head."""
 
 import math
 import os
@@ -10,27 +10,27 @@ import numpy as np
 from mtl import types
 from mtl.reports import assess, baselines, blocks, figures, held_out, record, splits
 
-# A run may have hundreds of tasks: of these many, those with least skill, there are pictures.
+# A run may have hundreds of tasks: only so many, with the least skill, get pictures.
 MOST_TASKS = 20
-# Of the table of labels.
+# The most rows of the table of labels.
 _MOST_LABELLED = 100
 _MOST_CLASSES = 12
-# A matrix of more classes needs the whole width.
+# A matrix with more classes needs the whole width.
 _MOST_BESIDE = 5
-# Of the table of rows by class.
+# The most rows of the table of rows by class.
 _MOST_COUNTED = 100
 _MOST_FIELDS = 200
 _MOST_CONFUSIONS = 15
 _MOST_SLICES = 8
-# So many standard errors and more are seldom chance.
+# A difference above this many standard errors is seldom chance.
 _FAR = 2.0
-# The share of slices that chance alone puts further above the others than this.
+# The share of slices above `_FAR` standard errors by chance alone.
 _BY_CHANCE = 0.025
 _LOSS = "log loss"
 
 
 def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
-    """Return the tasks to draw: all, or of many those with least skill, in their order."""
+    """Return the tasks to draw, in their order: all, or the tasks with the least skill."""
     tasks = list(run.experiment.model.tasks)
     ranks = {one.task: one.rank for one in verdicts}
     few = set(sorted(tasks, key=lambda task: ranks.get(task, -math.inf))[:MOST_TASKS])
@@ -38,7 +38,7 @@ def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list
 
 
 def say_chosen(run: record.Run, chosen: Sequence[str]) -> list[blocks.Text]:
-    """Return a line where not all tasks are drawn."""
+    """Return a line if some tasks are not drawn."""
     what = "tasks, those with least skill, are"
     return blocks.say_cut(len(chosen), len(run.experiment.model.tasks), what)
 
@@ -90,9 +90,9 @@ def _say(labels: splits.Labels) -> str:
 
 
 def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list:
-    """Return the tables of the first tasks with classes, and which tasks have none for their size.
+    """Return tables of the first tasks with classes, and the tasks that are too large for one.
 
-    Those with very many classes have no counts at all: the table of labels tells their largest one.
+    Tasks with very many classes lack counts: the table of labels only shows their largest class.
     """
     tables, large = [], []
     for task in run.experiment.model.tasks:
@@ -185,7 +185,7 @@ def _is_wide(picture: Any) -> bool:
 
 
 def _picture_head(head: types.Head, seen: held_out.Seen) -> tuple[list, list]:
-    """Return what is drawn of a head's predictions, and the slices of the rows; none of no rows."""
+    """Return pictures of a head's predictions, and slices of the rows; empty without rows."""
     if (unlabelled := seen.unlabelled.get(head.name)) and np.isfinite(unlabelled.values).any():
         what = unlabelled.name.replace("_", " ")
         title = f"share of rows whose {what} is at most"
@@ -222,7 +222,7 @@ def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.
 
 
 def _draw_head(rows: held_out.Rows, of_all: str) -> list[figures.Figure]:
-    """Draw how far scores can be relied on, and the ROC of two classes; `of_all` says of what."""
+    """Draw the reliability of scores, and the ROC of a binary task; `of_all` completes titles."""
     bins = [(one.score, one.true) for one in assess.bin_scores(rows)]
     if rows.kind == held_out.NUMBER:
         low, high = (pick(pick(point) for point in bins) for pick in (min, max))
@@ -240,7 +240,7 @@ def _draw_head(rows: held_out.Rows, of_all: str) -> list[figures.Figure]:
 
 
 def _tell_confusion(head: types.Head, rows: held_out.Rows) -> list:
-    """Return the rows by true and predicted class, of many classes only what is confused most."""
+    """Return the rows by true and predicted class; for many classes, only frequent confusions."""
     if rows.kind == held_out.NUMBER:
         return []
     names = list(types.read_member(head, types.Head, "class_names")) or ["0", "1"]
@@ -259,7 +259,7 @@ def _draw_errors(rows: held_out.Rows) -> figures.Figure:
 
 
 def _draw_shares(title: str, values: np.ndarray) -> figures.Figure:
-    """Draw the share of rows whose value is at most so large."""
+    """Draw the cumulative share of rows by value."""
     values = np.sort(values[np.isfinite(values)])
     shares = (np.arange(len(values)) + 1) / len(values)
     points = list(zip(values.tolist(), shares.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The sections of a report on what a run weighs, what went wrong in it, and what to type next."""
+"""Writes the sections of a report on the size of a run, its problems, and the next commands."""
 
 import os
 import shlex
@@ -16,13 +16,13 @@ from mtl.reports import blocks, figures, record
 _MOST_SAMPLES = 20
 _MOST_STEPS = 10
 _MOST_TAGS = 10
-# Of the units of an expert or a layer.
+# An expert or a layer is reported from this share of dead units on.
 _DEAD_SHARE = 0.1
 _AUDITS = ("training", "checkpoints")
 
 
 def tell_size(run: record.Run) -> list | str:
-    """Return parameters, bytes of checkpoint and export, speed, and how much is cut."""
+    """Return parameters, bytes of checkpoint and export, speed, and the share of cut weights."""
     if run.checkpoint is None:
         return "no checkpoint is saved yet."
     parameters, size = record.count_parameters(run.checkpoint)
@@ -70,7 +70,7 @@ def _tell_export(export: dict) -> blocks.Text:
 
 
 def tell_samples(run: record.Run) -> list | str:
-    """Return the samples with the largest mean gradient norm, as the clip audit found them."""
+    """Return the samples with the largest mean gradient norm in the clip audit."""
     for name in _AUDITS:
         path = os.path.join(run.model_dir, "clip_audit", name, "samples.parquet")
         if tf.io.gfile.exists(path):
@@ -111,7 +111,7 @@ def _draw_norms(norms: np.ndarray) -> figures.Figure:
 def _cell(name: str, value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    # Ids of classes are numbers, and so are labels that are none.
+    # Class ids are stored as numbers, like other labels.
     is_label = name.startswith(("label/", "prediction/"))
     if is_label and isinstance(value, np.number):
         return blocks.Right(f"{value:g}")
@@ -119,7 +119,7 @@ def _cell(name: str, value: Any) -> Any:
 
 
 def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
-    """Return what went wrong, or may have: each a line."""
+    """Return a line for each certain or possible problem."""
     lines = [*run.doubts, *_tell_broken(run), *_tell_predictions(run), *_tell_dead(run)]
     skipped = run.training.curves.get("skipped_steps")
     if skipped and skipped[max(skipped)] > 0:
@@ -152,7 +152,7 @@ def _tell_predictions(run: record.Run) -> list[str]:
 
 
 def _tell_dead(run: record.Run) -> list[str]:
-    """Return the gates and layers in which many units do nothing."""
+    """Return a line for each expert or layer with many dead units."""
     _, gates = gates_picture.group(run.training.curves)
     layers = sparsity_picture.group(run.training.curves)
     curves = {**gates.get("dead_units", {}), **layers.get("dead_units", {})}
@@ -164,7 +164,7 @@ def _tell_dead(run: record.Run) -> list[str]:
 
 
 def tell_commands(run: record.Run) -> list:
-    """Return what repeats the run, predicts with it and serves it."""
+    """Return the commands that repeat the run, predict with it and serve it."""
     folder, name = shlex.quote(run.model_dir), run.experiment.serving.model_name
     which = "best" if run.best.get("step") is not None else "latest"
     again = shlex.quote(f"{run.model_dir.rstrip('/')}_again")

@@ -1,4 +1,4 @@
-"""What a split holds: rows, labels of each task, missing values; of as many rows as are asked for.
+"""Counts rows, labels of each task and missing values of a split, or of a sample of its rows.
 
 facts = splits.look_at(experiment, "train", most_rows=100_000)
 facts.rows, facts.tasks["digit"].labelled, facts.missing["job"]
@@ -25,13 +25,13 @@ class Labels(NamedTuple):
     """The labels of a task.
 
     Attributes:
-      labelled: how many rows have one of a weight above 0.
-      counts: {class: rows}, where the task has no more than 1000 classes; of a head of several
-        labels a row may count for several, or for none.
-      classes: how many the task has; 0 of numbers.
-      largest: the class of the most rows and its rows; None where there is none.
-      mean: of numbers, or None.
-      spread: the standard deviation of numbers, or None.
+      labelled: how many rows have a label with a weight above 0.
+      counts: {class: rows}, if the task has at most 1000 classes; with several labels a row, a row
+        may count for any number of classes.
+      classes: how many classes the task has; 0 for numbers.
+      largest: the most frequent class and its rows; None without one.
+      mean: the mean of numbers; None for classes.
+      spread: the standard deviation of numbers; None for classes.
     """
 
     labelled: int
@@ -43,14 +43,14 @@ class Labels(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a look at a split found.
+    """The facts about a split.
 
     Attributes:
       split: its name.
-      rows: how many were read.
-      total: how many it has.
-      tasks: {task: its labels} of the rows that were read.
-      missing: {field: rows whose value is missing}.
+      rows: how many rows were read.
+      total: how many rows it has.
+      tasks: {task: its labels} in the rows that were read.
+      missing: {field: how many values are missing}.
     """
 
     split: str
@@ -61,10 +61,10 @@ class Facts(NamedTuple):
 
 
 def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -> Facts:
-    """Read a split, or `most_rows` that are drawn over it.
+    """Read a split, or `most_rows` rows drawn from it.
 
     Raises:
-      UserError: it cannot be read.
+      UserError: the split cannot be read.
     """
     data, model = experiment.data, experiment.model
     counters = [_Labels(head) for head in model.heads if isinstance(head, types.WeighingHead)]
@@ -88,9 +88,9 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
 def _count_missing(
     field: spec_lib.Field, values: Any, head: base.Labelled | None
 ) -> tuple[int, int]:
-    """Return how many rows there are, and in how many the value is missing, or is the default.
+    """Return the number of rows, and of rows with a missing value or the default.
 
-    Of a label its head tells, if it has one.
+    If the field is the label of a head, the head decides which values are missing.
     """
     if isinstance(values, tf.RaggedTensor):
         lengths = values.row_lengths().numpy()
@@ -114,7 +114,7 @@ class _Labels:
 
     def __init__(self, head: Any):
         self.task, self._head = head.name, head
-        # Of a map its places have classes, not its rows.
+        # In a map, each place has a class, not each row.
         is_dense = types.read_member(head, types.Head, "is_dense")
         self._names = () if is_dense else types.read_member(head, types.Head, "class_names")
         self._labelled = 0
@@ -122,7 +122,7 @@ class _Labels:
         self._number, self._mean, self._squares = 0, 0.0, 0.0
 
     def see(self, labels: types.Tensors) -> None:
-        """Take in a batch."""
+        """Count the labels of a batch."""
         if self._head.field not in labels:
             return
         counted = self._head.row_weights(labels).numpy() > 0
@@ -149,7 +149,7 @@ class _Labels:
         self._number = number
 
     def tell(self) -> Labels:
-        """Return what was seen."""
+        """Return the counts so far."""
         names, counted = self._names, self._counts
         is_few = len(names) <= _MOST_CLASSES
         counts = {name: counted[place] for place, name in enumerate(names)} if is_few else {}

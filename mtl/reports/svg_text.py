@@ -1,4 +1,4 @@
-"""Text of a picture: how wide it is, and how much of it fits.
+"""Measures text of a picture, and cuts it to a width.
 
 svg_text.measure("0.99995")                       # about 44, in the units of a figure
 svg_text.cut("a_very_long_name", 60)              # "a_very_l…"
@@ -6,7 +6,7 @@ svg_text.cut("a_very_long_name", 60)              # "a_very_l…"
 
 import unicodedata
 
-# Widths of letters of 10.5 units in a wide sans serif font, since a reader's is not known.
+# Widths of letters at size 10.5 in a wide sans serif font, as the reader's font is unknown.
 _NARROW, _SLIM, _USUAL, _CAPITAL, _WIDE = 3.6, 4.6, 6.8, 8.4, 10.6
 _KINDS = {
     **dict.fromkeys("ijlI.,:;|!' ", _NARROW),
@@ -16,7 +16,7 @@ _KINDS = {
 
 
 def measure(text: str) -> float:
-    """Return how wide a text is at most."""
+    """Return the largest width that a text may have."""
     return sum(map(_measure_letter, text))
 
 
@@ -31,7 +31,7 @@ def _measure_letter(letter: str) -> float:
 
 
 def cut(text: str, width: float) -> str:
-    """Return as much of a text as fits, with "…" in place of the rest."""
+    """Return the part of a text that fits, with "…" in place of the rest."""
     if measure(text) <= width:
         return text
     kept = text

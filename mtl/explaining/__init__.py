@@ -1,1 +1,1 @@
-"""What a trained model looks at, task by task: importance, attributions, dependence, gradients."""
+"""Explains a trained model by task: importance, attributions, dependence, gradients."""

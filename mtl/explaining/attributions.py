@@ -1,6 +1,6 @@
-"""Integrated gradients: what each encoded column adds to the prediction for one row.
+"""Integrated gradients: the attribution of each encoded column to the prediction for one row.
 
-paths = attributions.build_gradients(output, inputs)             # where the graph is built
+paths = attributions.build_gradients(output, inputs)             # while the graph is built
 found = attributions.explain_row(model, paths, rows, encoded, baseline, row=3)
 found.columns, found.residual                    # {"categorical_job": 0.7, ...}, 0.002
 
@@ -9,9 +9,9 @@ the attribution of an encoded number x_i, from a baseline b, is
 
     (x_i - b_i) mean over k of df/dx_i (b + (k - 1/2) / m (x - b)),     k = 1 ... m
 
-and that of a column is the sum over its numbers. All attributions add up to f(x) - f(b); what is
-lacking, since m is finite, is the residual. The path goes through encoded columns, such as
-embeddings and normalised numbers, since there is nothing between two ids.
+The attribution of a column is the sum over its numbers. As m is finite, all attributions add up to
+f(x) - f(b) minus a residual. The path goes through encoded columns, such as embeddings and
+normalised numbers, as values between two ids do not exist.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from mtl.explaining import opened, outputs, rows, settings
 
 tf1 = tf.compat.v1
 
-# Of the sum of the absolute attributions.
+# The largest accepted residual, as a share of the sum of the absolute attributions.
 TOLERANCE = 0.01
 
 
@@ -35,10 +35,10 @@ class Gradients:
     """Gradients of one number of a head, in the graph.
 
     Attributes:
-      output: of the head.
-      place: input, which of the K numbers.
-      value: that number, [B].
-      gradients: {column: [B, ...]}, of the columns that it depends on.
+      output: the output of the head.
+      place: a placeholder: the index of one of the K numbers.
+      value: this number, [B].
+      gradients: {column: [B, ...]}, for columns that it depends on.
     """
 
     output: outputs.Output
@@ -49,15 +49,15 @@ class Gradients:
 
 @dataclasses.dataclass(frozen=True)
 class Attribution:
-    """What a prediction is made of.
+    """The attributions of one prediction.
 
     Attributes:
-      row: its place among the rows.
-      task: whose prediction.
-      name: of the class or of the number.
-      scale: what is explained, such as "logit".
-      value: for this row.
-      start: for the baseline.
+      row: the index of the row.
+      task: the task.
+      name: the name of the class or of the number.
+      scale: the scale of the values, such as "logit".
+      value: the prediction for this row.
+      start: the prediction for the baseline.
       columns: {column: its attribution}.
       details: {column: the attribution of each of its numbers, [D] or [H, W, C]}.
     """
@@ -73,14 +73,14 @@ class Attribution:
 
     @property
     def residual(self) -> float:
-        """What the attributions lack of the whole difference."""
+        """The difference of `value` and `start` minus the sum of the attributions."""
         return self.value - self.start - sum(self.columns.values())
 
     @property
     def is_complete(self) -> bool:
-        """Whether the residual is at most 1% of the sum of the absolute attributions.
+        """True if the residual is at most 1% of the sum of the absolute attributions.
 
-        A millionth of the values is what float32 loses.
+        It may be larger by a millionth of the values, the precision of float32.
         """
         parts = sum(map(abs, self.columns.values()))
         rounding = 1e-6 * max(abs(self.value), abs(self.start))
@@ -92,7 +92,7 @@ def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients 
     place = tf1.placeholder(tf.int32, [])
     value = tf.gather(output.explained, place, axis=1)
     columns = list(inputs.values())
-    # A column may be made of another one, as a history is of its target; here it stands alone.
+    # A column may depend on another, as a history on its target: stop gradients between them.
     found = tf.gradients(tf.reduce_sum(value), columns, stop_gradients=columns)
     gradients = {
         column: tf.convert_to_tensor(gradient)
@@ -125,13 +125,13 @@ def explain_row(
     """Explain one number of a head for a row.
 
     Args:
-      model: with the gradients.
+      model: the model with the gradients.
       built: the gradients of the head.
-      held: the rows.
-      encoded: their columns, {column: [N, ...]}.
+      held: N rows.
+      encoded: their encoded columns, {column: [N, ...]}.
       baseline: {column: [...]}.
-      row: which of the rows.
-      place: which of the K numbers.
+      row: the index of the row.
+      place: the index of one of the K numbers.
       steps: m, the points of the path.
     """
     path = (np.arange(steps) + 0.5) / steps
@@ -169,9 +169,9 @@ def _feed_path(
     row: int,
     shares: np.ndarray,
 ) -> dict[Any, Any]:
-    """Return what a session is fed for points between the baseline, at 0, and a row, at 1.
+    """Return the feed of a session for points between the baseline, at 0, and a row, at 1.
 
-    The fields are those of the row: heads may draw by them.
+    Fields keep the values of the row, as heads may read them.
     """
     fed = model.feed(held.take([row] * len(shares)).features, {})
     for column, tensor in model.inputs.items():
@@ -183,7 +183,7 @@ def _feed_path(
 
 
 def choose_places(values: np.ndarray, names: Sequence[str], wanted: str | None) -> np.ndarray:
-    """Return which of K numbers is explained, [N, K] -> [N]: the largest one by default."""
+    """Return the index of the number to explain, [N, K] -> [N]: the largest number by default."""
     if wanted is not None:
         return np.full(len(values), list(names).index(wanted))
     return np.argmax(values, 1)

@@ -1,4 +1,4 @@
-"""Partial dependence: the mean prediction over all rows, with one value of a field in all of them.
+"""Partial dependence: the mean prediction over all rows if a field has one value in all of them.
 
 grid = dependence.make_grid(held.features["age"], is_number=True)
 found = dependence.compute(model, outputs, held, "age", grid)
@@ -20,20 +20,20 @@ from mtl.explaining import opened, outputs, rows
 MOST_POINTS = 20
 MOST_VALUES = 12
 _MOST_LINES = 20
-# Further out lie too few rows.
+# Beyond these quantiles are too few rows.
 _SHARES = np.linspace(0.025, 0.975, MOST_POINTS)
 
 
 class Dependence(NamedTuple):
-    """How predictions depend on a field.
+    """The dependence of predictions on a field.
 
     Attributes:
-      field: which.
-      is_number: whether its values are in an order.
+      field: the field.
+      is_number: True if its values have an order.
       grid: G values.
-      counts: how many rows have them, G; of a number how many rows have exactly this one.
-      means: {task: [G, K]}, over all rows.
-      lines: {task: [G, S, K]}, of some rows.
+      counts: how many rows have exactly each value, G.
+      means: {task: [G, K]}, the means over all rows.
+      lines: {task: [G, S, K]}, the predictions for some rows.
     """
 
     field: str
@@ -45,7 +45,7 @@ class Dependence(NamedTuple):
 
 
 def tell_unfit(values: Any, is_number: bool) -> str | None:
-    """Return why there is no grid for the values of a field in N rows; None if there is one."""
+    """Return why the values of a field in N rows have no grid; None if they have one."""
     if isinstance(values, tf.compat.v1.ragged.RaggedTensorValue) or np.ndim(values) != 1:
         return "it has several values a row, and no grid"
     if len(make_grid(values, is_number)) < 2:
@@ -56,10 +56,10 @@ def tell_unfit(values: Any, is_number: bool) -> str | None:
 
 
 def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
-    """Return the values to ask for: the most frequent ones, or quantiles of a number.
+    """Return the values to try: the most frequent ones, or quantiles of a number.
 
-    Each of them occurs, and what is no number (NaN, infinity) is none of them. Where most rows hold
-    one number, quantiles of the different numbers are asked for, too.
+    All of them occur and are finite. If most rows hold the same number, the grid also has quantiles
+    of the distinct numbers.
     """
     if values.dtype.kind == "f":
         values = values[np.isfinite(values)]
@@ -86,12 +86,12 @@ def compute(
     """Predict all rows with each value of the grid in the field.
 
     Args:
-      model: with the outputs.
+      model: the model with the outputs.
       said: the outputs of the tasks.
       held: N rows.
-      field: one with one value a row.
+      field: a field with one value a row.
       grid: G values.
-      is_number: whether they are in an order.
+      is_number: True if they have an order.
     """
     shown = {output.task: output.shown for output in said}
     some = np.unique(np.linspace(0, held.size - 1, min(_MOST_LINES, held.size)).astype(int))

@@ -1,4 +1,4 @@
-"""The section on partial dependence: a picture for each field and task, and a table.
+"""Writes the section on partial dependence: a picture for each field and task, and a table.
 
 told = dependence_section.tell_dependence(found)
 """
@@ -21,7 +21,7 @@ _DEPENDENCE = (
 
 
 def tell_dependence(found: explanation.Explanation) -> list[Any]:
-    """Return how predictions move with single fields."""
+    """Return how predictions change with single fields."""
     told: list[Any] = [blocks.Text(_DEPENDENCE)] if found.dependences else []
     for one in found.dependences:
         tasks = list(one.means)
@@ -81,7 +81,7 @@ def _draw_dependence(
 def _draw_bars(
     what: str, names: Sequence[str], grid: np.ndarray, means: np.ndarray
 ) -> figures.Figure:
-    """Draw bars of one class: that whose prediction the field moves most."""
+    """Draw bars of the class whose prediction the field changes most."""
     most = int(np.argmax(np.ptp(means, 0)))
     bars = [
         pictures.Bar(inputs.tell_value(value), float(mean))

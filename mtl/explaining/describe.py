@@ -1,4 +1,4 @@
-"""What was found as a page like that of a report.
+"""Makes a page of an explanation, in the form of a report.
 
 report.write("explain.html", describe.describe(found))
 """

@@ -1,4 +1,4 @@
-"""All that is explained of a checkpoint, computed once: what `describe` tells and `tables` writes.
+"""Computes all explanations of a checkpoint once, for `describe` and `tables`.
 
 found = explanation.explain_run(experiment, "runs/adult", settings.Settings(limit=2000))
 """
@@ -22,33 +22,33 @@ from mtl.explaining import (
     settings,
 )
 
-# Of the fields that matter most, there is partial dependence.
+# By default, only the most important fields get partial dependence.
 _MOST_FIELDS = 4
-# A backward pass each; of importance there are all.
+# Each of these tasks takes a backward pass; importance is measured for all tasks.
 MOST_TASKS = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What was found.
+    """The explanations of a checkpoint.
 
     Attributes:
-      experiment: of the run.
-      model_dir: of the run.
-      path: of the checkpoint.
-      step: that it holds.
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      path: the path of the checkpoint.
+      step: the step of the checkpoint.
       asked: the settings.
-      held: the rows that are measured, drawn over the split.
+      held: the measured rows, drawn from the whole split.
       shown: the rows whose predictions are explained, `asked.rows`.
       total: how many rows the split has.
-      tasks: those that are explained.
+      tasks: the tasks that are explained.
       fields: {column: the fields that it is made of}.
-      importance: of the inputs; None if no task has a metric or a label.
-      attributions: of the chosen rows, task by task.
-      dependences: field by field.
-      outputs: {task: (names, kind)} of what partial dependence shows.
-      similarity: of the gradients; None if they are not compared.
-      left_out: a line for each thing that cannot be explained.
+      importance: the importance of the inputs; None if no task has a metric or a label.
+      attributions: the attributions of the chosen rows, task by task.
+      dependences: the partial dependences, field by field.
+      outputs: {task: (names, kind)} of the numbers in partial dependence.
+      similarity: the similarity of the gradients; None if they are not compared.
+      left_out: a line for each explanation that is impossible.
     """
 
     experiment: experiment_lib.Experiment
@@ -71,7 +71,7 @@ class Explanation:
 
 @dataclasses.dataclass(frozen=True)
 class _Built:
-    """What the graph holds beside the model."""
+    """The tensors that explanations add to the graph of the model."""
 
     scores: scores.Scores
     weights: types.Tensors
@@ -85,7 +85,7 @@ def explain_run(
     asked: settings.Settings,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Explanation:
-    """Explain a checkpoint of a run; nothing is written.
+    """Explain a checkpoint of a run, without writing files.
 
     Raises:
       UserError: a task, a field, a class, a row or a split is unknown, there are too few rows, or
@@ -141,7 +141,7 @@ def _explain(
 
 
 class _Work:
-    """The parts of an explanation, one after the other."""
+    """Computes the parts of an explanation in turn."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class _Work:
         self.similarity: gradients.Similarity | None = None
 
     def build(self, model: opened.Opened) -> _Built:
-        """Build what is needed beside the model."""
+        """Add the tensors for explanations to the graph."""
         heads = {task: model.heads[task] for task in self._tasks}
         few = self._tasks[:MOST_TASKS]
         said = {task: outputs.describe_output(heads[task], model.logits[task]) for task in few}
@@ -176,7 +176,7 @@ class _Work:
         )
 
     def explain(self, model: opened.Opened, chosen: Sequence[inputs.Input]) -> None:
-        """Explain by what the graph holds."""
+        """Compute the explanations that use the graph."""
         built: _Built = model.extra
         self.outputs = built.outputs
         self._check_classes()
@@ -280,21 +280,21 @@ class _Work:
             self.dependences.append(found)
 
     def _choose_fields(self, chosen: Sequence[inputs.Input]) -> list[str]:
-        """Return the most important fields of one value a row."""
+        """Return the most important fields with one value a row."""
         shapes = {name: field.shape for name, field in self._experiment.data.spec.fields.items()}
         order = importance.rank_inputs(self.importance) if self.importance else range(len(chosen))
         single = [chosen[i].fields[0] for i in order if len(chosen[i].fields) == 1]
         return [field for field in single if not shapes[field]][:_MOST_FIELDS]
 
     def tell_unused(self, used: Sequence[str]) -> None:
-        """Say which features no prediction depends on."""
+        """Add a line on features that do not affect any prediction."""
         unused = [name for name in self._experiment.data.spec.features if name not in used]
         if unused:
             line = f"Neither a column nor a head reads {', '.join(unused)}: no prediction depends"
             self.left_out.append(f"{line} on {'them' if len(unused) > 1 else 'it'}.")
 
     def compare_gradients(self, model_dir: str, path: str) -> None:
-        """Compare the gradients of the tasks, where there are several."""
+        """Compare the gradients of the tasks, if there are several."""
         tasks = self._tasks[:MOST_TASKS]
         if self._asked.batches == 0:
             return

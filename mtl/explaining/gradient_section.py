@@ -1,4 +1,4 @@
-"""The section on gradients: a matrix of cosines, pairs that conflict, layer by layer.
+"""Writes the section on gradients: a matrix of cosines, and pairs that conflict, by layer.
 
 told = gradient_section.tell_gradients(found)
 """
@@ -20,7 +20,7 @@ _GRADIENTS = (
 
 
 def tell_gradients(found: explanation.Explanation) -> list[Any]:
-    """Return which tasks pull in one direction."""
+    """Return which tasks have gradients in the same direction."""
     one = found.similarity
     if one is None:
         return []
@@ -37,7 +37,7 @@ def tell_gradients(found: explanation.Explanation) -> list[Any]:
 
 
 def _list_pairs(one: gradients.Similarity) -> list[tuple[int, int]]:
-    """Return the pairs of tasks that some batch tells of, those that conflict most first."""
+    """Return the pairs of tasks with a known cosine, the strongest conflict first."""
     pairs = list(itertools.combinations(range(len(one.tasks)), 2))
     known = [pair for pair in pairs if one.counts[0][pair] > 0]
     return sorted(known, key=lambda pair: one.mean[0][pair])
@@ -59,7 +59,7 @@ def _tell_pairs(one: gradients.Similarity) -> list[Any]:
 
 
 def _tell_places(one: gradients.Similarity) -> list[Any]:
-    """Return the cosines of each layer, for the pairs that conflict most."""
+    """Return the cosines in each layer, for the pairs with the strongest conflicts."""
     pairs = _list_pairs(one)[:_MOST_PAIRS]
     places = range(1, len(one.places))[:_MOST_PLACES]
     if not pairs:

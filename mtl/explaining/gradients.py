@@ -1,13 +1,13 @@
-"""Gradient similarity: cosines between the gradients of tasks, at each layer that they share.
+"""Gradient similarity: cosines between the gradients of tasks, for each shared layer.
 
 with opened.open_model(experiment, model_dir, path, rows, add, is_trained=True) as model:
-    found = gradients.compare(model, batches)        # where add is gradients.build(tasks)
-found.mean, found.error, found.counts            # [S, T, T]: all that is shared, then each layer
+    found = gradients.compare(model, tasks, batches)        # add is gradients.build(tasks)
+found.mean, found.error, found.counts            # [S, T, T]: all shared variables, then each layer
 
-A cosine above 0 means that a step for one task helps the other one, below 0 that it hurts it: T. Yu
-and others, "Gradient Surgery for Multi-Task Learning", 2020, arXiv:2001.06782. Weights and
-normalisations are those of the checkpoint, and nothing is dropped out. The gradient is that of the
-loss of a task alone. A batch without a label of a task says nothing of it.
+With a cosine above 0, a step for one task helps the other; below 0, it hurts it: T. Yu and others,
+"Gradient Surgery for Multi-Task Learning", 2020, arXiv:2001.06782. Weights and normalisations come
+from the checkpoint, and dropout is off. Each gradient belongs to the loss of one task alone. A
+batch without a label of a task does not count for it.
 """
 
 import dataclasses
@@ -31,14 +31,14 @@ class Similarity:
     """Cosines of T tasks at S places.
 
     Attributes:
-      tasks: T.
-      places: S: `ALL`, then the scopes of the variables.
+      tasks: T tasks.
+      places: S places: `ALL`, then the scopes of the variables.
       sizes: how many numbers the shared variables of a place hold, S.
-      mean: over batches, [S, T, T]; NaN where no batch tells.
-      error: the standard error of the mean, the same; NaN of fewer than two batches.
-      counts: how many batches tell, the same.
-      batches: how many there were.
-      rows: how many each of them holds; a lone one may be smaller than those of training.
+      mean: the mean over batches, [S, T, T]; NaN if no batch counts.
+      error: the standard error of the mean, [S, T, T]; NaN for fewer than two batches.
+      counts: how many batches count, [S, T, T].
+      batches: how many batches were read.
+      rows: the size of a batch; a single batch may be smaller than in training.
     """
 
     tasks: Sequence[str]
@@ -52,7 +52,7 @@ class Similarity:
 
 
 def build(tasks: Sequence[str]) -> Callable[[opened.Opened], Any]:
-    """Return what builds inner products of gradients: (variables, [V, T, T] float64)."""
+    """Return a function that builds inner products of gradients: (variables, [V, T, T] float64)."""
 
     def add(model: opened.Opened) -> Any:
         losses = [model.heads[task].loss(model.logits[task], model.labels) for task in tasks]
@@ -79,10 +79,10 @@ def compare(
     """Compare the gradients of T tasks over batches.
 
     Args:
-      model: with what `build` has built for these tasks.
-      tasks: T of them.
-      batches: of a split.
-      progress: is told what is done.
+      model: the model with the tensors of `build` for these tasks.
+      tasks: T tasks.
+      batches: batches of a split.
+      progress: called with a line on the current work.
     """
     variables, products = model.extra
     found: list[np.ndarray] = []
@@ -93,7 +93,7 @@ def compare(
         num_rows = batch.size
     gramians = np.stack(found)  # [n, V, T, T]
     squares = np.diagonal(gramians, axis1=2, axis2=3)  # [n, V, T]
-    # Where layers of several tasks are built as one, the graph gives a task a gradient of 0.
+    # If layers of several tasks are stacked, the other tasks get gradients of 0 for them.
     is_shared = (squares != 0).any(0).sum(-1) > 1
     scopes = [patterns.variable_name(variable).rpartition("/")[0] for variable in variables]
     places: dict[str, list[int]] = {ALL: []}
@@ -127,7 +127,7 @@ def _summarize(
 
 
 def find_cosines(products: np.ndarray) -> np.ndarray:
-    """Return the cosines of [..., T, T] inner products; NaN where a gradient is 0 or not finite."""
+    """Return the cosines of [..., T, T] inner products; NaN if a gradient is 0 or not finite."""
     squares = np.diagonal(products, axis1=-2, axis2=-1)
     squares = np.where((squares > 0) & np.isfinite(squares), squares, np.nan)
     norms = np.sqrt(squares)

@@ -1,21 +1,21 @@
-"""Permutation importance: how much worse a task gets where a field tells of another row.
+"""Permutation importance: how much worse a task gets if a field has values of other rows.
 
 found = importance.measure(model, scores, rows, inputs, importance.draw_orders(rows.size, 5, seed))
 found.drop[input, metric], found.low, found.high         # above 0: the model needs the field
 
-The values of a field are permuted among the rows, and everything else stays; so do the labels. The
-importance is the mean over R permutations of
+The values of a field are permuted among the rows; other fields and labels stay. The importance is
+the mean over R permutations of
 
-    score of the rows as they are - score with the values permuted
+    score of the original rows - score with the values permuted
 
-with the sign of the metric, so that what matters is above 0. Every field is permuted by the same R
-orders, which pairs what is compared. L. Breiman, "Random Forests", 2001; A. Fisher, C. Rudin,
+with the sign of the metric: important fields are above 0. All fields are permuted by the same R
+orders, which makes comparisons paired. L. Breiman, "Random Forests", 2001; A. Fisher, C. Rudin,
 F. Dominici, "All Models are Wrong, but Many are Useful", 2019, arXiv:1801.01489.
 
-The interval is that of a jackknife which leaves out the rows of one of G groups at a time, as a row
-and as what another row is given: it covers which rows were held out, and which orders were drawn.
-J. N. Arvesen, "Jackknifing U-statistics", 1969. It holds for any metric of a split, and is too wide
-rather than too narrow: where rows and values alone vary, by a factor of sqrt(1 + 1 / R).
+The interval comes from a jackknife: it leaves out one of G groups of rows at a time, both as rows
+and as sources of permuted values. So it covers the choice of held-out rows and of orders.
+J. N. Arvesen, "Jackknifing U-statistics", 1969. It holds for any metric of a split, and is rather
+too wide than too narrow: if only rows and values vary, by a factor of sqrt(1 + 1 / R).
 """
 
 import math
@@ -41,14 +41,14 @@ Measure = Callable[[Predictions, np.ndarray], np.ndarray]
 
 
 class Importance(NamedTuple):
-    """What permuting does: I inputs, M metrics.
+    """The effects of permuting I inputs on M metrics.
 
     Attributes:
-      inputs: I of them.
-      metrics: M of them.
-      base: the metrics of the rows as they are, [M].
-      drop: how much worse they get, [I, M].
-      error: the standard error of `drop`, [I, M]; NaN where a metric is undefined without a group.
+      inputs: I inputs.
+      metrics: M metrics.
+      base: the metrics of the original rows, [M].
+      drop: how much worse the metrics get, [I, M].
+      error: the standard error of `drop`, [I, M]; NaN if a metric is undefined without a group.
     """
 
     inputs: Sequence[inputs_lib.Input]
@@ -64,7 +64,7 @@ class Importance(NamedTuple):
 
     @property
     def high(self) -> np.ndarray:
-        """The upper end, [I, M]."""
+        """The upper end of the 95% interval, [I, M]."""
         return self.drop + _QUANTILE * self.error
 
 
@@ -85,12 +85,12 @@ def measure(
     """Permute each input by each of R orders, and measure all tasks.
 
     Args:
-      model: with the metrics.
+      model: the model with the metrics.
       measured: the metrics.
       held: N rows.
-      inputs: what to permute.
+      inputs: the inputs to permute.
       orders: [R, N].
-      progress: is told what is done.
+      progress: called with a line on the current work.
 
     Raises:
       UserError: there are too few rows.
@@ -118,20 +118,20 @@ def measure(
 
 
 def require_rows(held: rows.Rows) -> None:
-    """Fail unless there are rows enough for an interval."""
+    """Fail if there are too few rows for an interval."""
     rule = f"give {FEWEST_ROWS} rows or more"
     fix = "--limit says how many are read at most."
     checks.require(held.size >= FEWEST_ROWS, f"split {held.split!r}", rule, held.size, fix)
 
 
 class Paired:
-    """Compares predictions for permuted rows with those for the rows as they are.
+    """Compares predictions for permuted rows with predictions for the original rows.
 
-    Both scores are those of the same rows, so that what a row adds to both of them drops out.
+    Both scores use the same rows, which cancels the common effect of a row.
 
     Args:
-      score: measures M metrics of some of N rows.
-      plain: the predictions for the rows as they are.
+      score: a function that measures M metrics of some of N rows.
+      plain: the predictions for the original rows.
       orders: [R, N].
     """
 
@@ -156,22 +156,22 @@ class Paired:
 
 
 def _find_error(without: np.ndarray) -> np.ndarray:
-    """Return the standard errors of M values, from what they are without each group, [G, M]."""
+    """Return the standard errors of M values, from the values without each group, [G, M]."""
     count = len(without)
     return np.sqrt((count - 1) / count * np.sum((without - without.mean(0)) ** 2, 0))
 
 
 def _deal_rows(num_rows: int) -> np.ndarray:
-    """Return the group of each row, [N]: of equal size, and at random, as rows come in an order."""
+    """Return the group of each row, [N]: random groups of equal size, as rows may be sorted."""
     groups = np.arange(num_rows) % NUM_GROUPS
     return np.random.default_rng(0).permutation(groups)
 
 
 def rank_inputs(found: Importance) -> list[int]:
-    """Return the indices of the inputs, the one first that some task needs most.
+    """Return the indices of the inputs, first the input that a task needs most.
 
-    Tasks have metrics of any unit: what counts is the share of the task's largest drop, of its
-    first metric.
+    Metrics have different units. So each drop is divided by the task's largest drop in its first
+    metric.
     """
     firsts = _find_firsts(found.metrics)
     if not firsts:
@@ -183,12 +183,12 @@ def rank_inputs(found: Importance) -> list[int]:
 
 
 def _find_firsts(metrics: Sequence[scores.Metric]) -> list[int]:
-    """Return where the first metric of each task is."""
+    """Return the index of the first metric of each task."""
     tasks = [metric.task for metric in metrics]
     return [place for place, task in enumerate(tasks) if task not in tasks[:place]]
 
 
 def is_clear(found: Importance, i: int, m: int) -> bool:
-    """Return whether the interval of an input and a metric leaves out 0."""
+    """Return whether the interval of an input and a metric excludes 0."""
     low, high = found.low[i, m], found.high[i, m]
     return math.isfinite(low) and (low > 0 or high < 0)

@@ -1,4 +1,4 @@
-"""The section on permutation importance: a picture and a table for each task.
+"""Writes the section on permutation importance: a picture and a table for each task.
 
 told = importance_section.tell_importance(found)
 """
@@ -14,7 +14,7 @@ from mtl.explaining import explanation, importance, pictures, scores
 from mtl.monitoring import summary
 from mtl.reports import blocks, figures
 
-# On the page; the tables as CSV hold all.
+# The page has at most so many tasks; the CSV tables have all.
 _MOST_TASKS = explanation.MOST_TASKS
 _MOST_INPUTS = 60
 _MOST_BARS = 15
@@ -54,7 +54,7 @@ def tell_importance(found: explanation.Explanation) -> list[Any]:
 def _draw_overview(
     one: importance.Importance, order: Sequence[int], tasks: Sequence[str]
 ) -> figures.Figure:
-    """Draw all tasks beside each other, in shares of the largest drop of each."""
+    """Draw all tasks side by side, in shares of the largest drop of each."""
     own = [_metrics_of(one, task)[0] for task in tasks[:_MOST_TASKS]]
     few = order[:_MOST_BARS]
     drops = one.drop[np.ix_(few, own)]
@@ -70,7 +70,7 @@ def _metrics_of(one: importance.Importance, task: str) -> list[int]:
 
 
 def _tell_task(one: importance.Importance, task: str) -> list[Any]:
-    """Return a picture and a table of a task, what matters most first."""
+    """Return a picture and a table of a task, the most important input first."""
     own = _metrics_of(one, task)
     first = own[0]
     drops = np.nan_to_num(one.drop[:, first], nan=-math.inf)

@@ -1,4 +1,4 @@
-"""What of a row can be explained: fields, fields that belong together, and the columns they reach.
+"""Lists the inputs that can be explained: fields, groups of fields, and their columns.
 
 found = inputs.list_inputs(spec, columns, used)      # one for each field, or for an aligned history
 inputs.choose_inputs(found, ["age"], [["age", "job"]])
@@ -16,7 +16,7 @@ from mtl import features as features_lib
 from mtl import spec as spec_lib
 from mtl.features import numeric
 
-# Columns that read a field as a number, where a whole number might be an id as well.
+# Columns that read a field as a number; in other columns, a whole number may be an id.
 _OF_NUMBERS = (numeric.Numbers, features_lib.Bucketized)
 
 
@@ -24,8 +24,8 @@ class Input(NamedTuple):
     """Fields that are permuted together.
 
     Attributes:
-      name: what tables call it.
-      fields: one, several of a history, or those of a group.
+      name: its name in tables.
+      fields: one field, several fields of a history, or the fields of a group.
     """
 
     name: str
@@ -35,11 +35,11 @@ class Input(NamedTuple):
 def list_inputs(
     spec: spec_lib.Spec, columns: Sequence[types.Column], used: Collection[str]
 ) -> list[Input]:
-    """Return what can be permuted: each field that is `used`, in the order of the spec.
+    """Return the inputs that can be permuted: each field that is `used`, in the order of the spec.
 
-    Fields with several values a row that one column reads are one input: entry by entry they tell
-    of the same things, such as the items of a history and their times. A cross combines them all
-    and needs no such order.
+    If one column reads several fields with several values a row, these are one input: their entries
+    belong together, such as the items of a history and their times. Fields of a cross stay
+    separate, as it combines all values.
     """
     read = _list_read(columns)
     crossed = _list_read([part for part in columns if isinstance(part, features_lib.Crossed)])
@@ -59,7 +59,7 @@ def _list_read(columns: Sequence[types.Column]) -> list[tuple[str, ...]]:
 
 
 def _join(fields: Iterable[str], together: Iterable[Collection[str]]) -> dict[str, str]:
-    """Return {field: one of those that it goes with}, the same one for all of these."""
+    """Return {field: a representative of its group}; the fields of a group have the same."""
     joined = {field: field for field in fields}
     for own in together:
         merged = {joined[field] for field in own}
@@ -77,7 +77,7 @@ def check_names(
     """Fail unless the fields that flags name are known.
 
     Raises:
-      UserError: one is not, or a group is none.
+      UserError: a field is unknown, or a group is too small.
     """
     for flag, names in (("fields", fields), ("dependence", dependence)):
         for name in names:
@@ -92,11 +92,11 @@ def check_names(
 def choose_inputs(
     found: Sequence[Input], fields: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[Input]:
-    """Return the inputs of these fields, or all of them, and one for each group beside them."""
+    """Return the inputs of these fields, or all inputs, and one more input for each group."""
     places = {field: one for one in found for field in one.fields}
     chosen = list(dict.fromkeys(places[name] for name in fields)) if fields else list(found)
     for group in groups:
-        # What belongs together is permuted together in a group, too.
+        # Fields of the same input are also permuted together within a group.
         own = dict.fromkeys(field for name in group for field in places[name].fields)
         chosen.append(Input(" + ".join(own), tuple(own)))
     return list(dict.fromkeys(chosen))
@@ -105,7 +105,7 @@ def choose_inputs(
 def fields_of_columns(columns: Sequence[types.Column]) -> dict[str, tuple[str, ...]]:
     """Return the fields that each encoded column is made of: {column: fields}.
 
-    Those of the columns that it reads are among them, such as the target of a history.
+    They include the fields of other columns that it reads, such as the target of a history.
     """
     own = dict(itertools.chain.from_iterable(part.columns.items() for part in columns))
     reads = {
@@ -123,9 +123,9 @@ def fields_of_columns(columns: Sequence[types.Column]) -> dict[str, tuple[str, .
 
 
 def is_number(spec: spec_lib.Spec, columns: Sequence[types.Column], field: str) -> bool:
-    """Return whether the values of a field are in an order, and not names or ids.
+    """Return whether the values of a field have an order, unlike names or ids.
 
-    A whole number is in order if a column reads it as a number.
+    A whole number has an order if a column reads it as a number.
     """
     dtype = spec.feature_fields[field].dtype
     if dtype in ("string", "bool"):
@@ -137,7 +137,7 @@ def is_number(spec: spec_lib.Spec, columns: Sequence[types.Column], field: str) 
 
 
 def tell_value(value: Any) -> str:
-    """Return the value of a field of one row as text of a table."""
+    """Return the value of a field in one row as text for a table."""
     if isinstance(value, bytes):
         return value.decode(errors="replace") or "(empty)"
     if isinstance(value, np.ndarray) and value.ndim:
@@ -148,7 +148,7 @@ def tell_value(value: Any) -> str:
 
 
 def read_row(features: Mapping[str, Any], row: int) -> dict[str, str]:
-    """Return what the fields of a row hold, as text: {field: value}."""
+    """Return the values of a row as text: {field: value}."""
     found = {}
     for name, values in features.items():
         splits = getattr(values, "row_splits", None)

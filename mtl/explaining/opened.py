@@ -1,4 +1,4 @@
-"""A checkpoint as a graph that is built once and fed rows: encoded columns, logits, gradients.
+"""Opens a checkpoint as a graph that takes rows: encoded columns, logits, gradients.
 
 with opened.open_model(experiment, "runs/a", checkpoint, rows) as model:
     logits = model.predict(rows.features)                # {task: [N, C]}
@@ -26,17 +26,17 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A graph of a run as evaluation computes it, with the values of a checkpoint.
+    """The graph of an evaluation, with the values of a checkpoint.
 
     Attributes:
-      session: holds the values.
-      heads: {task: its head}, as it was fitted.
+      session: the session with the values.
+      heads: {task: its fitted head}.
       features: {field: input [B, ...]}.
-      labels: the same.
+      labels: {field: input [B, ...]}.
       inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
       logits: {task: [B, C]}.
-      batch_size: how many rows go through at once, as many as in an evaluation.
-      extra: what else was built.
+      batch_size: how many rows are computed at once, the same as in an evaluation.
+      extra: the result of `add`, see `open_model`.
     """
 
     session: tf.compat.v1.Session
@@ -53,9 +53,9 @@ class Opened:
         return self.compute(self.logits, features)
 
     def list_used(self) -> set[str]:
-        """Return the features that the logits depend on, as the ops of the graph tell.
+        """Return the features that the logits depend on, by the ops of the graph.
 
-        Columns are not the only ones that read features: heads calibrate by them.
+        Not only columns read features: heads calibrate by them.
         """
         ops = [tensor.op for tensor in self.logits.values()]
         reached = set(ops)
@@ -77,7 +77,7 @@ class Opened:
     def compute(self, fetched: types.Tensors, features: rows_lib.Values) -> dict[str, np.ndarray]:
         """Return tensors for all rows, {name: [B, ...]} and {field: [N, ...]} -> {name: [N, ...]}.
 
-        They go through in batches of an evaluation, since the size of a batch may change last bits.
+        Batches have the size of an evaluation, since the size may change the last bits.
         """
         parts = [
             self.session.run(dict(fetched), self.feed(part.features, {}))
@@ -86,7 +86,7 @@ class Opened:
         return {name: np.concatenate([part[name] for part in parts]) for name in fetched}
 
     def feed(self, features: rows_lib.Values, labels: rows_lib.Values) -> dict[Any, Any]:
-        """Return what a session is fed for rows."""
+        """Return the feed of a session for rows."""
         given = {self.features[name]: value for name, value in features.items()}
         return {**given, **{self.labels[name]: value for name, value in labels.items()}}
 
@@ -100,17 +100,17 @@ def open_model(
     add: Callable[[Opened], Any] = lambda _: None,
     is_trained: bool = False,
 ) -> Iterator[Opened]:
-    """Open a checkpoint, of which nothing is written.
+    """Open a checkpoint for reading.
 
     Args:
-      experiment: that of the run.
-      model_dir: of the run.
-      path: of the checkpoint.
-      rows: some, whose types and shapes the graph takes.
-      add: builds what else is needed, since the graph is closed when it is opened; what it returns
-        is `Opened.extra`.
-      is_trained: whether variables are those of a training: one for each task, and trainable only
-        where training moves them.
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      path: the path of the checkpoint.
+      rows: some rows, which give the graph its types and shapes.
+      add: a function that adds tensors before the graph is finalized; its result becomes
+        `Opened.extra`.
+      is_trained: True to build variables as in training: separate for each task, and trainable only
+        if training moves them.
 
     Raises:
       UserError: the checkpoint does not fit the model, or rows cannot be encoded.
@@ -135,7 +135,7 @@ def open_model(
         spec = mismatch.refuse_mismatch(build, path)(
             features, labels, compat.estimator.ModeKeys.PREDICT
         )
-        # As an Estimator's, whose last bits depend on what the graph optimizer does.
+        # Like an Estimator's session: the graph optimizer affects the last bits.
         creator = tf1.train.ChiefSessionCreator(
             spec.scaffold or tf1.train.Scaffold(),
             checkpoint_filename_with_path=path,
@@ -165,7 +165,7 @@ def _build(
     with summaries.drop_summaries():
         if is_trained:
             return model.held.wrap_step(build)(*given)[0]
-        # As an evaluation does, so that its numbers are the same.
+        # The same as in an evaluation: the numbers have to agree.
         with stacks.stack_tasks(model.stacks_tasks):
             made, _ = build(*given)
         stacks.add_saver()

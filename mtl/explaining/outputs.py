@@ -1,4 +1,4 @@
-"""What of a head is explained: one number of a row, or one for each class.
+"""Describes the numbers of a head that are explained: one for a row, or one for each class.
 
 output = outputs.describe_output(head, logits)
 output.names, output.shown, output.explained          # ("a", "b"), [B, 2], [B, 2]
@@ -16,15 +16,15 @@ _PROBABILITIES = ("probability", "logistic")
 
 
 class Output(NamedTuple):
-    """What a head says of a row, K numbers.
+    """The K numbers that a head predicts for a row.
 
     Attributes:
-      task: whose.
-      names: K, those of the classes where there are several.
-      kind: of `shown`: "probability", "value" and the like.
-      shown: as people read it, [B, K]: partial dependence.
-      scale: of `explained`: "logit", or the same as `kind`.
-      explained: as it adds up, [B, K]: integrated gradients.
+      task: the task.
+      names: K names, such as the classes.
+      kind: the kind of `shown`, such as "probability" or "value".
+      shown: readable numbers for partial dependence, [B, K].
+      scale: the scale of `explained`: "logit", or the same as `kind`.
+      explained: additive numbers for integrated gradients, [B, K].
     """
 
     task: str
@@ -36,10 +36,10 @@ class Output(NamedTuple):
 
 
 def describe_output(head: types.Head, logits: tf.Tensor) -> Output | None:
-    """Return what a head says as numbers, [B, C] -> [B, K]; None if it is of no known kind.
+    """Return the predictions of a head as numbers, [B, C] -> [B, K]; None if they are not numbers.
 
-    Probabilities are explained as logits, where each class has one. What is neither a probability
-    nor a class is explained as it is: a value, the logarithm of a density, or a score.
+    Probabilities are explained as logits if each class has a logit. Other numbers are explained
+    directly: a value, the logarithm of a density, or a score.
     """
     said = head.predictions(logits)
     classes = [str(name) for name in types.read_member(head, types.Head, "class_names")]
@@ -82,5 +82,5 @@ def _describe_classes(
 
 
 def _widen(values: tf.Tensor) -> tf.Tensor:
-    """[B] -> [B, 1]."""
+    """Turn [B] into [B, 1]."""
     return values[:, tf.newaxis] if values.shape.rank == 1 else values

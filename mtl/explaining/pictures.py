@@ -1,4 +1,4 @@
-"""Bars with intervals, and matrices of shares, as SVG whose colours a page's style sheet gives.
+"""Draws bars with intervals and matrices in SVG, with colours from the page's style sheet.
 
 pictures.draw_bars("auc", [pictures.Bar("age", 0.09, 0.07, 0.11), pictures.Bar("sex", -0.01)])
 pictures.draw_matrix("cosines", ["a", "b"], ["a", "b"], [[1, -0.2], [-0.2, 1]])
@@ -15,17 +15,17 @@ from mtl.reports import figures, svg_text
 
 _WIDTH, _RIGHT, _TOP, _BOTTOM = 360, 14, 6, 20
 _NAMES = 130
-# Above letters that stand upright or slanted.
+# The space above vertical or slanted letters.
 _LETTER = 11
 _BAR, _ROW = 10, 17
 _MOST_TOLD = 8
-# Ticks that are closer would lie over each other.
+# Ticks that are closer would overlap.
 _APART = 30
 _WIDEST, _NARROW, _SLANT = 56, 20, 50
 
 
 class Bar(NamedTuple):
-    """A number with a name, and maybe its interval."""
+    """A number with a name and an optional interval."""
 
     name: str
     value: float
@@ -34,9 +34,9 @@ class Bar(NamedTuple):
 
 
 def draw_bars(title: str, bars: Sequence[Bar], note: str = "") -> figures.Figure:
-    """Draw a line for each number, to the right of 0 or to the left of it.
+    """Draw a bar for each number, to the right or to the left of 0.
 
-    What is not finite is named and not drawn.
+    Numbers that are not finite have a name, but no bar.
     """
     ends = [end for bar in bars for end in bar[1:] if math.isfinite(end)]
     low, high = min([0.0, *ends]), max([0.0, *ends])
@@ -83,9 +83,9 @@ def draw_matrix(
     values: Sequence[Sequence[float]] | np.ndarray,
     note: str = "",
 ) -> figures.Figure:
-    """Draw values in [-1, 1], [R, C], each as strong as it is large, those below 0 in red."""
+    """Draw values in [-1, 1], [R, C]; larger ones are stronger, and negative ones red."""
     longest = max((svg_text.measure(_cut(name)) for name in columns), default=0)
-    # Names of narrow columns stand upright, as slanted ones would lie over each other.
+    # Names of narrow columns are vertical, as slanted names would overlap.
     angle = _SLANT if (_WIDTH - _NAMES) / max(len(columns), 1) >= _NARROW else 90
     turn = math.radians(angle)
     left, top = _NAMES, _TOP + _LETTER + longest * math.sin(turn) + _LETTER * math.cos(turn)
@@ -122,7 +122,7 @@ def _draw_cell(value: float, x: float, y: float, width: float, height: float) ->
 
 
 def draw_pixels(title: str, values: np.ndarray) -> figures.Figure:
-    """Draw what each pixel adds, [H, W], in shares of the largest one."""
+    """Draw the attribution of each pixel, [H, W], in shares of the largest."""
     most = float(np.abs(values).max()) or 1.0
     height, width = values.shape
     size = min(200 / max(height, width), 24.0)
@@ -148,7 +148,7 @@ def _cut(name: str) -> str:
 
 
 def _name(name: str, place: str) -> str:
-    """Return a name, all of which shows where the pointer rests on it."""
+    """Return a shortened name; the pointer shows the whole name."""
     short = _cut(name)
     whole = f"<title>{html.escape(name)}</title>" if short != name else ""
     return f"<text {place}>{whole}{html.escape(short)}</text>"

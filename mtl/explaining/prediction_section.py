@@ -1,4 +1,4 @@
-"""The section on single predictions: what fields, columns and pixels add.
+"""Writes the section on single predictions: attributions of fields, columns and pixels.
 
 told = prediction_section.tell_predictions(found)
 """
@@ -29,7 +29,7 @@ _INCOMPLETE = (
 
 
 def tell_predictions(found: explanation.Explanation) -> list[Any]:
-    """Return what the chosen predictions are made of."""
+    """Return the attributions of the chosen predictions."""
     if not found.attributions:
         return []
     baseline = _BASELINES[found.asked.baseline]
@@ -60,7 +60,7 @@ def _tell_fields(found: explanation.Explanation, row: int) -> blocks.Table:
 def _draw_row(
     found: explanation.Explanation, one: attributions.Attribution
 ) -> list[figures.Figure]:
-    """Draw what fields add, and what pixels add where a column is a small image."""
+    """Draw the attribution of each field, and of each pixel of a small image."""
     order = sorted(_add_columns(found, one).items(), key=lambda item: -abs(item[1]))
     bars = [pictures.Bar(name, value) for name, value in order[:_MOST_COLUMNS]]
     left = [value for _, value in order[_MOST_COLUMNS:]]
@@ -77,7 +77,7 @@ def _draw_row(
 
 
 def _add_columns(found: explanation.Explanation, one: attributions.Attribution) -> dict[str, float]:
-    """Return the sums of the columns that are made of the same fields: {fields: sum}."""
+    """Return the sums over the columns that are made of the same fields: {fields: sum}."""
     sums: dict[str, float] = {}
     for column, value in one.columns.items():
         name = " × ".join(found.fields[column])

@@ -1,4 +1,4 @@
-"""Rows of a split as NumPy values, to be taken, permuted and fed to a graph again and again.
+"""Reads rows of a split as NumPy values, which can be selected, permuted and fed to a graph.
 
 rows = rows_lib.read_rows(experiment, "test", most=2000).held
 rows.take([0, 3]), rows.permute(["age"], order), rows.fill("age", 40)
@@ -31,9 +31,9 @@ class Rows:
     """N rows of a split.
 
     Attributes:
-      split: where they are from.
+      split: the split of the rows.
       features: {field: [N, ...]}.
-      labels: the same.
+      labels: {field: [N, ...]}.
     """
 
     split: str
@@ -46,32 +46,32 @@ class Rows:
         return inspection.Batch(self.features, self.labels).size
 
     def take(self, places: Any) -> "Rows":
-        """Return the rows at these places, [K] -> K rows."""
+        """Return the rows at K places."""
         return Rows(self.split, take(self.features, places), take(self.labels, places))
 
     def permute(self, fields: Sequence[str], order: np.ndarray) -> dict[str, Any]:
-        """Return the features, where row i has the values of row `order[i]` in these fields."""
+        """Return the features; row i gets the values of row `order[i]` in these fields."""
         moved = [*fields, *map(spec_lib.counts_name, fields)]
         own = {name: self.features[name] for name in moved if name in self.features}
         return {**self.features, **take(own, order)}
 
     def fill(self, field: str, value: Any) -> dict[str, Any]:
-        """Return the features with one value for all rows in a field of one value a row."""
+        """Return the features with the same value in a field for all rows."""
         given = np.asarray(self.features[field])
         return {**self.features, field: np.full(given.shape, value, given.dtype)}
 
     def split_up(self, size: int) -> Iterator["Rows"]:
-        """Yield these rows in batches of so many."""
+        """Yield these rows in batches of at most `size`."""
         for start in range(0, self.size, size):
             yield self.take(np.arange(start, min(start + size, self.size)))
 
 
 class Read(NamedTuple):
-    """What is read of a split.
+    """The rows that were read from a split.
 
     Attributes:
-      held: rows drawn over the whole split, in its order.
-      shown: the rows that are named, in the order of their names.
+      held: rows drawn from the whole split, in its order.
+      shown: the named rows, in the order of `named`.
       total: how many rows the split has.
     """
 
@@ -86,18 +86,18 @@ def read_rows(
     most: int,
     named: Sequence[int] = (),
 ) -> Read:
-    """Draw rows of a split, that of evaluation by default, and read the rows that are named.
+    """Draw rows of a split, and read the named rows.
 
     Groups of rows that a head ranks are drawn whole.
 
     Args:
-      experiment: of the run, whose seed decides which rows are drawn.
-      split: which.
-      most: how many are drawn.
-      named: places in the split, from 0 on.
+      experiment: the experiment of the run; its seed decides which rows are drawn.
+      split: the split; None for the split of evaluations.
+      most: how many rows are drawn at most.
+      named: positions of further rows in the split, from 0 on.
 
     Raises:
-      UserError: there is no such split or place, or a record is bad.
+      UserError: the split or a position does not exist, or a record is bad.
     """
     data = experiment.data
     split = split or data.eval_split
@@ -121,24 +121,24 @@ def read_rows(
 
 
 def draw(experiment: experiment_lib.Experiment, split: str, most: int) -> drawn_rows.Drawn:
-    """Draw rows of a split, and whole groups where a head ranks those."""
+    """Draw rows of a split, or whole groups if a head ranks groups."""
     return drawn_rows.draw(
         experiment.data, split, most, experiment.run.seed, find_groups(experiment)
     )
 
 
 def find_groups(experiment: experiment_lib.Experiment) -> str | None:
-    """Return the label field whose equal values make the groups that a head ranks, if one does."""
+    """Return the label field whose equal values form the groups that a head ranks, or None."""
     heads = experiment.model.heads
     found = (types.read_member(head, types.Head, "whole_groups") for head in heads)
     return next((field for field in found if field), None)
 
 
 def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -> Iterator[Rows]:
-    """Yield batches of rows drawn over a split, as large as those of training.
+    """Yield batches of rows drawn from a split, with the batch size of training.
 
-    A lone one may be smaller. Rows come in a random order, as in training. Groups that a head ranks
-    come one after the other, and the end of a batch may cut one.
+    A single batch may be smaller. Rows come in a random order, as in training. Groups that a head
+    ranks come one after another, and the end of a batch may cut a group.
 
     Raises:
       UserError: a record is bad.
@@ -159,7 +159,7 @@ def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -
 
 
 def _shuffle(data: pipeline.Pipeline, split: str, seed: int, count: int) -> tf.data.Dataset:
-    """Return batches of a split of so many rows, which come in a random order, as in training."""
+    """Return batches of a split of `count` rows in a random order, as in training."""
     made = dataclasses.replace(data, cache=False, sampler=None, shuffle_buffer=count)
     return made.dataset(split, training=True, seed=seed)
 

@@ -1,6 +1,6 @@
-"""The metrics of the heads for given logits and labels, again and again, in one graph.
+"""Measures the metrics of heads for given logits and labels, repeatedly, in one graph.
 
-scores = scores_lib.build_scores(heads, logits, labels)          # where the graph is built
+scores = scores_lib.build_scores(heads, logits, labels, tasks)   # while the graph is built
 values = scores.measure(session, {task: [N, C]}, {field: [N]})   # [M], one for each of `metrics`
 """
 
@@ -31,14 +31,14 @@ class Metric(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """Metrics that are measured from nothing each time.
+    """Metrics that are measured anew each time.
 
     Attributes:
-      metrics: M: for each task the one that tells most, then its loss; of a task that says of no
-        metric which way is better, none.
+      metrics: M metrics: for each task the most telling one, then its loss; tasks whose metrics
+        have no direction are left out.
       values: M scalars.
-      update: takes rows in.
-      start: forgets all rows.
+      update: the op that adds rows.
+      start: the op that resets all metrics.
       logits: {task: input [B, C]}.
       labels: {field: input [B, ...]}.
     """
@@ -59,8 +59,8 @@ class Scores:
     ) -> np.ndarray:
         """Return the metrics of rows, {task: [N, C]} and {field: [N, ...]} -> [M] float64.
 
-        They are taken in at once, or in batches: where these are as large as in an evaluation, last
-        bits are the same, too.
+        Rows are added at once, or in batches. With the batch size of an evaluation, even the last
+        bits agree.
         """
         values = {name: labels[name] for name in self.labels}
         together = rows_lib.Rows("", {task: logits[task] for task in self.logits}, values)
@@ -73,7 +73,7 @@ class Scores:
 
     @property
     def signs(self) -> np.ndarray:
-        """1 where a higher value is better, -1 where a lower one is, [M]."""
+        """1 if a higher value is better, -1 if a lower value is, [M]."""
         return np.asarray([1.0 if metric.is_higher_better else -1.0 for metric in self.metrics])
 
 
@@ -83,15 +83,15 @@ def build_scores(
     labels: types.Tensors,
     tasks: Sequence[str],
 ) -> Scores:
-    """Build the metrics of these tasks, in the graph that has these logits and labels.
+    """Build the metrics of these tasks, in the graph with these logits and labels.
 
-    All heads are built as an evaluation builds them; only what is asked for is computed.
+    Metrics of all heads are built as in an evaluation, but only the chosen ones are computed.
     """
     fed = {task: tf1.placeholder(value.dtype, value.shape) for task, value in logits.items()}
     found, state = _build_metrics(list(heads.values()), fed, labels)
     chosen = [metric for task in tasks for metric in _choose(heads[task], found)]
     streamed = [found[f"{metric.task}/{metric.name}"] for metric in chosen]
-    # Those of a head have one update; a fetch must be named once.
+    # The metrics of a head share an update, which may only be fetched once.
     updates = list({id(update): update for _, update in streamed}.values())
     return Scores(
         metrics=chosen,
@@ -106,7 +106,7 @@ def build_scores(
 def _build_metrics(
     heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
 ) -> tuple[types.Metrics, list[tf.Variable]]:
-    """Return the metrics of all heads, and the variables that they sum up in."""
+    """Return the metrics of all heads, and the variables that hold their sums."""
     before = set(map(id, tf1.local_variables()))
     found = together.build_metrics(heads, logits, labels)
     made = {id(variable): variable for variable in tf1.local_variables()}
@@ -114,7 +114,7 @@ def _build_metrics(
 
 
 def _choose(head: types.Head, found: Mapping[str, Any]) -> list[Metric]:
-    """Return the metric of a head that tells most, and its loss."""
+    """Return the most telling metric of a head, and its loss."""
     prefix = f"{head.name}/"
     names = [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
     declared = types.read_member(head, types.Head, "directions")

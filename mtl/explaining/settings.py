@@ -1,4 +1,4 @@
-"""What is asked for: `launch.explain` fills it from its flags, whose names the errors tell.
+"""Settings of an explanation: `launch.explain` sets them by flags of the same names.
 
 settings.Settings(repeats=10, tasks=["income"], rows=[0, 17])
 """
@@ -14,20 +14,20 @@ BASELINES = (MEAN, ZEROS)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What of a run is explained, and how closely.
+    """The explanations to compute, and their precision.
 
     Attributes:
       checkpoint: "latest", "best" or a path.
-      split: that of the rows; None for the one that the run evaluates.
-      limit: how many rows are drawn over the whole split.
-      tasks: which; all if empty.
-      fields: those to permute; all if empty.
-      groups: fields that are also permuted together.
+      split: the split of the rows; None for the split that the run evaluates.
+      limit: how many rows are drawn from the whole split at most.
+      tasks: the tasks to explain; all if empty.
+      fields: the fields to permute; all if empty.
+      groups: groups of fields that are also permuted together.
       repeats: how often each field is permuted.
       rows: the rows whose predictions are explained, by their places in the split from 0 on.
-      classes: {task: the class that is explained}; by default the one with the largest logit.
+      classes: {task: the class to explain}; by default the class with the largest logit.
       steps: the points of the path of integrated gradients.
-      baseline: where the path begins: the "mean" of the encoded rows, or "zeros".
+      baseline: the start of the path: the "mean" of the encoded rows, or "zeros".
       dependence: fields for partial dependence; the most important ones if empty.
       batches: how many batches gradients are compared on; 0 for none.
     """

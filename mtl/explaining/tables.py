@@ -1,4 +1,4 @@
-"""What was found as CSV, to the last digit: one file for each part.
+"""Writes an explanation as CSV with all digits: one file for each part.
 
 tables.write_tables("runs/adult/explained", found)
 """
@@ -19,9 +19,9 @@ NAMES = ("importance.csv", "attributions.csv", "dependence.csv", "gradients.csv"
 
 
 def write_tables(folder: str, found: explanation.Explanation) -> list[str]:
-    """Write all tables that hold something into a folder; return their paths.
+    """Write all tables with rows to a folder; return their paths.
 
-    A table that holds nothing now is removed where an earlier explanation has left one.
+    If a table has no rows now, the file of an earlier explanation is removed.
     """
     made = (list_importance, list_attributions, list_dependence, list_gradients)
     written = []
@@ -41,7 +41,7 @@ def _tell(line: Sequence[Any]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
-    """Return a number to its last digit, and nothing where it is undefined."""
+    """Return a number with all digits; an undefined number is an empty cell."""
     if isinstance(value, float | np.floating):
         return "" if math.isnan(value) else summary.exactly(value)
     return str(value)

@@ -82,7 +82,7 @@ class Comparison(NamedTuple):
 
     @property
     def main_metrics(self) -> list[str]:
-        """The most telling metric of each task, and the metrics that choose the best checkpoints."""
+        """The most telling metric of each task, and the metrics that choose best checkpoints."""
         return _find_main_metrics(self.runs, self.metrics)
 
     @property

@@ -88,7 +88,7 @@ def propose(
 ) -> list[Proposal]:
     """Return the best proposals for at most so many models, the best first.
 
-    The affinity onto a task is the mean affinity of the other tasks in its model, and 0 if the model
+    The affinity onto a task is the mean affinity of the other tasks in its model, or 0 if the model
     trains it alone. The score of a proposal is the sum over all tasks. The search is exhaustive:
     other groups cannot have a higher score.
 
@@ -118,7 +118,7 @@ def propose(
 
 
 def average_onto(affinities: np.ndarray) -> np.ndarray:
-    """Return the affinity of each set of tasks onto each of its tasks, [2^T, T]; 0 if it is alone."""
+    """Return the affinity of each set of tasks onto each of its tasks, [2^T, T]; 0 if alone."""
     num_tasks = len(affinities)
     holds = (np.arange(2**num_tasks)[:, np.newaxis] >> np.arange(num_tasks)) & 1
     others = np.array(affinities, np.float64)

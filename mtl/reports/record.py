@@ -58,7 +58,7 @@ class Run:
 
     @property
     def state(self) -> tuple[str, str]:
-        """The progress in a few words, and its mood: "good", "warning" or ""."""
+        """The progress in a few words, and its mood: "good" or "warning"."""
         last = self.experiment.run.train_steps
         if self.is_training:
             return f"still training, step {self.step:,} of {last:,}", "warning"

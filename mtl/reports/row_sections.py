@@ -133,7 +133,7 @@ def _tell_missing(facts: Sequence[splits.Facts]) -> list:
 def tell_evaluation(
     run: record.Run, verdicts: Sequence[baselines.Verdict], seen: held_out.Seen | None
 ) -> list | str:
-    """Return the metrics of every head, and what its predictions look like."""
+    """Return the metrics of every head, and pictures of its predictions."""
     if not run.metrics:
         return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."
     told: list = [

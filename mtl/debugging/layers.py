@@ -55,7 +55,7 @@ def read_tree(
     variables: Iterable[tf.Variable],
     trained: Collection[str],
 ) -> list[Scope]:
-    """Return the scopes `features`, `network` and `head` of a graph of one row.
+    """Return the scopes `features`, `network` and `head` of a graph for a single row.
 
     Args:
       graph: the graph of predictions.

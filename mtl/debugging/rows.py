@@ -117,7 +117,7 @@ def stand_out(values: np.ndarray) -> np.ndarray:
 
 
 def _keeps_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[str]) -> bool:
-    """Return whether the output of a node has the rows of one of its inputs."""
+    """Return whether the output of a node has the same rows as an input."""
     if node.kind in _MIXING or node.transposes:
         return False
     if node.kind in _BY_FIRST:

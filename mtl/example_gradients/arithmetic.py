@@ -64,7 +64,7 @@ def _bias_add(given: Given) -> list[State] | None:
 
 
 def _batch_norm(given: Given) -> list[State] | None:
-    """Treat batch norm by given moments, or by those of each channel if examples are channels."""
+    """Treat batch norm with given moments, or with its own moments if examples are channels."""
     op, layout = given.op, given.layout
     channels = 3 if op.get_attr("data_format") == b"NHWC" else 1
     if given.states[0] is not layout or len(given.placed) > 1:

@@ -108,7 +108,7 @@ class Given:
         dims: Sequence[sizes.Size | None] | None = None,
         outer: sizes.Size | None = None,
     ) -> Layout:
-        """Return the layout of one output with examples along an axis; see `to`."""
+        """Return the layout of an output with examples along an axis; see `to`."""
         own = layouts.own_dims(output)
         for n, size in enumerate((dims or [])[: len(own)]):
             if size is not None and own[n].unknown:

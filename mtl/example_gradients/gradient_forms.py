@@ -152,7 +152,7 @@ def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
 
 
 def weighted_sum(parts: Sequence[tuple[tf.Tensor, Plain]]) -> Plain:
-    """Sum the parts of one variable by weight, from pairs of a scalar and a part."""
+    """Return the weighted sum of gradients by the same variable, from pairs (weight, gradients)."""
     return Plain(tf.add_n([weight * _flat(part.gradients) for weight, part in parts]))
 
 

@@ -178,7 +178,7 @@ class Proof:
     def _find_states(
         self, op: tf.Operation, states: Sequence[layouts.State], is_moved: bool
     ) -> list[layouts.State]:
-        """Return the states of the outputs by those of the inputs; keep the op if it is a gap."""
+        """Return the states of the outputs, from the inputs; keep the op if it is a gap."""
         if any(tensor.name in self._declared for tensor in op.outputs):
             return [self.examples(0, layouts.own_dims(op.outputs[0]))]
         is_known = layouts.UNKNOWN not in states

@@ -126,7 +126,7 @@ def _sliced(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
 
 
 def _read_bounds(op: tf.Operation) -> list[int] | None:
-    """Return begin, end and stride of a slice of one axis; None if unknown."""
+    """Return begin, end and stride of a slice along a single axis; None if unknown."""
     bounds = [tf.get_static_value(own) for own in op.inputs[1:]]
     is_known = all(bound is not None and bound.size == 1 for bound in bounds)
     if not is_known or op.get_attr("ellipsis_mask") or op.get_attr("new_axis_mask"):
@@ -142,7 +142,7 @@ def _gathered(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
 
 
 def _multiplied(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
-    """Multiply all entries of one vector, or two scalars."""
+    """Multiply all entries of a vector, or two scalars."""
     values = op.inputs[:1] if op.type == "Prod" else op.inputs
     factors = all_known(entries(value) for value in values)
     if factors is None or op.outputs[0].shape.rank != 0:

@@ -32,7 +32,7 @@ TOLERANCE = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Gradients:
-    """Gradients of one number of a head, in the graph.
+    """Gradients of a number that a head predicts, in the graph.
 
     Attributes:
       output: the output of the head.
@@ -49,7 +49,7 @@ class Gradients:
 
 @dataclasses.dataclass(frozen=True)
 class Attribution:
-    """The attributions of one prediction.
+    """The attributions of a prediction.
 
     Attributes:
       row: the index of the row.

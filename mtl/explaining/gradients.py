@@ -6,8 +6,8 @@ found.mean, found.error, found.counts            # [S, T, T]: all shared variabl
 
 With a cosine above 0, a step for one task helps the other; below 0, it hurts it: T. Yu and others,
 "Gradient Surgery for Multi-Task Learning", 2020, arXiv:2001.06782. Weights and normalisations come
-from the checkpoint, and dropout is off. Each gradient belongs to the loss of one task alone. A
-batch without a label of a task does not count for it.
+from the checkpoint, and dropout is off. Regularisation and other tasks do not enter the gradient of
+a task's loss. A batch without a label of a task does not count for it.
 """
 
 import dataclasses

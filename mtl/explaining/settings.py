@@ -1,4 +1,4 @@
-"""Settings of an explanation: `launch.explain` sets them by flags of the same names.
+"""Settings of an explanation: `launch.explain` reads them from its flags; errors name the flags.
 
 settings.Settings(repeats=10, tasks=["income"], rows=[0, 17])
 """

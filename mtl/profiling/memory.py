@@ -62,7 +62,7 @@ def find_peak(
 
 
 def _add_up(name: str, changes: list[tuple[int, int, str]], largest: dict[str, Tensor]) -> Held:
-    """Add up the allocations and releases of one allocator in time order."""
+    """Add up the allocations and releases of an allocator in time order."""
     held: collections.Counter[str] = collections.Counter()
     peak, at_peak, total = 0, dict[str, int](), 0
     # Within a microsecond, releases come before allocations.

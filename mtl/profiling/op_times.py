@@ -1,4 +1,4 @@
-"""Reads the time of every op of one step: TensorFlow's profiler only records large ops.
+"""Reads the time of every op of a step: TensorFlow's profiler only records large ops.
 
 timed = op_times.read(run_metadata, attribution.find)
 wall = op_times.divide_starting(wall, op_times.find_small(timed, seen, steps=9), busy)
@@ -57,7 +57,7 @@ def find_small(
     """Return {place: seconds} of the ops that the profiler skipped, over `steps` steps.
 
     Args:
-      timed: the ops of one step.
+      timed: the ops of a single step.
       seen: {op: how often the profiler recorded it}, over all steps.
       steps: how many steps the profiler recorded.
     """

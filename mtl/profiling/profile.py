@@ -40,7 +40,7 @@ class Profile:
       scopes: (scope of the model, seconds in ops) of the largest scopes, with their gradients.
       passes: how many backward passes go through the network in a step.
       has_gpu: True if the ops are kernels of a GPU.
-      held: the memory of one step; None if it was not traced.
+      held: the memory of a step; None if it was not traced.
     """
 
     first: int
@@ -100,8 +100,8 @@ def read(
       first: the global step at which the profile begins.
       steps: how many steps count.
       calls: how many session calls made these steps; these are the first recorded calls.
-      timed: all ops of one step. The profiler skips small ops; without `timed`, their time would
-        count for the session.
+      timed: all ops of a single step. The profiler skips small ops; without `timed`, their time
+        would count for the session.
       held: the memory of that step.
     """
     recorded = _read_planes(folder, attribution)
@@ -174,7 +174,7 @@ def _join(intervals: Iterable[shares.Interval]) -> list[shares.Interval]:
 
 
 def _is_within(time: int, calls: Sequence[shares.Interval]) -> bool:
-    """Return whether a time lies in one of the calls, which are sorted."""
+    """Return whether a time lies within a call; `calls` are sorted."""
     at = bisect.bisect_right(calls, (time, float("inf"))) - 1
     return at >= 0 and time < calls[at][1]
 

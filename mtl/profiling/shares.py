@@ -85,7 +85,7 @@ def _rank(
 
 
 def cut_nested(ops: Sequence[Op]) -> list[Op]:
-    """Return the ops of one thread without the stretches in which they ran another op.
+    """Return the ops of a thread without the stretches in which they ran another op.
 
     Otherwise, an op that calls a function would count in addition to the ops within it.
     """

@@ -132,7 +132,7 @@ def _from_labels(
     penalise: Callable[[np.ndarray], np.ndarray],
     finish: Callable[[float], float],
 ) -> float | None:
-    """Return the error of one prediction for all rows; None for weighted or unseen labels."""
+    """Return the error of a constant prediction; None for weighted or unseen labels."""
     if rows is None:
         return None
     labels = rows.target[rows.weight > 0].astype(np.float64)

@@ -110,7 +110,7 @@ def _count_missing(
 
 
 class _Labels:
-    """Counts the labels of one task."""
+    """Counts the labels of a task."""
 
     def __init__(self, head: Any):
         self.task, self._head = head.name, head

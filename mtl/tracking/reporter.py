@@ -110,7 +110,7 @@ class Reporter:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something was handed in that is not reported."""
+        """True if a report still waits."""
         return bool(self._waiting)
 
     def close(self, state: str | None) -> list[str]:
@@ -266,7 +266,7 @@ class Reporters:
 
     @property
     def are_waiting(self) -> bool:
-        """Whether something was handed in that is not reported."""
+        """True if a report still waits."""
         return any(one.is_waiting for one in self._all)
 
     def close(self, state: str | None) -> list[str]:

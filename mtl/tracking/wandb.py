@@ -75,7 +75,7 @@ class WandB(types.Tracker):
             "finish_timeout_raises": True,
         }
         if run.is_beside and self.mode == "online":
-            # Two processes write to one run: each may only end its own part.
+            # Two processes write to the same run: neither may end it for the other.
             settings |= {"mode": "shared", "x_primary": bool(run.parameters)}
             settings |= {} if run.parameters else {"x_update_finish_state": False}
         made = wandb.init(

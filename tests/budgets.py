@@ -108,7 +108,10 @@ class Budgets:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def list_exceeded(self) -> list[str]:
+        """Return the files that took more than the table allows; none without a table."""
         table = read_table()
+        if not table:
+            return []
         return [f for f, units in self._units.items() if units > table.get(f, _LEAST_UNITS)]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -117,8 +120,8 @@ class Budgets:
         exceeded, table = set(self.list_exceeded()), read_table()
         for file, units in self._units.most_common(_SHOWN):
             over = "  beyond its budget" if file in exceeded else ""
-            budget = table.get(file, _LEAST_UNITS)
-            terminalreporter.write_line(f"{units:6.0f} of {budget:6.0f}  {file}{over}")
+            allowed = f" of {table.get(file, _LEAST_UNITS):6.0f}" if table else ""
+            terminalreporter.write_line(f"{units:6.0f}{allowed}  {file}{over}")
         for file in sorted(exceeded.difference(f for f, _ in self._units.most_common(_SHOWN))):
             terminalreporter.write_line(f"{self._units[file]:6.0f}  {file}  beyond its budget")
 

@@ -22,6 +22,12 @@ def test_the_table_keeps_what_did_not_run_and_leaves_out_what_is_cheap():
     assert budgets.read_table() == {"tests/kept_test.py": 30.0, SLOW: 45.0}
 
 
+def test_without_a_table_there_are_no_budgets():
+    found = budgets.Budgets("refuse")
+    found.add({"units": {SLOW: 1000.0}, "memory": 1.0})
+    assert not found.list_exceeded()
+
+
 def test_a_file_beyond_its_budget_is_found():
     budgets.write_table({SLOW: 30.0})
     found = budgets.Budgets("refuse")

@@ -45,7 +45,7 @@ _BY_SIGNAL = 128
 
 
 class Members:
-    """The processes of one start. Their lines go to standard output, with their names in front."""
+    """The processes of a run. Standard output gets their lines, each with the process's name."""
 
     def __init__(self, arguments: Sequence[str], environments: Mapping[str, Mapping[str, str]]):
         self._processes = {

@@ -83,7 +83,7 @@ def _find(folders: Sequence[str]) -> list[str]:
     """Return the folders of the runs.
 
     Raises:
-      UserError: there are no runs, too few runs, or one run twice.
+      UserError: --runs holds no run, fewer than two folders are given, or a folder is given twice.
     """
     if RUNS.value:
         checks.require(not folders, "--runs", "come without single folders", folders)

@@ -32,8 +32,8 @@ _FLOAT32 = 3.4028235e38
 class UserError(ValueError):
     """A mistake that the user can fix: shown as one line, without a traceback, with exit code 2.
 
-    What it quotes of files and servers may hold anything: what would end the line is escaped, what
-    is secret is masked, and the middle of a very long one is left out.
+    It may quote files and servers, which can hold anything. Line ends are escaped, secrets are
+    masked, and a very long line loses its middle.
     """
 
     def __init__(self, line: str = ""):
@@ -77,7 +77,7 @@ def require(condition: bool, where: str, rule: str, value: Any, fix: str = "") -
 def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> None:
     """Fail unless `value` is an instance of `kind` that TensorFlow can hold.
 
-    A bool is no number, NaN is none either, and no text holds the character NUL.
+    A bool and NaN do not count as numbers, and a text may not hold the character NUL.
     """
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         fail(where, rule, value, error=UserTypeError)
@@ -120,7 +120,7 @@ def is_built(value: Any) -> bool:
 
 
 def is_part(value: object) -> bool:
-    """Return whether a value is a built part, a dataclass, and not the class of one."""
+    """Return whether a value is an instance of a dataclass, as built parts are."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 

@@ -142,7 +142,7 @@ class Experiment:
             checks.has("Experiment.attack", self.attack, ["attack", "check"], rule)
             self.attack.check(self.model.heads_by_task)
         self._check_trackers()
-        self._check_hooks()
+        self._check_attached()
         others = [f.name for f in dataclasses.fields(self) if f.name != "data"]
         # The source is left out: it may hold all of its rows, which are not parts.
         parts = [self.data.sampler, *(getattr(self, name) for name in others)]
@@ -158,7 +158,7 @@ class Experiment:
             checks.scope_name(f"{type(tracker).__name__}.name", names[-1])
         checks.unique(where, names)
 
-    def _check_hooks(self) -> None:
+    def _check_attached(self) -> None:
         where = "Experiment.observers"
         checks.is_a(where, self.observers, (list, tuple), "be a list of observers")
         for observer in self.observers:

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import logging
-import os
 import pathlib
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from mtl.configs import config, gin_writing
 from mtl.data import csv, frames, tfrecord
 from mtl.runs import verbs
 from tests import pages, tiny
+from tests.launch import conftest
 
 WORDS = ["red", "green", None, " blue", "unseen"]
 # As a table in memory may hold them: lists and arrays, texts with spaces, and an absent word.
@@ -41,8 +41,9 @@ def _make(lacks=None, **settings):
 def test_a_file_that_is_called_as_the_launcher_is_left_alone(tmp_path):
     (tmp_path / "launch.py").write_text("raise SystemExit('it was run')")
     command = [sys.executable, "-c", "import mtl; print(mtl.train.__module__)"]
-    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(mtl.__file__).parents[1])}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=conftest.environment(), capture_output=True, text=True
+    )
     assert done.stdout == "mtl.from_python\n", done.stderr
 
 

@@ -5,7 +5,6 @@ test says so; answers with the process id of the training, then with its exit co
 """
 
 import dataclasses
-import gc
 import logging
 import os
 import resource
@@ -51,9 +50,7 @@ SAMPLED = sampling.Power(label="kind")
 
 
 def main() -> None:
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 10, 10)
+    quick_graphs.spare_collector()
     quick_graphs.leave_out()
     logger = logging.getLogger("mtl")
     logger.setLevel(logging.INFO)

@@ -70,7 +70,7 @@ class Trusted:
             self.check_module(found.__name__)
 
     def check_built(self, part: Any) -> None:
-        """Fail for a setting that names a module to import, or does more than read what it names.
+        """Fail for a setting that imports a module by name, or does more than read a file.
 
         At this time the effects have not happened: parts act when a graph is built.
         """

@@ -38,19 +38,20 @@ _SECONDS = 3600.0
 class ClickStream(simulated.Simulated):
     """Rows of an item that is shown, and of the items that its user has clicked before.
 
-    Items have categories, item i has category i mod `categories`. A user has `interests`
-    categories. Of the up to `max_events` clicked items a share `noise` is of any category, and the
-    others are of an interest; so is every second item that is shown. With n, how many clicked items
-    have the category of the item that is shown, and r, whether one of the last 3 has:
+    Item i has category i mod `categories`. A user is interested in `interests` categories. A
+    history has up to `max_events` clicked items: a share `noise` of them has any category, the
+    others have a category of interest. Every second shown item has one, too. Let n be the number of
+    clicked items with the category of the shown item, and r be 1 if one of the last 3 has it, else
+    0:
 
         P(click) = sigmoid(-1.5 + 1.2 log(1 + n))
         P(purchase) = sigmoid(-2.5 + 0.4 log(1 + n) + 2.5 r)
 
-    So the mean of a history tells little, and its events of one category tell all. An hour passes
-    between two clicks in the mean. A user is shown `shown` items in rows that follow each other, a
-    session, and has a tendency of its own to click, which no field tells and which is added before
-    both sigmoids. Every row depends on the seed, the split and its number alone: a
-    larger split starts with the rows of a smaller one.
+    So the mean of a history tells little; the events with the category of the shown item tell all.
+    The mean time between two clicks is an hour. A session shows `shown` items to a user, in rows
+    that follow each other. Each user has a hidden tendency to click, which both sigmoids add to
+    their argument. A row depends only on the seed, the split and its number, so a larger split
+    starts with the rows of a smaller one.
 
     Fields: session, item, category and now; the lists clicked_items, clicked_categories and
     clicked_times, the last click last; the labels click and purchase; and their true probabilities,

@@ -36,7 +36,7 @@ class Funnel(simulated.Simulated):
         seconds = 0 without a click; after it exponential, with a mean of 10 exp(b / 2)
 
     Clicks choose impressions of a high a, where orders fall with a; among all impressions they rise
-    up to a = 0. A model that is no curve in a learns of the clicked ones what is wrong of the
+    up to a = 0. A model that is linear in a learns from clicked rows what is wrong for the
     others. `order_probability` is P(order | click) of every impression, clicked or not, and
     `would_order` is drawn by it: what an order would have been after a click, which nobody sees.
 

@@ -1,4 +1,4 @@
-"""What made-up sources share: rows that are drawn, each by its seed, split and number alone."""
+"""The base of sources that draw their rows from a seed, a split and a row number."""
 
 import abc
 import functools
@@ -19,9 +19,9 @@ ROWS_TOGETHER = 1000
 
 
 class Simulated(types.Source):
-    """A source whose rows depend on the seed, the split and their number alone.
+    """A source whose rows depend only on the seed, the split and their number.
 
-    A class of it is a dataclass with the setting `rows`, {split: how many rows it has}.
+    A subclass is a dataclass with the setting `rows`, {split: its number of rows}.
     """
 
     rows: Mapping[str, int]

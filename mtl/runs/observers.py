@@ -7,7 +7,6 @@ with observed.around_run():
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,23 +52,11 @@ class Observers(types.RunObserver):
 
     def __init__(self, observers: Sequence[types.RunObserver]):
         self._all = observers
+        self.due_every = tuple(step for one in observers for step in one.due_every)
+        self.due_at = tuple(step for one in observers for step in one.due_at)
+        self.seen_at = tuple(step for one in observers for step in one.seen_at)
         self.has_due_items = any(one.has_due_items for one in observers)
         self.writes_graph = any(one.writes_graph for one in observers)
-
-    def _chain(self, name: str) -> tuple[Any, ...]:
-        return tuple(itertools.chain(*(getattr(one, name) for one in self._all)))
-
-    @property
-    def due_every(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self._chain("due_every")
-
-    @property
-    def due_at(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self._chain("due_at")
-
-    @property
-    def seen_at(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self._chain("seen_at")
 
     def change_data(self, data: Any) -> Any:
         return functools.reduce(lambda changed, one: one.change_data(changed), self._all, data)

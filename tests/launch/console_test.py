@@ -1,6 +1,5 @@
 """The command `mtl` runs the launchers, and says what it knows."""
 
-import os
 import pathlib
 import re
 import subprocess
@@ -10,6 +9,7 @@ import pytest
 
 import mtl
 from launch import console, here
+from tests.launch import conftest
 
 
 def _run(monkeypatch, *arguments):
@@ -39,9 +39,10 @@ def test_every_launcher_is_a_verb():
 @pytest.mark.parametrize("flags", [[], ["-P"] if sys.version_info >= (3, 11) else []])
 def test_it_is_a_module_too_and_leaves_a_file_of_its_name_alone(tmp_path, flags):
     (tmp_path / "launch.py").write_text("raise SystemExit('it was run')")
-    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(mtl.__file__).parents[1])}
     command = [sys.executable, *flags, "-m", "mtl", "--version"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=conftest.environment(), capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (0, f"mtl {mtl.__version__}\n"), done.stderr
 
 

@@ -7,7 +7,6 @@ and answers {"code": 2, "cpu_secs": 1.5}; argv is what follows `python -m`, and 
 The processes that `launch.cluster` starts are forks of that fork.
 """
 
-import gc
 import json
 import logging
 import os
@@ -30,10 +29,7 @@ _TIMEOUT_SECS = 300
 
 
 def main() -> None:
-    # As in tests/conftest.py: spares the collector all modules.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 10, 10)
+    quick_graphs.spare_collector()
     quick_graphs.leave_out()
     for line in sys.stdin:
         request = json.loads(line)

@@ -9,7 +9,6 @@ hold, features are left out one by one until it does. Processes that share an ou
 """
 
 import argparse
-import gc
 import json
 import logging
 import os
@@ -51,9 +50,7 @@ def check_all(options: argparse.Namespace) -> None:
     quick_graphs.leave_out()
     graph_optimizer.leave_out()
     op_stacks.turn_on(False)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 10, 10)
+    quick_graphs.spare_collector()
 
     # Before anything uses TensorFlow: two replicas need two devices.
     cpu = tf.config.list_physical_devices("CPU")[0]

@@ -34,13 +34,12 @@ def main() -> None:
     parser.add_argument("rest", nargs="*", help="arguments of pytest, after --")
     options = parser.parse_args()
     output = pathlib.Path(options.output)
-    tests = imports.Graph(_ROOT).tests
-    while waiting := [test for test in tests if test not in read(output)]:
+    tests, held = imports.Graph(_ROOT).tests, read(output)
+    while waiting := [test for test in tests if test not in held]:
         chunk = waiting[:_AT_A_TIME]
         print(f"{len(waiting)} of {len(tests)} files are left", file=sys.stderr)
-        found = {test: {} for test in chunk} | _run(chunk, options.rest)
-        kept = read(output) | found
-        lines = {t: {s: sorted(n) for s, n in by.items()} for t, by in kept.items()}
+        held |= {test: {} for test in chunk} | _run(chunk, options.rest)
+        lines = {t: {s: sorted(n) for s, n in by.items()} for t, by in held.items()}
         output.write_text(json.dumps(lines))
 
 

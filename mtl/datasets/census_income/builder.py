@@ -48,20 +48,20 @@ class CensusIncome(tfds.core.GeneratorBasedBuilder):
     """One example per row: 39 inputs, the two labels of the literature and the row's weight.
 
     "income" is "50000+" or "- 50000", as in the files, without the full stop at the end of a line.
-    "marital-status" is the label of the second task: "Never married" or one of six others. "?" and
-    "Not in universe" are categories. "instance-weight" says for how many people a row stands; it
-    is no input. Some rows are equal in all columns, and all of them are kept.
+    "marital-status" is the label of the second task: "Never married" or six other values. "?" and
+    "Not in universe" are categories. "instance-weight" is the number of people that a row stands
+    for; do not use it as an input. The data set keeps rows that are equal in all columns.
 
-    With both files, "test" is the official test file. Of every five rows of the training file the
-    first four are "train" and the last is "validation"; "train+validation" is the whole file. J.
-    Ma, Z. Zhao, X. Yi, J. Chen, L. Hong, E. H. Chi, "Modeling Task Relationships in Multi-task
-    Learning with Multi-gate Mixture-of-Experts", KDD 2018, doi:10.1145/3219819.3220007, cut
-    validation rows from the test file instead, at random.
+    With both files, "test" is the official test file. The training file is cut into groups of five
+    rows: the first four go to "train" and the last goes to "validation", so "train+validation" is
+    the whole file. J. Ma, Z. Zhao, X. Yi, J. Chen, L. Hong, E. H. Chi, "Modeling Task Relationships
+    in Multi-task Learning with Multi-gate Mixture-of-Experts", KDD 2018,
+    doi:10.1145/3219819.3220007, cut validation rows from the test file instead, at random.
 
-    With one file, of every five of its rows the first three are "train", the fourth is
-    "validation" and the fifth is "test".
+    With one file, the first three of each five rows go to "train", the fourth to "validation" and
+    the fifth to "test".
 
-    What is prepared once stays: when a second file comes, delete `<data_dir>/census_income`.
+    Delete `<data_dir>/census_income` before you add a second file.
     """
 
     VERSION = tfds.core.Version("1.0.0")

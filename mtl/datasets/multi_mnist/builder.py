@@ -24,11 +24,11 @@ class MultiMnist(tfds.core.GeneratorBasedBuilder):
 
     Two digits of 28 x 28 pixels lie in opposite corners of 36 x 36, the brighter pixel wins, and
     the picture is scaled to 28 x 28 by averaging areas. S. Sabour, N. Frosst, G. Hinton, "Dynamic
-    Routing Between Capsules", 2017, arXiv:1710.09829, shift digits at random; two corners and two
-    tasks are those of O. Sener, V. Koltun, "Multi-Task Learning as Multi-Objective Optimization",
-    2018, arXiv:1810.04650. Each digit is the left one of four images, with partners drawn from its
-    split by a fixed seed: no digit is in both splits. The splits are those of MNIST; where only
-    one of them is there, its last fifth is for testing.
+    Routing Between Capsules", 2017, arXiv:1710.09829, shift digits at random; O. Sener, V. Koltun,
+    "Multi-Task Learning as Multi-Objective Optimization", 2018, arXiv:1810.04650, use two corners
+    and two tasks. Each digit is the left one of four images, with partners drawn from its
+    split by a fixed seed: no digit is in both splits. The splits come from MNIST; with only
+    one of its two files, the last fifth of it is for testing.
     """
 
     VERSION = tfds.core.Version("1.0.0")

@@ -17,8 +17,8 @@ from mtl.datasets.scenes import rendering
 class Scenes(tfds.core.GeneratorBasedBuilder):
     """Rendered scenes with maps of classes, depth and normals, as `rendering.render_scene` says.
 
-    A scene depends on its split and its number alone. A subclass, which has a name of its own, may
-    have other numbers.
+    A scene depends only on its split and its number. A subclass with another name may change the
+    numbers.
     """
 
     VERSION = tfds.core.Version("1.0.0")

@@ -1,4 +1,4 @@
-"""Small scenes of spheres and boxes, ray by ray: an image, and what is seen at each pixel.
+"""Renders small scenes of spheres and boxes: an image, and the surface at each pixel.
 
 scene = rendering.render_scene(np.random.default_rng(0), 32)
 scene["image"], scene["kind"], scene["depth"], scene["normal"]  # uint8, int64, float32 twice
@@ -19,9 +19,10 @@ _NOISE = 0.02
 
 
 class Hits(NamedTuple):
-    """Where the rays of all pixels meet a surface: distances, infinite where they do not; normals.
+    """The points at which the rays of all pixels meet a surface, and the normals there.
 
-    A distance is in lengths of the ray, which is 1 deep, so that it is the depth.
+    The distance is infinite for a ray that meets no surface. Rays are 1 deep, so a distance in
+    lengths of the ray is the depth.
     """
 
     distances: np.ndarray
@@ -32,9 +33,8 @@ def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray
     """Draw a scene and render it.
 
     A pinhole camera stands on a floor and looks down a little, at two to five spheres and boxes,
-    and mostly at a wall behind them. Each surface has a colour of its own, whatever it is, and one
-    distant light shades them. All labels are exact at the middle of a pixel, but for noise and
-    rounding of the image alone.
+    and mostly at a wall behind them. Each surface has a random colour, and a distant light shades
+    it. All labels are exact at the middle of a pixel; only the image is rounded and has noise.
 
     Args:
       random: what is drawn from.

@@ -36,11 +36,22 @@ def open_all(run: types.ObservedRun) -> "Observers":
     experiment = run.experiment
     opened = [make(run) for make in (*_BUILT_IN, *experiment.observers)]
     for observer in opened:
-        rule = "return a types.RunObserver or None"
-        is_fit = isinstance(observer, types.RunObserver | None)
-        checks.require(is_fit, "a part of Experiment.observers", rule, type(observer).__name__)
+        _check(observer)
     own = [_OwnHook(hook) for hook in experiment.hooks]
     return Observers([observer for observer in (*opened, *own) if observer is not None])
+
+
+def _check(observer: Any) -> None:
+    """Fail unless a part has made an observer, whose steps can come."""
+    if observer is None:
+        return
+    rule, kind = "return a types.RunObserver or None", type(observer).__name__
+    is_fit = isinstance(observer, types.RunObserver)
+    checks.require(is_fit, "a part of Experiment.observers", rule, kind)
+    for name in ("due_every", "due_at", "seen_at"):
+        # A loop that is to end at multiples of 0 would never take a step.
+        for step in getattr(observer, name):
+            checks.whole(f"{kind}.{name}", step, 1 if name == "due_every" else 0)
 
 
 class Observers(types.RunObserver):

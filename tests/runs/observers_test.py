@@ -83,6 +83,16 @@ def test_a_plain_run_has_the_pictures_alone():
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Due:
+    every: float
+
+    def __call__(self, run):
+        observer = types.RunObserver()
+        observer.due_every = (self.every,)
+        return observer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Nothing:
     def __call__(self, run):
         return "nothing"
@@ -92,6 +102,13 @@ class Nothing:
 def test_wrong_observers_are_refused(wrong):
     with pytest.raises(checks.UserError, match=r"^Experiment\.observers must "):
         dataclasses.replace(tiny.make(), observers=wrong)
+
+
+@pytest.mark.parametrize("every", [0, -3, 2.5, True])
+def test_steps_that_never_come_are_refused(every):
+    made = dataclasses.replace(tiny.make(), observers=[Due(every=every)])
+    with pytest.raises(checks.UserError, match=r"^RunObserver\.due_every must be "):
+        _open(made)
 
 
 def test_a_part_that_makes_no_observer_is_refused():

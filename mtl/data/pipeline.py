@@ -445,4 +445,4 @@ def _least_bytes(field: spec_lib.Field) -> int:
 
 
 def _is_finite(value: Any) -> bool:
-    return all(map(math.isfinite, value)) if isinstance(value, list) else math.isfinite(value)
+    return all(map(_is_finite, value)) if isinstance(value, list) else math.isfinite(value)

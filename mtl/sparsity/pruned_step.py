@@ -28,6 +28,8 @@ from mtl.variables import freezing, patterns, pruned, sharding, slots, views
 
 tf1 = tf.compat.v1
 
+_MASKED = "MtlMasked"  # The name of a gradient.
+
 StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
 
 
@@ -152,7 +154,7 @@ class _Pruner:
         is_seen = self.is_watched and part.gradient == cuts_lib.STOPPED
         if isinstance(value, tf.Variable) and (sharding.is_table() or not is_seen):
             return value
-        return value * kept  # Its gradient is 0 if the mask is 0.
+        return _apply_mask(value, kept)
 
     def _find_kernel(self, name: str) -> str | None:
         """Return the kernel of a bias, scale or offset, if whole units of the kernel are cut."""
@@ -293,6 +295,25 @@ class _Reset(tf.compat.v1.train.Optimizer):
         value = var.read_value()
         first = tf.cast(slots.find_first_value(var), value.dtype)
         return var.assign(tf.where(grad > 0, value, first), read_value=False)
+
+
+def _apply_mask(value: Any, mask: tf.Tensor) -> tf.Tensor:
+    """Return masked weights, whose gradient is masked and sparse where the one after it is.
+
+    TensorFlow's gradient of a product is dense. The weights of a domain that the batch lacks would
+    then move, and `Centralization` would take them for units of one layer.
+    """
+    with tf1.get_default_graph().gradient_override_map({"Mul": _MASKED}):
+        return tf.multiply(tf.convert_to_tensor(value), mask)
+
+
+@tf.RegisterGradient(_MASKED)
+def _mask_gradient(op: tf.Operation, gradient: types.Connected) -> list[types.Gradient]:
+    value, mask = op.inputs
+    if not isinstance(gradient, tf.IndexedSlices):
+        return [gradient * mask, None]
+    rows = pruned.take_rows(mask, gradient.indices, value.shape.rank)
+    return [tf.IndexedSlices(gradient.values * rows, gradient.indices, gradient.dense_shape), None]
 
 
 def _pass_gradient(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

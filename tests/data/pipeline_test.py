@@ -218,6 +218,16 @@ def test_diagnose_finds_what_is_not_finite(tmp_path, value):
     assert line == f"{where} must be finite, got {float(value)!r}."
 
 
+def test_diagnose_looks_into_arrays_of_several_axes():
+    photos = np.ones([3, 2, 2], np.float32)
+    photos[1, 0, 1] = np.inf
+    source = tiny.Rows(splits={"train": {"photo": photos, "y": np.zeros(3, np.int64)}})
+    made = spec.Spec(features={"photo": ("float32", (2, 2))}, labels={"y": "int64"})
+    data = pipeline.Pipeline(source=source, spec=made)
+    line = data.diagnose(RuntimeError("NaN loss during training."), "train")
+    assert line.startswith("train row 1: field 'photo' must be finite, got [[1.0, inf], ")
+
+
 GAPS = spec.Spec(
     features={"a": "float32", "b": "int64", "c": "string"},
     labels={"y": "int64"},

@@ -38,6 +38,7 @@ from mtl.sparsity import (
     criteria,
     densities,
     granularity,
+    pruned_step,
     pruning,
     pruning_schedules,
     regrowth,
@@ -478,6 +479,29 @@ def test_rows_of_a_table_are_cut_and_its_gradient_stays_sparse():
             assert (values[f"{name}/average"][mask[:, 0] == 0] == 0).all(), name
         kept = (values[name] != found[0][name]).all(axis=1)
         assert kept[mask[:, 0] > 0].sum() >= 2, name  # Words that no row holds stay.
+
+
+def test_the_gradient_of_kernels_that_are_looked_up_stays_sparse():
+    mask = np.random.default_rng(1).integers(0, 2, [3, 2, 4]).astype(np.float32)
+    factors = np.random.default_rng(2).normal(size=[2, 2, 4]).astype(np.float32)
+    part = _part(patterns=["^network/"])
+
+    def step(features, labels):
+        with tf1.variable_scope("network/domains"):
+            kernels = tf1.get_variable("kernel", [3, 2, 4])
+        loss = tf.reduce_sum(factors * tf.gather(kernels, [2, 0]))
+        (variable,) = tf1.trainable_variables()
+        return tf.gradients(loss, variable)[0], {}
+
+    with tf.Graph().as_default(), tf1.Session() as session:
+        found, _ = pruned_step.wrap_step([part], step, is_watched=True)(None, None)
+        assert isinstance(found, tf.IndexedSlices)
+        (held,) = (v for v in tf1.global_variables() if v.op.name.endswith("pruning_mask"))
+        session.run(tf1.global_variables_initializer())
+        held.load(mask, session)
+        values, rows = session.run([found.values, found.indices])
+    assert rows.tolist() == [2, 0]
+    np.testing.assert_array_equal(values, factors * mask[[2, 0]])
 
 
 def test_a_table_of_16_bits_is_not_cut():

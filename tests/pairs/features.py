@@ -48,7 +48,7 @@ from mtl.optimization import (
     update,
 )
 from mtl.sparsity import criteria, densities, granularity, pruning, pruning_schedules, regrowth
-from mtl.variables import averaging, freezing, sharding
+from mtl.variables import averaging, freezing, sharding, stacks
 from tests import tiny
 from tests.conformance import auxiliary as teachers
 
@@ -410,7 +410,7 @@ def _build_keras() -> Any:
 
 
 def _add_tasks(draft: Draft) -> None:
-    draft.heads.extend(heads.Binary(name=f"sign_{n}", label="sign") for n in range(64))
+    draft.heads.extend(heads.Binary(name=f"sign_{n}", label="sign") for n in range(stacks.FROM))
 
 
 FEATURES = (

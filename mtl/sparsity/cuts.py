@@ -35,6 +35,7 @@ class Cut(NamedTuple):
       mask: the variable of zeros and ones.
       kept: the value of the mask in this step.
       total: the values that the criterion gathers; None if it gathers nothing.
+      is_table: True if a step reads only some rows, and the gradient stays sparse.
     """
 
     part: Part
@@ -42,6 +43,7 @@ class Cut(NamedTuple):
     mask: tf.Variable
     kept: tf.Tensor
     total: tf.Variable | None
+    is_table: bool
 
     @property
     def sets_to_zero(self) -> bool:
@@ -122,4 +124,4 @@ def create(
         gathered = part.criterion.total_shape(variable.shape)
         own = {**state, "shape": gathered, "initializer": zeros}
         total = getter(pruned.saliency_name(name), **own)
-    return Cut(part, variable, mask, mask.read_value(), total)
+    return Cut(part, variable, mask, mask.read_value(), total, sharding.is_table())

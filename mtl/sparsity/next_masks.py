@@ -24,11 +24,18 @@ _OVERLAP = "pruning/overlap_"
 
 def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.Tensor | None:
     """Return the gradient for the scores; None for a table."""
+    gradient = _make_dense(gradient, cut)
     is_dense = isinstance(gradient, tf.Tensor)
     if cut.part.criterion.reads_gradients or cut.part.gradient == cuts_lib.DENSE:
         rule, fix = "choose weights that a loss depends on, each of them", "It reads gradients."
         checks.require(is_dense, "Pruning.patterns", rule, name, fix)
     return gradient if is_dense else None
+
+
+def _make_dense(gradient: types.Gradient, cut: cuts_lib.Cut) -> types.Gradient:
+    """Return the gradient of looked-up kernels, such as STAR's, without their look-up."""
+    is_kernel = isinstance(gradient, tf.IndexedSlices) and not cut.is_table
+    return tf.convert_to_tensor(gradient) if is_kernel else gradient
 
 
 def average_inputs(
@@ -173,8 +180,12 @@ class Change(NamedTuple):
 
     def _differentiate(self, forward: whole_batch.ForwardPass) -> dict[str, list[tf.Tensor | None]]:
         """Return {task: N gradients} of a part of the batch."""
-        variables = [cut.variable for cut in self.cuts.values()]
-        return {task: tf.gradients(loss, variables) for task, loss in forward.losses.items()}
+        cuts = list(self.cuts.values())
+        variables = [cut.variable for cut in cuts]
+        return {
+            task: list(map(_make_dense, tf.gradients(loss, variables), cuts))
+            for task, loss in forward.losses.items()
+        }
 
     def _see(
         self, task_gradients: Mapping[str, Sequence[tf.Tensor | None]] = MappingProxyType({})

@@ -39,6 +39,18 @@ def test_a_pair_keeps_what_every_run_keeps(names, tmp_path):
     assert outcome.failed == {}
 
 
+# Looked-up kernels, whose gradient is sparse: the pair was refused, and the four together differed,
+# although each three of them did not.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "names", [("snip", "star"), ("centralization", "clipped examples", "pruned units", "star")]
+)
+def test_kernels_that_are_looked_up_are_pruned_as_others_are(names, tmp_path):
+    skipped = sorted(set(pairs.CLAIMS) - {"off", "resumes"})
+    outcome = pairs.check([pairs.BY_NAME[name] for name in names], tmp_path, skipped)
+    assert not outcome.failed and not outcome.refused
+
+
 @pytest.mark.slow
 def test_a_difference_is_seen(tmp_path):
     # Without its exemption a network that drops units fails, so that the claims can fail.

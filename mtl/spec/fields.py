@@ -15,7 +15,7 @@ from mtl.spec import literals
 
 tf1 = tf.compat.v1
 
-# The type that carries a field in a tf.Example, which knows only these three.
+# The type that carries a field in a tf.Example: an example has only these three types.
 _WIRE = {
     "float32": tf.float32,
     "int64": tf.int64,
@@ -23,16 +23,16 @@ _WIRE = {
     "bool": tf.int64,
     "string": tf.string,
 }
-# The mark of a missing label: it weighs zero in the loss and in the metrics of its task. That of
-# int64 is no number that data hold by chance: -1 may be a value.
+# The mark of a missing label: it weighs zero in the loss and in the metrics of its task. Data hold
+# the least int64 hardly by chance; -1 may be a value.
 MISSING = {"float32": math.nan, "int64": -(2**63), "string": ""}
-# What marks a label of ids as missing as well, where no setting of a head names it.
+# Also marks a label of ids as missing, unless a setting of the head names another number.
 NO_ID = -1
 _LIST, _LIST_OF_LISTS = (None,), (None, None)
 
 
 def counts_name(field: str) -> str:
-    """Return the field that says how many values each item of a list of lists has."""
+    """Return the name of the field that counts the values of each item of a list of lists."""
     return f"{field}/values_per_item"
 
 
@@ -44,7 +44,7 @@ class AbsentError(ValueError):
 
 
 class Gaps(str):
-    """What is wrong with an example that lacks `fields`, which have no default."""
+    """The error message for an example that lacks `fields`, which have no default."""
 
     fields: tuple[str, ...]
 
@@ -66,11 +66,12 @@ class Field:
       name: its name in the data, in the tf.Example and in the serving signature.
       dtype: float32, int64, uint8, bool or string.
       shape: its shape in one example: () for a scalar, (8, 8, 1) for a small image, (None,) for a
-        list of any length, which arrives as a RaggedTensor [B, (L)], and (None, None) for a list of
-        lists. Its values arrive one after another, [B, (N)], beside their `counts_name`.
-      default: stands in where the value is absent; None makes the field required. Of a float32
-        "nan" is a missing number. A field of variable length is never required and has no default:
-        absent means empty.
+        list of any length, a RaggedTensor [B, (L)] in a batch, and (None, None) for a list of
+        lists. A batch holds the values of all its items in one list, [B, (N)]; the field
+        `counts_name(name)` holds the number of values of each item.
+      default: replaces an absent value; None makes the field required. For a float32, "nan" is a
+        missing number. A list of variable length is never required and has no default: an absent
+        list is empty.
     """
 
     name: str
@@ -98,31 +99,31 @@ class Field:
 
     @property
     def is_ragged(self) -> bool:
-        """Whether an example may hold any number of values."""
+        """True if an example may hold any number of values."""
         return self.shape in (_LIST, _LIST_OF_LISTS)
 
     @property
     def is_nested(self) -> bool:
-        """Whether an example holds a list of lists."""
+        """True if an example holds a list of lists."""
         return self.shape == _LIST_OF_LISTS
 
     @property
     def is_required(self) -> bool:
-        """Whether every example must hold a value."""
+        """True if every example must hold a value."""
         return self.default is None and not self.is_ragged
 
     @property
     def missing(self) -> Any:
-        """The mark of a missing value of this type."""
+        """The value that marks a missing label of this type; 0 for uint8 and bool."""
         return MISSING.get(self.dtype, 0)
 
     @property
     def size(self) -> int:
-        """How many values an example holds, where that is fixed."""
-        return math.prod(cast(tuple[int, ...], self.shape))  # Callers know that it is fixed.
+        """The number of values in an example; only for a fixed shape."""
+        return math.prod(cast(tuple[int, ...], self.shape))  # Callers check the shape.
 
     def wire_feature(self) -> Any:
-        """Return how `tf.io.parse_example` reads this field."""
+        """Return the specification of this field for `tf.io.parse_example`."""
         wire = _WIRE[self.dtype]
         if self.is_ragged:
             return tf.io.RaggedFeature(wire, row_splits_dtype=tf.int64)
@@ -132,13 +133,13 @@ class Field:
         return tf.io.FixedLenFeature(self.shape, wire, default)
 
     def cast(self, values: Any) -> Any:
-        """Cast values to the field's type; an integer that does not fit fails when run."""
+        """Cast values to the field's type; running the op fails for an integer that does not fit."""
         dtype = tf.as_dtype(self.dtype)
         if values.dtype == dtype:
             return values
         if self.is_ragged:
             return values.with_flat_values(dataclasses.replace(self, shape=()).cast(values.values))
-        # As int64, an unsigned number from 2^63 on is a negative one.
+        # A uint64 of 2^63 or more becomes negative as int64.
         is_unsigned = values.dtype == tf.uint64
         if self.dtype not in ("uint8", "bool") and not (is_unsigned and dtype == tf.int64):
             return tf.cast(values, dtype)
@@ -154,7 +155,7 @@ class Field:
             return tf.cast(values, dtype)
 
     def proto(self, value: Any) -> tf.train.Feature:
-        """Turn one example's value, any sequence or array, into what `wire_feature` reads back."""
+        """Turn the value of one example, a sequence or an array, into a feature of a tf.Example."""
         values = np.asarray(value).ravel().tolist()
         wire = _WIRE[self.dtype]
         if wire == tf.string:
@@ -164,13 +165,17 @@ class Field:
         return tf.train.Feature(int64_list={"value": map(int, values)})
 
     def value(self, values: Sequence[Any] | None) -> Any:
-        """Turn the values of one example, Python objects or text, None if absent, into the field.
+        """Return the field's value in one example.
 
-        This is the slow twin of what TensorFlow does with a batch, to tell which value is wrong.
+        TensorFlow does the same with a whole batch, faster; this method finds the wrong value.
+
+        Args:
+          values: Python objects or texts; None if the field is absent.
 
         Raises:
-          ValueError: what is wrong, to follow the field's name: "must be int64, got 'old'"; an
-            `AbsentError` where there is no value.
+          ValueError: the values do not fit. The message continues a sentence that starts with the
+            field's name: "must be int64, got 'old'".
+          AbsentError: a required field is absent.
         """
         if values is None:
             if self.is_required:
@@ -193,9 +198,9 @@ class Field:
 
 
 def require_counts(values: tf.RaggedTensor, counts: tf.RaggedTensor, message: str) -> tf.Operation:
-    """Return what fails when run unless [B, (L)] counts the values [B, (N)] of each row by item."""
+    """Return an op that fails unless the counts [B, (L)] of each row sum to its values [B, (N)]."""
     each, most = counts.flat_values, tf.size(values.flat_values, tf.int64)
-    are_counts = tf.reduce_all((each >= 0) & (each <= most))  # So that no sum overflows.
+    are_counts = tf.reduce_all((each >= 0) & (each <= most))  # Keeps sums from overflowing.
     fit = tf.reduce_all(tf.equal(tf.reduce_sum(counts, 1), values.row_lengths()))
     return tf1.assert_equal(are_counts & fit, True, message=message)
 
@@ -205,26 +210,26 @@ class Spec:
     """The fields of an example.
 
     Attributes:
-      features: {name: dtype} or {name: (dtype, shape)}; what is known when a prediction is made. A
-        list of lists, of shape (None, None), comes with a feature
-        `<name>/values_per_item`, a list of int64: how many of its values each item has.
-      labels: the same for what is known only in training and evaluation: targets and example
-        weights. A label without a default is optional: an absent one is missing, which NaN
-        (float32), the least integer (int64) or "" (string) marks. What else marks one as missing,
-        such as -1 among class ids, the head says that reads it.
-      defaults: {name: value} of the fields that may be absent. "nan" is a missing number, for a
-        float32; None keeps a field required. A label of int64 with the default -1 is missing where
-        it is absent, as without a default.
-      type_defaults: {dtype: value} of all other features of a type, but for lists of any length.
-      keys: the features that heads read as well, beside the labels, such as the user whose rows a
-        head ranks.
+      features: {name: dtype} or {name: (dtype, shape)} of the fields that are known when a model
+        predicts. A list of lists, of shape (None, None), comes with a feature
+        `<name>/values_per_item`, a list of int64: the number of values of each item.
+      labels: the same for fields that are known only in training and evaluation: targets and
+        example weights. A label without a default is optional: if it is absent, it is missing.
+        NaN (float32), the least integer (int64) or "" (string) marks a missing label. A head may
+        name another mark for its label, such as -1 among class ids.
+      defaults: {name: value} of the fields that may be absent. For a float32, "nan" is a missing
+        number; None keeps a field required. An absent int64 label with the default -1 is missing,
+        as without a default.
+      type_defaults: {dtype: value} of all other features of a type, except lists of any length.
+      keys: the features that heads read beside the labels, such as the user whose rows a head
+        ranks.
     """
 
     features: Mapping[str, Any]
     labels: Mapping[str, Any]
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # Not in the repr, by which a run tells whether its data are as they were: without these two
-    # that is the repr of earlier versions, and the order of examples does not depend on them.
+    # Not in the repr: a run compares it to see whether its data changed, also with runs that know
+    # neither setting. The order of examples does not depend on them.
     type_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     keys: Sequence[str] = dataclasses.field(default=(), repr=False)
 
@@ -252,7 +257,7 @@ class Spec:
                 checks.require(not field.is_nested, where, "be no list of lists", field.shape)
 
     def _add_counts(self) -> None:
-        """Add the counts of its items behind each list of lists."""
+        """Add the field that counts values by item behind each list of lists."""
         found: dict[str, Any] = {}
         for name, kind in self.features.items():
             found.setdefault(name, kind)
@@ -273,7 +278,7 @@ class Spec:
 
     @functools.cached_property
     def counted(self) -> dict[str, str]:
-        """{counts of items: the list of lists that they belong to}."""
+        """{field of counts: the list of lists whose values it counts}."""
         return {counts_name(n): n for n, field in self.feature_fields.items() if field.is_nested}
 
     @functools.cached_property
@@ -285,7 +290,7 @@ class Spec:
     def label_fields(self) -> dict[str, Field]:
         """{name: field} of the labels; each has a default, the mark of a missing label."""
         fields = {name: self._field(name, kind) for name, kind in self.labels.items()}
-        absent = {"int64": NO_ID}  # As earlier gin files say that an absent label is missing.
+        absent = {"int64": NO_ID}  # Gin files may write the default -1 for a missing label.
         return {
             name: dataclasses.replace(field, default=field.missing)
             if not field.is_ragged and field.default in (None, absent.get(field.dtype))
@@ -310,7 +315,7 @@ class Spec:
         return dataclasses.replace(field, default=self.type_defaults.get(dtype))
 
     def example(self, parts: Callable[[Field], Sequence[Any] | None]) -> dict[str, Any] | str:
-        """Return what `Field.value` makes of each field: {name: value}, or what is wrong."""
+        """Return {name: `Field.value` of the field}, or an error message."""
         values, absent = {}, []
         for name, field in self.fields.items():
             try:
@@ -322,7 +327,7 @@ class Spec:
         return Gaps(absent) if absent else self._miscounted(values) or values
 
     def _miscounted(self, values: Mapping[str, Any]) -> str | None:
-        """Return which counts of items do not fit the values of a list of lists, if any do not."""
+        """Return an error message for counts that do not fit a list of lists; None if all fit."""
         for name, field in self.counted.items():
             given, count = values.get(name, ()), len(values.get(field, ()))
             if min(given, default=0) < 0 or sum(given) != count:
@@ -336,8 +341,8 @@ class Spec:
         """Parse serialized tf.Examples [B] into {name: [B, ...]}.
 
         Raises:
-          InvalidArgumentError: when run, on a malformed proto, a missing required field, a value of
-            the wrong type, or items of lists of lists that are not counted as they are.
+          InvalidArgumentError: when run, for a malformed proto, an absent required field, a value
+            of the wrong type, or counts that do not fit a list of lists.
         """
         fields = self.fields if with_labels else self.feature_fields
         wire = {name: field.wire_feature() for name, field in fields.items()}
@@ -351,9 +356,9 @@ class Spec:
         return {name: field.cast(parsed[name]) for name, field in fields.items()}
 
     def drop_empty_texts(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the features [B, ...] without empty texts in lists, as a CSV file's cells have.
+        """Return the features [B, ...] without the empty texts in lists.
 
-        The items of a list of lists then count the values that are left.
+        Cells of CSV files hold such texts. Counts by item are reduced by the dropped values.
         """
         found = dict(features)
         for name, field in self.feature_fields.items():
@@ -372,10 +377,7 @@ class Spec:
         return found
 
     def serialize(self, values: Mapping[str, Any]) -> bytes:
-        """Serialize an example.
-
-        {field: value} of one example -> a serialized tf.Example, as `parse` takes it.
-        """
+        """Return {field: value} of one example as a serialized tf.Example, which `parse` reads."""
         feature = {name: self.fields[name].proto(value) for name, value in values.items()}
         example = tf.train.Example(features=tf.train.Features(feature=feature))
         return example.SerializeToString(deterministic=True)
@@ -383,6 +385,6 @@ class Spec:
     def split(
         self, example: Mapping[str, Any], with_labels: bool = True
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Split {name: value} into features and labels; {} for labels that were not read."""
+        """Split {name: value} into features and labels with keys; {} for labels not read."""
         labels = [*self.labels, *self.keys] if with_labels else ()
         return {name: example[name] for name in self.features}, {n: example[n] for n in labels}

@@ -1,13 +1,14 @@
-"""How values of the field types may be written, in files and in settings.
+"""Reads values of the field types as files and settings write them.
 
 literals.parse_literal("int64", "1.0")                           # 1; ValueError for "1.5"
 literals.parse_default("Spec field 'age'.default", "float32", "nan")
 literals.whole(True)                                     # 1
 literals.decode_text("field 'word'", b"red")             # "red"
 
-A float32 in a text is decimal, as 1, -1.5, .5, 5. or 1e-3, or it is nan, inf or infinity, in any
-case; an integer has digits, and behind a point only zeros. Both may have a sign. Digits are those
-of ASCII; spaces, separators of thousands, hexadecimal numbers and what is beyond its type are none.
+A text for a float32 holds a decimal number, such as 1, -1.5, .5, 5. or 1e-3, or it holds nan, inf
+or infinity, in any case. A text for an integer holds digits; only zeros may follow a point. Both may
+have a sign. Digits are ASCII. Spaces, separators of thousands, hexadecimal numbers and numbers out
+of the type's range are errors.
 """
 
 import math
@@ -17,27 +18,27 @@ from typing import Any
 
 from mtl import checks
 
-# How gin files, which have no literal for it, write the default of a number that stays missing.
+# Gin has no literal for NaN: files write this text as the default of a number that stays missing.
 NAN = "nan"
 
 
 def _in_any_case(word: str) -> str:
-    """Return a pattern; by a flag Python would take dotless i for i, and RE2 a long s for s."""
+    """Return a pattern. With a flag, Python takes a dotless i for i, and RE2 a long s for s."""
     return "".join(f"[{letter.upper()}{letter}]" for letter in word)
 
 
-# Patterns that Python's re and TensorFlow's RE2 read alike: each reads more numbers by itself.
+# Python's re and TensorFlow's RE2 read these patterns alike; their own parsers accept more.
 INFINITE = rf"[+-]?{_in_any_case('inf')}(?:{_in_any_case('inity')})?"
 FINITE = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 FLOAT = rf"(?:{FINITE}|{INFINITE}|[+-]?{_in_any_case('nan')})"
 INT = r"([+-]?[0-9]+)(?:\.0*)?"
-# What text may stand for 0 and 1, in these types.
+# Texts that may stand for 0 and 1 in these types.
 TRUTH = {_in_any_case("false"): "0", _in_any_case("true"): "1"}
 TRUTH_TYPES = ("bool", "int64")
-# From here on float32 rounds to infinity.
+# A number of this size or more rounds to infinity in float32.
 _FLOAT32_END = 2.0**128 - 2.0**103
 RANGES = {"int64": (-(2**63), 2**63 - 1), "uint8": (0, 255), "bool": (0, 1)}
-_LARGEST = (2 - 2.0**-23) * 2.0**127  # Of float32; NumPy is not there when a gin file is checked.
+_LARGEST = (2 - 2.0**-23) * 2.0**127  # Of float32; a check of gin files imports no NumPy.
 _RANGES_OF_DEFAULTS = {**RANGES, "float32": (-_LARGEST, _LARGEST)}
 # The Python types that a default of each type may have; an int can stand for a float.
 _PYTHON: Mapping[str, Any] = {
@@ -50,10 +51,10 @@ _PYTHON: Mapping[str, Any] = {
 
 
 def parse_literal(dtype: str, value: Any) -> Any:
-    """Return a Python value, or the text of one, as a value of the type.
+    """Return a Python value, or a text that holds it, as a value of the type.
 
     Raises:
-      ValueError: it is none; without a word.
+      ValueError: the value does not fit the type; it has no message.
     """
     if dtype == "string":
         return _require_text(value)
@@ -69,7 +70,7 @@ def parse_literal(dtype: str, value: Any) -> Any:
 def _require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError
-    # Half of a pair of surrogates, as JSON may hold it, is no text: a ValueError, too.
+    # Half a pair of surrogates, which JSON may hold, raises UnicodeEncodeError, a ValueError.
     value.encode()
     return value
 
@@ -103,17 +104,17 @@ def _parse_int(value: Any, dtype: str) -> int:
 
 
 def whole(value: Any) -> int | None:
-    """Return the integer that a number or a bool stands for, as 1 for 1.0 and True, or None."""
+    """Return the integer that equals a number or a bool, such as 1 for 1.0 or True; else None."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return int(value) if isinstance(value, int) else None
 
 
 def decode_text(where: str, value: Any) -> Any:
-    """Return bytes as text, and anything else as it is.
+    """Return bytes as text, and all other values unchanged.
 
     Raises:
-      UserError: they are not UTF-8. With a mark in place of such bytes, two texts may become one.
+      UserError: the bytes are not UTF-8. A replacement character could make two texts equal.
     """
     try:
         return value.decode() if isinstance(value, bytes) else value
@@ -122,7 +123,7 @@ def decode_text(where: str, value: Any) -> Any:
 
 
 def parse_default(where: str, dtype: str, value: Any) -> Any:
-    """Return the default as a value of the type; fail unless it is one."""
+    """Return the default as a value of the type; fail if it does not fit."""
     if dtype == "float32":
         if _is_nan(value):
             return math.nan

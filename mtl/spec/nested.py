@@ -1,4 +1,4 @@
-"""Values of one field as Python and JSON hold them: alone, in a list, or in lists as its shape is.
+"""Flattens the value of a field in Python or JSON: a scalar, a list, or lists in its shape.
 
 nested.flatten(field, [[1, 2], [3, 4]])           # [1, 2, 3, 4] of a field of shape (2, 2)
 """
@@ -11,21 +11,21 @@ from typing import Any
 
 from mtl.spec import fields
 
-# What separates the values of a list in a CSV file.
+# Separates the values of a list in a CSV file.
 _DELIMITER = "|"
 _AS_PYTHON = re.compile(r"""\s*\[\s*(?:(['"]).*\1\s*,?\s*)?\]\s*""", re.DOTALL)
 
 
 def is_written_list(text: str) -> bool:
-    """Return whether a text looks like a list as Python or JSON write it, such as ['a', 'b']."""
+    """Return True if a text looks like a list of Python or JSON, such as ['a', 'b']."""
     return _AS_PYTHON.fullmatch(text) is not None
 
 
 def require_no_list(field: fields.Field, value: Any) -> None:
-    """Fail if one text stands in the place of a list of texts, and looks like several.
+    """Fail if a field of lists of texts gets one text that looks like several.
 
     Raises:
-      ValueError: what is wrong, to follow the field's name.
+      ValueError: the message continues a sentence that starts with the field's name.
     """
     if not (field.is_ragged and field.dtype == "string" and isinstance(value, str)):
         return
@@ -37,7 +37,7 @@ def require_no_list(field: fields.Field, value: Any) -> None:
 
 
 def flatten(field: fields.Field, value: Any) -> list[Any]:
-    """Return the values of a field, which come alone, in a list, or in lists as its shape says."""
+    """Return a flat list of a field's values: of a scalar, a list, or lists in its shape."""
     if field.is_nested:
         return _join_items(value)
     if not isinstance(value, list):

@@ -1,4 +1,4 @@
-"""How a server is reached: over TLS or not, whose certificates are trusted, and with which token.
+"""Settings to reach a server: TLS, trusted certificates and a token.
 
 secure = access.Access(tls=True, ca_file="ca.pem", token_file="/var/run/secrets/token")
 secure.check("grpc", "model.example:8500")
@@ -15,15 +15,14 @@ from mtl import checks
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Access:
-    """What a client needs to know besides the address.
+    """Settings of a client besides the address.
 
     Attributes:
-      tls: whether gRPC goes over TLS; with REST the address says it, https://.
-      ca_file: a PEM file of the authorities that sign the server's certificate, in place of those
-        of the system.
-      token_file: a file with a bearer token. It is read for every request, as tokens are replaced
-        in place.
-      token_env: or the environment variable that holds one.
+      tls: True if gRPC uses TLS; a REST address says so itself, by https://.
+      ca_file: a PEM file of the authorities that sign the server's certificate. It replaces the
+        system's authorities.
+      token_file: a file with a bearer token. Each request reads it anew, as it may be replaced.
+      token_env: an environment variable that holds the token, instead of a file.
     """
 
     tls: bool = False
@@ -35,7 +34,7 @@ class Access:
         """Fail if the settings contradict the address, or a file cannot be read.
 
         Raises:
-          UserError: by the setting; never with the token.
+          UserError: names the setting; never shows the token.
         """
         rule = "come with HOST:PORT, as REST over TLS is https://HOST:PORT"
         checks.require(not self.tls or scheme == "grpc", "--tls", rule, f"{scheme}://{address}")
@@ -50,7 +49,7 @@ class Access:
             self.context()
 
     def context(self) -> ssl.SSLContext:
-        """Return what checks the certificate of an HTTPS server."""
+        """Return the SSL context that checks the certificate of an HTTPS server."""
         try:
             return ssl.create_default_context(cafile=self.ca_file)
         except (OSError, ValueError) as error:  # SSLError is an OSError.
@@ -58,14 +57,14 @@ class Access:
             checks.fail("--ca_file", "be a PEM file of certificates", self.ca_file, f"{reason}.")
 
     def roots(self) -> bytes | None:
-        """Return the authorities as gRPC takes them; None for its own."""
+        """Return the authorities in PEM for gRPC; None for its default authorities."""
         if not self.ca_file:
             return None
         with open(self.ca_file, "rb") as file:
             return file.read()
 
     def headers(self) -> dict[str, str]:
-        """Return what goes with every request."""
+        """Return the headers of every request."""
         if not (self.token_file or self.token_env):
             return {}
         where = "--token_file" if self.token_file else "--token_env"
@@ -80,7 +79,7 @@ class Access:
         if self.token_env:
             return os.environ.get(self.token_env, "")
         try:
-            # `headers` asks only where there is one or the other.
+            # `headers` calls this only if a file or a variable is set.
             with open(
                 cast(str, self.token_file), encoding="ascii", errors="surrogateescape"
             ) as file:

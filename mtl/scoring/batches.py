@@ -22,11 +22,11 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Rows of one file that follow each other, as they stand there; none of an empty file.
+    """Consecutive rows of one file, unparsed; the chunk of an empty file has none.
 
     Attributes:
       path: the file.
-      numbers: of the lines, from 1, or of the records, from 0.
+      numbers: the numbers of the lines, from 1, or of the records, from 0.
       rows: lines of text, or serialized tf.Examples.
     """
 
@@ -41,7 +41,7 @@ class Batch:
 
     Attributes:
       examples: serialized tf.Examples [B].
-      kept: {name: B values} that the predictions come with, such as ids.
+      kept: {name: B values} of fields that are written beside the predictions, such as ids.
     """
 
     examples: Sequence[bytes] | np.ndarray
@@ -49,11 +49,11 @@ class Batch:
 
 
 class RefusedError(Exception):
-    """A model cannot take a batch, for a reason that lies in its examples."""
+    """A model refuses a batch because of its examples."""
 
 
 class Model(Protocol):
-    """What predicts."""
+    """A model that predicts from serialized examples."""
 
     identity: str
     """What makes its predictions, to tell them from those of another model or version."""
@@ -73,7 +73,7 @@ def kept(name: str, row: Mapping[str, Any]) -> Any:
     """Return the value that comes back with the predictions of a row.
 
     Raises:
-      ValueError: the row has none.
+      ValueError: the row lacks the value.
     """
     if name not in row:
         near = checks.nearest(name, list(row))
@@ -84,16 +84,16 @@ def kept(name: str, row: Mapping[str, Any]) -> Any:
 def in_order(
     items: Iterable[Item], work: Callable[[Item], Result], concurrency: int
 ) -> Generator[Result, None, None]:
-    """Yield what `work` makes of each item, in order; up to `concurrency` are worked on at a time.
+    """Yield the result of `work` for each item, in order; `concurrency` items run at a time.
 
-    A UserError of `items` is raised behind the results of the items before it.
+    A UserError of `items` is raised after the results of all earlier items.
     """
     pool = futures.ThreadPoolExecutor(concurrency)
     pending: collections.deque[futures.Future] = collections.deque()
     try:
         for future in _submitted(items, work, pool):
             pending.append(future)
-            # One more than are worked on, so that no worker waits while a result is written.
+            # One item waits, to keep all workers busy while the caller writes a result.
             if len(pending) > concurrency + 1:
                 yield pending.popleft().result()
         while pending:

@@ -1,4 +1,4 @@
-"""Columns of predictions as what is written for them: text, records or a table, by column.
+"""Turns columns of predictions into blocks to write: text, records or a table.
 
 block = blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])})
 """
@@ -21,7 +21,7 @@ Columns = Mapping[str, Values]
 
 
 class Block(NamedTuple):
-    """What stands before the first rows of a file; and rows, as one text, as records or a table."""
+    """The header of a file, and rows as one text, as records or as a table."""
 
     header: bytes
     rows: bytes | Sequence[bytes] | np.ndarray | pa.Table
@@ -45,13 +45,13 @@ def _csv(columns: Columns) -> Block:
 
 
 def _spreadsheet(columns: Columns) -> Block:
-    """CSV in which no cell of text is a formula."""
+    """Return CSV in which a spreadsheet finds no formula."""
     escape = csv_text.escape_formula
     return _csv({escape(name): _without_formulas(_array(v)) for name, v in columns.items()})
 
 
 def _without_formulas(values: Values) -> Values:
-    """Text as `_cells` writes it, an apostrophe before a formula; numbers as they are."""
+    """Return text of `_cells` with an apostrophe before formulas; numbers stay unchanged."""
     if isinstance(values, np.ndarray) and values.dtype.kind not in "OSU":
         return values
     texts = _cells(values)
@@ -79,12 +79,12 @@ MAKERS: Mapping[str, Callable[[Columns], Block]] = {
 
 
 def find_maker(format_name: str, escape_formulas: bool = False) -> Callable[[Columns], Block]:
-    """Return what makes blocks of a format; if wished, CSV that is safe in a spreadsheet."""
+    """Return a function that makes blocks of a format; CSV can be made safe for spreadsheets."""
     return _spreadsheet if escape_formulas and format_name == "csv" else MAKERS[format_name]
 
 
 def _array(values: Values) -> Values:
-    """Python values of one type as an array, others as they are."""
+    """Return Python values of one type as an array, and other values unchanged."""
     types = set() if isinstance(values, np.ndarray) else set(map(type, values))
     if types in ({str}, {bytes}):
         return np.array([tf.compat.as_bytes(value) for value in values], object)
@@ -101,7 +101,7 @@ def _json(values: Values) -> pa.Array:
         return pa.array([json.dumps(_plain(value)) for value in values], pa.string())
     texts = _scalars(values.ravel(), json.dumps)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        # As Python reads and writes them; JSON itself knows none.
+        # Python reads and writes these; the JSON standard does not have them.
         texts = pc.replace_substring(texts, "nan", "NaN")
         texts = pc.replace_substring(texts, "inf", "Infinity")
     for axis in range(values.ndim - 1, 0, -1):
@@ -122,7 +122,7 @@ def _cells(values: Values) -> pa.Array:
 def _arrow(values: Values) -> pa.Array:
     """Turn [B, ...] into numbers and texts [B], or lists of them.
 
-    Of a type that says nothing of B.
+    The type of the result does not depend on B.
     """
     if not isinstance(values, np.ndarray):
         return _ragged(values) if _is_ragged(values) else _inferred(list(map(_plain, values)))
@@ -150,7 +150,7 @@ def _ragged(values: Sequence[np.ndarray]) -> pa.Array:
 
 
 def _inferred(values: list[Any]) -> pa.Array:
-    """Return values of JSON; those of no common type, or all null, become JSON text."""
+    """Return JSON values as an array; values of mixed types, or all null, become JSON text."""
     try:
         array = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -184,10 +184,10 @@ def _quoted(cells: pa.Array) -> pa.Array:
 def _scalars(values: np.ndarray, write: Callable[[str], str]) -> pa.Array:
     """Turn [N] into texts [N]: numbers in the fewest digits that read back the same.
 
-    Bytes by `write`.
+    The function `write` turns bytes into text.
     """
     if values.dtype.kind in "OSU":
-        # Names of classes and the like: few that differ.
+        # Texts such as names of classes have few distinct values.
         encoded = pa.array(values.astype(object), pa.binary()).dictionary_encode()
         distinct = [write(_plain(value)) for value in encoded.dictionary.to_pylist()]
         return pa.array(distinct, pa.string()).take(encoded.indices)
@@ -195,7 +195,7 @@ def _scalars(values: np.ndarray, write: Callable[[str], str]) -> pa.Array:
 
 
 def _lists(parts: pa.Array, shape: Sequence[int]) -> pa.ListArray:
-    """Parts [N] -> lists of as many as the last axis of `shape` holds."""
+    """Split parts [N] into lists; each has the length of the last axis of `shape`."""
     offsets = np.arange(np.prod(shape[:-1]) + 1, dtype=np.int32) * shape[-1]
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), parts)
 
@@ -206,7 +206,7 @@ def _text(rows: pa.Array) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Bytes as text, in base64 where they are none."""
+    """Return bytes as text, in base64 if they are not UTF-8; other values stay unchanged."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, list):

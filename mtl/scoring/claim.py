@@ -1,8 +1,8 @@
-"""What the predictions in a folder were made with, in a file beside them.
+"""A note in a folder of predictions: the model, the settings and the inputs behind them.
 
 note = claim.Claim("out", {"model": "models/income", "keep": ["id"]}, {"out/a.csv": ["in/a.csv"]})
-note.is_done("out/a.csv")                                # its input is as it was when it was read
-with note.held():                                        # once there is something to write
+note.is_done("out/a.csv")                                # True if its input has not changed
+with note.held():                                        # before the first output
     before = claim.observe("in/a.csv")                   # before it is read
     note.finish("out/a.csv", before)                     # once out/a.csv is complete
 """
@@ -25,7 +25,7 @@ _SECS_BETWEEN_NOTES = 5.0
 
 
 def observe(path: str) -> dict[str, Any] | None:
-    """Return the size, the dates and the checksum of an input; None of a pipe or a device."""
+    """Return the size, the dates and the checksum of an input; None for a pipe or a device."""
     if atomic.is_special(path):
         return None
     # The dates first: a change while the file is read then shows in the dates.
@@ -35,8 +35,8 @@ def observe(path: str) -> dict[str, Any] | None:
 def _look(path: str) -> dict[str, Any]:
     """Return the size and the dates of a file.
 
-    A copy can carry an older date (`cp -p`, `rsync -t`, `tar -x`). The second date of a local file
-    is the one that the operating system alone sets.
+    A copy can carry an older date (`cp -p`, `rsync -t`, `tar -x`). Only the operating system
+    sets the second date of a local file.
     """
     if storage.is_local(path):
         status = os.stat(path)
@@ -55,10 +55,10 @@ def _is_unchanged(path: str, noted: Mapping[str, Any]) -> bool:
 
 
 class Claim:
-    """Notes with what a folder is filled, in a file of its own there.
+    """Notes the model, settings and inputs of a folder's predictions in a file there.
 
     Raises:
-      UserError: the folder holds what was made otherwise, or of other files.
+      UserError: the folder holds predictions of another model, other settings or other files.
     """
 
     def __init__(self, folder: str, facts: Mapping[str, Any], shards: Mapping[str, Sequence[str]]):
@@ -66,13 +66,13 @@ class Claim:
         self._before = before = self._read()
         inputs = {out: atomic.absolute(ins[0]) for out, ins in shards.items()}
         if before:
-            # Of earlier versions the path of a model is all that is known.
+            # Notes of old versions know only the path of a model.
             made_with = {**dict.fromkeys(facts), "digest": facts.get("digest"), **before}
             made_with = {name: made_with[name] for name in facts}
             rule = f"hold predictions with {json.dumps(facts)}, or none"
             fix = f"It has those with {json.dumps(made_with)}. Choose another folder, or delete it."
             checks.require(made_with == facts, "--output", rule, folder, fix)
-        # Runs before this note was kept have none.
+        # Folders of old versions have no note.
         known = before.get("inputs", {})
         for output, path in inputs.items():
             other = known.get(os.path.basename(output), path)
@@ -86,9 +86,9 @@ class Claim:
         self._written = 0.0
 
     def is_done(self, output: str) -> bool:
-        """Return whether an output is there, of an input that did not change since it was read.
+        """Return True if an output is there and its input has not changed since it was read.
 
-        Earlier versions noted no states, so that their outputs are made again.
+        An output whose note has no state of the input is made again.
         """
         name = os.path.basename(output)
         noted = self._states.get(name)
@@ -97,7 +97,7 @@ class Claim:
         return _is_unchanged(self._inputs[name], noted)
 
     def _read(self) -> dict[str, Any]:
-        """Return what was noted; {} if nothing was, or no predictions were written after it."""
+        """Return the note; {} if it is absent, or the folder has no predictions."""
         if not tf.io.gfile.exists(self._path):
             return {}
         with tf.io.gfile.GFile(self._path) as file:
@@ -114,9 +114,9 @@ class Claim:
 
     @contextlib.contextmanager
     def held(self, due: Sequence[str]) -> Iterator[None]:
-        """Leave the note in the folder, which is made if need be, and keep it while it is filled.
+        """Create the folder if it is absent, and keep the note there while the context lasts.
 
-        The outputs that are due count as not done until they are complete.
+        Outputs in `due` count as not done until they are complete.
         """
         for output in due:
             self._states.pop(os.path.basename(output), None)
@@ -127,7 +127,7 @@ class Claim:
             self._write()
 
     def finish(self, output: str, state: Mapping[str, Any] | None) -> None:
-        """Take an output for done; `state` is what `observe` saw before its input was read."""
+        """Mark an output as done; `observe` returned `state` before the input was read."""
         if state is not None:
             self._states[os.path.basename(output)] = state
             if time.monotonic() - self._written >= _SECS_BETWEEN_NOTES:

@@ -66,7 +66,7 @@ class Csv:
 
     @functools.cached_property
     def _source(self) -> Callable[[str], csv.Csv]:
-        """Path -> a source of this file alone, read as the settings say where they are for CSV."""
+        """Return a function from a path to a source of this file, with the settings for CSV if any."""
         known = isinstance(self.settings, csv.Csv)
         settings = self.settings if known else csv.Csv(files={_SPLIT: ""})
         return functools.cache(
@@ -75,7 +75,7 @@ class Csv:
 
     @functools.cached_property
     def _decoder(self) -> Callable[[Sequence[str]], Any]:
-        """Names of columns -> what decodes lines [B]; files with the same names share it."""
+        """Return a function from names of columns to a decoder of lines [B], one for equal names."""
 
         def made(names: Sequence[str]) -> Any:
             source = dataclasses.replace(self._source(""), columns=names)
@@ -88,7 +88,7 @@ class Csv:
 
     @functools.cached_property
     def _features_and_kept(self) -> spec_lib.Spec:
-        """What is read; a kept cell that is no feature is text."""
+        """Features and kept columns; a kept column that is not a feature is text."""
         others = [name for name in self.keep if name not in self.spec.features]
         return dataclasses.replace(
             self.spec,

@@ -1,4 +1,4 @@
-"""A call that ends in time, whatever the other side does.
+"""Calls with a time limit, even if the other side does not answer.
 
 text = deadlines.run_within(10.0, connection.read, connection.close)
 """
@@ -13,12 +13,12 @@ Result = TypeVar("Result")
 def run_within(secs: float, work: Callable[[], Result], stop: Callable[[], None]) -> Result:
     """Return what `work` returns or raises.
 
-    The timeout of a socket bounds each of its reads alone, and none bounds the look-up of a name.
-    So `work` has a thread of its own, which is left behind when time is up.
+    The timeout of a socket limits each read, but not their sum, and not the look-up of a name.
+    So `work` runs in a separate thread, which is abandoned when time is up.
 
     Args:
-      secs: how long to wait.
-      work: what is done.
+      secs: the longest wait, in seconds.
+      work: the function to run.
       stop: called when time is up, to let the thread end.
 
     Raises:
@@ -36,7 +36,7 @@ def run_within(secs: float, work: Callable[[], Result], stop: Callable[[], None]
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(min(secs, threading.TIMEOUT_MAX))
-    # A thread that has ended meanwhile has its say.
+    # The result of a thread that has just ended still counts.
     if not results and not errors:
         stop()
         raise TimeoutError("timed out")

@@ -26,7 +26,7 @@ _TRANSIENT = {
     grpc.StatusCode.ABORTED,
 }
 _SERVICE = "/tensorflow.serving.PredictionService"
-# A tensor may hold one value for all of a shape; no more than so many are made of less.
+# A tensor may hold one value for a whole shape: a limit on the values that are made of fewer.
 _MOST_REPEATED = 1 << 24
 # A batch of images is larger than the 4 MB that gRPC allows by default.
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -42,7 +42,7 @@ class Grpc:
             channel = grpc.secure_channel(address, credentials, options=_OPTIONS)
         else:
             channel = grpc.insecure_channel(address, options=_OPTIONS)
-        # Replies stay bytes here: of one that is no message gRPC would log a traceback.
+        # Replies stay bytes here: gRPC would log a traceback for a malformed message.
         self._get_metadata, self._predict = (
             channel.unary_unary(f"{_SERVICE}/{method}", kind.SerializeToString)
             for method, kind in (

@@ -120,7 +120,7 @@ class Field:
     @property
     def size(self) -> int:
         """The number of values in an example; only for a fixed shape."""
-        return math.prod(cast(tuple[int, ...], self.shape))  # Callers check the shape.
+        return math.prod(cast(tuple[int, ...], self.shape))  # Callers know that it is fixed.
 
     def wire_feature(self) -> Any:
         """Return the specification of this field for `tf.io.parse_example`."""
@@ -133,7 +133,7 @@ class Field:
         return tf.io.FixedLenFeature(self.shape, wire, default)
 
     def cast(self, values: Any) -> Any:
-        """Cast values to the field's type; running the op fails for an integer that does not fit."""
+        """Cast values to the field's type; the op fails for an integer that does not fit."""
         dtype = tf.as_dtype(self.dtype)
         if values.dtype == dtype:
             return values

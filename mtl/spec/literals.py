@@ -5,10 +5,10 @@ literals.parse_default("Spec field 'age'.default", "float32", "nan")
 literals.whole(True)                                     # 1
 literals.decode_text("field 'word'", b"red")             # "red"
 
-A text for a float32 holds a decimal number, such as 1, -1.5, .5, 5. or 1e-3, or it holds nan, inf
-or infinity, in any case. A text for an integer holds digits; only zeros may follow a point. Both may
-have a sign. Digits are ASCII. Spaces, separators of thousands, hexadecimal numbers and numbers out
-of the type's range are errors.
+A text for a float32 is a decimal number, such as 1, -1.5, .5, 5. or 1e-3, or it is nan, inf or
+infinity, in any case. A text for an integer has digits; only zeros may follow a point. Both may
+have a sign. Digits are ASCII. Spaces, separators of thousands, hexadecimal numbers and numbers
+out of the type's range are errors.
 """
 
 import math

@@ -66,7 +66,7 @@ class Csv:
 
     @functools.cached_property
     def _source(self) -> Callable[[str], csv.Csv]:
-        """Return a function from a path to a source of this file, with the settings for CSV if any."""
+        """Return a function from a path to its source, with the settings for CSV if any."""
         known = isinstance(self.settings, csv.Csv)
         settings = self.settings if known else csv.Csv(files={_SPLIT: ""})
         return functools.cache(
@@ -75,7 +75,7 @@ class Csv:
 
     @functools.cached_property
     def _decoder(self) -> Callable[[Sequence[str]], Any]:
-        """Return a function from names of columns to a decoder of lines [B], one for equal names."""
+        """Return a cached function from names of columns to a decoder of lines [B]."""
 
         def made(names: Sequence[str]) -> Any:
             source = dataclasses.replace(self._source(""), columns=names)

@@ -1,4 +1,4 @@
-"""Rows that name image files, as the rows that a model takes: paths become bytes.
+"""Replaces paths of image files in rows by the bytes of the files.
 
 files = image_rows.find(experiment.data.source)         # an `ImageFiles`, or None
 columns = image_rows.read_columns(files, chunk, columns)
@@ -27,7 +27,7 @@ def unwrap(source: Any) -> Any:
 
 
 def find(source: Any) -> image_files.ImageFiles | None:
-    """Return the source of image files among a source and those within it."""
+    """Return the source of image files: `source` or a source within it; None if none is."""
     while source is not None and not isinstance(source, image_files.ImageFiles):
         source = getattr(source, "source", None)
     return source
@@ -39,7 +39,7 @@ def read_columns(
     """Return the columns of a chunk with the bytes of files in place of their paths.
 
     Raises:
-      UserError: by file and line, if an image cannot be read.
+      UserError: an image cannot be read; names file and line.
     """
     if files is None:
         return columns
@@ -52,7 +52,7 @@ def read_columns(
         for number, encoded in zip(chunk.numbers, read, strict=True):
             if isinstance(encoded, str):
                 raise checks.UserError(f"{chunk.path} line {number}: {encoded}")
-        found[name] = np.array([*read, None], object)[:-1]  # Of one row, too, no matrix of bytes.
+        found[name] = np.array([*read, None], object)[:-1]  # An array of objects, also for one row.
     return {**columns, **found}
 
 
@@ -61,7 +61,7 @@ def find_problem(
     chunk: batches.Chunk,
     parse: Callable[[bytes], Mapping[str, Any] | str],
 ) -> str:
-    """Return the first row of a chunk that names no image, and why; "" if there is none."""
+    """Return an error for the first row of a chunk that names no image; "" if all do."""
     if files is None:
         return ""
     for (number, row), name in itertools.product(
@@ -80,7 +80,7 @@ def read_examples(files: image_files.ImageFiles, chunk: batches.Chunk) -> list[b
     """Return serialized tf.Examples with the bytes of files in place of their paths.
 
     Raises:
-      UserError: by file and record, if an image cannot be read.
+      UserError: an image cannot be read; names file and record.
     """
     made = []
     for number, record in zip(chunk.numbers, chunk.rows, strict=True):

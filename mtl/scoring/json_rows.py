@@ -19,14 +19,14 @@ from mtl.data import examples, files, image_files, source
 from mtl.scoring import batches, image_rows
 from mtl.spec import nested
 
-# The types of JSON that need no look at each value, for types of which they have the range.
+# Arrays of these JSON types fit the range of the field's type without a check of each value.
 _EXACT: Mapping[str, set[type]] = {
     "float32": {int, float},
     "int64": {int},
     "string": {str},
     "bool": {bool},
 }
-# Python and Arrow recurse into what is kept.
+# Python and Arrow recurse into kept values.
 _MOST_LEVELS = 100
 _ARRAYS = {"float32": np.float32, "string": object}
 
@@ -55,7 +55,7 @@ class JsonLines:
         columns: dict[str, batches.Values] = {}
         for name, field in self.spec.feature_fields.items():
             if name in self.spec.counted:
-                continue  # They come with the values that they count.
+                continue  # The values of a list of lists bring their counts.
             values: batches.Values | None = _exact(field, [row.get(name) for row in rows])
             if values is None:
                 values = _arrays(field, _each(chunk, functools.partial(_value, field), rows))
@@ -70,7 +70,7 @@ class JsonLines:
         return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
 
     def problem(self, chunk: batches.Chunk) -> str:
-        # Whatever else is wrong with a line `parse` has said.
+        # `parse` has already reported all other mistakes of a line.
         return image_rows.find_problem(self.images, chunk, _object)
 
 
@@ -88,7 +88,7 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _each(chunk: batches.Chunk, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
-    """Return `make` of each row; a ValueError becomes a UserError that names the line."""
+    """Return the results of `make` for rows; a ValueError becomes a UserError with the line."""
     made: list[Any] = []
     try:
         for row in rows:
@@ -114,7 +114,7 @@ def _object(line: bytes, parse_float: Callable[[str], Any] | None = None) -> dic
 
 
 def _exact(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
-    """Return the values as an array where all are of the field's very type and number."""
+    """Return values as an array if all have exactly the field's type and size; else None."""
     flat = _join_lists(field, values) if field.shape else values
     if flat is None or not set(map(type, flat)) <= _EXACT.get(field.dtype, set()):
         return None
@@ -130,7 +130,7 @@ def _exact(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
 
 def _join_lists(field: spec_lib.Field, values: Sequence[Any]) -> list[Any] | None:
     """Return the items of all lists; None unless all are lists of the field's size."""
-    # Of a field of variable length each value is converted, whatever its neighbours hold.
+    # Values of a field of variable length are converted one by one.
     if field.is_ragged or set(map(type, values)) != {list}:
         return None
     if set(map(len, values)) != {field.size}:
@@ -164,7 +164,7 @@ def _check_text(field: spec_lib.Field, line: bytes) -> None:
 
 
 def _count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:
-    """Return how many values each item of a list of lists has; a line need not tell it as well."""
+    """Return the number of values of each item of a list of lists; lines may omit the counts."""
     name, counts = (
         spec_lib.counts_name(field.name),
         [len(item) for item in row.get(field.name) or ()],

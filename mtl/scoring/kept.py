@@ -1,4 +1,4 @@
-"""Fields of a split that come back with its predictions, through the graph that makes them.
+"""Passes fields of rows through the graph of predictions, to return both together.
 
 model_fn = kept.keep_fields(model_fn, ["id"], spec.features)    # of an Estimator, in prediction
 rows = kept.restore_rows(estimator.predict(...))          # {"id": b"r7", "income/probability": 0.2}
@@ -12,16 +12,16 @@ import tensorflow as tf
 
 from mtl import checks, compat, spec
 
-# An Estimator predicts no ragged tensors: rows of a list are filled up, and cut again.
+# An Estimator cannot predict ragged tensors: lists are padded, and cut again.
 _LENGTH = "\0length"
 
 
 def keep_fields(
     model_fn: Callable[..., Any], names: Sequence[str], own: Collection[str]
 ) -> Callable[..., Any]:
-    """Return `model_fn` whose predictions come behind these fields of the same rows.
+    """Return `model_fn` with these fields of the same rows before its predictions.
 
-    It sees its `own` features alone: what is kept changes no prediction.
+    `model_fn` gets only its `own` features: kept fields do not change predictions.
     """
 
     def keeping(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
@@ -40,7 +40,7 @@ def keep_fields(
 
 
 def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield what an Estimator with such a `model_fn` predicts, with lists as long as they were."""
+    """Yield the predictions of such a `model_fn`; lists have their first length again."""
     for row in predicted:
         for name in [name for name in row if name.endswith(_LENGTH)]:
             length = row.pop(name)
@@ -50,15 +50,15 @@ def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
 
 
 def read_batch(batch: Mapping[str, Any], name: str) -> tf.Tensor | tf.RaggedTensor:
-    """Return a kept field of a batch of predictions as the tensor that it was."""
+    """Return a kept field of a batch of predictions as a tensor like the input."""
     values, lengths = tf.constant(batch[name]), batch.get(name + _LENGTH)
     return values if lengths is None else tf.RaggedTensor.from_tensor(values, lengths)
 
 
 def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
-    """Return the values of rows as one array, where they have one shape and are no text.
+    """Return the values of rows as one array if they share a shape and are not text.
 
-    An integer that is absent, as a label may be, is None.
+    An absent integer, such as a missing label, is None.
     """
     is_text = any(isinstance(value, bytes) for value in values)
     if is_text or len(set(map(np.shape, values))) > 1:
@@ -71,6 +71,6 @@ def stack_column(values: Sequence[Any]) -> Sequence[Any] | np.ndarray:
 
 
 def require_no_output(name: str, outputs: Iterable[str]) -> None:
-    """Fail if a field has the name of a prediction, which would take its place."""
+    """Fail if a field has the name of a prediction, which would replace it."""
     fix = "The model gives a prediction of this name."
     checks.require(name not in outputs, "--keep", "name no prediction", name, fix)

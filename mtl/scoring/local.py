@@ -26,7 +26,7 @@ REFUSALS = source.REFUSALS
 
 
 def explain_refusal(error: Exception) -> batches.RefusedError:
-    """Return what one of `REFUSALS` says."""
+    """Return one of `REFUSALS` as the error of a refused batch."""
     return batches.RefusedError(source.explain_unreadable(error))
 
 
@@ -46,7 +46,7 @@ def input_of(signature: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def per_row(outputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-    """Return `outputs`, once each is known to have a row for each example."""
+    """Return `outputs`; fail if one does not have a row for each example."""
     for name, value in outputs.items():
         if value.ndim == 0 or len(value) != rows:
             fix = "Choose another --signature."
@@ -89,7 +89,7 @@ class SavedModel(_InSession):
         """Load it.
 
         Args:
-          path: the folder of saved_model.pb, or of numbered versions: the newest is taken.
+          path: a folder with saved_model.pb, or with numbered versions; the newest is loaded.
           signature: one that takes serialized tf.Examples.
 
         Raises:
@@ -117,10 +117,10 @@ class SavedModel(_InSession):
 
 
 def find_newest(path: str) -> str:
-    """Return the folder of a SavedModel, of the newest version where `path` holds numbered ones.
+    """Return the folder of a SavedModel: `path`, or its newest numbered version.
 
     Raises:
-      UserError: there is none.
+      UserError: the folder has no SavedModel.
     """
     storage.require_plain("--saved_model", path)
     if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
@@ -140,7 +140,7 @@ class Checkpoint(_InSession):
     def restored(
         cls, estimator: compat.estimator.Estimator, spec: spec_lib.Spec, path: str
     ) -> Iterator["Checkpoint"]:
-        """Build the graph of prediction and restore `path`; it holds while the context does."""
+        """Build the graph of prediction and restore `path`, for as long as the context lasts."""
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             examples = tf1.placeholder(tf.string, [None], name="examples")
@@ -151,6 +151,6 @@ class Checkpoint(_InSession):
                 made.scaffold, checkpoint_filename_with_path=path
             )
             session = creator.create_session()
-        # Outside of the graph, as files are read without one.
+        # Outside of the graph: files are read without a graph.
         with contextlib.closing(session):
             yield cls(path, [f"{path}.index"], session, examples, made.predictions)

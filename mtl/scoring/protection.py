@@ -1,4 +1,4 @@
-"""What predictions must not be written over.
+"""Protects inputs and models from being overwritten by predictions.
 
 guard = protection.Protection(files=["data/train.csv"], model_dir="runs/adult")
 guard.check("out.csv")
@@ -18,7 +18,7 @@ from mtl.files import atomic, storage
 from mtl.scoring import writers
 
 _CHECKPOINT = re.compile(r"checkpoint|.*\.(index|meta|data-\d{5}-of-\d{5})")
-# What else a run fills itself.
+# Other files that a run writes.
 _FOLDERS = re.compile(r"clip_audit|cluster|eval.*|export")
 # From a file of an export to its saved_model.pb: it lies in variables/, assets/ or assets.extra/.
 _LEVELS = 2
@@ -29,10 +29,10 @@ class Protection:
     """Files and folders that a run needs.
 
     Attributes:
-      files: that are read: inputs, the data of the experiment, gin files.
-      model_dir: of the run; predictions may lie there, but not among its own files.
+      files: the files that are read: inputs, the data of the experiment, gin files.
+      model_dir: the folder of the run; outputs may lie there beside the files of the run.
       where: the flag that names the output.
-      endings: of names that outputs may have in `model_dir`.
+      endings: the endings of names that outputs may have in `model_dir`.
     """
 
     files: Sequence[str] = ()
@@ -41,10 +41,10 @@ class Protection:
     endings: Sequence[str] = writers.FORMATS
 
     def check(self, output: str) -> None:
-        """Fail if predictions in this file would destroy what is read, or a part of a model.
+        """Fail if predictions in this file would overwrite an input or a part of a model.
 
         Raises:
-          UserError: by the file and what it is.
+          UserError: names the file and its role.
         """
         storage.require_path(self.where, output)
         fix = "Name another, or another folder."

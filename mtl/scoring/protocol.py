@@ -1,4 +1,4 @@
-"""What a client of a server speaks of: the call, what the server says of a model, one attempt.
+"""Calls of a server, its metadata of a model, and the interface of clients.
 
 call = protocol.Call(model="income", version="canary", deadline_secs=5)
 """
@@ -22,16 +22,16 @@ class TransientError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """What is called, and how patiently.
+    """The model to call, with time limit and retries.
 
     Attributes:
       model: its name on the server.
       signature: one that takes serialized tf.Examples.
       version: a number, or a label such as canary; "" is the newest when the client connects.
         A number or the newest stays the same for all calls, whatever the server loads meanwhile.
-      deadline_secs: how long an attempt may take, from the first byte sent to the last received.
-      retries: how often a call is repeated that fails for a reason that may pass, after waits of
-        0.2, 0.4, 0.8 ... seconds, each up to half as long again by chance.
+      deadline_secs: the time limit of an attempt, from the first byte sent to the last received.
+      retries: the number of repetitions after failures that may pass. The waits are 0.2, 0.4, 0.8
+        ... seconds, each randomly lengthened by up to a half.
     """
 
     model: str
@@ -54,13 +54,13 @@ class Call:
 
     @property
     def is_label(self) -> bool:
-        """Whether the version is no number."""
+        """True if the version is a label."""
         return bool(self.version) and not re.fullmatch("[0-9]+", self.version)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """What a server says of a model: {signature: {input or output: dtype}}, and its version."""
+    """A server's metadata of a model: {signature: {input or output: dtype}} and its version."""
 
     version: str
     inputs: Mapping[str, Mapping[str, tf.DType]]
@@ -71,7 +71,7 @@ class Client(Protocol):
     """One of the two protocols. Methods raise TransientError, RefusedError or UserError."""
 
     def metadata(self, call: Call) -> Metadata:
-        """Return what the server says of `call.model`."""
+        """Return the server's metadata of `call.model`."""
 
     def predict(
         self, call: Call, input_name: str, examples: Sequence[bytes], outputs: Sequence[str]

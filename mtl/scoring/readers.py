@@ -24,31 +24,31 @@ class Format(Protocol):
     """One of the formats of input."""
 
     def check(self, path: str) -> None:
-        """Fail if the beginning of a file tells already that its rows lack a field."""
+        """Fail if the beginning of a file shows that its rows lack a field."""
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
-        """Return the rows of the files, file by file; of an empty file none or an empty chunk."""
+        """Return the rows of files in order; an empty file has an empty chunk, or none."""
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        """Return the examples of a chunk, and what is kept."""
+        """Return the examples of a chunk and its kept fields."""
 
     def problem(self, chunk: batches.Chunk) -> str:
-        """Return the row of a chunk that a model must refuse and why; "" if none is found."""
+        """Return an error for the first row that a model must refuse; "" if none is found."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reader:
     """Reads files of any of the formats; ".gz" is decompressed.
 
-    JSON lines hold an object each, with a value or a list for each feature; null is absent. What
-    is neither a feature nor kept is not looked at, and labels may be there or not.
+    Each JSON line holds an object with a value or a list for each feature; null means absent. The
+    reader ignores all fields that are neither features nor kept, so labels may be present.
 
     Attributes:
-      spec: the features; without, TFRecord files are passed on as they are, and others refused.
+      spec: the features; without it, TFRecord files pass unchanged and others are refused.
       settings: a source such as `csv.Csv`, whose delimiter, columns and so on apply to files of
-        its format. Where an `ImageFiles` is around it, rows name files as they do in training.
-      batch_size: how many rows the model gets at a time.
-      keep: fields that come back with the predictions, such as ids; features or not.
+        its format. With an `ImageFiles` around it, rows name files as in training.
+      batch_size: the number of rows that the model gets at a time.
+      keep: fields, features or others, to return with the predictions, such as ids.
       format_name: csv, jsonl or tfrecord; auto goes by the file's name.
     """
 
@@ -67,7 +67,7 @@ class Reader:
         """Return the files that match, each once.
 
         Raises:
-          UserError: a pattern matches none, or a file is of no format that is known.
+          UserError: a pattern matches no file, or the format of a file is unknown.
         """
         paths = list(dict.fromkeys(files.find("--input", {_SPLIT: list(patterns)}, _SPLIT)))
         for path in paths:
@@ -77,16 +77,16 @@ class Reader:
         return paths
 
     def check(self, paths: Sequence[str]) -> None:
-        """Fail if the beginning of a file tells already that its rows lack a field.
+        """Fail if the beginning of a file shows that its rows lack a field.
 
         Raises:
-          UserError: by file and field.
+          UserError: names file and field.
         """
         for path in paths:
             self._formats[self._format(path)].check(path)
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
-        """Yield the rows of files as they stand, file by file; an empty file has an empty chunk.
+        """Yield the unparsed rows of files in order; an empty file has an empty chunk.
 
         Raises:
           UserError: a file cannot be read.
@@ -103,15 +103,15 @@ class Reader:
                 yield batches.Chunk(path=path, numbers=(), rows=())
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        """Return the examples of a chunk, and what is kept; from several threads at a time.
+        """Return the examples of a chunk and its kept fields; threads may call it in parallel.
 
         Raises:
-          UserError: on a row that is malformed, by file and line.
+          UserError: a row is malformed; names file and line.
         """
         return self._formats[self._format(chunk.path)].parse(chunk)
 
     def explain(self, chunk: batches.Chunk, error: batches.RefusedError) -> str:
-        """Say why a model refused a chunk: the row that is wrong, if it is found."""
+        """Return why a model refused a chunk: the wrong row, if it is found."""
         format_name = self._format(chunk.path)
         unit = "records" if format_name == "tfrecord" else "lines"
         where = f"{chunk.path} {unit} {chunk.numbers[0]} to {chunk.numbers[-1]}"

@@ -1,4 +1,4 @@
-"""TFRecords of tf.Examples, which a model takes as they are.
+"""TFRecords of tf.Examples, which a model reads unchanged.
 
 for chunk in records.Records(spec=None, keep=["id"], batch_size=512).chunks(["in.tfrecord"]): ...
 """
@@ -21,7 +21,7 @@ from mtl.scoring import batches, image_rows, local
 _SPLIT = "input"
 _TYPES = {"bytes_list": tf.string, "float_list": tf.float32, "int64_list": tf.int64}
 
-# Of records of which nothing is known; no list of any length is required.
+# For unknown records: a list of any length is never required.
 _ANY = spec_lib.Spec(features={"": ("string", (None,))}, labels={})
 
 
@@ -53,7 +53,7 @@ class Records:
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         kept = self._kept(chunk) if self.keep else {}
-        # Where training reads other rows than TFRecords, these hold what the model takes.
+        # If training reads another format, TFRecords hold the serialized inputs of the model.
         if self.images is None or not isinstance(self.settings, tfrecord.TfRecord):
             return batches.Batch(examples=chunk.rows, kept=kept)
         return batches.Batch(examples=image_rows.read_examples(self.images, chunk), kept=kept)
@@ -66,7 +66,7 @@ class Records:
         return ""
 
     def _source(self, paths: Sequence[str]) -> tfrecord.TfRecord:
-        """Return the files, compressed as the settings say where they are for TFRecords."""
+        """Return a source of the files, with the compression of settings for TFRecords."""
         if isinstance(self.settings, tfrecord.TfRecord):
             return dataclasses.replace(self.settings, files={_SPLIT: paths}, data_dir="")
         return tfrecord.TfRecord(files={_SPLIT: paths})
@@ -78,7 +78,7 @@ class Records:
         return f"{paths[0]} cannot be read: {source.explain_unreadable(error)}."
 
     def _kept(self, chunk: batches.Chunk) -> Mapping[str, Sequence[Any]]:
-        """By TensorFlow where every record holds one value of each, else record by record."""
+        """Read by TensorFlow if every record has one value of each field, else by record."""
         located = zip(chunk.numbers, chunk.rows, strict=True)
         first = self._features(chunk.path, *next(located))
         kinds = tuple((name, first[name].WhichOneof("kind")) for name in self.keep)
@@ -104,7 +104,7 @@ class Records:
 
 @functools.cache
 def _parser(kinds: Sequence[tuple[str, str]]) -> Any:
-    """Parse fields of one value each; `kinds` holds their names and the lists they are in."""
+    """Return a parser of fields with one value; `kinds` has their names and list types."""
     fields = {name: tf.io.FixedLenFeature((), _TYPES[kind]) for name, kind in kinds}
     examples = tf.TensorSpec([None], tf.string)
     return tf.function(lambda rows: tf.io.parse_example(rows, fields), input_signature=[examples])

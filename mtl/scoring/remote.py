@@ -21,7 +21,7 @@ from mtl.scoring import access, batches, local, protocol, rest
 
 Result = TypeVar("Result")
 
-# The first wait before another attempt; each is twice as long as the one before.
+# The first wait before another attempt, in seconds; it doubles each time.
 _WAIT_SECS = 0.2
 
 
@@ -71,11 +71,11 @@ class Remote:
 
 
 def _typed(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.ndarray:
-    """Return an output as the array that the server's metadata promise; nothing is made to fit."""
+    """Return an output as an array of the type in the server's metadata; fail if it differs."""
     where, rule = f"--server's output {name!r}", f"hold {dtype.name}"
     checks.require(name in outputs, where, rule, None, "It is not in the reply.")
     values = outputs[name]
-    # NumPy would make NaN of None, and a number of the text of one.
+    # NumPy would turn None into NaN, and "1" into a number.
     found = values if isinstance(values, np.ndarray) else np.array(values, object)
     if found.dtype != object:
         checks.require(tf.as_dtype(found.dtype) == dtype, where, rule, found.dtype.name)
@@ -87,7 +87,7 @@ def _typed(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.ndarray
 
 
 def _fitted(found: np.ndarray, dtype: tf.DType, where: str) -> np.ndarray:
-    """Return values of Python in the promised type; one beyond its range would become another."""
+    """Return Python values in the promised type; fail for values out of its range."""
     if dtype == tf.bool or not found.size or not (dtype.is_floating or dtype.is_integer):
         return found.astype(dtype.as_numpy_dtype)
     values = [value for value in found.ravel().tolist() if abs(value) < math.inf]
@@ -100,7 +100,7 @@ def _fits(value: float, dtype: tf.DType) -> bool:
     if dtype.is_integer:
         return dtype.min <= value <= dtype.max
     try:
-        # The largest number in few digits is a bit above itself, and rounds to it.
+        # Written in few digits, the largest number is slightly larger, and rounds back.
         with np.errstate(over="ignore"):
             return bool(np.isfinite(np.array(float(value)).astype(dtype.as_numpy_dtype)))
     except OverflowError:
@@ -122,7 +122,7 @@ def connect_server(
     """Return a model on `server`: HOST:PORT for gRPC, http://HOST:PORT or https:// for REST.
 
     Raises:
-      UserError: as `Remote` does, or the address is none, or gRPC's packages are missing.
+      UserError: as `Remote`; or the address is malformed, or packages of gRPC are missing.
     """
     match = re.fullmatch(r"(?:(grpc|http|https)://)?([^/\s]+:[0-9]+)/?", server)
     rule = "be HOST:PORT for gRPC, or http://HOST:PORT for REST"

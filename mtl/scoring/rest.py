@@ -25,7 +25,7 @@ from mtl.scoring import access, batches, deadlines, protocol
 Result = TypeVar("Result")
 
 _DATA_TYPES = tf.compat.v1.AttrValue.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_name
-# What it raises to read JSON that holds something else; the last where lists lie too deep.
+# Errors of unexpected JSON; the last one for lists that are nested too deeply.
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _TRANSIENT = {408, 429, 500, 502, 503, 504}
 
@@ -56,7 +56,7 @@ class Rest:
 
         def read(answer: Any) -> dict[str, Any]:
             found = answer["outputs"]
-            # Of a signature with one output the server gives the bare value.
+            # For a signature with one output the server sends the bare value.
             found = found if isinstance(found, dict) else dict.fromkeys(outputs[:1], found)
             return {name: _decoded(values) for name, values in found.items()}
 
@@ -101,7 +101,7 @@ class Rest:
             raise checks.UserError(
                 f"--server must have a certificate that can be trusted: {reason}. {fix}"
             ) from error
-        # The last two where the header tells of more bytes than there can be.
+        # The last two if the header announces an impossible number of bytes.
         except (OSError, http.client.HTTPException, OverflowError, MemoryError) as error:
             raise protocol.TransientError(_one_line(error)) from error
         finally:
@@ -109,7 +109,7 @@ class Rest:
 
 
 def _cut(connection: http.client.HTTPConnection) -> None:
-    """Wake whoever reads from the connection."""
+    """Wake the thread that reads from the connection."""
     if connection.sock is not None:
         with contextlib.suppress(OSError):
             connection.sock.shutdown(socket.SHUT_RDWR)
@@ -163,7 +163,7 @@ def _reason(text: bytes) -> str:
 
 
 def _decoded(values: Any) -> Any:
-    """Strings come as {"b64": ...} where a name ends in "_bytes", else as text."""
+    """Decode strings: {"b64": ...} if an output's name ends in "_bytes", else text."""
     if isinstance(values, list):
         return [_decoded(value) for value in values]
     if isinstance(values, dict):

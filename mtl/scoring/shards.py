@@ -1,4 +1,4 @@
-"""Files in, files out: one for each, skipped where it is there already.
+"""Predicts file by file, and skips files whose predictions exist.
 
 shards = shards_lib.plan(["in/a.csv", "in/b.csv"], "out", "jsonl")
 shards_lib.run(shards, reader, model, "jsonl")
@@ -24,16 +24,16 @@ _INPUTS_ONLY = protection.Protection()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which files become which.
+    """The input files of each output file.
 
     Attributes:
       inputs: the files that are read.
       output: the file that holds all predictions, None for standard output; or the folder that
         gets a file for each input.
-      format_name: of what is written.
-      is_folder: whether `output` is a folder.
-      escape_formulas: whether text in CSV is escaped that a spreadsheet would take for a formula.
-      guard: what an output must not destroy, besides the inputs.
+      format_name: the format of the outputs.
+      is_folder: True if `output` is a folder.
+      escape_formulas: True to escape text in CSV that a spreadsheet would run as a formula.
+      guard: protects other files than the inputs from outputs.
     """
 
     inputs: Sequence[str]
@@ -47,7 +47,7 @@ class Plan:
         rule = "come with CSV, as no other format has formulas"
         fits = self.format_name == "csv" or not self.escape_formulas
         checks.require(fits, "--escape_formulas", rule, self.format_name)
-        # An output that is an input would pass for done, or be lost.
+        # An output that is also an input would count as done, or overwrite the input.
         guard = dataclasses.replace(self.guard, files=[*self.guard.files, *self.inputs])
         for output in self.shards():
             if output is not None:
@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def folder(self) -> str:
-        """The output, where it is a folder."""
+        """The output folder; only if the output is a folder."""
         return cast(str, self.output)
 
     def shards(self) -> dict[str | None, list[str]]:
@@ -79,14 +79,14 @@ def plan_shards(
     guard: protection.Protection = _INPUTS_ONLY,
     escape_formulas: bool = False,
 ) -> Plan:
-    """Decide what is written where.
+    """Choose the output file of each input.
 
     `output` is a folder if it ends in "/", is one already, or its name has no ending while there
     are several inputs.
 
     Raises:
       UserError: two inputs have the same name, an output is an input or something else that
-        `guard` keeps, or the name of the output ends in no format that is known.
+        `guard` keeps, or the ending of the output's name is an unknown format.
     """
     checks.one_of("--output_format", format_name, ["auto", *writers.FORMATS])
     is_folder = output is not None and _is_folder(output, len(inputs))
@@ -115,13 +115,13 @@ def _is_folder(output: str, num_inputs: int) -> bool:
 def score_shards(
     made: Plan, reader: readers.Reader, model: batches.Model, concurrency: int = 4
 ) -> tuple[int, int]:
-    """Score what is not scored yet, file by file; each appears when it is complete.
+    """Score the files without predictions; an output appears when it is complete.
 
-    A file in a folder is done if its input is still the one that was read for it. Nothing is
-    written before the first rows are predicted.
+    An output in a folder is done if its input has not changed since it was read. The first
+    predictions come before the first write.
 
     Returns:
-      How many rows were scored, and how many files were there already.
+      The numbers of rows that were scored and of files that were done already.
 
     Raises:
       UserError: on a malformed row, a model that does not answer, an output that cannot be
@@ -152,10 +152,10 @@ def score_shards(
 
 
 def _claim_folder(made: Plan, reader: readers.Reader, model: batches.Model) -> claim.Claim:
-    """Return the note of a folder on what its predictions are of."""
+    """Return the note of a folder on the model and inputs of its predictions."""
     facts: dict[str, Any] = {"model": model.identity, "keep": list(reader.keep)}
     facts["digest"] = model.digest or None
-    # Folders of earlier versions say nothing of it.
+    # Notes of old folders lack this setting.
     facts["escape_formulas"] = made.escape_formulas or None
     # In a folder every output has a name.
     return claim.Claim(made.folder, facts, cast(dict[str, list[str]], made.shards()))
@@ -171,7 +171,7 @@ def _list_due(
 def _observed(
     reader: readers.Reader, paths: Iterable[str], seen: dict[str, Any]
 ) -> Iterator[batches.Chunk]:
-    """Yield the chunks of files; `seen` gets what each file was before it was read."""
+    """Yield the chunks of files; `seen` gets the state of each file before it is read."""
     for path in paths:
         seen[path] = claim.observe(path)
         yield from reader.chunks([path])
@@ -181,7 +181,7 @@ _Scored = tuple[batches.Chunk, blocks.Block]
 
 
 def _first_rows(scored: Iterator[_Scored]) -> list[_Scored]:
-    """Return what comes up to the first chunk that holds a row."""
+    """Return the results up to the first chunk that holds a row."""
     first = []
     for chunk, block in scored:
         first.append((chunk, block))
@@ -203,7 +203,7 @@ def _write(
 ) -> int:
     """Write each {input: output}, and return the number of rows.
 
-    `finish` gets each output that is complete, with its last input.
+    `finish` is called for each complete output, with its last input.
     """
     rows = 0
     count = len(set(outputs.values()))
@@ -227,7 +227,7 @@ def _score(
     make_block: Callable[[blocks.Columns], blocks.Block],
     chunk: batches.Chunk,
 ) -> tuple[batches.Chunk, blocks.Block]:
-    """Return a chunk and what is written for it; from several threads at a time."""
+    """Return a chunk and its block of predictions; threads may call it in parallel."""
     if not chunk.numbers:
         return chunk, blocks.EMPTY
     batch = reader.parse(chunk)

@@ -33,15 +33,15 @@ _ROWS_IN_GROUP, _BYTES_IN_GROUP = 1 << 16, 1 << 27
 
 
 def format_in(path: str) -> str | None:
-    """Return the format that the name of a file says, if it does."""
+    """Return the format of a file by the ending of its name; None if it is unknown."""
     found = _IN_NAME.search(path.rpartition("/")[2])
     return found.group(1) if found else None
 
 
 def check_name(path: str, format_name: str) -> None:
-    """Fail if a file's name ends in what it will not be; "auto" goes by the name.
+    """Fail if the ending of a file's name contradicts its format; "auto" goes by the name.
 
-    A name without an ending says nothing.
+    A name without an ending fits every format.
     """
     name = path.rpartition("/")[2]
     checks.require(not name.endswith(".gz"), "--output", "have no .gz, as it is plain", path)
@@ -62,7 +62,7 @@ def rename_output(name: str, format_name: str) -> str:
 
 @contextlib.contextmanager
 def open_writer(path: str | None, format_name: str) -> Iterator[Write]:
-    """Open what writes blocks of the format, to standard output without a path.
+    """Open a function that writes blocks of the format; None writes to standard output.
 
     A file appears under its name only when it is complete; a pipe or a device is written through.
 
@@ -102,7 +102,7 @@ def _write_records(records: tf.io.TFRecordWriter, block: blocks.Block) -> None:
 
 
 class _ForArrow(io.RawIOBase):
-    """One of TensorFlow's files as Arrow writes to it; on any filesystem that TensorFlow knows."""
+    """A file for Arrow on any filesystem that TensorFlow knows."""
 
     def __init__(self, file: tf.io.gfile.GFile):
         self._file = file
@@ -134,7 +134,7 @@ class _Tables:
             self._write()
 
     def close(self) -> None:
-        """Write the rest, and what a Parquet file ends with."""
+        """Write the rest and the footer of the Parquet file."""
         self._write()
         self._writer.close()
 
@@ -165,7 +165,7 @@ def _cast_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _stays(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
-    """Return whether values mean the same as a type: a wider number, JSON text, or what is missing.
+    """Return True if a type keeps the meaning of values: wider numbers, JSON text or nulls.
 
     Arrow itself also casts "007" to 7 and 2 to True.
     """
@@ -187,7 +187,7 @@ def _headed(write: Callable[[bytes], Any]) -> Write:
     def text(block: blocks.Block) -> None:
         nonlocal is_begun
         if block.rows:
-            rows = cast(bytes, block.rows)  # The formats that are no text come elsewhere.
+            rows = cast(bytes, block.rows)  # Other functions write the binary formats.
             write(rows if is_begun else block.header + rows)
             is_begun = True
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mtl.compat import install
 
 if TYPE_CHECKING:
-    # What `install` gives are modules that a type checker can look up no names in.
+    # A type checker cannot look up names in the modules that `install` returns.
     from tensorflow_estimator.python.estimator.api._v1 import estimator as estimator_v1
     from tensorflow_estimator.python.estimator.api._v2 import estimator
 else:

@@ -1,8 +1,8 @@
-"""Lets replicas in several processes gather another number of rows in every step.
+"""Lets replicas in several processes gather a different number of rows in each step.
 
-A collective op knows itself by its instance key, keeps the shape of its first run under that key,
-and fails at any other shape. In graph mode TensorFlow gives an op one key for good, so the gradient
-of an embedding of lists, which has as many rows as a batch has tokens, ends a run.
+TensorFlow stores the shape of a collective op's first run under its instance key, and fails for any
+other shape. In graph mode an op keeps one key. The gradient of an embedding of lists has as many
+rows as a batch has tokens: it would end a run.
 
     collectives.install()     # what `import mtl.compat` does
 """
@@ -13,12 +13,12 @@ from typing import Any
 
 import tensorflow as tf
 
-# Above all keys that TensorFlow counts up by itself, one for each collective op of a graph.
+# Larger than the keys that TensorFlow counts up, one for each collective op of a graph.
 _KEYS_APART = 2**20
 
 
 def install() -> None:
-    """Make gathers of graph mode take rows in any number; eager ones have new keys anyway."""
+    """Let gathers in graph mode take any number of rows; eager gathers always get new keys."""
     from tensorflow.python.distribute import cross_device_utils
 
     launcher = cross_device_utils.CollectiveReplicaLauncher
@@ -27,7 +27,7 @@ def install() -> None:
 
 
 def _padded(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Return the gather of rows, padded to one of some 200 sizes that have a key each."""
+    """Return a gather that pads rows to one of some 200 sizes; each size has a key."""
 
     @functools.wraps(all_gather)
     def gather(launcher: Any, rows: tf.Tensor, options: Any) -> tf.Tensor:
@@ -55,6 +55,6 @@ def _padded(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 def _sizes() -> list[int]:
     """Return the sizes that rows are padded to.
 
-    They are 1 to 8, and eight to each doubling from there on: at most an eighth is padding.
+    They are 1 to 8, and then eight for each doubling: at most an eighth is padding.
     """
     return [*range(1, 9), *(m << e for e in range(27) for m in range(9, 17))]

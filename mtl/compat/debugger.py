@@ -1,4 +1,4 @@
-"""TensorFlow's debugger of session calls (tfdbg), which only its private part gives.
+"""TensorFlow's debugger of session calls (tfdbg), which is private.
 
 options = debugger.watch_tensors(graph, "/tmp/step_20")      # for `session.run(..., options)`
 dump = debugger.open_dump("/tmp/step_20")
@@ -28,7 +28,7 @@ def watch_tensors(graph: tf.Graph, folder: str) -> tf.compat.v1.RunOptions:
 
 
 def plain_session(config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
-    """Return the settings of a session in which each op keeps its name, and none is folded."""
+    """Return settings of a session that keeps the names of ops and folds no ops."""
     made = tf1.ConfigProto()
     made.CopyFrom(config)
     made.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -37,7 +37,7 @@ def plain_session(config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
 
 
 def open_dump(folder: str) -> Any:
-    """Return what `watch_tensors` wrote: a `DebugDumpDir`, which reads tensors when asked."""
+    """Return the files of `watch_tensors` as a `DebugDumpDir`, which reads tensors lazily."""
     return debug_data.DebugDumpDir(folder, validate=False)
 
 
@@ -63,7 +63,7 @@ class Prompt(tf.compat.v1.train.SessionRunHook):
             self._is_open = False
 
     def show_failure(self, error: tf.errors.OpError) -> None:
-        """Open it for the tensors of a call that failed, of which no hook is told."""
+        """Open tfdbg for the tensors of a failed call; TensorFlow tells hooks nothing of it."""
         if self._is_open:
             action = self._hook._performed_action
             request = framework.OnRunEndRequest(action, tf1.RunMetadata(), tf_error=error)

@@ -1,4 +1,4 @@
-"""Eager execution in a process that builds graphs, for what works nowhere else.
+"""Eager execution in a process that builds graphs, for code that needs it.
 
 with eager.execute_eagerly():
     converter = tf.lite.TFLiteConverter.from_saved_model(path)
@@ -19,13 +19,13 @@ from mtl import checks
 
 
 def execute_eagerly() -> contextlib.AbstractContextManager[None]:
-    """Run operations as they are called within it."""
+    """Return a context in which operations run at once."""
     return context.eager_mode()
 
 
 @contextlib.contextmanager
 def create_variables(values: Mapping[str, np.ndarray]) -> Iterator[None]:
-    """Have eager code create variables with these values, and get them again, by their names.
+    """Let eager code create variables by name with these values, and reuse them.
 
     Raises:
       UserError: the code creates a variable of another name.

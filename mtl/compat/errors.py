@@ -1,4 +1,4 @@
-"""What `import mtl.compat` says when something is missing: one line, with what to do.
+"""Errors of `import mtl.compat` for missing packages: one line with a remedy.
 
 with errors.naming("tensorflow_estimator"):
     importlib.import_module("tensorflow_estimator")
@@ -18,7 +18,7 @@ _INSTALL = {
 
 
 class CompatError(checks.UserError, ImportError):
-    """TensorFlow, tensorflow-estimator or Keras is missing, or not of a kind that works."""
+    """TensorFlow, tensorflow-estimator or Keras is missing or does not fit."""
 
 
 @contextlib.contextmanager

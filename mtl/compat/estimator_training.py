@@ -1,9 +1,9 @@
 """Estimator's side of TensorFlow's distribute coordinator.
 
-TensorFlow 2.16 dropped the module `tensorflow.python.distribute.estimator_training` that this one
-stands in for, and kept the coordinator below it. It decides from RunConfig and
-TF_CONFIG whether the coordinator runs, and gives every worker a copy of the Estimator that knows
-its strategy and its place in the cluster.
+TensorFlow 2.16 dropped the module `tensorflow.python.distribute.estimator_training` and kept the
+coordinator below it. This module replaces it: it decides from RunConfig and TF_CONFIG if the
+coordinator runs, and gives every worker a copy of the Estimator with the worker's strategy and
+place in the cluster.
 
     init_run_config(config, tf_config)                 # RunConfig.__init__, with a strategy
     if should_run_distribute_coordinator(config):      # tf.estimator.train_and_evaluate
@@ -57,7 +57,7 @@ def init_run_config(config, tf_config: dict[str, Any]) -> None:
 
 
 def should_run_distribute_coordinator(config) -> bool:
-    """Return whether `train_and_evaluate` goes through the coordinator."""
+    """Return True if `train_and_evaluate` uses the coordinator."""
     mode = getattr(config, "_distribute_coordinator_mode", None)
     if mode is None:
         return False
@@ -142,7 +142,7 @@ def _run_as_client(estimator, phase: str, run: Callable, hooks) -> Any:
 
 
 def _take_experimental_strategy(config, phase: str) -> None:
-    """Move `experimental_distribute.<phase>_distribute` to where Estimator reads it."""
+    """Move `experimental_distribute.<phase>_distribute` to the field that Estimator reads."""
     name = f"{phase}_distribute"
     strategy = getattr(config._experimental_distribute, name, None)
     if not strategy:

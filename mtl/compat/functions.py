@@ -1,4 +1,4 @@
-"""Looks into the functions that a graph calls; only TensorFlow's private part gives them by name.
+"""Finds the functions that a graph calls by name, with TensorFlow's private API.
 
 for operation in functions.called_operations(tf.compat.v1.get_default_graph()): ...
 """
@@ -11,11 +11,11 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def called_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Yield the operations of each `tf.function` the graph calls, and of those called in turn."""
+    """Yield the operations of all `tf.function`s that the graph calls, directly or not."""
     for operation in graph.get_operations():
         if operation.type in _CALLS:
             called = graph._get_function(operation.get_attr("f").name)
-            # A function of a SavedModel that was loaded may be known by its definition alone.
+            # The graph may know a function of a loaded SavedModel only by its definition.
             if isinstance(getattr(called, "graph", None), tf.Graph):
                 yield from called.graph.get_operations()
                 yield from called_operations(called.graph)

@@ -1,4 +1,4 @@
-"""What `tf.Graph` does not tell: the graph around a loop or a branch, and ops by their nodes."""
+"""Finds the graph around a loop or a branch, and ops by their nodes, which `tf.Graph` hides."""
 
 import re
 from typing import Any
@@ -18,7 +18,7 @@ def outermost_graph() -> tf.Graph:
 
 
 def depends_on(tensor: tf.Tensor, given: Any) -> bool:
-    """Return whether a tensor is computed from one of these, in any nesting, of its own graph."""
+    """Return True if a tensor depends on one of these nested tensors of the same graph."""
     known = {one.ref() for one in tf.nest.flatten(given, expand_composites=True)}
     left, seen = [tensor], set()
     while left:
@@ -32,7 +32,7 @@ def depends_on(tensor: tf.Tensor, given: Any) -> bool:
 
 
 def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
-    """Return the operation that a node was made of, also of one in a loop or a branch."""
+    """Return the operation of a node, also of a node in a loop or a branch."""
     try:
         return graph.get_operation_by_name(name)
     except (KeyError, ValueError):
@@ -51,7 +51,7 @@ def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
 
 
 def forward_operation(operation: tf.Operation) -> tf.Operation | None:
-    """Return the operation that this one belongs to the gradient of; None for others."""
+    """Return the forward operation of an operation of a gradient; None for others."""
     forward = getattr(operation, "_original_op", None)
     if forward is None and operation._control_flow_context is None:
         return None

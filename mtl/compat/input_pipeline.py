@@ -1,7 +1,7 @@
 """`tf.data.experimental.CheckpointInputPipelineHook`, which TensorFlow 2.16 dropped.
 
 estimator.train(input_fn, hooks=[tf.data.experimental.CheckpointInputPipelineHook(estimator)])
-# Training that is resumed goes on with the example after the last one it saw.
+# Resumed training continues behind the last example it saw.
 """
 
 import tensorflow as tf
@@ -14,15 +14,15 @@ _POLICIES = {policy.name.lower(): policy for policy in tf.data.experimental.Exte
 
 
 class CheckpointInputPipelineHook(tf.compat.v1.train.SessionRunHook):
-    """Saves and restores the state of all iterators, in checkpoints of their own.
+    """Saves and restores the state of all iterators in separate checkpoints.
 
-    They lie beside the model's as `input.ckpt-<step>`, or `input_<task type>_<task id>.ckpt-<step>`
-    where several workers train, and are written as often as RunConfig says.
+    Each is a file beside the model's checkpoint: `input.ckpt-<step>`, or, if several workers train,
+    `input_<task type>_<task id>.ckpt-<step>`. RunConfig sets how often they are written.
 
     Attributes:
         estimator: the Estimator that trains.
-        external_state_policy: fail, warn or ignore, where a pipeline has state that cannot be
-            saved, such as a random seed drawn at run time.
+        external_state_policy: fail, warn or ignore, if a pipeline has state that cannot be saved,
+            such as a random seed drawn at run time.
     """
 
     def __init__(self, estimator, external_state_policy: str | None = None):

@@ -1,7 +1,7 @@
-"""Puts `tf.estimator`, and what tensorflow-estimator needs of TensorFlow, back in their places.
+"""Restores `tf.estimator`, and the parts of TensorFlow that tensorflow-estimator needs.
 
-Each piece is put back only where it is missing. Only `collectives` changes a function that is
-there, on TensorFlow 2.15 as well, where it ends a run.
+A piece is restored only if it is missing. Only `collectives` changes an existing function, also on
+TensorFlow 2.15: the function would end a run there, too.
 
     estimator, estimator_v1 = install.install()     # what `import mtl.compat` does
 """
@@ -41,7 +41,7 @@ def install() -> tuple[types.ModuleType, types.ModuleType]:
 
 
 def _restore_export_names() -> None:
-    """Knows the name again under which `estimator_export` marks symbols; gone from 2.16."""
+    """Restore the name under which `estimator_export` marks symbols; 2.16 dropped it."""
     from tensorflow.python.util import tf_export
 
     if hasattr(tf_export, "ESTIMATOR_API_NAME"):
@@ -55,14 +55,14 @@ def _restore_export_names() -> None:
 
 
 def _forget_failed_import() -> None:
-    """Clear what an `import tensorflow_estimator` that failed before this package left behind."""
+    """Remove modules of an earlier `import tensorflow_estimator` that failed."""
     if "tensorflow_estimator" not in sys.modules:
         for name in [name for name in sys.modules if name.startswith("tensorflow_estimator.")]:
             del sys.modules[name]
 
 
 def _attach(v1: types.ModuleType, v2: types.ModuleType) -> None:
-    """Set what was dropped on `tensorflow` and every copy of its compat.v1 and compat.v2."""
+    """Set dropped names on `tensorflow` and every copy of its compat.v1 and compat.v2."""
     from mtl.compat import input_pipeline
 
     for name in ("compat.v1", "compat.v2", "data.experimental", "compat.v1.data.experimental"):

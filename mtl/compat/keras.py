@@ -4,7 +4,7 @@ Estimator itself needs no Keras. The canned estimators, the heads and model_to_e
 Keras 2, which comes with TensorFlow 2.15 and, from 2.16 on, as the package tf-keras.
 
     keras.prefer_version_2()    # turns tf.keras to tf-keras, if it is installed
-    keras.guard()               # whoever needs Keras 2 and does not get it says so in one line
+    keras.guard()               # functions that need Keras 2 refuse in one line without it
 """
 
 import contextlib
@@ -42,7 +42,7 @@ NEEDS_VERSION_2 = {
 
 
 def prefer_version_2() -> None:
-    """Turn `tf.keras` to an installed tf-keras, unless TF_USE_LEGACY_KERAS or its use decided."""
+    """Set `tf.keras` to an installed tf-keras, unless TF_USE_LEGACY_KERAS is set or it is in use."""
     switched = os.environ.get(SWITCH) in ("1", "true", "True")
     installed = importlib.util.find_spec("tf_keras") is not None
     if switched and not installed:
@@ -69,15 +69,14 @@ def in_use() -> str:
 
 
 def collect_updates(model: Any, inputs: Any) -> None:
-    """Add what Keras leaves aside in a graph: updates and penalties of a model.
+    """Add the updates and penalties of a Keras model to the collections of the graph.
 
     The updates of a call on these inputs, as of batch normalisation, join UPDATE_OPS. The losses of
     its weights, of its activities and of `add_loss` join REGULARIZATION_LOSSES. Inputs that are new
-    tensors tell one call from another: pass them through `tf.identity` where a model is called
-    twice.
+    tensors tell one call from another: pass them through `tf.identity` if you call a model twice.
 
     Raises:
-      UserError: if a loss is no scalar.
+      UserError: a loss is not a scalar.
     """
     import tensorflow as tf
 
@@ -99,7 +98,7 @@ def collect_updates(model: Any, inputs: Any) -> None:
 
 @contextlib.contextmanager
 def computing(dtype: Any) -> Iterator[None]:
-    """Layers made in it compute in such numbers, with weights of 32 bits."""
+    """Let layers made in this context compute in `dtype`, with weights of 32 bits."""
     import tensorflow as tf
 
     if dtype == tf.float32 or not in_use().startswith("2."):
@@ -115,12 +114,12 @@ def computing(dtype: Any) -> Iterator[None]:
 
 
 def is_cast(weight: Any) -> bool:
-    """Return whether layers get a weight cast to the numbers that they compute in."""
+    """Return True if layers get a weight cast to the type in which they compute."""
     return hasattr(weight, "_cast_dtype")
 
 
 def guard() -> None:
-    """Where `tf.keras` is not Keras 2, lets all that needs it refuse with what to do."""
+    """If `tf.keras` is not Keras 2, let functions that need it refuse and name the remedy."""
     version = in_use()
     if version.startswith("2."):
         return
@@ -135,7 +134,7 @@ def guard() -> None:
 
 
 def how_to_get() -> str:
-    """Return what to install or to set so that `tf.keras` is Keras 2."""
+    """Return instructions to make `tf.keras` Keras 2."""
     if importlib.util.find_spec("tf_keras") is None:
         minor = versions.minor(versions.installed("tensorflow"))
         return f"pip install 'tf-keras~={minor}.0' (the extra 'heads')."
@@ -144,7 +143,7 @@ def how_to_get() -> str:
 
 def _redirect_imports() -> None:
     """Make `from tensorflow.keras import ...` find tf-keras after TensorFlow was imported."""
-    # Called where tf-keras was found.
+    # Callers have found tf-keras.
     spec = cast(importlib.machinery.ModuleSpec, importlib.util.find_spec("tf_keras"))
     package = pathlib.Path(cast(str, spec.origin)).parent
     for name, version in (("tensorflow", "_v2"), ("tensorflow.compat.v1", "_v1")):

@@ -1,4 +1,4 @@
-"""Modules that TensorFlow dropped, found again where their successors are.
+"""Finds the successors of modules that TensorFlow dropped.
 
 A TensorFlow that still ships a module keeps its own.
 
@@ -73,7 +73,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return not aliased and importlib.machinery.PathFinder.find_spec(name, path) is not None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        # `find_spec` gives a spec where there is a successor, and no other.
+        # `find_spec` returns a spec only if there is a successor.
         module = importlib.import_module(cast(str, successor(spec.name)))
         spec.loader_state = module.__spec__
         return module

@@ -1,7 +1,7 @@
 """Applies gradients that all replicas already have in common.
 
-A `tf.compat.v1.train.Optimizer` sums what it gets over the replicas. Gradients that were summed
-before, since clipping or balancing had to see the sums, would be sent around once more.
+A `tf.compat.v1.train.Optimizer` sums gradients over the replicas. Clipping and balancing need the
+sums earlier; the optimizer would sum them a second time.
 
 moved = reduced.apply_reduced(optimizer, gradients_and_variables)
 """
@@ -22,8 +22,8 @@ def apply_reduced(
     Args:
       optimizer: of TensorFlow 1.
       gradients_and_variables: N pairs.
-      when: whether to apply; a bool scalar of the graph, equal in every replica, puts all of it
-        into a branch, so that neither variables nor state are touched where it is False.
+      when: True to apply. A bool scalar of the graph, equal in every replica, puts the update into
+        a branch: if it is False, variables and state do not change.
     """
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         pairs = list(gradients_and_variables)

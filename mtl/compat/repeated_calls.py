@@ -1,9 +1,9 @@
-"""Session calls that fetch the same again and again, as training does.
+"""Speeds up session calls that fetch the same values again and again, as in training.
 
 repeated_calls.prepare(session)               # in after_create_session
 
-TensorFlow works out anew, at every call, what to fetch and how the answer is put together. That
-takes a small network a quarter of its step.
+At every call TensorFlow analyses the fetches and the structure of the result anew. That takes a
+quarter of a small network's step.
 """
 
 import operator
@@ -19,9 +19,9 @@ _NESTS = frozenset([list, tuple, dict])
 
 
 def prepare(session: tf.compat.v1.Session) -> None:
-    """Have a session keep what it works out about fetches, for calls that feed nothing.
+    """Let a session reuse its analysis of fetches in calls that feed nothing.
 
-    Such calls return and raise what they did; others, such as those with options, are as before.
+    Results and errors stay the same. Other calls, such as calls with options, do not change.
     """
     run = session.run
     # The fetches are kept as well: the id of a tensor that is gone could become that of another.
@@ -46,7 +46,7 @@ def prepare(session: tf.compat.v1.Session) -> None:
 
 
 def _find_key(fetches: Any) -> Hashable:
-    """Return what tells fetches apart as long as they are kept: structure, and what is fetched."""
+    """Return a key of the structure and the leaves of fetches; valid while they are kept."""
     kind = type(fetches)
     if kind is list or kind is tuple:
         # A call for each leaf would take most of the time.
@@ -57,7 +57,7 @@ def _find_key(fetches: Any) -> Hashable:
 
 
 def _list_leaves(graph: tf.Graph, fetches: Any) -> list[tf.Tensor | tf.Operation] | None:
-    """Return what is fetched, in order; None where it takes more than to run a graph."""
+    """Return the fetched leaves in order; None if fetching takes more than to run a graph."""
     if isinstance(fetches, (tf.Tensor, tf.Operation)):
         operation = fetches if isinstance(fetches, tf.Operation) else fetches.op
         # One within a loop is refused, and a handle to a tensor is made of what is fetched.
@@ -77,7 +77,7 @@ def _list_leaves(graph: tf.Graph, fetches: Any) -> list[tf.Tensor | tf.Operation
 def _make_call(
     session: tf.compat.v1.Session, fetches: Any, leaves: Sequence[tf.Tensor | tf.Operation]
 ) -> Callable[[], Any]:
-    """Return what runs a session, and gives what it fetches: None for an operation."""
+    """Return a function that runs a session and returns the fetches; None for an operation."""
     tensors = list(dict.fromkeys(x.name for x in leaves if isinstance(x, tf.Tensor)))
     operations = dict.fromkeys(x.name for x in leaves if isinstance(x, tf.Operation))
     options = config_pb2.CallableOptions(fetch=tensors, target=operations)
@@ -90,7 +90,7 @@ def _make_call(
 
 
 def _make_filler(fetches: Any, places: Iterator[int]) -> Callable[[list[Any]], Any]:
-    """Return what puts values in the places of leaves, of which `places` are the next."""
+    """Return a function that puts values in the places of leaves; `places` yields the next."""
     kind = type(fetches)
     if kind not in _NESTS:
         return operator.itemgetter(next(places))

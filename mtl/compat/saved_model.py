@@ -1,4 +1,4 @@
-"""SavedModels as protocol buffers: what a loader reads before it runs anything.
+"""Reads and edits SavedModels as protocol buffers, without running them.
 
 with saved_model.edited(path) as meta_graph:
     del meta_graph.signature_def["predict"]
@@ -22,7 +22,7 @@ def read(directory: str) -> Any:
 
 @contextlib.contextmanager
 def edited(directory: str) -> Iterator[Any]:
-    """Open the MetaGraphDef of a SavedModel, and write it back as it is at the end."""
+    """Open the MetaGraphDef of a SavedModel; write it back when the context ends."""
     proto = _read(directory)
     yield proto.meta_graphs[0]
     with tf.io.gfile.GFile(os.path.join(directory, FILE), "wb") as file:

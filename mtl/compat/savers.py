@@ -1,4 +1,4 @@
-"""Gives a graph a saver as Estimator would, which writes or reads some variables in another way."""
+"""Gives a graph a saver like Estimator's that saves or restores some variables differently."""
 
 import tensorflow as tf
 from tensorflow.python.training import saver as saver_lib

@@ -2,8 +2,8 @@
 
 shards.find_shard(variable)           # Shard(name="features/hashed_user/embedding", ..., first=500)
 
-TensorFlow saves shards, and the optimizer's state of them, as one tensor of that name. Which
-variables these are it keeps to itself.
+TensorFlow saves shards, and the optimizer's state of them, as one tensor of that name. Its public
+API does not name the shards.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 
 class Shard(NamedTuple):
-    """Of what a variable is a part: its name and shape, and the first row that is in the part."""
+    """Name and shape of the whole variable, and the first row of this part of it."""
 
     name: str
     shape: list[int]
@@ -20,12 +20,12 @@ class Shard(NamedTuple):
 
 
 def find_shard(variable: tf.Variable) -> Shard | None:
-    """Return what the variable is a shard of; None where it is whole."""
+    """Return the place of a shard in the whole variable; None for a whole variable."""
     info = getattr(variable, "_save_slice_info", None)
     return Shard(info.full_name, list(info.full_shape), info.var_offset[0]) if info else None
 
 
 def whole_shape(variable: tf.Variable) -> list[int]:
-    """Return the shape of the variable, or of the one that it is a shard of."""
+    """Return the shape of a variable; for a shard, the shape of the whole variable."""
     shard = find_shard(variable)
     return shard.shape if shard else variable.shape.as_list()

@@ -1,4 +1,4 @@
-"""What TensorFlow's profiler has written, in the form of its private messages.
+"""Reads the files of TensorFlow's profiler, by its private messages.
 
 for plane in xplane.read("runs/a/plugins/profile/2026_11_24"):
     for line in plane.lines:                                  # a thread, or a stream of a GPU
@@ -16,7 +16,7 @@ _ENDING = ".xplane.pb"
 
 
 class Event(NamedTuple):
-    """What happened in a thread: its name, when in picoseconds, and what is told of it."""
+    """An event of a thread: its name, its start and end in picoseconds, and its statistics."""
 
     name: str
     start: int

@@ -1,4 +1,4 @@
-"""A saver that takes zeros for variables that a checkpoint lacks, as one of an older version may.
+"""A saver that restores zeros for variables that a checkpoint lacks.
 
 zeros_saver.add_zeros_saver({"features/identity_word/embedding/average_decay"})  # the graph's saver
 """

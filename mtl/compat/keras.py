@@ -42,7 +42,7 @@ NEEDS_VERSION_2 = {
 
 
 def prefer_version_2() -> None:
-    """Set `tf.keras` to an installed tf-keras, unless TF_USE_LEGACY_KERAS is set or it is in use."""
+    """Set `tf.keras` to an installed tf-keras, unless TF_USE_LEGACY_KERAS or its use decided."""
     switched = os.environ.get(SWITCH) in ("1", "true", "True")
     installed = importlib.util.find_spec("tf_keras") is not None
     if switched and not installed:

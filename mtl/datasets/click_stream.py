@@ -28,7 +28,7 @@ FIELDS: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
     "click_probability": ("float32", ()),
     "purchase_probability": ("float32", ()),
 }
-# What is drawn of a row, each from a seed of its own.
+# The drawn parts of a row; each has a separate seed.
 _DRAWS = 16
 _RECENT = 3
 _SECONDS = 3600.0
@@ -58,10 +58,10 @@ class ClickStream(simulated.Simulated):
     click_probability and purchase_probability.
 
     Attributes:
-      items: how many there are, at least as many as categories.
-      categories: of the items.
-      interests: of a user, at most as many as categories.
-      max_events: a history has 0 to so many, each number as often.
+      items: the number of items, at least `categories`.
+      categories: the number of categories of items.
+      interests: the number of categories that interest a user, at most `categories`.
+      max_events: the largest length of a history; lengths are uniform from 0 on.
       noise: the share of clicked items of any category, in [0, 1].
       rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
       shown: how many items are shown to a user; the last session of each 1000 rows may be shorter.
@@ -123,7 +123,7 @@ class ClickStream(simulated.Simulated):
             return tf.minimum(tf.cast(uniform(*shape) * count, tf.int64), count - 1)
 
         def choose(interests: tf.Tensor, share: float, *shape: int) -> tf.Tensor:
-            """Return categories, this share of any, and the others of an interest."""
+            """Return categories: `share` of them are any category, the others are interests."""
             own = tf.gather(interests, whole(self.interests, *shape), batch_dims=1)
             return tf.where(uniform(*shape) < share, whole(self.categories, *shape), own)
 

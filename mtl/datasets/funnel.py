@@ -1,4 +1,4 @@
-"""Made-up impressions of which some are clicked and bought, with known probabilities.
+"""Made-up impressions, clicks and orders with known probabilities.
 
 funnel.Funnel.relatedness = 0.5
 pipeline.Pipeline.source = @funnel.Funnel()
@@ -24,7 +24,7 @@ _DRAWS = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Funnel(simulated.Simulated):
-    """Impressions, clicks, carts and orders, of which each comes after the one before.
+    """Impressions that may lead to clicks, and clicks to carts and orders.
 
     With x [D] standard normal, two unit vectors u and v whose product is `relatedness`, a = u'x,
     b = v'x, and m the offset of the market (DE 0, FR 0.5, US -0.5):
@@ -38,7 +38,7 @@ class Funnel(simulated.Simulated):
     Clicks choose impressions of a high a, where orders fall with a; among all impressions they rise
     up to a = 0. A model that is linear in a learns from clicked rows what is wrong for the
     others. `order_probability` is P(order | click) of every impression, clicked or not, and
-    `would_order` is drawn by it: what an order would have been after a click, which nobody sees.
+    `would_order` is drawn by it: the order after a click, even if nobody clicked.
 
     Every row depends on the seed, the split and its number alone: a larger split starts with the
     rows of a smaller one. The vectors depend on the seed and the dimension.
@@ -47,12 +47,12 @@ class Funnel(simulated.Simulated):
     them click_probability, order_probability, expected_seconds (of an impression) and would_order.
 
     Attributes:
-      relatedness: of clicks and orders, in [-1, 1].
+      relatedness: the product u'v of clicks and orders, in [-1, 1].
       dimension: D, at least 2.
-      click_bias: the log-odds of a click where all else is 0; -3 gives one in ten or so.
+      click_bias: the log-odds of a click if all else is 0; -3 gives about one click in ten.
       bend: how fast orders fall as a leaves 0, at least 0.
       rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
-      seed: of vectors, inputs and labels, from 0 on.
+      seed: the seed of vectors, inputs and labels, from 0 on.
     """
 
     relatedness: float = 0.3

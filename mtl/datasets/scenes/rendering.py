@@ -11,7 +11,7 @@ import numpy as np
 
 KINDS = ("sky", "floor", "wall", "sphere", "box")
 SKY, FLOOR, WALL, SPHERE, BOX = range(5)
-# The depth of what is farther away is not known, as to a sensor.
+# Depths beyond this one are missing, as for a sensor.
 FAR = 10.0
 _FOCAL = 0.8  # In widths of the image: 64 degrees are seen.
 _AMBIENT = 0.35

@@ -40,7 +40,7 @@ def keep_fields(
 
 
 def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the predictions of such a `model_fn`; lists have their first length again."""
+    """Yield the predictions of such a `model_fn`; lists have their original length."""
     for row in predicted:
         for name in [name for name in row if name.endswith(_LENGTH)]:
             length = row.pop(name)

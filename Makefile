@@ -54,13 +54,19 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-# The reference of all packages, from their docstrings: build/docs/index.html.
-docs: $(VENV)/installed-dev
-	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
-	$(RUN) -m pdoc --output-directory build/docs mtl mtl.configs.config launch.stages
+# One site of these pages and of all docstrings, build/docs/index.html: ten minutes. It has an
+# environment of its own, since it does not import what it describes.
+docs: .docs/installed
+	.docs/bin/python -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs
+
+.docs/installed: docs/requirements.txt
+	@test -n "$(PYTHON)" || { echo "Error: no Python 3.10 to 3.13 found; set PYTHON=..."; exit 2; }
+	$(PYTHON) -m venv .docs
+	.docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
+	@touch $@
 
 clean:
-	rm -rf $(VENV) .matrix build *.egg-info
+	rm -rf $(VENV) .docs .matrix build *.egg-info
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "Error: no Python 3.10 to 3.13 found; set PYTHON=..."; exit 2; }

@@ -16,6 +16,7 @@ def of_samples(
     """Return a row for each sample, the largest mean norm first.
 
     Columns:
+
     - `id`, `visits`, and `not_finite`: visits with a NaN or infinite norm, which no other column
       counts.
     - `norm`, `norm/task/<task>`, `norm/scope/<scope>`: mean, median and maximum over the `first`

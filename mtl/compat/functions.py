@@ -11,7 +11,7 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def called_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Yield the operations of all `tf.function`s that the graph calls, directly or not."""
+    """Yield the operations of all functions that the graph calls, directly or not."""
     for operation in graph.get_operations():
         if operation.type in _CALLS:
             called = graph._get_function(operation.get_attr("f").name)

@@ -1,0 +1,94 @@
+"""Settings of the site that `make docs` builds of these pages and of all docstrings.
+
+Sphinx with MyST, and not MkDocs: its reference reads the code without importing TensorFlow, its
+search covers pages and reference alike, and it is kept by several people.
+"""
+
+import re
+from typing import Any
+
+project = "mtl"
+copyright = "the authors of mtl"
+extensions = ["myst_parser", "autoapi.extension", "sphinx.ext.napoleon", "sphinx_copybutton"]
+html_theme = "furo"
+html_title = "mtl"
+html_show_sourcelink = False
+toc_object_entries = False  # In menus of all pages, members would take most of the time.
+exclude_patterns = ["badges"]
+myst_heading_anchors = 4
+# Examples hold shell sessions, gin and shortened Python, which no highlighter parses whole.
+highlight_language = "none"
+suppress_warnings = ["misc.highlighting_failure", "autoapi.python_import_resolution", "ref.python"]
+
+autoapi_dirs = ["../mtl", "../launch"]
+autoapi_root = "reference"
+autoapi_add_toctree_entry = False
+autoapi_options = ["members", "undoc-members", "show-module-summary"]
+autoapi_python_class_content = "class"
+autoapi_keep_files = False
+napoleon_use_ivar = True  # The dataclass itself lists its attributes too.
+
+_LITERAL = re.compile(r"(`+)(.+?)\1", re.S)
+_CODE = re.compile(r"\n    |^(with|for|import|from) |^\S+ = ", re.M)
+_MARKUP = re.compile(r"([*|\\]|_(?=\W|$))")
+
+
+def setup(app: Any) -> None:
+    """Connect what turns our Markdown into the forms that Sphinx reads."""
+    app.connect("source-read", _complete_page)
+    # Before napoleon, which makes fields of `Args:`.
+    app.connect("autodoc-process-docstring", _escape_docstring, priority=100)
+
+
+def _complete_page(app: Any, name: str, source: list[str]) -> None:
+    """Put pages into the menu in the order of docs/index.md, and keep links inside the site."""
+    del app
+    if name == "index":
+        source[0] += _list_menu(source[0])
+    text = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"`\1`", source[0])
+    # A link that shows the name of a file shows the title of the page; the list of pages is short.
+    shown = r"[\1](" if name == "index" else "[]("
+    source[0] = re.sub(r"\[([a-z_]+)\.md\]\(", shown, text)
+
+
+def _list_menu(index: str) -> str:
+    menus = []
+    for section in re.split(r"^## ", index, flags=re.M)[1:]:
+        caption, _, rest = section.partition("\n")
+        pages = "\n".join(dict.fromkeys(re.findall(r"\]\(([a-z_]+)\.md", rest)))
+        menus.append(f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n")
+    packages = "reference/mtl/index\nreference/launch/index"
+    menus.append(f"\n```{{toctree}}\n:hidden:\n:caption: Reference\n\n{packages}\n```\n")
+    return "".join(menus)
+
+
+def _escape_docstring(
+    app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
+    """Turn a docstring of plain sentences and `names` into reStructuredText, in place."""
+    del app, name, thing, options
+    paragraphs = "\n".join(lines).split("\n\n")
+    # The docstring of a module has an example: a paragraph that is code, and ends like code.
+    may_be_code = what in ("module", "package")
+    made = [
+        _indent(one)
+        if may_be_code and (_CODE.search(one) or one[-1:] not in ".:")
+        else _escape(one)
+        for one in paragraphs
+    ]
+    lines[:] = "\n\n".join(made).split("\n")
+
+
+def _indent(code: str) -> str:
+    return "::\n\n" + "\n".join(f"    {line}" for line in code.split("\n"))
+
+
+def _escape(text: str) -> str:
+    made, end = [], 0
+    for found in _LITERAL.finditer(text):
+        made += [_MARKUP.sub(r"\\\1", text[end : found.start()]), f"``{found[2].strip()}``"]
+        end = found.end()
+        # In "`tf.function`s" markup would not end by itself.
+        made.append("\\ " if text[end : end + 1].isalnum() else "")
+    made.append(_MARKUP.sub(r"\\\1", text[end:]))
+    return "".join(made)

@@ -114,7 +114,7 @@ class Claim:
 
     @contextlib.contextmanager
     def held(self, due: Sequence[str]) -> Iterator[None]:
-        """Create the folder if it is absent, and keep the note there while the context lasts.
+        """Create the folder if it is absent, and write the note at the start and at the end.
 
         Outputs in `due` count as not done until they are complete.
         """

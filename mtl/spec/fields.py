@@ -358,7 +358,7 @@ class Spec:
     def drop_empty_texts(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Return the features [B, ...] without the empty texts in lists.
 
-        Cells of CSV files hold such texts. Counts by item are reduced by the dropped values.
+        The reader of CSV files drops them as well. Counts by item lose the dropped values.
         """
         found = dict(features)
         for name, field in self.feature_fields.items():

@@ -76,19 +76,14 @@ def _masked(gradient: types.Connected, variable: tf.Variable) -> types.Connected
     if reached is not True:
         gradient = gradients_lib.transform_gradient(gradient, functools.partial(_if, reached))
     entries, kept = freezing.moving_entries(variable), pruned.kept_entries(variable)
+    rank = len(variable.shape)
     if entries is not None:
-        own = functools.partial(_if, _of_rows(entries, gradient))
+        own = functools.partial(_if, pruned.fit_mask(entries, gradient, rank))
         gradient = gradients_lib.transform_gradient(gradient, own)
     if kept is not None:
-        own = functools.partial(tf.multiply, _of_rows(kept, gradient))
+        own = functools.partial(tf.multiply, pruned.fit_mask(kept, gradient, rank))
         gradient = gradients_lib.transform_gradient(gradient, own)
     return gradient
-
-
-def _of_rows(mask: tf.Tensor, gradient: types.Connected) -> tf.Tensor:
-    if not isinstance(gradient, tf.IndexedSlices):
-        return mask
-    return pruned.take_rows(mask, gradient.indices, gradient.values.shape.rank)
 
 
 def _if(condition: tf.Tensor, values: tf.Tensor) -> tf.Tensor:

@@ -33,7 +33,7 @@ def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.
 
 
 def _make_dense(gradient: types.Gradient, cut: cuts_lib.Cut) -> types.Gradient:
-    """Return the gradient of looked-up kernels, such as STAR's, without their look-up."""
+    """Return the sparse gradient of looked-up kernels, such as STAR's, as a dense tensor."""
     is_kernel = isinstance(gradient, tf.IndexedSlices) and not cut.is_table
     return tf.convert_to_tensor(gradient) if is_kernel else gradient
 

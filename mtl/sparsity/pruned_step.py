@@ -298,10 +298,10 @@ class _Reset(tf.compat.v1.train.Optimizer):
 
 
 def _apply_mask(value: Any, mask: tf.Tensor) -> tf.Tensor:
-    """Return masked weights, whose gradient is masked and sparse where the one after it is.
+    """Return masked weights with a masked gradient, which stays sparse if only rows are used.
 
-    TensorFlow's gradient of a product is dense. The weights of a domain that the batch lacks would
-    then move, and `Centralization` would take them for units of one layer.
+    TensorFlow's gradient of a product is dense. An optimizer would then move all domains of `STAR`,
+    also domains without a row in the batch, and `Centralization` would mix the domains.
     """
     with tf1.get_default_graph().gradient_override_map({"Mul": _MASKED}):
         return tf.multiply(tf.convert_to_tensor(value), mask)
@@ -310,10 +310,9 @@ def _apply_mask(value: Any, mask: tf.Tensor) -> tf.Tensor:
 @tf.RegisterGradient(_MASKED)
 def _mask_gradient(op: tf.Operation, gradient: types.Connected) -> list[types.Gradient]:
     value, mask = op.inputs
-    if not isinstance(gradient, tf.IndexedSlices):
-        return [gradient * mask, None]
-    rows = pruned.take_rows(mask, gradient.indices, value.shape.rank)
-    return [tf.IndexedSlices(gradient.values * rows, gradient.indices, gradient.dense_shape), None]
+    fitted = pruned.fit_mask(mask, gradient, value.shape.rank)
+    masked = functools.partial(tf.multiply, fitted)
+    return [gradients_lib.transform_gradient(gradient, masked), None]
 
 
 def _pass_gradient(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

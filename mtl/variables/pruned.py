@@ -95,6 +95,16 @@ def take_rows(mask: tf.Tensor, ids: tf.Tensor, rank: int) -> tf.Tensor:
     return tf.gather(mask, ids) if has_rows else mask
 
 
+def fit_mask(mask: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices, rank: int) -> tf.Tensor:
+    """Return the mask of a variable of this rank for the values that its gradient holds.
+
+    A dense gradient holds all rows, and a sparse one the looked-up rows.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return mask
+    return take_rows(mask, gradient.indices, rank)
+
+
 def watch_inputs(inputs: tf.Tensor, name: str = "kernel") -> tf.Tensor:
     """Return the inputs of the layer whose scope is open, and note them for `note_inputs`."""
     noted = _INPUTS.get()

@@ -4,6 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.13 python3.11 python3.10; 
 	&& { echo $$p; break; }; done)
 VENV ?= .venv
 RUN = $(VENV)/bin/python
+REQUIRE_PYTHON = test -n "$(PYTHON)" || { echo "Error: no Python 3.10 to 3.13 found; set PYTHON=..."; exit 2; }
 
 # Tests start Python hundreds of times, and each would compile 400 modules of this package anew.
 export PYTHONDONTWRITEBYTECODE =
@@ -54,13 +55,13 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-# One site of these pages and of all docstrings, build/docs/index.html: ten minutes. It has an
+# One site of these pages and of all docstrings, build/docs/index.html: five minutes. It has an
 # environment of its own, since it does not import what it describes.
 docs: .docs/installed
 	.docs/bin/python -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs
 
 .docs/installed: docs/requirements.txt
-	@test -n "$(PYTHON)" || { echo "Error: no Python 3.10 to 3.13 found; set PYTHON=..."; exit 2; }
+	@$(REQUIRE_PYTHON)
 	$(PYTHON) -m venv .docs
 	.docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement docs/requirements.txt
 	@touch $@
@@ -69,7 +70,7 @@ clean:
 	rm -rf $(VENV) .docs .matrix build *.egg-info
 
 $(VENV)/bin/python:
-	@test -n "$(PYTHON)" || { echo "Error: no Python 3.10 to 3.13 found; set PYTHON=..."; exit 2; }
+	@$(REQUIRE_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml

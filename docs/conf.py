@@ -18,7 +18,12 @@ exclude_patterns = ["badges"]
 myst_heading_anchors = 4
 # Examples hold shell sessions, gin and shortened Python, which no highlighter parses whole.
 highlight_language = "none"
-suppress_warnings = ["misc.highlighting_failure", "autoapi.python_import_resolution", "ref.python"]
+suppress_warnings = [
+    "autoapi.python_import_resolution",
+    "misc.highlighting_failure",
+    "ref.python",
+    "toc.not_included",  # A link of the index leads to the reference, which no menu holds.
+]
 
 autoapi_dirs = ["../mtl", "../launch"]
 autoapi_root = "reference"
@@ -29,7 +34,7 @@ autoapi_keep_files = False
 napoleon_use_ivar = True  # The dataclass itself lists its attributes too.
 
 _LITERAL = re.compile(r"(`+)(.+?)\1", re.S)
-_CODE = re.compile(r"\n    |^(with|for|import|from) |^\S+ = ", re.M)
+_CODE = re.compile(r"\n    |^(with|for) .*:$|^(\w|, )+ = \w+\.\w+", re.M)
 _MARKUP = re.compile(r"([*|\\]|_(?=\W|$))")
 
 
@@ -46,7 +51,7 @@ def _complete_page(app: Any, name: str, source: list[str]) -> None:
     if name == "index":
         source[0] += _list_menu(source[0])
     text = re.sub(r"\[([^\]]+)\]\(\.\./[^)]*\)", r"`\1`", source[0])
-    # A link that shows the name of a file shows the title of the page; the list of pages is short.
+    # Links show the title of a page in place of its file. The index keeps names, which are shorter.
     shown = r"[\1](" if name == "index" else "[]("
     source[0] = re.sub(r"\[([a-z_]+)\.md\]\(", shown, text)
 
@@ -57,9 +62,9 @@ def _list_menu(index: str) -> str:
         caption, _, rest = section.partition("\n")
         pages = "\n".join(dict.fromkeys(re.findall(r"\]\(([a-z_]+)\.md", rest)))
         menus.append(f"\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n{pages}\n```\n")
-    packages = "reference/mtl/index\nreference/launch/index"
-    menus.append(f"\n```{{toctree}}\n:hidden:\n:caption: Reference\n\n{packages}\n```\n")
-    return "".join(menus)
+    # Sphinx expands the menu for each page: with 600 modules in it, a build takes twice as long.
+    packages = "[mtl](reference/mtl/index.rst) and [launch](reference/launch/index.rst)"
+    return "".join([*menus, f"\n## Reference\n\nAll modules of {packages}.\n"])
 
 
 def _escape_docstring(
@@ -72,7 +77,7 @@ def _escape_docstring(
     may_be_code = what in ("module", "package")
     made = [
         _indent(one)
-        if may_be_code and (_CODE.search(one) or one[-1:] not in ".:")
+        if may_be_code and (_CODE.search(one) or one.rstrip()[-1:] not in ".:")
         else _escape(one)
         for one in paragraphs
     ]
@@ -88,7 +93,7 @@ def _escape(text: str) -> str:
     for found in _LITERAL.finditer(text):
         made += [_MARKUP.sub(r"\\\1", text[end : found.start()]), f"``{found[2].strip()}``"]
         end = found.end()
-        # In "`tf.function`s" markup would not end by itself.
+        # A letter behind a literal, as in "`int`s", needs an escaped space: else it does not end.
         made.append("\\ " if text[end : end + 1].isalnum() else "")
     made.append(_MARKUP.sub(r"\\\1", text[end:]))
     return "".join(made)

@@ -42,14 +42,14 @@ def open_all(run: types.ObservedRun) -> "Observers":
 
 
 def _check(observer: Any) -> None:
-    """Fail unless a part has made an observer, whose steps can come."""
+    """Fail unless a part has made an observer with valid steps; None means no observer."""
     if observer is None:
         return
     rule, kind = "return a types.RunObserver or None", type(observer).__name__
     is_fit = isinstance(observer, types.RunObserver)
     checks.require(is_fit, "a part of Experiment.observers", rule, kind)
     for name in ("due_every", "due_at", "seen_at"):
-        # A loop that is to end at multiples of 0 would never take a step.
+        # A training loop that stops at multiples of 0 would never take a step.
         for step in getattr(observer, name):
             checks.whole(f"{kind}.{name}", step, 1 if name == "due_every" else 0)
 

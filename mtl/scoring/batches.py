@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Consecutive rows of one file, unparsed; the chunk of an empty file has none.
+    """Unparsed rows that follow each other in a file. An empty file has a chunk without rows.
 
     Attributes:
       path: the file.

@@ -84,7 +84,7 @@ def find_maker(format_name: str, escape_formulas: bool = False) -> Callable[[Col
 
 
 def _array(values: Values) -> Values:
-    """Return Python values of one type as an array, and other values unchanged."""
+    """Turn Python values of one type into an array; leave other values unchanged."""
     types = set() if isinstance(values, np.ndarray) else set(map(type, values))
     if types in ({str}, {bytes}):
         return np.array([tf.compat.as_bytes(value) for value in values], object)

@@ -155,7 +155,7 @@ class Field:
             return tf.cast(values, dtype)
 
     def proto(self, value: Any) -> tf.train.Feature:
-        """Turn the value of one example, a sequence or an array, into a feature of a tf.Example."""
+        """Turn a sequence or an array, the value of one example, into a feature of a tf.Example."""
         values = np.asarray(value).ravel().tolist()
         wire = _WIRE[self.dtype]
         if wire == tf.string:
@@ -377,7 +377,7 @@ class Spec:
         return found
 
     def serialize(self, values: Mapping[str, Any]) -> bytes:
-        """Return {field: value} of one example as a serialized tf.Example, which `parse` reads."""
+        """Serialize {field: value} of one example as a tf.Example; `parse` reads it."""
         feature = {name: self.fields[name].proto(value) for name, value in values.items()}
         example = tf.train.Example(features=tf.train.Features(feature=feature))
         return example.SerializeToString(deterministic=True)

@@ -5,6 +5,8 @@ python -m launch.explain --model_dir runs/adult --rows 0,17 --class income='>50K
 python -m launch.explain --model_dir runs/adult --tasks income --group age,education --output out/
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import sys
@@ -15,12 +17,11 @@ from absl import flags
 
 from launch import app
 from mtl import checks, deferred
+from mtl.deferred import tf
 from mtl.explaining import settings
 from mtl.files import storage
 
 with deferred.imports():
-    import tensorflow as tf
-
     from mtl import scoring
     from mtl.checkpoints import run_directory
     from mtl.explaining import describe, explanation, tables

@@ -15,6 +15,8 @@ import dataclasses
 import importlib.util
 import inspect
 import itertools
+import os
+import pathlib
 import pkgutil
 import re
 import sys
@@ -80,11 +82,7 @@ def find_parts(package: str = _OWN) -> Iterator[type]:
       UserError: the package cannot be imported.
     """
     root = gin_names.import_module(package)
-    inner = pkgutil.walk_packages(getattr(root, "__path__", []), f"{package}.")
-    # One by one: pkgutil.walk_packages imports packages too, but hides their errors.
-    for module_name in itertools.chain([package], (info.name for info in inner)):
-        if module_name.endswith(".__main__") or _has_no_parts(module_name):
-            continue
+    for module_name in [package, *_list_modules(getattr(root, "__path__", []), package)]:
         module = gin_names.import_module(module_name)
         for name, value in vars(module).items():
             is_own = isinstance(value, type) and value.__module__ == module_name
@@ -92,8 +90,23 @@ def find_parts(package: str = _OWN) -> Iterator[type]:
                 yield value
 
 
-def _has_no_parts(module_name: str) -> bool:
-    return f"{module_name}.".startswith(tuple(f"{name}." for name in _NO_PARTS))
+def _list_modules(folders: Sequence[str], package: str) -> Iterator[str]:
+    """Yield the modules that may have parts, by name; pkgutil.walk_packages would import all."""
+    for info in pkgutil.iter_modules(folders, f"{package}."):
+        name = info.name.rpartition(".")[2]
+        if name == "__main__" or info.name in _NO_PARTS:
+            continue
+        spec = info.module_finder.find_spec(info.name, None)
+        if spec is not None and _may_define_parts(info.name, str(spec.origin)):
+            yield info.name
+        if info.ispkg:
+            yield from _list_modules([os.path.join(folder, name) for folder in folders], info.name)
+
+
+def _may_define_parts(module_name: str, path: str) -> bool:
+    """Return False for a module of mtl without a part; its import may need TensorFlow."""
+    is_own = f"{module_name}.".startswith(f"{_OWN}.")
+    return not is_own or "kw_only=True" in pathlib.Path(path).read_text()
 
 
 def _is_part(kind: type) -> bool:

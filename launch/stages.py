@@ -23,11 +23,10 @@ from typing import Any
 from launch import app
 from mtl import checks, deferred
 from mtl.configs import config, gin_files, trust
+from mtl.deferred import tf
 from mtl.files import storage
 
 with deferred.imports():
-    import tensorflow as tf
-
     from mtl import experiment, types
     from mtl.monitoring import summary
     from mtl.runs import verbs
@@ -127,7 +126,6 @@ def places(
     file: str, earlier: Mapping[str, str], trusted: trust.Trusted = trust.EVERYTHING
 ) -> list[str]:
     """Return the bindings that give a gin file the folders of earlier stages {name: model_dir}."""
-    config.check([file], trusted=trusted)
     known = {binding.name for binding in gin_files.read([file], [], trusted)}
     return [f"{name}_dir = {path!r}" for name, path in earlier.items() if f"{name}_dir" in known]
 

@@ -1,40 +1,49 @@
-"""Imports that happen when a module is first used, as that of TensorFlow takes seconds.
+"""Imports modules at their first use, because TensorFlow takes seconds to import.
+
+from mtl.deferred import tf, tf1, compat      # tensorflow, tf.compat.v1 and mtl.compat
 
 with deferred.imports():
-    import tensorflow as tf
     from mtl.runs import verbs
 
-verbs.train(experiment, model_dir)            # here mtl.runs.verbs is imported, and TensorFlow
+verbs.train(experiment, model_dir)            # imports mtl.runs.verbs, and TensorFlow with it
 
-The launchers use it, and what they need before they know that they will train. It is for modules
-alone: no names out of them. A type checker sees the plain statements within the block.
+Every module of `mtl` gets TensorFlow from here. So gin builds all parts of a run, and their checks
+refuse a mistake, before TensorFlow is imported. Modules whose classes inherit from TensorFlow's
+import it at once; others import these modules in such a block. A type checker sees plain imports.
 
 A module with annotations of deferred names needs `from __future__ import annotations`. Otherwise
 Python evaluates the annotations at once, and imports TensorFlow.
 """
 
+from __future__ import annotations
+
 import builtins
 import contextlib
 import importlib
-from collections.abc import Iterator, Sequence
-from typing import Any
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 
 class _Module:
-    """A module, imported as soon as something of it is asked for."""
+    """A module that is imported when one of its attributes is first read."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, load: Callable[[], types.ModuleType] | None = None):
         self.__name__ = name
+        self._load = load or (lambda: importlib.import_module(name))
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self.__name__), attribute)
+        if attribute == "_loaded":
+            self._loaded = self._load()
+            return self._loaded
+        return getattr(self._loaded, attribute)
 
     def __repr__(self):
         return f"<deferred module {self.__name__!r}>"
 
 
 class _Package:
-    """What `from package import module` takes its modules from."""
+    """A package of deferred modules, for `from package import module`."""
 
     def __init__(self, name: str):
         self._name = name
@@ -43,9 +52,26 @@ class _Package:
         return _Module(f"{self._name}.{attribute}")
 
 
+def _load_tensorflow() -> types.ModuleType:
+    # It prepares TensorFlow's import and brings Estimator back.
+    importlib.import_module("mtl.compat")
+    return importlib.import_module("tensorflow")
+
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import tensorflow.compat.v1 as tf1
+
+    from mtl import compat
+else:
+    tf = _Module("tensorflow", _load_tensorflow)
+    tf1 = _Module("tensorflow.compat.v1", lambda: _load_tensorflow().compat.v1)
+    compat = _Module("mtl.compat")
+
+
 @contextlib.contextmanager
 def imports() -> Iterator[None]:
-    """Defer the import statements within it, which are of whole modules."""
+    """Defer the import statements of whole modules in this context."""
     before = builtins.__import__
     builtins.__import__ = _defer
     try:
@@ -66,3 +92,6 @@ def _defer(
     if "." in name:  # Python would take the first of the packages.
         raise ImportError(f"write 'from ... import ...' for {name}")
     return _Module(name)
+
+
+__all__ = ["compat", "imports", "tf", "tf1"]

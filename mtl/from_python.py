@@ -5,6 +5,8 @@ model = mtl.load("runs/adult", checkpoint="best")
 model.predict(frame), model.evaluate(), model.export("models/adult")
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -20,20 +22,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import tqdm
 from absl import logging as absl_logging
 
-from mtl import checks
+from mtl import checks, deferred
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.configs import changes, config, gin_writing, imports, trust
 from mtl.data import csv, examples, frames
+from mtl.deferred import tf
 from mtl.files import storage
 from mtl.monitoring import summary
-from mtl.runs import unknown_values, verbs
+from mtl.runs import verbs
 from mtl.scoring import batches, image_rows
 from mtl.serving import deployment
+
+with deferred.imports():
+    from mtl.runs import unknown_values
 
 _log = logging.getLogger("mtl")
 # As `launch.predict` has by default: sums of floats may depend on it in their last digit.
@@ -45,7 +50,7 @@ def train(
     experiment: experiment_lib.Experiment,
     model_dir: str | os.PathLike[str],
     verbose: bool | None = None,
-) -> "Model":
+) -> Model:
     """Train as `launch.train` does, write config.gin, and return the latest checkpoint.
 
     Goes on from the last checkpoint in `model_dir`. Rows in memory (`frames.Frames`) are written
@@ -89,7 +94,7 @@ def load(
     experiment: experiment_lib.Experiment | None = None,
     trusted_packages: Sequence[str] | None = None,
     trusted_settings: Sequence[str] = (),
-) -> "Model":
+) -> Model:
     """Return a checkpoint of a run, be it trained by `train` or by a launcher.
 
     Args:
@@ -243,7 +248,7 @@ class Model:
         self._scorer = None
         self._open.close()
 
-    def __enter__(self) -> "Model":
+    def __enter__(self) -> Model:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -9,12 +9,13 @@ Every slice of a batch, and every replica, mixes only its own rows. It draws one
 rows, and a partner for each row. The draws depend on the run, the step and the slice.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.step import draws
 
 

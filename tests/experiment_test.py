@@ -20,7 +20,7 @@ from mtl.data import pipeline
 from mtl.distribution import interruption
 from mtl.files import checksums
 from mtl.optimization import optimizers
-from mtl.runs import evaluation, verbs
+from mtl.runs import evaluation, exporters, verbs
 from mtl.step import training_loop
 from tests import graph_optimizer, tiny
 
@@ -317,7 +317,7 @@ def test_an_interrupted_evaluation_is_made_up_for(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints.BestExporter, "export", interrupted)
+        patched.setattr(exporters.BestExporter, "export", interrupted)
         with pytest.raises(KeyboardInterrupt):
             verbs.train(tiny.make(train_steps=20), str(tmp_path))
     assert tiny.checkpoint_steps(tmp_path) == [0, 20]

@@ -3,18 +3,17 @@
 again = activations.run({**activations.inputs, "image_x": noisy})
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.step import draws, whole_batch
 from mtl.variables import views
-
-tf1 = tf.compat.v1
 
 Forward = Callable[[types.Tensors], tuple[types.Towers, types.Tensors]]
 """Takes encoded columns; returns towers and logits."""
@@ -46,7 +45,7 @@ class Activations(types.Activations):
         inputs: types.Tensors,
         draw: int = 0,
         replace: Callable[[tf.Variable], tf.Tensor] | None = None,
-    ) -> "Activations":
+    ) -> Activations:
         """Run the network once more: {column: [B, ...]} -> its outputs for these inputs."""
         with contextlib.ExitStack() as stack:
             # Only the plain pass of a step moves the averages of normalisations.
@@ -73,7 +72,7 @@ def withhold_rows(activations: Activations, name: str) -> Activations:
     return dataclasses.replace(activations, features=features, labels=labels)
 
 
-class _Withheld(Mapping[str, tf.Tensor]):
+class _Withheld(Mapping[str, "tf.Tensor"]):
     """A mapping that refuses to be read: mixed rows have no fields."""
 
     def __init__(self, where: str, declaration: str):

@@ -12,13 +12,14 @@ auxiliary.Adversarial.bounds = (0.0, 1.0)
 | FreeLB | norm = "l2", steps = 3, random_start = True, averages_steps = True |
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterator
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.auxiliary import base, moved_inputs, perturbations
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

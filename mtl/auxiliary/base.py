@@ -5,14 +5,15 @@ auxiliary.Adversarial.weight = 0.5                       # or a schedule
 auxiliary.Adversarial.heads = ["digit"]                  # all by default
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.auxiliary import row_losses
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,15 @@ model.MultiTaskModel.auxiliary_losses = [@auxiliary.VirtualAdversarial()]
 auxiliary.VirtualAdversarial.epsilon = 2.0
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.auxiliary import base, moved_inputs
+from mtl.deferred import tf
 from mtl.variables import averaging
 
 

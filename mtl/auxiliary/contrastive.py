@@ -6,17 +6,16 @@ auxiliary.CentreLoss.head = "digit"
 auxiliary.CentreLoss.weight = 0.01
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.auxiliary import representation
+from mtl.deferred import tf, tf1
 from mtl.networks import trunk
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,8 @@ each step. The teacher sees the rows without the student's augmentations. With
 there.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import weakref
@@ -18,14 +20,14 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, cast
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, layers, types
 from mtl.auxiliary import base
 from mtl.checkpoints import run_directory
-from mtl.compat import graphs, saved_model
+from mtl.deferred import tf
 from mtl.serving import inputs as inputs_lib
 from mtl.serving import loaded, metadata, settings, versions
+from mtl.tf_internals import graphs, saved_model
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,7 @@ class _OfTeacher(base.Base):
             )
         }
 
-    def _open_teacher(self) -> "Teacher":
+    def _open_teacher(self) -> Teacher:
         return Teacher(self._where("teacher"), self.teacher, self.signature)
 
 
@@ -132,7 +134,7 @@ class Distillation(_OfTeacher, base.OfHeads):
             return self.temperature.get(head.name, 1.0)
         return self.temperature
 
-    def _check_classes(self, teacher: "Teacher", task: str, head: types.Head) -> None:
+    def _check_classes(self, teacher: Teacher, task: str, head: types.Head) -> None:
         """Fail if the teacher's metadata name other classes than the student has."""
         theirs = teacher.described.get("tasks", {}).get(task, {}).get("classes")
         own = list(types.read_member(head, types.Head, "class_names"))

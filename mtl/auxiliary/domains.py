@@ -7,19 +7,18 @@ domain/heads.Binary.name = "is_new"                # a label field; rows without
 reversal/schedules.Sigmoid.value = 1.0
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.auxiliary import representation, row_losses
+from mtl.deferred import tf, tf1
 from mtl.layers import straight_through
 from mtl.networks import trunk
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

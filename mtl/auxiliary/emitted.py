@@ -1,12 +1,13 @@
 """Auxiliary losses that columns and networks emit; see `mtl.step.emitted`."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.auxiliary import base
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,15 +6,16 @@ auxiliary.InversePropensity.propensity = "click"
 order/heads.Binary.has_loss = False                        # this loss replaces the head's loss
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
 from mtl.auxiliary import base, representation, row_losses
+from mtl.deferred import tf
 from mtl.networks import trunk
 
 

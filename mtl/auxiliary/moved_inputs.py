@@ -5,14 +5,15 @@ auxiliary.Adversarial.bounds = (0.0, 1.0)
 auxiliary.PiModel.noise = 0.3
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.auxiliary import base, perturbations
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

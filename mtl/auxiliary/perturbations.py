@@ -4,13 +4,14 @@ A perturbation is {column: [B, ...]}. Each row has a single norm, over all colum
 Random numbers depend on the row, so slices and replicas draw the same as the whole batch.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.example_gradients import proof
 from mtl.step import draws
 

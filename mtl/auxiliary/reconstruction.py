@@ -5,13 +5,14 @@ auxiliary.Reconstruction.share = 0.3
 auxiliary.Reconstruction.layers = [64]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
 from mtl.auxiliary import representation
+from mtl.deferred import tf
 from mtl.networks import trunk
 
 

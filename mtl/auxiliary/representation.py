@@ -4,14 +4,15 @@ vectors = representation.read("Contrastive", "shared", activations)          # [
 vectors = representation.stack_layers(vectors, (64, 32))                     # the last one linear
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
 from mtl.auxiliary import base, moved_inputs
+from mtl.deferred import tf
 from mtl.example_gradients import proof
 from mtl.networks import trunk
 from mtl.step import draws

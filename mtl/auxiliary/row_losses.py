@@ -4,15 +4,14 @@ found = row_losses.compute(model.auxiliary_losses, activations)     # {name: Row
 weights = row_losses.sum_weights(model.auxiliary_losses, labels, heads)
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, cast
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 
 class RowLosses(NamedTuple):

@@ -7,21 +7,20 @@ affinity.TaskAffinity.every_steps = 100
 `python -m launch.affinity` reads the result, and proposes groups of tasks.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.balancing import decision, task_gradients
 from mtl.balancing import surgery as surgery_lib
+from mtl.deferred import tf, tf1
 from mtl.layers import precision
 from mtl.step import replicas, whole_batch
 from mtl.variables import moved
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

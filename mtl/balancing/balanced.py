@@ -4,19 +4,18 @@ found = balanced.balance_losses(batch, weighting, surgery)
 train_op, monitors = update(found.gradients, found.variables, found.losses)
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
-
-import tensorflow as tf
 
 from mtl import types
 from mtl.balancing import penalised as penalised_lib
 from mtl.balancing.weighting import base as weighting_base
+from mtl.deferred import tf, tf1
 from mtl.step import gradients as gradients_lib
 from mtl.step import whole_batch
 from mtl.variables import stacks
-
-tf1 = tf.compat.v1
 
 
 class Balanced(NamedTuple):

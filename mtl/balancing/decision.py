@@ -5,17 +5,17 @@ present = decision.find_present(gramian)                           # [T] bool
 monitors = decision.monitor_gramian(gramian, ["clicks", "sales"])    # {name: scalar}
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import types
 from mtl.balancing.methods import method as method_lib
+from mtl.deferred import tf, tf1
 from mtl.step import draws, step_state
-
-tf1 = tf.compat.v1
 
 
 def find_present(gramian: tf.Tensor) -> tf.Tensor:

@@ -4,14 +4,15 @@ model.MultiTaskModel.surgery = @example_clipping.ExampleClipping()
 example_clipping.ExampleClipping.max_norm = 1.0
 """
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 from collections.abc import Collection, Sequence
 from typing import cast
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.example_gradients import ghost, gradient_forms
 from mtl.optimization import clipping
 from mtl.step import draws, replicas, whole_batch

@@ -5,10 +5,12 @@ if thin:
     gramian, update = thin.multiply_pairs(), thin.combine(weights)
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Factors:
     @classmethod
     def from_gradients(
         cls, tasks: tuple[int, ...], gradients: Sequence[tf.Tensor]
-    ) -> "Factors | None":
+    ) -> Factors | None:
         """Split a gradient of each task into factors; None if they are not thin products."""
         if any(gradient.op.type != "MatMul" for gradient in gradients):
             return None

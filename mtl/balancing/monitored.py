@@ -5,19 +5,18 @@ model.MultiTaskModel.surgery = @monitored.Monitored()      # around the plain su
 monitored.Monitored.scopes = {"first": "/trunk/hidden_0/", "last": "/trunk/hidden_2/"}
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.balancing import decision, task_gradients
 from mtl.balancing import surgery as surgery_lib
+from mtl.deferred import tf, tf1
 from mtl.step import whole_batch
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

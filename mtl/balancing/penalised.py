@@ -6,13 +6,14 @@ gradients, value = penalised.add_penalties(gradients, watched)     # after the g
 Networks add such terms to REGULARIZATION_LOSSES; see `mtl.step.penalties`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 from mtl.step import gradients as gradients_lib
 from mtl.step import penalties, replicas, whole_batch
 

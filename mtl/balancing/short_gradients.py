@@ -8,10 +8,12 @@ A gradient that is a sum over slices or replicas is not such a product, and is b
 type of its op shows that, so the code need not ask about slices or replicas.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 
-import tensorflow as tf
+from mtl.deferred import tf
 
 _BLOCKS, _ROWS = 4, 64
 """The most blocks of a root, and the fewest rows of a block.

@@ -4,17 +4,18 @@ passes = stacked_passes.StackedPasses(columns)       # N times T gradients
 gradients = passes.build(n)                          # the T by one variable, of the same values
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 
 _Column = Sequence[types.Gradient]
-_Tensors = Sequence[tf.Tensor]
+_Tensors = Sequence["tf.Tensor"]
 _Names = tuple[str, ...]
-_Inputs = Sequence[tf.Tensor | tuple[tf.Tensor, ...]]
+_Inputs = Sequence["tf.Tensor | tuple[tf.Tensor, ...]"]
 """The inputs of S alike ops: for each input, a tensor that all share, or a tuple of S tensors."""
 
 

@@ -10,21 +10,22 @@ representation, rare decisions and averages of the weights. Only methods that ch
 get the gradients themselves.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.balancing import decision, task_gradients, tracking
 from mtl.balancing.methods import method as method_lib
+from mtl.deferred import tf
 from mtl.step import draws, replicas, whole_batch
 from mtl.variables import patterns
 
 Gradients = list[types.Gradient]
-Monitors = dict[str, tf.Tensor]
+Monitors = dict[str, "tf.Tensor"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,19 +5,18 @@ gramian = task_gradients.compute_gramian([leaf], num_tasks=3)      # [T, T] inne
 update = leaf.combine(weights)                           # sum_t weights[t] gradient[t]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.balancing import factors, short_gradients, stacked_passes
+from mtl.deferred import tf, tf1
 from mtl.step import gradients as gradients_lib
 from mtl.step import replicas, whole_batch
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 Indexed = dict[int, types.Gradient]
 Columns = Sequence[Sequence[types.Gradient]]
@@ -43,7 +42,7 @@ class Leaf:
     shape: tf.Tensor | None = None
 
     @classmethod
-    def from_gradients(cls, gradients: Sequence[types.Gradient]) -> "Leaf | factors.Factors":
+    def from_gradients(cls, gradients: Sequence[types.Gradient]) -> Leaf | factors.Factors:
         """Align T gradients of a variable; None for a task that does not reach it."""
         tasks = tuple(task for task, value in enumerate(gradients) if value is not None)
         values = [value for value in gradients if value is not None]
@@ -148,7 +147,7 @@ class TaskGradients:
         losses: Sequence[tf.Tensor],
         variables: Sequence[tf.Variable],
         representation: Sequence[tf.Tensor] = (),
-    ) -> "TaskGradients":
+    ) -> TaskGradients:
         """Build a backward pass for each task; TensorFlow does not run the unused parts."""
         at = differentiate_tasks(losses, [*representation, *variables], representation)
         split = len(representation)

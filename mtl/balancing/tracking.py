@@ -4,13 +4,15 @@ surgery.Combine.method = @methods.MoCo()
 surgery.Combine.scopes = ["^network/"]      # dense variables: the state is as large as they are
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl.balancing import task_gradients
+from mtl.deferred import tf
 from mtl.step import step_state
 
 

@@ -5,6 +5,6 @@ checkpoints.Best.metric = "digit/accuracy"
 checkpoints.Best.patience = 5
 """
 
-from mtl.checkpoints.best import Best, BestExporter, BestKeeper
+from mtl.checkpoints.best import Best, BestKeeper
 
-__all__ = ["Best", "BestExporter", "BestKeeper"]
+__all__ = ["Best", "BestKeeper"]

@@ -7,21 +7,20 @@ checkpoints.Best.patience = 5
 Heads declare in `directions` which direction of their metrics is better.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import os
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import checks, compat
+from mtl import checks
 from mtl.checkpoints import run_directory
+from mtl.deferred import tf
 from mtl.files import atomic, checksums, storage
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ class Best:
         if self.patience is not None:
             checks.whole("Best.patience", self.patience, 1)
 
-    def with_direction(self, known: bool | None) -> "Best":
+    def with_direction(self, known: bool | None) -> Best:
         """Return a copy with the direction of its metric; `known` is None if no head declares it.
 
         Raises:
@@ -217,33 +216,3 @@ class BestKeeper:
             if os.path.basename(path) != name:
                 run_directory.remove_checkpoint(path)
         return name
-
-
-class BestExporter(compat.estimator.Exporter):
-    """Keeps the best checkpoint, and exports it once, as `<model_dir>/export/best/<version>`.
-
-    Args:
-      keeper: the record of the best.
-      export: writes an export.
-      measured_on: describes the rows and settings of the evaluation.
-    """
-
-    def __init__(
-        self,
-        keeper: BestKeeper,
-        export: Callable[[Any, str, str], str | None],
-        measured_on: Callable[[], Mapping[str, Any]] = dict,
-    ):
-        self._keeper, self._export, self._measured_on = keeper, export, measured_on
-
-    @property
-    def name(self):
-        return "best"
-
-    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
-        exported = None
-        if self._keeper.is_best(eval_result):
-            exported = self._export(estimator, export_path, checkpoint_path)
-        # Record it last: if the run is killed before, it exports the best once more.
-        self._keeper.update(checkpoint_path, eval_result, self._measured_on())
-        return exported

@@ -7,12 +7,13 @@ Their checksums lie in `<model_dir>/given_files.json`, by purpose: a file may mo
 Runs of old versions lack checksums; these are recorded when the training continues.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 from mtl.files import checksums
 
 FILE = "given_files.json"

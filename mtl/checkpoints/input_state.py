@@ -6,6 +6,8 @@ state.save(session, step=500)              # <model_dir>/input/0of1-<settings>-5
 state.restore(session, step=500)           # False if nothing was saved for this step
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -14,12 +16,10 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
 from mtl.checkpoints import settings as settings_lib
+from mtl.deferred import tf, tf1
 from mtl.files import atomic, checksums, storage
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 _FOLDER = "input"

@@ -4,16 +4,17 @@ model_fn = mismatch.refuse_mismatch(model_fn, "runs/digits/model.ckpt-500")
 mismatch.require_same("runs/digits/model.ckpt-500", saved, wanted)      # {name: shape} each
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import checks, compat
-from mtl.compat import zeros_saver
+from mtl import checks, deferred
+from mtl.deferred import compat, tf, tf1
 from mtl.variables import averaging, pruned, stacks
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.tf_internals import zeros_saver
 
 
 def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Callable[..., Any]:

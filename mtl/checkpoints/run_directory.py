@@ -10,6 +10,8 @@ run_directory.repair_run("runs/digits")                     # before a run conti
 run_directory.require_intact(path)                      # after a restore has failed
 """
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import logging
@@ -20,10 +22,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks
 from mtl.checkpoints import leftovers, lock
+from mtl.deferred import tf
 from mtl.files import atomic, in_work, storage
 
 _log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ _NOTES = ("given_files.json", "training_files.json", "row_names.json", "warnings
 _SHARED = ("export", "clip_audit")
 
 # TensorFlow's reader of checkpoints also raises Python's own errors.
-_READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
+_OTHER_READ_ERRORS = (IndexError, RuntimeError, ValueError)
 
 
 def is_own(name: str) -> bool:
@@ -230,7 +231,7 @@ def _opens(checkpoint: str) -> Exception | None:
     """Return the error if not even the step can be read, else None."""
     try:
         tf.train.load_variable(checkpoint, "global_step")
-    except _READ_ERRORS as error:
+    except (tf.errors.OpError, *_OTHER_READ_ERRORS) as error:
         return error
     return None
 
@@ -239,7 +240,7 @@ def _damage(checkpoint: str) -> Exception | None:
     try:
         for name, _ in tf.train.list_variables(checkpoint):
             tf.train.load_variable(checkpoint, name)
-    except _READ_ERRORS as error:
+    except (tf.errors.OpError, *_OTHER_READ_ERRORS) as error:
         return error
     return None
 

@@ -5,20 +5,20 @@ hook = saving.Saving(result, model_dir, saved=None, every=(500, None), inputs=in
                      evaluate=evaluate, keep=3, evaluated=lambda: math.inf)
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import tempfile
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks
 from mtl.checkpoints import input_state, run_directory
+from mtl.deferred import tf, tf1
 from mtl.distribution import interruption as interruption_lib
 from mtl.step import replicas, training_loop
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 ALL_CHECKPOINTS = 2**31 - 1

@@ -7,14 +7,15 @@ change: a run may continue with other rows. Runs of old versions lack the record
 their training continues.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl.checkpoints import run_directory
+from mtl.deferred import tf
 from mtl.files import checksums
 
 _log = logging.getLogger(__name__)

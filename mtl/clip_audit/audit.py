@@ -5,24 +5,25 @@ experiment.Experiment.clip_audit = @clip_audit.ClipAudit()
 clip_audit.ClipAudit.percentile = 95.0
 """
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import features as features_lib
 from mtl import spec as spec_lib
 from mtl.clip_audit import measures, visits
 from mtl.data import numbered, pipeline
+from mtl.deferred import tf, tf1
 
 if TYPE_CHECKING:
     from mtl import model as model_lib
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 
@@ -91,7 +92,7 @@ class ClipAudit:
 
     def make_observer(
         self,
-        model: "model_lib.MultiTaskModel",
+        model: model_lib.MultiTaskModel,
         statistics: features_lib.Statistics,
         record: visits.Record,
     ) -> Callable[..., None]:

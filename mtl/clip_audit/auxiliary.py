@@ -5,13 +5,14 @@ losses = measured.measure(activations, first)          # {name: [B]}
 measured.left_out                                      # {name: why} of the others
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import TYPE_CHECKING
 
-import tensorflow as tf
-
 from mtl import types
 from mtl.auxiliary import emitted, row_losses
+from mtl.deferred import tf
 from mtl.example_gradients import proof, twins
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Measured:
       left_out: {loss without values for rows: why}; complete after the first call of `measure`.
     """
 
-    def __init__(self, model: "model_lib.MultiTaskModel"):
+    def __init__(self, model: model_lib.MultiTaskModel):
         self.left_out: dict[str, str] = {}
         self._parts: list[types.AuxiliaryLoss] = []
         for part in model.built_losses:
@@ -45,7 +46,7 @@ class Measured:
                 self._parts.append(part)
         self._means: dict[str, tf.Tensor] = {}
 
-    def measure(self, activations: "activations_lib.Activations", first: int) -> types.Tensors:
+    def measure(self, activations: activations_lib.Activations, first: int) -> types.Tensors:
         """Compute the weighted losses of rows, {name: [B]}.
 
         The weight of a row is divided by the mean weight over rows with a weight above 0. A loss of
@@ -78,7 +79,7 @@ class Measured:
         return weighted if weighted.shape.rank == 1 else tf.reduce_sum(weighted, 1)
 
 
-def _reuse(activations: "activations_lib.Activations", first: int) -> "activations_lib.Activations":
+def _reuse(activations: activations_lib.Activations, first: int) -> activations_lib.Activations:
     """Return the activations from ops of the step itself, if these compute the same."""
     inputs, towers, shared = twins.reuse_earlier(
         first,

@@ -3,12 +3,13 @@
 squares, products = brute_force.norms(losses_of, batch, variables, weights)
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 from mtl.step import draws
 from mtl.step import gradients as gradients_lib
 

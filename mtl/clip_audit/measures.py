@@ -3,16 +3,17 @@
 measured = measures.measure(model, statistics, features, labels, weigh)
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
-
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import features as features_lib
 from mtl.clip_audit import auxiliary as auxiliary_lib
 from mtl.clip_audit import norms
+from mtl.deferred import tf, tf1
 from mtl.example_gradients import twins
 from mtl.step import gradients as gradients_lib
 from mtl.step import whole_batch
@@ -20,7 +21,6 @@ from mtl.step import whole_batch
 if TYPE_CHECKING:
     from mtl import model as model_lib
 
-tf1 = tf.compat.v1
 
 _OF_HEADS = ("el2n", "margin", "label", "prediction")
 
@@ -42,7 +42,7 @@ class Measured(NamedTuple):
 
 
 def measure(
-    model: "model_lib.MultiTaskModel",
+    model: model_lib.MultiTaskModel,
     statistics: features_lib.Statistics,
     features: types.Tensors,
     labels: types.Tensors,

@@ -4,18 +4,17 @@ found = norms.measure(losses_of, batch, weigh)
 found.squares["network/hidden_0/kernel"]       # [B]
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from mtl import types
 from mtl.clip_audit import brute_force
+from mtl.deferred import tf, tf1
 from mtl.example_gradients import ghost, gradient_forms
 from mtl.step import gradients as gradients_lib
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 
 class Norms(NamedTuple):

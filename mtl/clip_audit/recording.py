@@ -5,16 +5,17 @@ recording.go_on_from(first_step)     # then extensions in the graph, `save` with
 recording.write_results()            # runs/digits/clip_audit/training
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-import tensorflow as tf
 
 from mtl import checks, distribution, types
 from mtl import features as features_lib
 from mtl.clip_audit import audit, measures, observing, report, visits
 from mtl.data import pipeline
+from mtl.deferred import tf
 from mtl.monitoring import progress
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Recording(types.RunObserver):
         self._record = visits.Record(self._directory, self._settings, step)
 
     def list_extensions(
-        self, model: "model_lib.MultiTaskModel", statistics: features_lib.Statistics
+        self, model: model_lib.MultiTaskModel, statistics: features_lib.Statistics
     ) -> list[types.MakeExtension]:
         """Return the extensions that record a step; empty before `go_on_from`."""
         if self._record is None:

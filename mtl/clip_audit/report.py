@@ -3,16 +3,18 @@
 path = report.write("runs/digits/clip_audit/training", settings)        # .../summary.md
 """
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl.clip_audit import audit as audit_lib
 from mtl.clip_audit import statistics, tables, visits
+from mtl.deferred import tf
 from mtl.files import atomic
 from mtl.monitoring import chart
 

@@ -4,13 +4,15 @@ tables.write_parquet("visits.parquet", {"id": ids, "norm": norms})
 columns = tables.read_parquet("visits.parquet")
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-import tensorflow as tf
 from pyarrow import parquet
 
+from mtl.deferred import tf
 from mtl.files import atomic, csv_text
 
 Columns = Mapping[str, np.ndarray]

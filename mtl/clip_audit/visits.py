@@ -6,15 +6,17 @@ record.save(step)                            # rows since the last call, as sepa
 visits, batches = visits.read("runs/digits/clip_audit/training")
 """
 
+from __future__ import annotations
+
 import collections
 import os
 import re
 from typing import Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from mtl.clip_audit import tables
+from mtl.deferred import tf
 
 _FILE = re.compile(r"(visits|batches)-(\d+)\.parquet")
 

@@ -35,6 +35,8 @@ def naming(piece: str) -> Iterator[None]:
                 f"mtl.compat must find {package}, got no such package. "
                 f"pip install '{_INSTALL[package]}'."
             ) from None
+        if piece == "tensorflow":  # Its own error says more: launchers show the file and line.
+            raise
         raise CompatError(
             f"mtl.compat must prepare {piece} on TensorFlow {_installed('tensorflow')}, got "
             f"{type(error).__name__}: {error}. TensorFlow {versions.described()} are known to "

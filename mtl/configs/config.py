@@ -14,29 +14,23 @@ import logging
 import os
 import pathlib
 import pprint
-import sys
 import types
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import gin
 
 from mtl import checks, deferred
 from mtl.configs import (
     earlier_defaults,
-    early_building,
     gin_errors,
     gin_files,
-    gin_names,
     gin_usage,
-    outlines,
     trust,
 )
+from mtl.deferred import tf
 from mtl.files import atomic, checksums, storage
 
 with deferred.imports():
-    import tensorflow as tf
-
     from mtl import experiment
 
 _log = logging.getLogger("mtl")
@@ -61,8 +55,7 @@ def load(
     Raises:
       UserError: in one line, with file and line if they are known.
     """
-    check(files, params, trusted)
-    bindings, used = find_bindings(files, params, trusted, gin_names.IMPORTED)
+    bindings, used = find_bindings(files, params, trusted)
     for line in gin_usage.tell_replaced(bindings, experiment.Experiment):
         if line not in _TOLD:
             _TOLD.add(line)
@@ -88,57 +81,18 @@ def load(
     return made
 
 
-def check(
-    files: Sequence[str], params: Sequence[str] = (), trusted: trust.Trusted = trust.EVERYTHING
-) -> None:
-    """Refuse names that `mtl` does not have, and values that its parts refuse, within a second.
-
-    Does not import TensorFlow. `load` finds the same errors and more, and is as fast once
-    TensorFlow is imported.
-
-    Raises:
-      UserError: as `load` does.
-    """
-    if "tensorflow" not in sys.modules:
-        try:
-            build_outline(outlines.Outlines(), files, params, trusted)
-        except checks.UserError:
-            raise
-        except Exception:
-            # Unclear values, or errors in a source, show when the modules are imported.
-            return
-
-
-def build_outline(
-    modules: outlines.Outlines,
-    files: Sequence[str],
-    params: Sequence[str],
-    trusted: trust.Trusted = trust.EVERYTHING,
-) -> Any:
-    """Return the experiment, built of outlines; `outlines.UNCLEAR` if they describe only a part.
-
-    Raises:
-      UserError: as `load` does.
-      UnclearError: outlines do not decide.
-    """
-    _, used = find_bindings(files, params, trusted, modules)
-    return early_building.build(used, modules.get(modules.load("mtl.experiment"), "Experiment"))
-
-
 def find_bindings(
     files: Sequence[str],
     params: Sequence[str],
     trusted: trust.Trusted,
-    modules: gin_names.Modules,
 ) -> tuple[list[gin_files.Binding], list[gin_files.Binding]]:
     """Return all bindings, and the bindings that an experiment uses.
 
     Raises:
       UserError: with file and line.
-      UnclearError: `modules` are outlines, which do not decide.
     """
-    root = modules.get(modules.load("mtl.experiment"), "Experiment")
-    bindings = gin_files.read(files, params, trusted, modules)
+    root = experiment.Experiment
+    bindings = gin_files.read(files, params, trusted)
     if not any(binding.target is root for binding in bindings):
         fix = 'Include "gin_configs/defaults.gin" and bind experiment.Experiment.data.'
         checks.fail("--gin_file", "describe an experiment", list(files), fix)

@@ -23,14 +23,14 @@ def explain(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
     name, scope = call.group(1), call.group(2) or ""
     missing = _MISSING.search(message)
     if missing and isinstance(error, TypeError):
-        return tell_lacking(name, scope, re.findall(r"'(\w+)'", missing.group()), bindings)
+        return _tell_lacking(name, scope, re.findall(r"'(\w+)'", missing.group()), bindings)
     if not isinstance(error, checks.UserError):
         # Python's messages, such as "'NoneType' object is not iterable", do not name a part.
         message = f"{name} cannot be built: {type(error).__name__}: {message}"
     return put_place(message, name, scope, bindings)
 
 
-def tell_lacking(
+def _tell_lacking(
     name: str, scope: str, settings: Sequence[str], bindings: Sequence[gin_files.Binding]
 ) -> str:
     """Return advice to bind the required settings that a class is built without."""

@@ -113,14 +113,13 @@ def read(
     files: Sequence[str],
     params: Sequence[str],
     trusted: trust.Trusted = trust.EVERYTHING,
-    modules: gin_names.Modules = gin_names.IMPORTED,
 ) -> list[Binding]:
     """Return the bindings of the files with their includes, then `params`, in this order.
 
     Raises:
       UserError: with file and line.
     """
-    reader = _Reader(trusted, modules)
+    reader = _Reader(trusted)
     for file in files:
         reader.read_file(file, ())
     for param in params:
@@ -132,11 +131,10 @@ def read(
 class _Reader:
     """Reads one file after the other."""
 
-    def __init__(self, trusted: trust.Trusted, modules: gin_names.Modules):
+    def __init__(self, trusted: trust.Trusted):
         self.bindings: list[Binding] = []
         self._trusted = trusted
-        self._modules = modules
-        self._names = gin_names.Names(trusted, modules)
+        self._names = gin_names.Names(trusted)
 
     def read_file(self, file: str, within: tuple[str, ...]) -> None:
         """Read a file and its includes; `within` are the files that include it."""
@@ -154,7 +152,7 @@ class _Reader:
             raise checks.UserError(f"{file!r} {told}.") from None
 
     def _read_text(self, file: str, text: str, within: tuple[str, ...]) -> None:
-        names, is_dynamic = gin_names.Names(self._trusted, self._modules), False
+        names, is_dynamic = gin_names.Names(self._trusted), False
         own: dict[Any, Binding] = {}
         for place, statement, uses in _statements(file, text):
             with _located(place):

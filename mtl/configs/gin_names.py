@@ -1,10 +1,12 @@
 """Resolves names from the import statements of gin files: modules, and the classes in them.
 
-names = gin_names.Names(trust.Trusted(), gin_names.Modules())
+names = gin_names.Names(trust.Trusted())
 names.add(statement)                          # from mtl import heads
 names.resolve("heads.Binary")                 # the class, or None
 names.full("Binary")                          # "heads.Binary"
 """
+
+from __future__ import annotations
 
 import importlib
 import inspect
@@ -21,39 +23,11 @@ from mtl.configs import imports, old_names, trust
 _DEEPEST = 30
 
 
-class UnclearError(Exception):
-    """The object behind a name is known only after its module is imported."""
-
-
-class Modules:
-    """The modules that Python imports, and their contents."""
-
-    def load(self, name: str) -> Any:
-        """Import a module."""
-        return importlib.import_module(name)
-
-    def loaded(self, name: str) -> Any:
-        """Return an imported module, or None."""
-        return sys.modules.get(name)
-
-    def get(self, found: Any, attribute: str) -> Any:
-        """Return an attribute of a module or a class, or None."""
-        return getattr(found, attribute, None)
-
-    def list_classes(self, module: Any) -> list[str]:
-        """Return the public classes and functions of a module, except those from other packages."""
-        return [name for name, value in vars(module).items() if _is_own(module, name, value)]
-
-
-IMPORTED = Modules()
-
-
 class Names:
     """The names that import statements bind, as gin's dynamic registration sees them."""
 
-    def __init__(self, trusted: trust.Trusted, modules: Modules):
+    def __init__(self, trusted: trust.Trusted):
         self._trusted = trusted
-        self._library = modules
         self._modules: dict[str, Any] = {}
         self._imports: dict[str, str] = {}
         self._imported: dict[str, Any] = {}
@@ -66,14 +40,14 @@ class Names:
         """
         statement = old_names.current_statement(statement)
         self._trusted.check_module(statement.module)
-        module = import_module(statement.module, self._library)
+        module = import_module(statement.module)
         name = statement.bound_name()
         whole = name if statement.is_from or statement.alias else statement.module
-        self._modules[name] = module if whole == name else self._library.loaded(name)
+        self._modules[name] = module if whole == name else sys.modules.get(name)
         self._imports[whole] = statement.format()
         self._imported[whole] = module
 
-    def update(self, other: "Names") -> None:
+    def update(self, other: Names) -> None:
         """Add the names in `other`."""
         self._modules |= other._modules
         self._imports |= other._imports
@@ -90,7 +64,7 @@ class Names:
         found = self._modules.get(name)
         for attribute in attributes:
             self._trusted.check_step(selector, found)
-            found = self._library.get(found, attribute)
+            found = getattr(found, attribute, None)
         if not callable(found):
             return None
         self._trusted.check_target(selector, found)
@@ -138,43 +112,50 @@ class Names:
 
     def _classes(self) -> list[str]:
         """Return the full selectors of all objects in the imported modules."""
-        listed = self._library.list_classes
-        return [f"{w}.{name}" for w, module in self._imported.items() for name in listed(module)]
+        return [
+            f"{whole}.{name}"
+            for whole, module in self._imported.items()
+            for name in list_classes(module)
+        ]
 
     def _class(self, full: str) -> Any:
         whole, _, name = full.rpartition(".")
-        return self._library.get(self._imported[whole], name)
+        return getattr(self._imported[whole], name, None)
 
 
-def import_module(name: str, library: Modules = IMPORTED) -> Any:
+def list_classes(module: Any) -> list[str]:
+    """Return the public classes and functions of a module, except those from other packages."""
+    return [name for name, value in vars(module).items() if _is_own(module, name, value)]
+
+
+def import_module(name: str) -> Any:
     """Import a module that a user names.
 
     Raises:
       UserError: the module, or a module that it imports, is missing; or the module exits.
-      UnclearError: the library does not decide.
     """
     try:
-        return library.load(name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise checks.UserError(_import_problem(library, name, error)) from error
+        raise checks.UserError(_import_problem(name, error)) from error
     except SystemExit as error:
         # The exit would end this process; with code 0 the run would look finished.
         problem = f"importing {name!r} ended Python, by sys.exit({error.code!r})"
         fix = "Keep what a script does under if __name__ == '__main__'."
         raise checks.UserError(f"{problem}. {fix}") from error
-    except (KeyboardInterrupt, UnclearError):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise checks.UserError(imports.failure(name, error)) from error
 
 
-def _import_problem(library: Modules, module: str, error: ModuleNotFoundError) -> str:
+def _import_problem(module: str, error: ModuleNotFoundError) -> str:
     absent = error.name or ""
     if not f"{module}.".startswith(f"{absent}."):
         return f"importing {module!r} failed: {error}."
     parent, _, name = absent.rpartition(".")
-    package = library.loaded(parent)
-    if package and inspect.isclass(library.get(package, name)):
+    package = sys.modules.get(parent)
+    if package and inspect.isclass(getattr(package, name, None)):
         above, _, last = parent.rpartition(".")
         fix = f"Import its module, 'from {above} import {last}', and write '{last}.{name}'."
         return f"{absent!r} is a class. {fix}"

@@ -7,17 +7,18 @@ csv.Csv.missing = ("", "?")
 A list is written as a|b|c, and a list of lists as a;b|c||d: four items, the third without values.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import files, source
+from mtl.deferred import tf
 from mtl.spec import literals
 
 # Of the fields that are decoded together, how many an error of TensorFlow's names.
@@ -97,7 +98,7 @@ class Csv(types.Source):
             self._check_header(path)
         return paths
 
-    def shard(self, split: str, num_shards: int, shard: int) -> "Csv | None":
+    def shard(self, split: str, num_shards: int, shard: int) -> Csv | None:
         """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 
@@ -255,7 +256,7 @@ class Csv(types.Source):
                     line = line.rstrip(b"\n").replace(b"\r", b"")  # As TensorFlow reads lines.
                     if not dropped.fullmatch(line) and (self.columns or number > 1):
                         yield number, line
-        except files.READ_ERRORS as error:
+        except files.list_read_errors() as error:
             yield number + 1, source.unreadable(error)
 
     def parser(self, spec: spec_lib.Spec) -> Callable[[bytes], dict[str, Any] | str]:

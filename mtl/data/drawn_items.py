@@ -5,6 +5,8 @@ drawn_items.DrawnItems.num = 512
 drawn_items.DrawnItems.features = ["item", "category"]
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import functools
@@ -15,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source as source_lib
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class DrawnItems:
         """{item: the probability that a draw gives it}; None until items are counted."""
         return None
 
-    def fitted(self, task: str, statistics: types.Statistics) -> "DrawnItems":
+    def fitted(self, task: str, statistics: types.Statistics) -> DrawnItems:
         """Return the part with the items of the training split, as `accumulators` counted them."""
         entry = statistics.for_column(_name(task))
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -7,17 +7,19 @@ drawn_rows.keep(data, "test", drawn).one_pass("test")      # these rows, in the 
 The first rows of a split are no sample of it: a table may be sorted by a date, a class or a user.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import spec as spec_lib
 from mtl import types
 from mtl.data import pipeline
 from mtl.data import source as source_lib
+from mtl.deferred import tf
 
 _ROWS_AT_ONCE = 4096
 

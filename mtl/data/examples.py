@@ -6,6 +6,8 @@ Messages that are joined are the message that holds the fields of all of them: a
 examples of its columns, one of each.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -14,8 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import tensorflow as tf
 
+from mtl.deferred import tf
 from mtl.spec import literals
 
 _LOW, _HIGH = literals.RANGES["int64"]

@@ -11,6 +11,8 @@ field_splits.ByTime.starts = {"test": "2024-05-01"}
 The source needs named columns of text, as `csv.Csv` has.
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 import functools
@@ -19,11 +21,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, times, types
 from mtl import spec as spec_lib
 from mtl.data import source as source_lib
+from mtl.deferred import tf
 from mtl.spec import literals
 
 _ROWS_AT_ONCE = 1024

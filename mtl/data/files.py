@@ -4,6 +4,8 @@ paths = files.find("Csv.files", {"train": "part-*.csv.gz"}, "train", data_dir="d
 with files.open_binary(paths[0]) as lines: ...
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -15,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf
 from mtl.files import storage
 
 # What reading a damaged file can end with.
@@ -33,7 +35,11 @@ _NO_TEXT = {
 _CHUNK = 1 << 18
 _LINES = 1024
 _OTHER_SIZE = re.compile(r'input file "(.+)" has body length')
-READ_ERRORS = (OSError, EOFError, zlib.error, tf.errors.OpError)
+
+
+def list_read_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of a file that cannot be read."""
+    return OSError, EOFError, zlib.error, tf.errors.OpError
 
 
 def check_settings(where: str, files: Any, data_dir: Any) -> None:
@@ -209,7 +215,7 @@ def check_text(path: str) -> None:
     try:
         with open_binary(path) as file:
             start = file.read(1024)
-    except READ_ERRORS:
+    except list_read_errors():
         return  # Whoever reads the lines says it with their number.
     kind = next((kind for mark, kind in _NO_TEXT.items() if start.startswith(mark)), None)
     if kind is None and start.count(b"\0") > len(start) // 4:
@@ -237,6 +243,6 @@ def _gzip_problem(path: str, length: int, mtime: int) -> str:
         with open_binary(path) as file:
             while file.read(1 << 20):
                 pass
-    except READ_ERRORS as error:
+    except list_read_errors() as error:
         return str(error)
     return ""

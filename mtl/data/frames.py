@@ -9,6 +9,8 @@ value: its default stands in, and a label is marked missing. Spaces around a tex
 text may hold a number, and lists are lists or text such as a|b.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import os
@@ -17,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import csv, examples, tfrecord
 from mtl.data import source as source_lib
+from mtl.deferred import tf
 from mtl.files import atomic, checksums, in_work, storage
 from mtl.spec import literals, nested
 

@@ -5,6 +5,8 @@ idx.Idx.data_dir = "data/mnist"
 pipeline.Pipeline.source = @idx.Idx()
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
@@ -13,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import files, source
+from mtl.deferred import tf
 
 # What the third byte of a file says its elements are; all are big-endian.
 _TYPES = {8: "uint8", 9: "int8", 11: "int16", 12: "int32", 13: "float32", 14: "float64"}
@@ -136,7 +138,7 @@ class Idx(types.Source):
 def _read_header(path: str) -> _Array:
     try:
         return _parsed_header(path)
-    except files.READ_ERRORS as error:
+    except files.list_read_errors() as error:
         raise checks.UserError(f"{path}: {source.unreadable(error)}") from error
 
 

@@ -7,17 +7,18 @@ image_files.ImageFiles.fields = ["photo"]                # "string" in the Spec
 image_files.ImageFiles.folder = "data/photos"            # where paths start
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source as source_lib
+from mtl.deferred import tf
 from mtl.files import images, storage
 
 # Any bytes, as `\C` has it in TensorFlow's expressions: a name need not be UTF-8.
@@ -64,7 +65,7 @@ class ImageFiles(types.Source):
         self.require_folder()
         return self.source.records(split)
 
-    def shard(self, split: str, num_shards: int, shard: int) -> "ImageFiles | None":
+    def shard(self, split: str, num_shards: int, shard: int) -> ImageFiles | None:
         """Return the source of every `num_shards`-th of its files; None if they cannot be dealt."""
         deal = types.read_member(self.source, types.Source, "shard")
         part = deal(split, num_shards, shard)

@@ -6,6 +6,8 @@ long_tail.LongTail.source = @idx.Idx()
 long_tail.LongTail.profile = @long_tail.Exponential()
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import functools
@@ -15,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source as source_lib
+from mtl.deferred import tf
 
 _log = logging.getLogger(__name__)
 

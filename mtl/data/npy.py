@@ -5,6 +5,8 @@ npy.Npy.data_dir = "data/nyuv2"
 npy.Npy.rename = {"kind": "label"}                           # our field: their folder
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import io
@@ -15,14 +17,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import files, source
+from mtl.deferred import tf, tf1
 from mtl.files import storage
-
-tf1 = tf.compat.v1
 
 _ENDING = ".npy"
 # What stands before the header of a file of version 1.0: a mark, the version, the header's length.
@@ -239,7 +239,7 @@ def _read(path: str) -> tuple[_Kind, np.ndarray] | str:
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             content = file.read()
-    except files.READ_ERRORS as error:
+    except files.list_read_errors() as error:
         return source.unreadable(error)
     start, header = content[:_START_BYTES], _HEADER.match(content, _START_BYTES)
     if start[:8] != b"\x93NUMPY\x01\x00" or header is None:

@@ -4,16 +4,17 @@ data = numbered.number_rows(data)               # a Pipeline with the further fe
 data = numbered.number_rows(data, shuffle=(10_000, 1)) # one pass in another order than the files'
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
-
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import pipeline
 from mtl.data import source as source_lib
+from mtl.deferred import tf
 
 ROW = "row number"
 

@@ -5,6 +5,8 @@ pipeline.Pipeline.spec = @spec.Spec()
 pipeline.Pipeline.batch_size = 64
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import itertools
@@ -14,29 +16,32 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import files, label_counts, sampling, whole_groups
 from mtl.data import source as source_lib
+from mtl.deferred import tf
 from mtl.distribution import memory
 from mtl.spec import literals
 
-# What a bad record can end a run with; NaN in a feature shows as a RuntimeError of Estimator's.
-_DATA_ERRORS = (*source_lib.REFUSALS, tf.errors.DataLossError, RuntimeError)
-# What a file that a record names can end a run with.
-FILE_ERRORS = (
-    tf.errors.NotFoundError,
-    tf.errors.PermissionDeniedError,
-    tf.errors.FailedPreconditionError,
-)
 # The op that an error names which comes out of the reading of data.
 _READING = "IteratorGetNext"
 _LONGEST_REASON = 200
 _LARGE_BATCH_BYTES, _LARGE_BATCH_ROWS = 1 << 22, 4096
 # How an error tells that numbers have left their range.
 _NUMERIC = re.compile(r"finite|\b(nan|inf)\b", re.IGNORECASE)
+
+
+def _list_data_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of a bad record; Estimator raises RuntimeError for NaN in a feature."""
+    return *source_lib.list_refusals(), tf.errors.DataLossError, RuntimeError
+
+
+def list_file_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of a file that a record names."""
+    errors = tf.errors
+    return errors.NotFoundError, errors.PermissionDeniedError, errors.FailedPreconditionError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,7 +186,7 @@ class Pipeline:
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)
 
-    def in_large_batches(self, split: str) -> "Pipeline":
+    def in_large_batches(self, split: str) -> Pipeline:
         """Return the same data in batches of a few megabytes, for a pass that only reads.
 
         Each batch costs it a millisecond or more. How large a row is the first one tells, with the
@@ -197,7 +202,7 @@ class Pipeline:
         rows = min(_LARGE_BATCH_BYTES // size, _LARGE_BATCH_ROWS)
         return dataclasses.replace(self, batch_size=max(rows, self.batch_size))
 
-    def keep_labels(self) -> "Pipeline":
+    def keep_labels(self) -> Pipeline:
         """Return the same labels with as few features as there can be, for a pass over labels.
 
         These are the features that heads read as well (`Spec.keys`), or the first one.
@@ -208,7 +213,7 @@ class Pipeline:
         spec = dataclasses.replace(self.spec, features=features, defaults=defaults)
         return dataclasses.replace(self, spec=spec, sampler=None)
 
-    def keep_fields(self, names: Sequence[str]) -> "Pipeline":
+    def keep_fields(self, names: Sequence[str]) -> Pipeline:
         """Return the same features, and of the labels and of what else a record holds only `names`.
 
         What is neither a feature nor a label is text, and known only of sources with named columns.
@@ -342,7 +347,7 @@ class Pipeline:
         if changed:
             return f"{changed} changed while it was read: train on a copy, or on new files."
         is_reading = _READING in source_lib.error_text(error)
-        if not isinstance(error, _DATA_ERRORS + (FILE_ERRORS if is_reading else ())):
+        if not isinstance(error, _list_data_errors() + (list_file_errors() if is_reading else ())):
             return None
         bad, odd = self._find_bad(split, heads)
         if bad:

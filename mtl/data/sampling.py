@@ -6,17 +6,19 @@ sampling.Power.label = "digit"
 sampling.Power.exponent = 0.0                    # class-balanced; 0.5 is square-root
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import label_counts
 from mtl.data import source as source_lib
+from mtl.deferred import tf
 
 # Records that are read together: their labels are decoded at once.
 _RECORDS = 128

@@ -5,17 +5,16 @@ csv.Csv.files = {"train": "data/train-*.csv.gz", "test": "data/test.csv"}
 csv.Csv.columns = ("age", "workclass", "income")
 """
 
+from __future__ import annotations
+
 import abc
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl import spec as spec_lib
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 # Batches that are made ahead. A checkpoint holds them; AUTOTUNE would make up to 2,048.
 AHEAD = 2
@@ -23,10 +22,15 @@ AHEAD = 2
 _ROWS_AT_ONCE = 256
 
 # (Numbers of rows, int64 [B]; their raw records) -> which of them a split holds, bool [B].
-Chooser = Callable[[tf.Tensor, Any], tf.Tensor]
+Chooser = Callable[["tf.Tensor", Any], "tf.Tensor"]
 
-# What TensorFlow refuses an example with; the second where its message quotes one that is no text.
-REFUSALS = (tf.errors.InvalidArgumentError, UnicodeDecodeError)
+
+def list_refusals() -> tuple[type[Exception], ...]:
+    """Return the exceptions with which TensorFlow refuses an example.
+
+    UnicodeDecodeError comes if the message quotes an example that is not UTF-8.
+    """
+    return tf.errors.InvalidArgumentError, UnicodeDecodeError
 
 
 def check(where: str, value: Any) -> None:
@@ -159,7 +163,7 @@ def error_text(error: Exception) -> str:
 
 def explain_unreadable(error: Exception) -> str:
     """Return what an error says, in one line, without where in a graph or program it arose."""
-    in_tensorflow = isinstance(error, REFUSALS + (tf.errors.OpError,))
+    in_tensorflow = isinstance(error, (*list_refusals(), tf.errors.OpError))
     text = error_text(error)
     lines = [line for line in text.splitlines() if line.strip() and "[[{{" not in line]
     if not lines:

@@ -5,6 +5,8 @@ tfds.Tfds.name = "mtl.datasets.digits.builder.Digits"           # a builder that
 tfds.Tfds.rename = {"digit": "label"}                       # our field: theirs
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -16,12 +18,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source
+from mtl.deferred import tf
 from mtl.files import storage
 
 _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"

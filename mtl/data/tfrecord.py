@@ -5,17 +5,19 @@ tfrecord.TfRecord.compression = "gzip"                      # where the name doe
 pipeline.Pipeline.source = @tfrecord.TfRecord()
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
 from google.protobuf import message
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import files, source
+from mtl.deferred import tf
 
 # What `tf.data` calls them.
 _COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
@@ -46,7 +48,7 @@ class TfRecord(types.Source):
         """Return the serialized examples of a split."""
         return self._packed(split).flat_map(tf.data.TFRecordDataset)
 
-    def shard(self, split: str, num_shards: int, shard: int) -> "TfRecord | None":
+    def shard(self, split: str, num_shards: int, shard: int) -> TfRecord | None:
         """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
         return files.shard(self, split, self._find(split), num_shards, shard)
 

@@ -5,18 +5,18 @@ pipeline.Pipeline.sampler = @whole_groups.WholeGroups()
 whole_groups.WholeGroups.group = "query"         # a label, or a feature that Spec.keys names
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source as source_lib
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 # Records that are read together: their keys are decoded at once.
 _RECORDS = 128

@@ -6,14 +6,15 @@ spec.Spec.features = {"item": "int64", "clicked_items": ("int64", (None,))}
 spec.Spec.labels = {"click": "int64", "purchase": "int64"}
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks
 from mtl.datasets import simulated
+from mtl.deferred import tf
 
 FIELDS: Mapping[str, tuple[str, tuple[int | None, ...]]] = {
     "session": ("int64", ()),

@@ -6,15 +6,17 @@ spec.Spec.features = {"x": ("float32", (8,)), "market": "string"}
 spec.Spec.labels = {"click": "int64", "cart": "int64", "order": "int64", "seconds": "float32"}
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Mapping
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl.datasets import simulated
+from mtl.deferred import tf
 
 MARKETS = ("DE", "FR", "US")
 _SHARES = (0.5, 0.3, 0.2)

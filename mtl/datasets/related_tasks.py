@@ -6,15 +6,17 @@ spec.Spec.features = {"x": ("float32", (256,))}
 spec.Spec.labels = {"first": "float32", "second": "float32"}
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Mapping
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl.datasets import simulated
+from mtl.deferred import tf
 
 TASKS = ("first", "second")
 

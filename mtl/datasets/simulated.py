@@ -1,5 +1,7 @@
 """The base of sources that draw their rows from a seed, a split and a row number."""
 
+from __future__ import annotations
+
 import abc
 import functools
 import math
@@ -7,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.data import source
+from mtl.deferred import tf
 
 SPLITS = ("train", "validation", "test")
 ROWS_TOGETHER = 1000

@@ -4,17 +4,19 @@ report = findings.examine_step(replayed)
 report.findings[0].cause            # "the logarithm of 0, at 3 of 64 entries"
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl.debugging import origin as origin_lib
 from mtl.debugging import roots as roots_lib
 from mtl.debugging import rows as rows_lib
 from mtl.debugging import step_dump
+from mtl.deferred import tf
 
 # A variable is reported if it grew by this factor in one step.
 _GREW = 10.0

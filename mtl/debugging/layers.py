@@ -4,17 +4,16 @@ tree = layers.read_tree(graph, [images], {"digit": [logits]}, variables, trained
 print(layers.draw_tree(tree, ["digit"]))
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import aligned
+from mtl.deferred import tf, tf1
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 _TOPS = ("features", "network", "head")
 _INITIAL = "/Initializer/"
@@ -45,7 +44,7 @@ class Scope:
     flops: int = 0
     tasks: tuple[str, ...] = ()
     is_held: bool = False
-    children: list["Scope"] = dataclasses.field(default_factory=list)
+    children: list[Scope] = dataclasses.field(default_factory=list)
 
 
 def read_tree(

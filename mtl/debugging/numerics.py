@@ -8,14 +8,15 @@ The run ends in the first step with an op that fails the check, and names the op
 losses. Checks do not change the weights by a single bit: they insert nothing between two ops.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import types
 from mtl.debugging import origin
+from mtl.deferred import tf
 from mtl.optimization import finite
 
 # The other outputs of these ops are uninitialised memory.

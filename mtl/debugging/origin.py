@@ -4,6 +4,8 @@ place = origin.find_origin(graph, "balancing/gradients/head/digit/Log_grad/Recip
 place.line                                               # "my_heads.py:31 in loss: tf.math.log(x)"
 """
 
+from __future__ import annotations
+
 import dataclasses
 import linecache
 import os
@@ -11,10 +13,9 @@ import re
 import sysconfig
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 import mtl
-from mtl.compat import graphs
+from mtl.deferred import tf
+from mtl.tf_internals import graphs
 
 _OURS = os.path.dirname(os.path.abspath(mtl.__file__))
 _MODEL = os.path.join(_OURS, "model") + os.sep

@@ -3,14 +3,15 @@
 print(page.write(report, "runs/a/debug/step_20", command))
 """
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl.debugging import findings as findings_lib
+from mtl.deferred import tf
 from mtl.files import atomic
 
 FILES = ("summary.md", "rows.jsonl")

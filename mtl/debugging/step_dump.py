@@ -5,6 +5,8 @@ dump.nodes["head/digit/logits/MatMul"].inputs            # ("network/trunk/Relu:
 dump.is_bad("head/digit/logits/MatMul:0")                # whether an entry is NaN or infinite
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import functools
@@ -14,7 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from mtl.compat import debugger
+from mtl import deferred
+
+with deferred.imports():
+    from mtl.tf_internals import debugger
+
 
 # Ops that pass their inputs on, and so never break a step.
 PASSING = ("Enter", "Exit", "Identity", "IdentityN", "Merge", "NextIteration", "Switch", "Snapshot")

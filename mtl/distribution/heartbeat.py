@@ -11,6 +11,8 @@ TensorFlow notices a lost worker late or never, and each strategy differs. Files
 strategy.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import logging
@@ -21,8 +23,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.distribution import interruption
 
 _log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Heartbeat:
         self._beats, self._writing, self._ended = 0, threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> "Heartbeat":
+    def __enter__(self) -> Heartbeat:
         tf.io.gfile.makedirs(self._folder)
         self._thread.start()
         return self

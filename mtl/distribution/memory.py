@@ -7,14 +7,15 @@ The estimates are lower bounds. They are compared with all memory that the proce
 with the free memory: a refused run could never have worked.
 """
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 from mtl.variables import stacks
 
 STRING = 24

@@ -5,15 +5,14 @@ distribution.Distribution.resources = @resources.Resources()
 resources.Resources.intra_op_threads = 4
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 from collections.abc import Iterator
 
-import tensorflow as tf
-
-from mtl import checks, compat
-
-tf1 = tf.compat.v1
+from mtl import checks
+from mtl.deferred import compat, tf, tf1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,20 +5,20 @@ experiment.Experiment.distribution = @distribution.Distribution()
 distribution.Distribution.strategy = "mirrored"       # "auto" by default
 """
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 from mtl.distribution import resources as resources_lib
 from mtl.distribution import tf_config
 from mtl.step import replicas
 from mtl.variables import sharding as sharding_lib
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 ONE, MIRRORED, WORKERS, SERVERS = "none", "mirrored", "multi_worker_mirrored", "parameter_server"

@@ -1,9 +1,10 @@
 """Rules for the layout of examples after elementwise ops, products, sums and ops on images."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.example_gradients import layouts, lists, sizes
 from mtl.example_gradients.given import ENTRY_BY_ENTRY, OF_IMAGES, Given, Rule
 from mtl.example_gradients.layouts import DATA, EVEN, TOTAL, Layout, State

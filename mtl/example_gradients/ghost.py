@@ -8,12 +8,13 @@ If the norm of a gradient follows from the inputs of a layer and the gradients o
 gradient itself is not built. Examples must not depend on each other, as in batch norm in training.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.example_gradients import gradient_forms, layouts, patches, sizes, uses
 
 

@@ -1,11 +1,13 @@
 """An op and the known layouts of its inputs, for the rules of `arithmetic` and `movement`."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
-import tensorflow as tf
 
+from mtl.deferred import tf
 from mtl.example_gradients import layouts, sizes
 from mtl.example_gradients.layouts import EVEN, Layout, State
 

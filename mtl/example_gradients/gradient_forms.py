@@ -10,13 +10,14 @@ times in an example, X. Li, F. Tramer, P. Liang, T. Hashimoto, "Large Language M
 Differentially Private Learners", 2021, arXiv:2110.05679, whose ghost norm is `Products` here.
 """
 
+from __future__ import annotations
+
 import typing
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 
 
 class ExampleGradients(Protocol):
@@ -28,7 +29,7 @@ class ExampleGradients(Protocol):
     def squared_norms(self) -> tf.Tensor:
         """Return the squared norm of each, [B]."""
 
-    def scaled(self, factors: tf.Tensor) -> "ExampleGradients":
+    def scaled(self, factors: tf.Tensor) -> ExampleGradients:
         """Return the gradients, each times its factor of [B]."""
 
     def total(self) -> tf.Tensor:
@@ -50,7 +51,7 @@ class Plain(NamedTuple):
     def squared_norms(self) -> tf.Tensor:
         return tf.math.reduce_euclidean_norm(_flat(self.gradients), axis=1) ** 2
 
-    def scaled(self, factors: tf.Tensor) -> "Plain":
+    def scaled(self, factors: tf.Tensor) -> Plain:
         ones = [1] * (self.gradients.shape.rank - 1)
         return Plain(self.gradients * tf.reshape(factors, [-1, *ones]))
 
@@ -77,7 +78,7 @@ class Products(NamedTuple):
         grams = [tf.linalg.matmul(of, of, transpose_b=True) for of in self]
         return tf.reduce_sum(grams[0] * grams[1], axis=[1, 2])
 
-    def scaled(self, factors: tf.Tensor) -> "Products":
+    def scaled(self, factors: tf.Tensor) -> Products:
         return self._replace(cotangents=self.cotangents * factors[:, tf.newaxis, tf.newaxis])
 
     def total(self) -> tf.Tensor:
@@ -118,7 +119,7 @@ class Rows(NamedTuple):
         squares = tf.reduce_sum(sums**2, axis=1)
         return tf.math.unsorted_segment_sum(squares, pairs % batch_size, batch_size)
 
-    def scaled(self, factors: tf.Tensor) -> "Rows":
+    def scaled(self, factors: tf.Tensor) -> Rows:
         return self._replace(values=self.values * tf.gather(factors, self.examples)[:, tf.newaxis])
 
     def total(self) -> tf.Tensor:

@@ -7,11 +7,12 @@ A reshape keeps the order of entries. So the number of entries before and after 
 where they lie. Sizes of single axes do not decide it: one may equal B by chance.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.example_gradients import sizes
 
 
@@ -56,7 +57,7 @@ class Layout:
         dims: Sequence[sizes.Size],
         outer: sizes.Size | None = None,
         inner: sizes.Size | None = None,
-    ) -> "Layout":
+    ) -> Layout:
         """Return the same examples along another axis, of a tensor of these sizes."""
         moved = dataclasses.replace(
             self, axis=axis, outer=outer or self.outer, inner=inner or self.inner
@@ -64,7 +65,7 @@ class Layout:
         own = moved.outer * moved.count * moved.inner
         return dataclasses.replace(moved, dims=(*dims[:axis], own, *dims[axis + 1 :]))
 
-    def reshaped(self, dims: sizes.Known) -> "Layout | None":
+    def reshaped(self, dims: sizes.Known) -> Layout | None:
         """Return the same entries in the same order; None unless examples lie along one axis."""
         for axis in range(len(dims)):
             first, last = sizes.all_known(dims[:axis]), sizes.all_known(dims[axis + 1 :])

@@ -4,12 +4,12 @@ lists.is_rows(tensor, ragged)        # the number of the list that each value be
 lists.is_lengths(tensor, ragged)     # how many values each list has
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 
-import tensorflow as tf
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 
 def is_rows(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:

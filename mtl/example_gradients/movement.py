@@ -1,10 +1,12 @@
 """Rules for the layout of examples after reshapes, transposes, joins, cuts and lookups."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
+from mtl.deferred import tf
 from mtl.example_gradients import sizes
 from mtl.example_gradients.given import Given, Rule
 from mtl.example_gradients.layouts import Layout, State

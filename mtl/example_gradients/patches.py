@@ -5,15 +5,17 @@ patches.extract_patches(op)         # [B, H', W', KH KW C] of a Conv2D whose ima
 On a CPU this takes a half to a tenth of the time of `tf.image.extract_patches`.
 """
 
+from __future__ import annotations
+
 import itertools
 from typing import TypeAlias
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import layers
+from mtl.deferred import tf
 
-_Size: TypeAlias = int | tf.Tensor
+_Size: TypeAlias = "int | tf.Tensor"
 
 _FEW = 4
 """Up to so many channels it is faster to let a convolution copy them than to do so in slices."""

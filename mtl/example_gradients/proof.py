@@ -8,14 +8,13 @@ Without a rule in `rules`, an op proves nothing: the layout of its outputs is un
 inputs may reach losses of other examples.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.example_gradients import layouts, rules, sizes
-
-tf1 = tf.compat.v1
 
 _DECLARED = "mtl_rows_are_examples"
 _SIZES = ("Rank", "Shape", "ShapeN", "Size")

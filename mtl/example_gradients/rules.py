@@ -6,10 +6,11 @@ A rule holds for every size of the batch. Inputs without examples must not vary 
 the examples.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.example_gradients import arithmetic, layouts, lists, movement, sizes
 from mtl.example_gradients.given import DRAWS, ENTRY_BY_ENTRY, Given, Known
 from mtl.example_gradients.layouts import DATA, EVEN, TOTAL, State

@@ -5,13 +5,15 @@ batch, steps = sizes.Size(1, ("batch",)), sizes.Size(1, ("steps",))
 sizes.infer_sizes(shape, dims_of)                    # the entries of a shape: [3 batch, None]
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-import tensorflow as tf
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +28,10 @@ class Size:
     number: int = 1
     unknown: tuple[str, ...] = ()
 
-    def __mul__(self, other: "Size") -> "Size":
+    def __mul__(self, other: Size) -> Size:
         return Size(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
 
-    def divide_by(self, other: "Size") -> "Size | None":
+    def divide_by(self, other: Size) -> Size | None:
         """Return the quotient; None if it may not be whole."""
         left = list(self.unknown)
         if 0 in (self.number, other.number) or self.number % other.number:
@@ -46,7 +48,7 @@ ONE = Size()
 Known = list[Size | None]
 """The entries of a tensor of sizes, None for those that are not known."""
 
-DimsOf = Callable[[tf.Tensor], Sequence[Size | None] | None]
+DimsOf = Callable[["tf.Tensor"], Sequence[Size | None] | None]
 """A tensor -> the sizes of its axes; None where not even their number is known."""
 
 
@@ -69,7 +71,7 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 def infer_sizes(
-    tensor: tf.Tensor, dims_of: DimsOf, static: Callable[[tf.Tensor], Any] = tf.get_static_value
+    tensor: tf.Tensor, dims_of: DimsOf, static: Callable[[tf.Tensor], Any] | None = None
 ) -> Known | None:
     """Return the entries of a scalar or a vector of sizes; None if their number is unknown.
 
@@ -78,9 +80,10 @@ def infer_sizes(
     Args:
       tensor: the tensor of sizes.
       dims_of: returns the sizes of the axes of a tensor.
-      static: returns the value of a tensor if it is known while the graph is built, or None.
+      static: returns the value of a tensor if it is known while the graph is built, or None;
+        `tf.get_static_value` by default.
     """
-    value = static(tensor)
+    value = (static or tf.get_static_value)(tensor)
     if value is not None:
         if value.ndim > 1 or value.dtype.kind not in "iu":
             return None
@@ -94,7 +97,7 @@ def is_made(op: tf.Operation) -> bool:
     return op.type in _MAKERS
 
 
-_Of = Callable[[tf.Tensor], Known | None]
+_Of = Callable[["tf.Tensor"], Known | None]
 
 
 def _shape(op: tf.Operation, _: _Of, dims_of: DimsOf) -> Known | None:

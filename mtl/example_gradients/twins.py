@@ -8,14 +8,13 @@ TensorFlow's own optimizer merges equal ops, but not ops after two readings of a
 might have changed between them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.example_gradients import lists, uses
-
-tf1 = tf.compat.v1
 
 # Columns look words up in tables that never change.
 _OF_TABLES = ("LookupTableFindV2", "LookupTableSizeV2")

@@ -7,11 +7,12 @@ then enters an op with examples: a use. A use is known if it has one of a few ki
 tells which entries of its output belong to which example.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.example_gradients import layouts, sizes
 from mtl.example_gradients import proof as proof_lib
 from mtl.variables import patterns

@@ -14,17 +14,17 @@ f(x) - f(b) minus a residual. The path goes through encoded columns, such as emb
 normalised numbers, as values between two ids do not exist.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import types
+from mtl.deferred import tf, tf1
 from mtl.explaining import opened, outputs, rows, settings
-
-tf1 = tf.compat.v1
 
 # The largest accepted residual, as a share of the sum of the absolute attributions.
 TOLERANCE = 0.01

@@ -9,12 +9,14 @@ single rows are individual conditional expectations: A. Goldstein, A. Kapelner, 
 E. Pitkin, "Peeking Inside the Black Box", 2015, arXiv:1309.6392.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
+from mtl.deferred import tf
 from mtl.explaining import opened, outputs, rows
 
 MOST_POINTS = 20

@@ -10,18 +10,18 @@ from the checkpoint, and dropout is off. Regularisation and other tasks do not e
 a task's loss. A batch without a label of a task does not count for it.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl.balancing import task_gradients
+from mtl.deferred import tf, tf1
 from mtl.explaining import opened, rows
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 ALL = "all that is shared"
 

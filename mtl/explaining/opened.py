@@ -5,23 +5,23 @@ with opened.open_model(experiment, "runs/a", checkpoint, rows) as model:
     columns = model.encode(rows.features)                # {column: [N, D]}
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import compat, types
 from mtl import experiment as experiment_lib
+from mtl import types
 from mtl.checkpoints import given_files, mismatch
+from mtl.deferred import compat, tf, tf1
 from mtl.explaining import rows as rows_lib
 from mtl.runs import diagnosis, estimators, fitting
 from mtl.step import summaries
 from mtl.variables import stacks
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,12 +4,13 @@ output = outputs.describe_output(head, logits)
 output.names, output.shown, output.explained          # ("a", "b"), [B, 2], [B, 2]
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 
 _NUMBERS = ("value", "predictions", "log_density", "score")
 _PROBABILITIES = ("probability", "logistic")

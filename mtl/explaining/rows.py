@@ -4,23 +4,22 @@ rows = rows_lib.read_rows(experiment, "test", most=2000).held
 rows.take([0, 3]), rows.permute(["age"], order), rows.fill("age", 40)
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import experiment as experiment_lib
 from mtl import spec as spec_lib
 from mtl.data import drawn_rows, pipeline
 from mtl.data import source as source_lib
+from mtl.deferred import tf, tf1
 from mtl.runs import diagnosis, inspection
-
-tf1 = tf.compat.v1
-_Ragged = tf1.ragged.RaggedTensorValue
 
 Values = Mapping[str, Any]
 """{field: [N, ...]}, NumPy arrays, or `tf1.ragged` values of lists."""
@@ -45,7 +44,7 @@ class Rows:
         """N."""
         return inspection.Batch(self.features, self.labels).size
 
-    def take(self, places: Any) -> "Rows":
+    def take(self, places: Any) -> Rows:
         """Return the rows at K places."""
         return Rows(self.split, take(self.features, places), take(self.labels, places))
 
@@ -60,7 +59,7 @@ class Rows:
         given = np.asarray(self.features[field])
         return {**self.features, field: np.full(given.shape, value, given.dtype)}
 
-    def split_up(self, size: int) -> Iterator["Rows"]:
+    def split_up(self, size: int) -> Iterator[Rows]:
         """Yield these rows in batches of at most `size`."""
         for start in range(0, self.size, size):
             yield self.take(np.arange(start, min(start + size, self.size)))
@@ -171,11 +170,13 @@ def take(values: Values, places: Any) -> dict[str, Any]:
 
 
 def _take(value: Any, places: np.ndarray) -> Any:
-    if not isinstance(value, _Ragged):
+    if not isinstance(value, tf1.ragged.RaggedTensorValue):
         return np.asarray(value)[places]
     splits = np.asarray(value.row_splits)
     lengths = np.diff(splits)[places]
     ends = np.concatenate([[0], np.cumsum(lengths)])
     inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     entries = np.repeat(splits[:-1][places], lengths) + inner
-    return _Ragged(np.asarray(value.values)[entries], ends.astype(splits.dtype))
+    return tf1.ragged.RaggedTensorValue(
+        np.asarray(value.values)[entries], ends.astype(splits.dtype)
+    )

@@ -4,19 +4,19 @@ scores = scores_lib.build_scores(heads, logits, labels, tasks)   # while the gra
 values = scores.measure(session, {task: [N, C]}, {field: [N]})   # [M], one for each of `metrics`
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import types
+from mtl.deferred import tf, tf1
 from mtl.explaining import rows as rows_lib
 from mtl.heads import metrics as metrics_lib
 from mtl.heads import together
-
-tf1 = tf.compat.v1
 
 LOSS = "average_loss"
 

@@ -3,14 +3,16 @@
 tables.write_tables("runs/adult/explained", found)
 """
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from mtl.deferred import tf
 from mtl.explaining import explanation, inputs
 from mtl.files import atomic, csv_text
 from mtl.monitoring import summary

@@ -5,6 +5,8 @@ gathered.update(features)                                # for each batch
 gathered.save(directory, "numeric_age")                  # {"mean": [38.6], "stddev": [13.6], ...}
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import itertools
@@ -13,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.features import column as columns
 
 # Quantiles of more values than this come from a uniform sample of this size.
@@ -49,7 +51,7 @@ class Moments:
         """Merge the moments of a batch."""
         self._merge(np.asarray(self.read(fields), np.float64))
 
-    def deal(self, parts: Sequence["Moments"], widths: Sequence[int]) -> None:
+    def deal(self, parts: Sequence[Moments], widths: Sequence[int]) -> None:
         """Split the moments of all elements among the parts, which have `widths` elements."""
         ends = np.cumsum(widths)[:-1]
         for name in ("_count", "_mean", "_squares", "_least", "_greatest"):
@@ -260,7 +262,7 @@ class Vocabulary:
         self.source = ", ".join(sorted(self.reads))
         self._counts = collections.Counter()
 
-    def join(self, other: "Vocabulary") -> "Vocabulary":
+    def join(self, other: Vocabulary) -> Vocabulary:
         """Return a vocabulary of the values of both; a field that both read counts once."""
         return dataclasses.replace(self, reads={**self.reads, **other.reads})
 

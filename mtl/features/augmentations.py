@@ -10,11 +10,12 @@ Pixels are in [0, 1]: they are divided by `Image.greatest` and not yet normalise
 list change an image one after the other.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 
 _GREY = (0.2989, 0.587, 0.114)
 _DIRECTIONS = {"horizontal": 2, "vertical": 1}

@@ -5,15 +5,17 @@ features.Crossed.crosses = [["job", "education"], ["age", "job"]]
 features.Crossed.boundaries = {"age": [25, 35, 50, 65]}
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.features import accumulators, column, tables
 from mtl.variables import freezing
 

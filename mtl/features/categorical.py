@@ -9,14 +9,15 @@ item/features.Hashed.table = "item"                      # one table for both
 item/features.Hashed.embedding = @embeddings.QuotientRemainder()         # a smaller one
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.features import accumulators, column, tables, vocabulary, word_vectors
 from mtl.spec import literals
 

@@ -5,6 +5,8 @@ column.tokens("Categorical", features, "job")            # string, for integers 
 column.vectors("hashed_job", ids, 1000, 8, "mean")       # [B] or [B, (L)] -> [B, 8]
 """
 
+from __future__ import annotations
+
 import abc
 import contextlib
 import dataclasses
@@ -15,9 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from mtl import ambient, checks, layers, types
+from mtl.deferred import tf
 from mtl.layers import half_tables
 from mtl.variables import freezing, sharding
 
@@ -25,7 +27,7 @@ POOLINGS = ("sum", "mean", "sqrtn")
 # A wider one-hot input costs memory and time in proportion to its width; an embedding does not.
 _MAX_ONE_HOT = 4096
 
-Values: TypeAlias = tf.Tensor | tf.RaggedTensor
+Values: TypeAlias = "tf.Tensor | tf.RaggedTensor"
 
 Boundaries: TypeAlias = int | Sequence[float]
 """Ascending numbers, or the approximate number of buckets to fit."""

@@ -12,16 +12,15 @@ embeddings.MixedDimensions.ends = [1000, 10_000]
 Gradients are sparse, and the cost of a step depends on the rows that it looks up.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 MULTIPLY, ADD, CONCAT = "multiply", "add", "concat"
 # Any number that no other hash of the same ids uses as a key.

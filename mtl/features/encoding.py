@@ -7,14 +7,15 @@ In the same pass, heads and samplers gather what they need of the labels, such a
 class. So a start reads the training split once.
 """
 
+from __future__ import annotations
+
 import collections
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.features import accumulators, statistics, tables
 from mtl.features import column as columns_lib
 from mtl.variables import freezing

@@ -6,14 +6,13 @@ features.Growing.capacity = 1_000_000
 features.Growing.eviction = "age"                        # a full table drops the stalest key
 """
 
+from __future__ import annotations
+
 import dataclasses
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.features import column, growth, key_table, tables
-
-tf1 = tf.compat.v1
 
 EVICTIONS = ("age", "count", "norm")
 # A larger table is a mistake: its row numbers no longer fit the int32 of some ops.
@@ -60,9 +59,9 @@ class Growing(tables.Ids):
     num_unknown: int = 1
     prefix: str = "growing"
 
-    step_extension = growth.Growth
-
     _of_table = ("capacity", "min_count", "admission_rate", "eviction", "num_unknown")
+
+    step_extension = growth.Growth
 
     def __post_init__(self):
         super().__post_init__()
@@ -90,7 +89,7 @@ class Growing(tables.Ids):
         return self.num_buckets * key_table.PLACES
 
     @property
-    def tables(self) -> dict[str, "Growing"]:
+    def tables(self) -> dict[str, Growing]:
         """{table or column: this part}."""
         return {self._name(output): self for output in self.columns}
 

@@ -7,22 +7,25 @@ get a row. Every replica sees the keys of all replicas in ascending order: the t
 on how a batch is split.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import tensorflow as tf
-
-from mtl import checks, types
-from mtl.compat import reduced, shards
+from mtl import checks, deferred, types
+from mtl.deferred import tf, tf1
 from mtl.features import key_table
 from mtl.step import draws, monitors, replicas
+from mtl.tf_internals import reduced, shards
 from mtl.variables import averaging, freezing, patterns, pruned, slots
+
+with deferred.imports():
+    from mtl.features import growth_writes
 
 if TYPE_CHECKING:
     from mtl import features as features_lib
 
-tf1 = tf.compat.v1
 
 _NEVER = float("inf")
 # Scores of rows are at least 0.
@@ -78,7 +81,7 @@ def grow_tables(
     return moved
 
 
-def list_growing_tables(columns: Sequence[types.Column]) -> "dict[str, features_lib.Growing]":
+def list_growing_tables(columns: Sequence[types.Column]) -> dict[str, features_lib.Growing]:
     """Return {table or column: its settings} of all tables that grow."""
     found: dict[str, features_lib.Growing] = {}
     for column in columns:
@@ -103,11 +106,11 @@ class _Seen(NamedTuple):
     rows: tf.Tensor
     is_known: tf.Tensor
 
-    def select(self, chosen: tf.Tensor) -> "_Seen":
+    def select(self, chosen: tf.Tensor) -> _Seen:
         """Return the keys of a mask, [N] bool."""
         return _Seen(*(tf.boolean_mask(values, chosen) for values in self))
 
-    def sort(self) -> "_Seen":
+    def sort(self) -> _Seen:
         """Return the keys in ascending order."""
         order = tf.argsort(self.keys)
         return _Seen(*(tf.gather(values, order) for values in self))
@@ -131,7 +134,7 @@ class _Table:
       scope: the name of the variable scope.
     """
 
-    part: "features_lib.Growing"
+    part: features_lib.Growing
     scope: str
 
     def grow(self, keys: tf.Tensor, moved: tf.Operation) -> tf.Operation:
@@ -196,13 +199,13 @@ class _Table:
         monitors.add(f"table/{name}/{kind}", tf.cast(value, tf.float32))
 
     def _create(
-        self, name: str, shape: Sequence[int] | None = None, dtype: tf.DType = tf.int64
+        self, name: str, shape: Sequence[int] | None = None, dtype: tf.DType | None = None
     ) -> tf.Variable:
         """Create a variable of zeros with `shape`, or with a number for each row."""
         return tf1.get_variable(
             name,
             [self.part.num_rows] if shape is None else shape,
-            dtype,
+            dtype or tf.int64,
             tf1.zeros_initializer(),
             trainable=False,
             partitioner=None,
@@ -369,27 +372,8 @@ def _apply(writes: Sequence[_Write]) -> tf.Operation:
             (write.values if rows is None else given, write.variable)
         )
     return tf.group(
-        *(reduced.apply_reduced(_Writing(kind), pairs) for kind, pairs in groups.items())
+        *(
+            reduced.apply_reduced(growth_writes.Writing(kind), pairs)
+            for kind, pairs in groups.items()
+        )
     )
-
-
-class _Writing(tf.compat.v1.train.Optimizer):
-    """Writes values that come as gradients, so that mirrored variables change like weights."""
-
-    def __init__(self, is_greatest: bool):
-        super().__init__(use_locking=False, name="grow")
-        self._is_greatest = is_greatest
-
-    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
-        return var.assign(grad, read_value=False)
-
-    def _resource_apply_sparse_duplicate_indices(
-        self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
-    ) -> Any:
-        if self._is_greatest:
-            return handle.scatter_max(tf.IndexedSlices(grad, indices))
-        if grad.shape.rank < handle.shape.rank:  # The variable of keys is a matrix of buckets.
-            count = handle.shape[1]
-            places = tf.stack([indices // count, indices % count], 1)
-            return handle.scatter_nd_update(places, grad)
-        return handle.scatter_update(tf.IndexedSlices(grad, indices))

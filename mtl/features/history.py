@@ -8,6 +8,8 @@ clicked/features.Hashed.names = ["clicked_items"]
 clicked/features.Hashed.table = "item"                   # also the table of the column above
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math
@@ -15,16 +17,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
 from mtl import spec as spec_lib
+from mtl.deferred import tf, tf1
 from mtl.features import accumulators, column, growth
 from mtl.step import shown
 from mtl.variables import freezing
 from mtl.variables import row_names as row_names_lib
-
-tf1 = tf.compat.v1
 
 # Buckets of gaps, by powers of two: the last one holds all gaps from 2^63 - 1 on.
 _GAPS = 64

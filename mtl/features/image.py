@@ -6,14 +6,16 @@ features.Image.normalization = "z_score"
 features.Image.augmentations = [@augmentations.Flip()]   # only in training
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.features import accumulators, column
 from mtl.files import images
 from mtl.step import draws

@@ -9,8 +9,11 @@ rows, the keys are one ordinary variable, and a key stays in its place while oth
 choice of two buckets fills them evenly (Azar et al., "Balanced Allocations", 1999).
 """
 
+from __future__ import annotations
+
 import numpy as np
-import tensorflow as tf
+
+from mtl.deferred import tf
 
 PLACES = 8
 # Keys are numbers from 1 on; a place without a key holds 0.

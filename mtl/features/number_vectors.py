@@ -6,6 +6,8 @@ features.AutoDis.names = ["age", "hours"]
 features.AutoDis.dimension = 8
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 import functools
@@ -14,12 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.features import accumulators, column, numeric
-
-tf1 = tf.compat.v1
 
 # The paper of AutoDis gives no slope; this is PyTorch's default.
 _LEAKY_SLOPE = 0.01

@@ -5,6 +5,8 @@ heavy/features.Numeric.names = ["capital-gain"]        # @heavy/features.Numeric
 heavy/features.Numeric.log = True
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 import functools
@@ -12,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.features import accumulators, column
 
 _NORMALIZATIONS = ("z_score", "min_max", "none")

@@ -6,15 +6,16 @@ fitted = statistics.load_statistics(directory)
 fitted.for_column("numeric_age")                         # {"mean": [38.6], "stddev": [13.6], ...}
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.files import checksums, storage
 from mtl.variables import row_names
 

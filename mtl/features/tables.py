@@ -5,15 +5,16 @@ item/features.Hashed.table = "item"                      # one table for both
 item/features.Hashed.embedding = @embeddings.QuotientRemainder()
 """
 
+from __future__ import annotations
+
 import abc
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.features import column
 
 

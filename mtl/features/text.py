@@ -6,13 +6,14 @@ features.Text.encoder = @histories.Convolution()
 features.Text.max_tokens = 200
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from typing import cast
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf
 from mtl.features import column, word_vectors
 
 

@@ -5,13 +5,14 @@ features.Unified.num_buckets = 100_000
 features.Unified.num_lookups = 2
 """
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 from typing import cast
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf
 from mtl.features import column, embeddings, tables
 from mtl.variables import row_names as row_names_lib
 

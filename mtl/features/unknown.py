@@ -6,12 +6,14 @@ shares.add(session.run(counts))
 shares.describe("of split 'test'")                 # ["The model does not know 51.0% of ...", ...]
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import types
+from mtl.deferred import tf
 
 # A smaller share is usual, because categories come and go.
 _LEAST_SHARE = 0.05

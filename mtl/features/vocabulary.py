@@ -4,13 +4,14 @@ size = len(vocabulary.read_file("Categorical.vocabulary", "jobs.txt"))
 ids = vocabulary.create_table("jobs.txt", num_unknown=1).lookup(tokens)
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Hashable
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks
-from mtl.compat import graphs
+from mtl.deferred import tf
+from mtl.tf_internals import graphs
 from mtl.variables import row_names
 
 

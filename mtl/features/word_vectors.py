@@ -11,6 +11,8 @@ The file is read once, when the run starts. The vectors of the vocabulary's toke
 `<model_dir>/statistics`, and a continued run does not need the file.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 import os
@@ -18,12 +20,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.features import vocabulary
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 _VALUES = "vectors"

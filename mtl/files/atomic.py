@@ -14,11 +14,8 @@ import re
 import stat
 from collections.abc import Hashable, Iterator
 
-from mtl import deferred
+from mtl.deferred import tf
 from mtl.files import in_work, storage
-
-with deferred.imports():
-    import tensorflow as tf
 
 _PARTIAL = re.compile(rf".+\.{in_work.TOKEN}\.partial")
 _swept = set[str]()

@@ -14,11 +14,9 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from mtl import checks, deferred
+from mtl import checks
+from mtl.deferred import tf
 from mtl.files import atomic
-
-with deferred.imports():
-    import tensorflow as tf
 
 KEY = "checksum"
 _CHUNK = 1 << 20

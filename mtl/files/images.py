@@ -7,12 +7,12 @@ A file of some kilobytes may hold pixels of many gigabytes. The size that the fi
 before decoding, and too many pixels are refused.
 """
 
+from __future__ import annotations
+
 import functools
 from typing import Any
 
-import tensorflow as tf
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 RULE = "be an image file, such as PNG or JPEG"
 MOST_PIXELS = 178_956_970

@@ -18,11 +18,9 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator
 
-from mtl import checks, deferred
+from mtl import checks
+from mtl.deferred import tf
 from mtl.files import in_work
-
-with deferred.imports():
-    import tensorflow as tf
 
 # A class of characters, or a backslash: as a pattern such a path does not match itself. A path with
 # * or ? does match itself; only our code must not look for such files by pattern.

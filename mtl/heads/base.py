@@ -6,18 +6,17 @@ income/heads.Binary.weight = "fnlwgt"         # a label field that weighs the ex
 order/heads.Binary.within = "click"           # only rows with label click 1 count
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
-from mtl import checks, compat, layers, spec, types
+from mtl import checks, layers, spec, types
+from mtl.deferred import compat, tf, tf1
 from mtl.heads import metrics, objectives, spaces, values
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 NAN_PREDICTIONS = "nan_predictions"
 
@@ -84,7 +83,7 @@ class Labelled(types.Head):
         """The number of logits."""
         raise NotImplementedError
 
-    label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32)
+    label_types: ClassVar[tuple[str, ...]] = ("int64", "float32")
     """The types that the label field may have."""
 
     @property
@@ -176,16 +175,16 @@ class Labelled(types.Head):
         return self.checked(used, valid, used, _WEIGHT_RULE, field)
 
     def read_field(
-        self, labels: types.Tensors, field: str, kinds: tuple[tf.DType, ...], shape: tuple
+        self, labels: types.Tensors, field: str, kinds: Sequence[Any], shape: tuple
     ) -> tf.Tensor:
-        """Return a label field. Fail unless it exists and has such a type and shape."""
+        """Return a label field. Fail unless it exists and has one of the types, and the shape."""
         if field not in labels:
             fix = checks.nearest(field, labels) or "Heads also read the features of Spec.keys."
             rule = f"be one of {', '.join(labels)}"
             checks.fail(f"head {self.name!r}: its label field", rule, field, fix)
         label, where = labels[field], f"head {self.name!r}: label {field!r}"
-        if label.dtype not in kinds:
-            names = " or ".join(kind.name for kind in kinds)
+        if label.dtype not in kinds:  # A tf.DType equals its name.
+            names = " or ".join(tf.as_dtype(kind).name for kind in kinds)
             checks.fail(where, f"be {names}", label.dtype.name, error=checks.UserTypeError)
         fits = tf.TensorShape([None, *shape]).is_compatible_with(label.shape)
         checks.require(fits, where, f"have shape {shape} in one example", tuple(label.shape[1:]))

@@ -5,14 +5,15 @@ income/heads.Binary.positive = [">50K", ">50K."]
 income/heads.Binary.positive_weight = 3.0
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
-from mtl import checks, compat, types
+from mtl import checks, types
+from mtl.deferred import compat, tf
 from mtl.heads import (
     base,
     calibrated,
@@ -68,7 +69,7 @@ class Binary(base.Base):
     calibration_slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     group: str | None = None
 
-    label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32, tf.string)
+    label_types: ClassVar[tuple[str, ...]] = ("int64", "float32", "string")
     size: ClassVar[int] = 1
     directions: ClassVar[Mapping[str, bool]] = {
         "auc": True,

@@ -6,9 +6,11 @@ buffers.put(keys, start, end, values)            # keys[start:end] = values
 Within the scope of a strategy, only ops on the handles of variables work the same everywhere.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
-import tensorflow as tf
+from mtl.deferred import tf
 
 LEAST_CAPACITY = 2**12
 """The first number of rows that a buffer has room for."""

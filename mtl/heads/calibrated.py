@@ -7,16 +7,16 @@ Uncalibrated knots and lines leave logits exactly as they are. The code uses pla
 every export format supports.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import types
+from mtl.deferred import tf, tf1
 from mtl.heads import slices as slices_lib
-
-tf1 = tf.compat.v1
 
 KNOTS = "knots"
 """The variable of (logit, calibrated logit) pairs: [K, 2], or [S + 1, K, 2] for S slices."""

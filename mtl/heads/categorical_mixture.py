@@ -5,15 +5,14 @@ kinds/heads.CategoricalMixture.sizes = [9, 16, 7]        # of the columns, by na
 kinds/heads.CategoricalMixture.num_components = 4
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf, tf1
 from mtl.heads import base, density, values
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,15 +6,16 @@ animal/heads.MultiClass.prior = {"cat": 3, "dog": 2}       # the others 1
 trend/heads.Ordinal.classes = ["-1", "0", "1"]             # labels of int64 are these numbers
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
-from mtl import checks, compat, types
+from mtl import checks, types
+from mtl.deferred import compat, tf
 from mtl.heads import base, values
 from mtl.spec import literals
 
@@ -31,7 +32,7 @@ class Classes(base.Base):
 
     classes: int | Sequence[str]
 
-    label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.string)
+    label_types: ClassVar[tuple[str, ...]] = ("int64", "string")
 
     def __post_init__(self):
         values.check_classes(self._where("classes"), self.classes)

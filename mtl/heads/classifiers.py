@@ -5,14 +5,13 @@ digit/heads.MultiClass.classifier = @classifiers.Cosine()
 classifiers.Cosine.scale = 30.0
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, layers
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

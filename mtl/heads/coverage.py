@@ -4,11 +4,12 @@
 over levels of |share - level|.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 from mtl.heads import base, metrics
 
 _LEAST = 0.001

@@ -7,17 +7,16 @@ Before any loss, weight or metric, the places of a map become one axis, [B, H W]
 several labels a row also works for maps. Only towers, logits and predictions are maps.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
-from mtl import checks, compat, layers, types
+from mtl import checks, layers, types
+from mtl.deferred import compat, tf, tf1
 from mtl.heads import base
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,20 +5,20 @@ usual/heads.GaussianMixture.num_components = 8           # responsibilities: whi
 usual/heads.GaussianMixture.num_starts = 10              # trains 10 at once, uses the best
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.heads import base, metrics, objectives, unlabelled
 from mtl.step import row_draws, step_state
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 # The moving average of each start's loss covers about 100 steps.
 _DECAY = 0.99

@@ -5,14 +5,15 @@ depth/heads.Depth.loss_type = "huber"
 depth/heads.Depth.scale = "log"
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.heads import base, dense, metrics, objectives
 
 _SCALES = ("linear", "log")

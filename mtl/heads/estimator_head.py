@@ -1,21 +1,20 @@
 """A wrapper for any head of the tf.estimator API.
 
-from mtl import compat, heads
+from mtl import heads
 head = compat.estimator.RegressionHead(weight_column="weight")     # needs Keras 2, see mtl.compat
 heads.EstimatorHead(name="price", head=head)
 """
+
+from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import checks, compat, layers, types
+from mtl import checks, layers, types
+from mtl.deferred import compat, tf, tf1
 from mtl.heads import base, metrics, values
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 _DIRECTIONS = {
     "auc": True,

@@ -5,17 +5,17 @@ usual/heads.GaussianMixture.num_components = 8
 usual/heads.GaussianMixture.covariance = "full"
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf, tf1
 from mtl.heads import density, objectives
-
-tf1 = tf.compat.v1
 
 _COVARIANCES = ("diagonal", "full")
 

@@ -7,10 +7,11 @@ A group is ranked as a whole, even if its rows come in several batches or replic
 scores have no order. A metric is then its mean over all possible orders.
 """
 
+from __future__ import annotations
+
 import math
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.heads import groups, metrics
 
 GAINS = ("exponential", "linear")

@@ -7,14 +7,15 @@ pipeline.Pipeline.sampler = @whole_groups.WholeGroups()
 whole_groups.WholeGroups.group = "query"             # batches of whole groups
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
-from mtl import checks, compat, layers, types
+from mtl import checks, layers, types
+from mtl.deferred import compat, tf
 from mtl.heads import base, group_metrics, groups, metrics, objectives, rank_losses
 
 

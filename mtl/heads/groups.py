@@ -8,12 +8,13 @@ not change them. A loss cannot wait that long: it ranks the groups within a slic
 `data.whole_groups`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.heads import base, buffers, ranking, values
 
 _RULE = "name the group of a labelled row"
@@ -100,9 +101,8 @@ class GroupedRows:
       weights: [B] float32; the total drops rows of weight 0.
     """
 
-    state = buffers.rows_state(3)  # Scores, labels, weights.
-
     def __init__(self, keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor):
+        self.state = buffers.rows_state(3)  # Scores, labels, weights.
         counts = weights > 0
         self._keys = tf.boolean_mask(keys, counts)
         rows = [tf.cast(value, tf.float32) for value in (scores, labels, weights)]

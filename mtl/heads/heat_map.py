@@ -5,13 +5,14 @@ joints/heads.HeatMap.num_maps = 14
 joints/heads.HeatMap.loss_type = "squared"
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.heads import base, dense, metrics
 
 _LOSSES = ("cross_entropy", "squared")
@@ -42,7 +43,7 @@ class HeatMap(dense.Dense):
     loss_type: str = "cross_entropy"
     prior: float = 0.01
 
-    label_types: ClassVar[tuple[tf.DType, ...]] = (tf.float32,)
+    label_types: ClassVar[tuple[str, ...]] = ("float32",)
     directions: ClassVar[Mapping[str, bool]] = {
         "peak_distance": False,
         "mse": False,

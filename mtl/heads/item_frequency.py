@@ -4,15 +4,15 @@ clicked/heads.Retrieval.frequency = @heads.StreamedFrequency()
 heads.StreamedFrequency.rate = 0.01
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf, tf1
 from mtl.step import replicas, step_state
-
-tf1 = tf.compat.v1
 
 # Odd numbers and shifts that mix the bits of a key; before that, each hash adds its offset.
 _MIX = ((0x5851F42D4C957F2D, 32), (0x14057B7EF767814F, 29))

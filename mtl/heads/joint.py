@@ -8,14 +8,15 @@ heads.Joint.of = ["click", "order"]
 heads.Joint.label = "order"
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.heads import binary, objectives
 
 

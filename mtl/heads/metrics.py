@@ -8,17 +8,16 @@ Totals that are more than sums, such as variances, are a `Total`: `metrics.Momen
 any metric without labelled rows. A 0 would look like a perfect loss or a useless model.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import fnmatch
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import tensorflow as tf
-
 from mtl import types
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 CALIBRATION_BINS = 15
 
@@ -157,7 +156,10 @@ class Moments:
     values: tf.Tensor
     weights: tf.Tensor
 
-    state = (tf.TensorSpec([3], tf.float64),)  # The weight, the mean, the squared distances.
+    @property
+    def state(self) -> Sequence[tf.TensorSpec]:
+        """The weight, the mean and the sum of squared distances."""
+        return [tf.TensorSpec([3], tf.float64)]
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
         """Join the batch with the earlier batches."""

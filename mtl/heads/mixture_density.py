@@ -7,15 +7,16 @@ delay/heads.MixtureDensity.quantiles = [0.05, 0.5, 0.95]
 With one component it is a Gaussian with a learnt mean and a learnt scale.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import statistics as python_statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
-from mtl import checks, compat, types
+from mtl import checks, types
+from mtl.deferred import compat, tf
 from mtl.heads import base, coverage, objectives, standardized
 from mtl.step import row_draws
 

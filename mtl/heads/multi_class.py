@@ -5,15 +5,16 @@ digit/heads.MultiClass.classes = 10                      # or ["cat", "dog", "bi
 digit/heads.MultiClass.objective = @softmax.CrossEntropy()
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.data import label_counts
+from mtl.deferred import tf
 from mtl.heads import base, calibrated, classes, classifiers, metrics, objectives, slices, softmax
 from mtl.heads import shots as shots_lib
 
@@ -111,7 +112,7 @@ class MultiClass(classes.Classes):
         gathered = label_counts.accumulators(self.field) if needed else {}
         return gathered if self.within is None else self._space.gather(gathered)
 
-    def fitted(self, statistics: types.Statistics) -> "MultiClass":
+    def fitted(self, statistics: types.Statistics) -> MultiClass:
         """Return the head with the counted rows of its classes."""
         if not self.accumulators():
             return self

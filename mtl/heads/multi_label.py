@@ -5,13 +5,14 @@ topics/heads.MultiLabel.classes = ["sport", "politics", "film"]
 topics/heads.MultiLabel.threshold = 0.3
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.example_gradients import proof
 from mtl.heads import (
     base,
@@ -60,7 +61,7 @@ class MultiLabel(classes.Classes):
     prior: float | Sequence[float] | None = None
     calibration_slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
-    label_types: ClassVar[tuple[tf.DType, ...]] = (tf.int64, tf.float32, tf.string)
+    label_types: ClassVar[tuple[str, ...]] = ("int64", "float32", "string")
     label_shape: ClassVar[tuple[int | None, ...]] = (None,)
     directions: ClassVar[Mapping[str, bool]] = {
         "auc": True,

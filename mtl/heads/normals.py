@@ -3,14 +3,15 @@
 normal/heads.Normals.name = "normal"                     # float32 [H, W, 3]; zeros if unknown
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 from mtl.heads import base, dense, metrics
 
 # Degrees; the thresholds of Fouhey, Gupta and Hebert, 2013.
@@ -34,7 +35,7 @@ class Normals(dense.Dense):
     """
 
     size: ClassVar[int] = 3
-    label_types: ClassVar[tuple[tf.DType, ...]] = (tf.float32,)
+    label_types: ClassVar[tuple[str, ...]] = ("float32",)
     label_shape: ClassVar[tuple[int | None, ...]] = (None, None, 3)
     directions: ClassVar[Mapping[str, bool]] = {
         "mean_angle": False,

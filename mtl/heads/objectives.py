@@ -5,10 +5,12 @@ objectives.softmax_cross_entropy(logits, class_ids, label_smoothing=0.1)  # [B, 
 objectives.weighted_mean(objectives.huber_loss(predictions, targets), weights)
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
+from mtl.deferred import tf
 
 # Above this log-rate the Poisson rate grows along its tangent, to stay finite.
 _MAX_LOG_RATE = 30.0

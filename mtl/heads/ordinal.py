@@ -5,6 +5,8 @@ stars/heads.Ordinal.classes = ["bad", "fair", "good"]    # or their number
 stars/heads.Ordinal.prior = [0.2, 0.3, 0.5]
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math
@@ -12,12 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import compat, layers, types
+from mtl import layers, types
+from mtl.deferred import compat, tf, tf1
 from mtl.heads import base, classes, metrics, objectives
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,8 @@ minutes/heads.Quantile.name = "minutes"
 minutes/heads.Quantile.levels = [0.1, 0.5, 0.9]
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math
@@ -11,9 +13,8 @@ import statistics as python_statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.heads import coverage, objectives, regression, standardized
 
 

@@ -6,14 +6,15 @@ losses = rank_losses.ranknet(lists)                      # [G], one for each gro
 rank_losses.weigh_groups(lists)                          # [G], the weights of the groups
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.heads import group_metrics, groups
 
-Pairs = Callable[[Callable[..., tf.Tensor], Sequence[tf.Tensor]], tf.Tensor]
+Pairs = Callable[[Callable[..., "tf.Tensor"], Sequence["tf.Tensor"]], "tf.Tensor"]
 """(function, fields [N]) -> [N]: sums `function(own, other)` over the other rows of a group."""
 
 

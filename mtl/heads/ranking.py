@@ -8,11 +8,12 @@ that, neighbouring scores are merged. `auc_error_bound` and `pr_auc_error_bound`
 errors of the areas; they are 0 for exact areas.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.heads import buffers, metrics
 
 MAX_CELLS = 2**20
@@ -70,12 +71,15 @@ class _Different:
     thus stay in the same order.
     """
 
-    state = (
-        tf.TensorSpec([None], tf.int64),  # Keys.
-        tf.TensorSpec([None, 2], tf.float64),  # Weights of the positives, of the negatives.
-        tf.TensorSpec([], tf.int64),  # How many of them are in use.
-        tf.TensorSpec([], tf.int64),  # How many last bits of the scores are dropped.
-    )
+    @property
+    def state(self) -> Sequence[tf.TensorSpec]:
+        """The variables of the buffer."""
+        return (
+            tf.TensorSpec([None], tf.int64),  # Keys.
+            tf.TensorSpec([None, 2], tf.float64),  # Weights of the positives, of the negatives.
+            tf.TensorSpec([], tf.int64),  # How many of them are in use.
+            tf.TensorSpec([], tf.int64),  # How many last bits of the scores are dropped.
+        )
 
     def __init__(
         self,

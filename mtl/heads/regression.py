@@ -7,15 +7,16 @@ claims/heads.Tweedie.name = "claims"
 minutes/heads.WeightedLogistic.name = "minutes"
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
-from mtl import checks, compat, types
+from mtl import checks, types
+from mtl.deferred import compat, tf
 from mtl.heads import base, metrics, objectives
 
 

@@ -6,6 +6,8 @@ clicked/heads.Retrieval.item = "item"                # a label field, or a featu
 networks.SharedBottom.trunk = @networks.TwoTower()
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import math
@@ -13,16 +15,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import checks, compat, networks, types
+from mtl import checks, networks, types
 from mtl import spec as spec_lib
 from mtl.data import drawn_items
+from mtl.deferred import compat, tf, tf1
 from mtl.heads import base, buffers, groups, item_frequency, metrics, objectives, values
 from mtl.networks import fields as fields_lib
 from mtl.spec import literals
-
-tf1 = tf.compat.v1
 
 # How many queries are compared with all items at once.
 _TOGETHER = 256
@@ -138,7 +138,7 @@ class Retrieval(base.Labelled):
     def _counts_name(self) -> str:
         return f"items/{self.name}"
 
-    def fitted(self, statistics: types.Statistics) -> "Retrieval":
+    def fitted(self, statistics: types.Statistics) -> Retrieval:
         """Return the head with the counted items."""
         found: dict[str, Any] = {}
         if self._counts_items:
@@ -332,7 +332,7 @@ class Retrieval(base.Labelled):
         is_drawn = values.are_ids_present(labels[field])
         return tf.where(is_drawn, groups.read_keys(self, field, labels, is_drawn), keys), is_drawn
 
-    def _rows(self, logits: tf.Tensor, labels: types.Tensors) -> "_Rows":
+    def _rows(self, logits: tf.Tensor, labels: types.Tensors) -> _Rows:
         weights = self._row_weights(labels)
         counts = weights > 0
         keys, is_drawn = self._read_items(labels, counts)

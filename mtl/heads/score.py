@@ -5,13 +5,14 @@ networks.SharedBottom.trunk = @networks.RBM()
 networks.RBM.output = "free_energy"                      # the tower: one value for each row
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.heads import base, metrics, unlabelled
 
 

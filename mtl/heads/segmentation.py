@@ -5,13 +5,14 @@ kind/heads.Segmentation.classes = ["sky", "floor", "wall"]
 kind/heads.Segmentation.ignored = 255                    # counts as missing, like -1
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from mtl import checks, spec, types
+from mtl.deferred import tf
 from mtl.heads import base, classes, dense, metrics, objectives, softmax
 
 

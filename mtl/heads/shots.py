@@ -5,12 +5,13 @@ digit/heads.MultiClass.shots = @shots.Shots()
 shots.Shots.few = 20
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 from mtl.heads import metrics
 
 

@@ -7,13 +7,14 @@ Heads see only the logits and labels of a slice's rows, as if the split had no o
 that compare rows with each other, such as `Ranking`, have no metrics of slices.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 from mtl.heads import base, metrics, together, values
 from mtl.heads import slices as slices_lib
 

@@ -5,13 +5,14 @@ given = {"country": ["DE", "US"], "age": [(None, 30), (30, None)]}
 slices.find_first(given, features, "Binary.calibration_slices")     # [B], slice of each row
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.heads import values
 
 _RULE = "map fields to lists of their values"

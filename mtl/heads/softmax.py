@@ -8,17 +8,17 @@ Weights and margins change only the loss, not predictions or exported models. Th
 rows of each class in the training split, unless `MultiClass.class_counts` gives them.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf, tf1
 from mtl.heads import objectives, values
-
-tf1 = tf.compat.v1
 
 
 class Classes(NamedTuple):

@@ -7,14 +7,15 @@ inside, outside = space.locate(labels, "heads.Binary.within")      # bool [B] ea
 Heads drop labels outside of the space when they read them. Code after the heads needs no spaces.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.heads import values
 
 Within = str | Mapping[str, Sequence[Any]]

@@ -6,15 +6,17 @@ churn/heads.Survival.event = "churned"     # 1: an event; 0: none so far
 churn/heads.Survival.boundaries = [7, 14, 30, 60, 90]
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import checks, compat, types
+from mtl import checks, types
+from mtl.deferred import compat, tf
 from mtl.heads import base, metrics, ranking, values
 
 _EVENT_RULE = "be 0 or 1"

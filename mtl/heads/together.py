@@ -11,13 +11,14 @@ are stacks. All other heads are built one by one. Names of tasks, variables, met
 are the same either way.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 from mtl.heads import base, binary, values
 from mtl.heads import metrics as metrics_lib
 from mtl.layers import stacked

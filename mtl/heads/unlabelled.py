@@ -1,11 +1,12 @@
 """The common base of heads without a label: every row weighs 1, and no label can be wrong."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import compat, types
+from mtl import types
+from mtl.deferred import compat, tf
 
 
 class Unlabelled(types.Head):

@@ -6,15 +6,17 @@ present = values.are_ids_present(labels)                 # -1 is missing
 values.is_missing(float("nan"))                          # for one Python value
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, spec
+from mtl.deferred import tf
 from mtl.spec import literals
 
 # Up to this many names are compared one by one; a hash table looks up more.

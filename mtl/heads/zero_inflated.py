@@ -3,14 +3,15 @@
 revenue/heads.ZeroInflatedLogNormal.name = "revenue"
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.heads import base, metrics, objectives, ranking, regression
 
 # Larger exponents overflow float32.

@@ -1,16 +1,16 @@
 """Weigh events by their relation to a target: DIN, and SDIM for long histories."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.histories import padded
 from mtl.step import shown
-
-tf1 = tf.compat.v1
 
 _NORMALIZATIONS = ("none", "softmax")
 

@@ -1,11 +1,12 @@
 """Patterns of neighbouring events, by convolutions over their order."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf
 from mtl.histories import padded
 
 

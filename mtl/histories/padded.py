@@ -4,9 +4,10 @@ values, is_event = padded.pad_events(events)             # [B, L, D] and [B, L]
 target = padded.fit_target(events, target)
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
 from mtl import layers
+from mtl.deferred import tf
 
 
 def pad_events(events: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:

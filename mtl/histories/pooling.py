@@ -1,10 +1,11 @@
 """The mean, the sum or the maximum of events, or the last event."""
 
+from __future__ import annotations
+
 import dataclasses
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.histories import padded
 
 _KINDS = ("mean", "sum", "max", "last")

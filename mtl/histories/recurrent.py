@@ -1,14 +1,13 @@
 """Recurrent encoders of events: GRU, and an interest that evolves towards a target (DIEN)."""
 
+from __future__ import annotations
+
 import dataclasses
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.histories import padded
 from mtl.step import draws, emitted, shown
-
-tf1 = tf.compat.v1
 
 _NEXT_EVENT = "_next_event"
 

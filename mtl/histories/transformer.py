@@ -1,15 +1,14 @@
 """Events that attend to each other, and to a target if you want (BST)."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.histories import padded
 from mtl.step import shown
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,17 +11,16 @@ computes a separate product: its next layer finds the values in the cache, which
 a third faster. Served graphs also have separate products, so they do not depend on the device.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.layers import functions, quantization
 from mtl.variables import pruned
 
-tf1 = tf.compat.v1
-
-Inputs: TypeAlias = tf.Tensor | Sequence[tf.Tensor]
+Inputs: TypeAlias = "tf.Tensor | Sequence[tf.Tensor]"
 """[B, D] that all copies share, or N of [B, D]."""
 
 

@@ -5,16 +5,16 @@ hidden = layers.batch_norm(hidden, "hidden_0_norm", training)
 hidden = layers.dropout(hidden, 0.1, "hidden_0_dropout", training)
 """
 
+from __future__ import annotations
+
+import functools
 import math
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.layers import half_tables, quantization, straight_through
 from mtl.step import draws, noted, replicas
 from mtl.variables import freezing, pruned, sharding
-
-tf1 = tf.compat.v1
 
 
 def _noted(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -28,23 +28,24 @@ def _noted(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor]
     return activate
 
 
-def _activate(activation: Callable[[tf.Tensor], tf.Tensor], sums: tf.Tensor) -> tf.Tensor:
+def _activate(activation: Callable[[tf.Tensor], tf.Tensor] | None, sums: tf.Tensor) -> tf.Tensor:
     """Apply the activation of a layer, and note the outputs even of a user's function."""
+    if activation in (None, ACTIVATIONS["linear"]):
+        return tf.identity(sums)
     outputs = activation(sums)
-    if activation is not tf.identity:
-        noted.add_output(sums, outputs)
+    noted.add_output(sums, outputs)
     return outputs
 
 
 ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "relu": _noted(tf.nn.relu),
-    "gelu": _noted(tf.nn.gelu),
-    "elu": _noted(tf.nn.elu),
-    "selu": _noted(tf.nn.selu),
-    "swish": _noted(tf.nn.swish),
-    "tanh": _noted(tf.tanh),
-    "sigmoid": _noted(tf.sigmoid),
-    "linear": tf.identity,
+    "relu": _noted(lambda sums: tf.nn.relu(sums)),
+    "gelu": _noted(lambda sums: tf.nn.gelu(sums)),
+    "elu": _noted(lambda sums: tf.nn.elu(sums)),
+    "selu": _noted(lambda sums: tf.nn.selu(sums)),
+    "swish": _noted(lambda sums: tf.nn.swish(sums)),
+    "tanh": _noted(lambda sums: tf.tanh(sums)),
+    "sigmoid": _noted(lambda sums: tf.sigmoid(sums)),
+    "linear": lambda sums: tf.identity(sums),
 }
 
 
@@ -52,7 +53,7 @@ def dense(
     inputs: tf.Tensor,
     units: int,
     name: str,
-    activation: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+    activation: Callable[[tf.Tensor], tf.Tensor] | None = None,
     use_bias: bool = True,
     bias_initializer: Callable | None = None,
 ) -> tf.Tensor:
@@ -77,7 +78,7 @@ def conv(
     name: str,
     size: int = 3,
     stride: int = 1,
-    activation: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+    activation: Callable[[tf.Tensor], tf.Tensor] | None = None,
     use_bias: bool = True,
     padding: str = "same",
     bias_initializer: Callable | None = None,
@@ -108,6 +109,7 @@ def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
 
 def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
     """Take the maximum of each square, [B, H, W, C] -> [B, H / size, W / size, C], rounded up."""
+    _register_gradient()
     names = {"MaxPool": _MAX_POOL}
     with tf1.get_default_graph().gradient_override_map(names):
         return tf.nn.max_pool2d(images, size, size, "SAME")
@@ -116,7 +118,11 @@ def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
 _MAX_POOL = "MaxPoolBesideItsGradient"
 
 
-@tf.RegisterGradient(_MAX_POOL)
+@functools.cache  # TensorFlow refuses a second gradient of a name.
+def _register_gradient() -> None:
+    tf.RegisterGradient(_MAX_POOL)(_max_pool_gradient)
+
+
 def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
     """Return the gradient of `max_pool`; in another graph, such as a branch, pool once more.
 

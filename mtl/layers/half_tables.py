@@ -8,13 +8,13 @@ nearest would lose small steps: bfloat16 has 8 bits of precision, and each write
 of less than half of the last bit.
 """
 
+from __future__ import annotations
+
+import functools
 import zlib
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.variables import moved, patterns, sharding
-
-tf1 = tf.compat.v1
 
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 STORAGES = (FLOAT32, BFLOAT16)
@@ -27,20 +27,25 @@ def look_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
     """Look up ids [...] in a table -> float32 [..., D]; the table's gradient is float32 too."""
     if table.dtype.base_dtype != tf.bfloat16:
         return moved.add_to_rows(tf.nn.embedding_lookup(table, ids), table, ids)
+    _register_gradients()
     names = {"ResourceGather": _GATHER, "Cast": _CAST}
     with tf1.get_default_graph().gradient_override_map(names):
         rows = tf.cast(tf.nn.embedding_lookup(table, ids), tf.float32)
     return moved.add_to_rows(rows, table, ids)
 
 
-@tf.RegisterGradient(_CAST)
+@functools.cache  # TensorFlow refuses a second gradient of a name.
+def _register_gradients() -> None:
+    tf.RegisterGradient(_CAST)(_cast_gradient)
+    tf.RegisterGradient(_GATHER)(_gather_gradient)
+
+
 def _cast_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
     """Pass a gradient on in float32."""
     del op
     return upstream
 
 
-@tf.RegisterGradient(_GATHER)
 def _gather_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSlices | None]:
     """Return the gradient of the table, float32, and None for the ids."""
     table, ids = op.inputs

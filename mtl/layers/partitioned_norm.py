@@ -3,13 +3,12 @@
 hidden = partitioned_norm.normalise(hidden, domains, "norm", training)    # [B, D], [B, N]
 """
 
-import tensorflow as tf
+from __future__ import annotations
 
+from mtl.deferred import tf, tf1
 from mtl.layers import functions
 from mtl.step import replicas
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 _ENOUGH_ROWS = 16
 

@@ -5,6 +5,8 @@ precision.Precision.dtype = "bfloat16"          # or "float16", with a dynamic l
 precision.Precision.xla = True
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import math
@@ -12,18 +14,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import ambient, checks, types
+from mtl.deferred import tf, tf1
 from mtl.step import draws, step_state
 from mtl.variables import views
-
-tf1 = tf.compat.v1
 
 _FLOAT32 = "float32"
 DTYPES = (_FLOAT32, "bfloat16", "float16")
 
-StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
+StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ def current_dtype() -> tf.DType:
     return _current_step().dtype
 
 
-def current_loss_scale() -> "LossScale | None":
+def current_loss_scale() -> LossScale | None:
     """Return the loss scale of the step being built; None if gradients are not scaled."""
     return _current_step().scale
 
@@ -179,7 +179,7 @@ class _Step:
             yield
 
     def _get_variable(
-        self, getter: Callable[..., Any], name: str, dtype: Any = tf.float32, **settings: Any
+        self, getter: Callable[..., Any], name: str, dtype: Any = None, **settings: Any
     ) -> Any:
         wanted = tf.as_dtype(dtype or tf.float32)
         variable = getter(name, dtype=tf.float32 if wanted == self.dtype else wanted, **settings)

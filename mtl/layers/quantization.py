@@ -11,18 +11,17 @@ same few values, in float arithmetic. Training moves the float weights behind th
 saved, averaged and warm-started.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-import tensorflow as tf
-
 from mtl import ambient, checks
+from mtl.deferred import tf, tf1
 from mtl.layers import straight_through
 from mtl.variables import freezing, patterns, pruned, views
-
-tf1 = tf.compat.v1
 
 # For the moving average of bounds of activations; batch norm has the same.
 _MOMENTUM = 0.99

@@ -9,7 +9,9 @@ loss = score_function.magic_box(log_probability) * cost                     # an
 Over many draws, the mean gradient is the gradient of the expected cost.
 """
 
-import tensorflow as tf
+from __future__ import annotations
+
+from mtl.deferred import tf
 
 
 def reinforce(

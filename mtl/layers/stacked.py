@@ -4,13 +4,12 @@ hidden = stacked.dense(inputs, 32, "hidden_0", scopes, seeds)        # [B, D] fo
 logits = stacked.dense(hidden, 1, "logits", scopes, seeds)           # [B, T, 32] -> [B, T, 1]
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.variables import stacks
-
-tf1 = tf.compat.v1
 
 
 def dense(

@@ -9,11 +9,13 @@ for Conditional Computation", 2013, arXiv:1308.3432. The usual form is `g(x) + s
 f(x) up to rounding. Here it is `stop(f(x)) + (g(x) - stop(g(x)))`, f(x) to the bit.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
-import tensorflow as tf
+from mtl.deferred import tf
 
-Function = Callable[[tf.Tensor], tf.Tensor]
+Function = Callable[["tf.Tensor"], "tf.Tensor"]
 
 
 def replace_gradient(forward: Function, backward: Function) -> Function:

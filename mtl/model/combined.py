@@ -9,15 +9,16 @@ A run copies the baselines from other runs into `<model_dir>/statistics` when it
 then means the same for all its checkpoints, even if another run changes later.
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.files import checksums, storage
 from mtl.monitoring import event_files
 
@@ -64,7 +65,7 @@ class Combined(types.CombinedMetric, abc.ABC):
         """Fail unless a metric can be compared with this number."""
         checks.number(where, value)
 
-    def fitted(self, statistics: types.Statistics) -> "Combined":
+    def fitted(self, statistics: types.Statistics) -> Combined:
         """Return a copy with a number for each baseline: kept by the run, or read now."""
         kept = _read(statistics.path(_FILE)).get(self.name, {})
         if kept.get("given") == self.baselines:

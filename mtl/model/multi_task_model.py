@@ -6,18 +6,19 @@ model.MultiTaskModel.network = @shared_bottom.SharedBottom()
 model.MultiTaskModel.heads = [@income/heads.Binary(), @never_married/heads.Binary()]
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
 from typing import Any, cast
 
-import tensorflow as tf
-
-from mtl import compat, types
 from mtl import features as features_lib
+from mtl import types
 from mtl.auxiliary import emitted as emitted_losses
 from mtl.auxiliary import row_losses
 from mtl.balancing import balanced
+from mtl.deferred import compat, tf, tf1
 from mtl.heads import slice_metrics, together
 from mtl.layers import precision as precision_lib
 from mtl.model import combined as combined_lib
@@ -29,14 +30,12 @@ from mtl.step import monitors as monitors_lib
 from mtl.step import row_draws, shown, summaries, training_loop, whole_batch
 from mtl.variables import stacks
 
-tf1 = tf.compat.v1
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiTaskModel(passes.Passes):
     """A shared network with several heads, as an Estimator's `model_fn`."""
 
-    def fitted(self, statistics: features_lib.Statistics) -> "MultiTaskModel":
+    def fitted(self, statistics: features_lib.Statistics) -> MultiTaskModel:
         """Return the model with everything that heads and metrics learn before training."""
         heads = [types.read_member(head, types.Head, "fitted")(statistics) for head in self.heads]
         combined = [
@@ -45,7 +44,7 @@ class MultiTaskModel(passes.Passes):
         ]
         return dataclasses.replace(self, heads=heads, combined_metrics=combined)
 
-    def fill_schedules(self, train_steps: int) -> "MultiTaskModel":
+    def fill_schedules(self, train_steps: int) -> MultiTaskModel:
         """Return the model; schedules without a length get the length of the run."""
         return schedules.fill_decay_steps(self, train_steps)
 

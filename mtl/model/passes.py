@@ -1,16 +1,17 @@
 """From features to logits: encode the columns, mix rows, run the network and the heads."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import features as features_lib
 from mtl.auxiliary import activations as activations_lib
+from mtl.deferred import tf, tf1
 from mtl.example_gradients import proof
 from mtl.heads import together
 from mtl.layers import precision as precision_lib
@@ -18,10 +19,10 @@ from mtl.model import settings
 from mtl.networks import trunk
 from mtl.step import emitted as emitted_lib
 from mtl.step import row_draws, whole_batch
-from mtl.variables import averaging
 from mtl.variables import freezing as freezing_lib
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.variables import average_saver
 
 
 class Outputs(NamedTuple):
@@ -142,7 +143,7 @@ class Passes(settings.Settings):
         """Return a scaffold that restores averaged or unmasked weights; None if there are none."""
         averaged = types.read_member(self.update, types.Update, "average")
         is_hidden = any(part.hides_weights for part in self.pruning)
-        return tf1.train.Scaffold(saver=averaging.Saver()) if averaged or is_hidden else None
+        return tf1.train.Scaffold(saver=average_saver.Saver()) if averaged or is_hidden else None
 
     def _separate_tasks(self, training: bool) -> contextlib.AbstractContextManager[bool]:
         # Surgery reads from the graph which variables belong to one task: see `separate_tasks`.

@@ -9,11 +9,11 @@ model_fns.export(estimator, "models/a", spec, rows)       # checked before it is
 docs/own_model_fn.md uses all of them in one program.
 """
 
-from mtl.compat.keras import collect_updates
 from mtl.model_fns.audit import Audit
 from mtl.model_fns.exporting import export
 from mtl.model_fns.saved_input import SavedInput
 from mtl.model_fns.step import Step, build_step
 from mtl.model_fns.warm_start import warm_start
+from mtl.tf_internals.keras_layers import collect_updates
 
 __all__ = ["Audit", "SavedInput", "Step", "build_step", "collect_updates", "export", "warm_start"]

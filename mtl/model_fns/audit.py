@@ -6,18 +6,17 @@ step = model_fns.build_step(losses, update=update.Update(), observe=observe)
 estimator.train(input_fn, max_steps=1000, saving_listeners=[audit])
 """
 
-from typing import Any
+from __future__ import annotations
 
-import tensorflow as tf
+from typing import Any
 
 from mtl import checks, types
 from mtl.checkpoints import run_directory
 from mtl.clip_audit import audit as audit_lib
 from mtl.clip_audit import brute_force, measures, recording
+from mtl.deferred import tf
 from mtl.model_fns import step as step_lib
 from mtl.step import replicas
-
-tf1 = tf.compat.v1
 
 
 class Audit(tf.compat.v1.train.CheckpointSaverListener):

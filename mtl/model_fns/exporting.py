@@ -3,16 +3,17 @@
 path = model_fns.export(estimator, "models/clicks", spec, make_dataset)
 """
 
+from __future__ import annotations
+
 import functools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import checks, compat, serving
+from mtl import checks, serving
 from mtl import spec as spec_lib
 from mtl.checkpoints import mismatch, run_directory
+from mtl.deferred import compat, tf
 
 _log = logging.getLogger(__name__)
 

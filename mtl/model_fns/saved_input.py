@@ -4,17 +4,17 @@ rows = model_fns.SavedInput(make_dataset, model_dir)
 estimator.train(rows.read, max_steps=1000, saving_listeners=[rows])
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks
 from mtl.checkpoints import input_state, run_directory
+from mtl.deferred import tf, tf1
 from mtl.step import replicas
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 

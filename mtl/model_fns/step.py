@@ -4,15 +4,16 @@ step = model_fns.build_step({"click": click_loss, "order": order_loss}, update=u
 return tf.estimator.EstimatorSpec(mode, loss=step.loss, train_op=step.train_op)
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
-
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl.balancing import balanced
 from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
+from mtl.deferred import tf
 from mtl.optimization import schedules
 from mtl.step import monitors as monitors_lib
 from mtl.step import penalties, replicas, summaries, whole_batch

@@ -4,15 +4,14 @@ if mode == tf.estimator.ModeKeys.TRAIN:
     model_fns.warm_start(transfer.WarmStart(source="runs/a", include=["^tower/"]), model_dir)
 """
 
-from collections.abc import Mapping
+from __future__ import annotations
 
-import tensorflow as tf
+from collections.abc import Mapping
 
 from mtl import transfer, types
 from mtl.checkpoints import run_directory
+from mtl.deferred import tf, tf1
 from mtl.transfer import values
-
-tf1 = tf.compat.v1
 
 
 @tf.autograph.experimental.do_not_convert

@@ -4,15 +4,21 @@ curve_files.write_curves("runs/a/curves/eval_step_500", counted)
 # income.svg, income_thresholds.csv, income_reliability.csv, income_histogram.csv, ..._confusion.csv
 """
 
+from __future__ import annotations
+
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 
+from mtl import deferred
+from mtl.deferred import tf
 from mtl.files import atomic, csv_text
-from mtl.monitoring import chart, curves
+from mtl.monitoring import chart
+
+with deferred.imports():
+    from mtl.monitoring import curves
 
 _Lines = dict[str, list[tuple[float, float]]]
 

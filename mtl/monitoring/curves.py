@@ -8,16 +8,16 @@ The size of these sums does not depend on the size of the split. They come from 
 evaluation itself, and weight rows as its metrics do.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import types
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 NUM_THRESHOLDS = 201
 """Of `hits` and `misses`, from 0 to 1 in equal steps."""

@@ -4,13 +4,14 @@ doubts.record_doubts("runs/digits", "data", ["Field 'age' never varies."])  # re
 doubts.read_all_doubts("runs/digits")                                             # of all kinds
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import os
 from collections.abc import Sequence
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.files import atomic
 
 _log = logging.getLogger(__name__)

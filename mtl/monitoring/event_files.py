@@ -4,16 +4,15 @@ record = event_files.read_record("runs/digits")
 record.curves["loss"][100], record.broken                # 0.31, {"loss": {740}}
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.files import storage
-
-tf1 = tf.compat.v1
 
 Curves = dict[str, dict[int, float]]
 """{name: {step: value}}."""

@@ -6,6 +6,8 @@ Estimator's counters do not fit: they assume one step for each session call, and
 at which a process began.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -17,14 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import features
-from mtl.compat import repeated_calls
+from mtl.deferred import tf, tf1
 from mtl.monitoring import doubts
 from mtl.step import training_loop
+from mtl.tf_internals import repeated_calls
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 # From this share of the sum of losses on, a warning says that one task dominates.

@@ -8,6 +8,8 @@ A line is {"timestamp", "split", "checkpoint", "attacked", "step", and each metr
 infinite value is null, which pandas reads as NaN.
 """
 
+from __future__ import annotations
+
 import contextlib
 import datetime
 import json
@@ -17,8 +19,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.files import atomic, in_work, storage
 
 _log = logging.getLogger(__name__)

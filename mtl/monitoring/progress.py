@@ -7,6 +7,8 @@ with progress.tell_while(lambda: "exporting step 1000"):     # work between step
 If the share of waiting is large, the input pipeline slows the run: steps wait for batches.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -17,13 +19,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 import tqdm
 
-from mtl.monitoring import hooks
+from mtl import deferred
+from mtl.deferred import tf1
 from mtl.step import training_loop
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.monitoring import hooks
+
 _log = logging.getLogger(__name__)
 
 _LOG_SECS = 10.0

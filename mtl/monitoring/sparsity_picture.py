@@ -6,13 +6,15 @@ Three panels have a line for each pruned variable, over the steps. With `TaskSal
 panel shows how far the tasks agree. The summary of the run tells how many weights are cut.
 """
 
+from __future__ import annotations
+
 import collections
 import os
 import zlib
 
 import numpy as np
-import tensorflow as tf
 
+from mtl.deferred import tf
 from mtl.files import atomic
 from mtl.monitoring import chart, event_files
 from mtl.variables import pruned

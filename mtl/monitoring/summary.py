@@ -3,6 +3,8 @@
 print(summary.of_training("runs/digits", {"sign/auc": 0.9, "global_step": 900}, 900, "mtl"))
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os
@@ -13,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import aligned
 from mtl.checkpoints import run_directory
+from mtl.deferred import tf
 from mtl.files import storage
 from mtl.monitoring import doubts, metrics_file, sparsity_picture
 

@@ -3,14 +3,16 @@
 tracked.Tracked(result, every_steps=100, batch_size=64, log=reporters.log)
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping
 
-import tensorflow as tf
+from mtl import deferred
+from mtl.deferred import tf1
 
-from mtl.monitoring import hooks
-
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.monitoring import hooks
 
 
 class Tracked(hooks.StepHook):

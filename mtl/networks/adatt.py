@@ -5,16 +5,15 @@ networks.AdaTT.num_native = 2
 networks.AdaTT.tower = @tower/networks.MLP()
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.layers import precision
 from mtl.networks import expert_groups, gates, trunk
-
-tf1 = tf.compat.v1
 
 _SHARED = "shared"
 

@@ -5,6 +5,8 @@ networks.Piggyback.added = ["loops"]
 experiment.Experiment.warm_start = @transfer.WarmStart()        # the run of the other tasks
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import logging
@@ -13,13 +15,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.variables import freezing as freezing_lib
 from mtl.variables import patterns, pruned, views
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 _KERNELS = ("^network/(?!(.*/)?tower_).*kernel$",)

@@ -4,15 +4,14 @@ networks.SharedBottom.trunk = @networks.AutoInt()
 networks.AutoInt.num_layers = 2
 """
 
+from __future__ import annotations
+
 import dataclasses
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.networks import fields
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,16 +5,15 @@ networks.Parallel.trunks = [@networks.CIN(), @deep/networks.MLP()]       # xDeep
 networks.CIN.layers = [64, 64]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.networks import fields, trunk
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

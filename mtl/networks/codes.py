@@ -10,20 +10,19 @@ networks.Categories.trunk = @networks.MLP()
 networks.Categories.temperature = @schedules.Exponential()
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.layers import precision
 from mtl.networks import trunk as trunk_lib
 from mtl.step import emitted, monitors, shown
-
-tf1 = tf.compat.v1
 
 _CODEBOOK, _COMMITMENT = "codebook", "commitment"
 

@@ -6,15 +6,14 @@ networks.Parallel.trunks = [@networks.FM(), @deep/networks.MLP()]    # DeepFM
 networks.Stacked.trunks = [@networks.FM(), @networks.MLP()]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf, tf1
 from mtl.networks import trunk
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

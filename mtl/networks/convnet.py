@@ -5,12 +5,13 @@ networks.Convnet.filters = [32, 64]
 networks.Convnet.layers = [128]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf
 from mtl.networks import trunk
 from mtl.variables import freezing
 

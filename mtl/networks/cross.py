@@ -6,16 +6,15 @@ networks.Cross.rank = 32
 networks.Cross.num_experts = 4                                           # DCN-Mix
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import cast
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.networks import trunk
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,18 +6,18 @@ networks.CrossStitch.own = 0.9
 update.Update.rates = {"/stitch_": 10.0}         # the paper's: stitches learn faster than the rest
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.layers import precision
 from mtl.networks import trunk
 from mtl.step import penalties
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

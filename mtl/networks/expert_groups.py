@@ -4,15 +4,14 @@ found = expert_groups.build_experts(expert, given, {"task_a": 2, "shared": 1}, t
 mixed = expert_groups.mix_experts(gate, "task_a", given, found, ["task_a", "shared"], training)
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 from mtl.networks import gates, trunk
-
-tf1 = tf.compat.v1
 
 
 def build_experts(

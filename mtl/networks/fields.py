@@ -4,13 +4,14 @@ stacked = fields.stack_fields("FM", inputs, 8, training)                    # [B
 chosen = fields.choose_columns("PEPNet.domain", ["hashed_*"], inputs)       # {column: [B, D]}
 """
 
+from __future__ import annotations
+
 import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.layers import copies
 
 T = TypeVar("T")

@@ -4,11 +4,12 @@ networks.SharedBottom.trunk = @networks.Parallel()
 networks.Parallel.trunks = [@networks.FM(), @deep/networks.MLP()]        # DeepFM
 """
 
+from __future__ import annotations
+
 import dataclasses
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.networks import fields, trunk
 from mtl.variables import freezing
 

@@ -5,18 +5,17 @@ networks.FTTransformer.dimension = 64
 networks.FTTransformer.num_blocks = 3
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.networks import fields
 from mtl.variables import freezing
 
-tf1 = tf.compat.v1
-
-_GATES = {"reglu": tf.nn.relu, "swiglu": tf.nn.swish}
+_GATES = {"reglu": "relu", "swiglu": "swish"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,7 +135,7 @@ class FTTransformer:
         given = layers.layer_norm(rows, "feed_forward_norm")
         hidden = layers.dense(given, 2 * self._hidden_units, "feed_forward/hidden")
         values, gates = tf.split(hidden, 2, axis=1)
-        hidden = values * _GATES[self.activation](gates)
+        hidden = values * getattr(tf.nn, _GATES[self.activation])(gates)
         hidden = layers.dropout(hidden, self.feed_forward_dropout, "feed_forward_dropout", training)
         added = layers.dense(hidden, self.dimension, "feed_forward/output")
         return rows + layers.dropout(

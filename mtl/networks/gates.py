@@ -7,19 +7,18 @@ mmoe.MMoE.gate = @gates.Softmax()
 gates.Softmax.dropout = 0.1
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
 from collections.abc import Sequence
 from typing import Protocol
 
-import tensorflow as tf
-
 from mtl import checks, layers
+from mtl.deferred import tf, tf1
 from mtl.networks import trunk
 from mtl.step import draws, monitors
-
-tf1 = tf.compat.v1
 
 
 class Gate(Protocol):

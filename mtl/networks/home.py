@@ -6,16 +6,15 @@ meta/networks.MLP.activation = "linear"          # HoME activates what its exper
 task/networks.MLP.activation = "linear"
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.layers import copies, precision
 from mtl.networks import expert_groups, gates, trunk
-
-tf1 = tf.compat.v1
 
 _SHARED = "shared"
 

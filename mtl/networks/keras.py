@@ -5,20 +5,21 @@ networks.KerasModel.build = @my_models.mobile_net        # a function that makes
 my_models.mobile_net.width = 0.5
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import checks, types
-from mtl.compat import graphs
-from mtl.compat import keras as keras_lib
+from mtl import checks, deferred, types
+from mtl.deferred import tf, tf1
 from mtl.layers import precision
+from mtl.tf_internals import graphs, keras_layers
 from mtl.variables import freezing, patterns, views
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.compat import keras as keras_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ class KerasModel:
         with _weights_given(made):
             outputs = made(given, training=training)
         if training:
-            keras_lib.collect_updates(made, given)
+            keras_layers.collect_updates(made, given)
         is_flat = isinstance(outputs, tf.Tensor) and outputs.shape.rank == 2
         fix = "End it with Flatten or GlobalAveragePooling2D."
         checks.require(is_flat, "KerasModel.build", "make a model of [B, H]", outputs, fix)
@@ -78,7 +79,7 @@ class KerasModel:
         return kept[0]
 
     def _made(self, inputs: types.Tensors) -> Any:
-        with keras_lib.computing(precision.current_dtype()):
+        with keras_layers.computing(precision.current_dtype()):
             made = self.build()
         rule = f"make a model of Keras 2 (tf.keras is {keras_lib.in_use()})"
         checks.require(_is_model(made), "KerasModel.build", rule, made, keras_lib.how_to_get())
@@ -143,7 +144,7 @@ def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
     """Return {id of a weight: (weight, value that the scope reads)} for all that differ."""
     made = {}
     for weight in weights:
-        dtype = precision.current_dtype() if keras_lib.is_cast(weight) else weight.dtype
+        dtype = precision.current_dtype() if keras_layers.is_cast(weight) else weight.dtype
         name = patterns.variable_name(weight)
         value = views.read_as(weight, name, dtype=dtype, trainable=True)
         if value is not weight:

@@ -7,18 +7,18 @@ schedules.Polynomial.value = 5.0
 schedules.Polynomial.end_value = 0.5
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.layers import precision
 from mtl.networks import trunk
 from mtl.step import draws, monitors
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,13 @@ networks.MLP.activation = "relu"
 networks.MLP.dropout = 0.1
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf
 from mtl.layers import copies, stacked
 from mtl.networks import trunk
 from mtl.variables import freezing, stacks

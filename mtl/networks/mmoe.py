@@ -5,12 +5,13 @@ networks.MMoE.num_experts = 8
 networks.MMoE.tower = @tower/networks.MLP()
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.layers import precision
 from mtl.networks import gates, trunk
 

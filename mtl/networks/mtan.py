@@ -5,17 +5,16 @@ networks.MTAN.filters = [16, 32]                     # or of convolutions, for i
 networks.MTAN.decoder = True                         # with filters, for towers that are maps
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.layers import precision
 from mtl.networks import trunk
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,16 +5,15 @@ networks.PEPNet.personal = ["hashed_user", "hashed_author"]
 networks.PEPNet.layers = [128, 64]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.layers import precision
 from mtl.networks import fields, trunk
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

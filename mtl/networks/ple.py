@@ -6,16 +6,15 @@ networks.PLE.num_shared = 2
 networks.PLE.tower = @tower/networks.MLP()
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf1
 from mtl.layers import precision
 from mtl.networks import expert_groups, gates, trunk
-
-tf1 = tf.compat.v1
 
 _SHARED = "shared"
 

@@ -6,19 +6,19 @@ networks.RBM.chains = 100                               # persistent ones; 0 for
 networks.RBM.output = "free_energy"                     # an anomaly score, for `heads.Score`
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.layers import precision
 from mtl.networks import trunk
 from mtl.step import draws, emitted, step_state
-
-tf1 = tf.compat.v1
 
 _LOSS = "contrastive_divergence"
 _BINARY, _GAUSSIAN = "binary", "gaussian"
@@ -103,7 +103,7 @@ class RBM:
             emitted.add(_LOSS, lambda: self._contrast(machine, chains, tf.stop_gradient(columns)))
         return output
 
-    def _create_variables(self, width: int) -> tuple["Machine", tf.Variable | None]:
+    def _create_variables(self, width: int) -> tuple[Machine, tf.Variable | None]:
         """Create the variables of F, with 32 bits in any network, and the chains or None."""
         zeros = tf1.zeros_initializer()
         with tf1.variable_scope("visible"):
@@ -122,7 +122,7 @@ class RBM:
         return machine, step_state.create_variable("chains", initial)
 
     def _contrast(
-        self, machine: "Machine", chains: tf.Variable | None, columns: tf.Tensor
+        self, machine: Machine, chains: tf.Variable | None, columns: tf.Tensor
     ) -> tf.Tensor:
         """Compute the losses of rows, [B, D] -> [B]."""
         columns = self._check(columns)
@@ -150,14 +150,14 @@ class RBM:
         with tf.control_dependencies([check]):
             return tf.identity(columns)
 
-    def _draw_samples(self, machine: "Machine", columns: tf.Tensor) -> tf.Tensor:
+    def _draw_samples(self, machine: Machine, columns: tf.Tensor) -> tf.Tensor:
         """Apply k steps of Gibbs sampling to each row, [B, D] -> [B, D]."""
         num_rows, size = tf.shape(columns)[0], machine.count_draws()
         for step in range(self.steps):
             columns = machine.resample(columns, draws.draw_rows(f"gibbs_{step}", num_rows, size))
         return columns
 
-    def _advance_chains(self, machine: "Machine", kept: tf.Variable) -> tf.Tensor:
+    def _advance_chains(self, machine: Machine, kept: tf.Variable) -> tf.Tensor:
         """Return the chains of this step, [N, D], and save them for the next step."""
         is_odd = tf.equal(tf1.train.get_global_step() % 2, 1)
         both = kept.read_value()

@@ -5,17 +5,16 @@ networks.DBMTL.after = {"order": ["click"]}              # {task: the tasks befo
 networks.DBMTL.relation = @relation/networks.MLP()
 """
 
+from __future__ import annotations
+
 import dataclasses
 import graphlib
 import math
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.networks import trunk
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

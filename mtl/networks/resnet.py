@@ -5,12 +5,13 @@ networks.ResNet.depth = 20                               # 6 n + 2
 networks.ResNet.shortcut = "projection"
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf
 from mtl.networks import trunk
 from mtl.variables import freezing
 

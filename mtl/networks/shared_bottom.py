@@ -5,12 +5,13 @@ networks.SharedBottom.tower = @tower/networks.MLP()
 tower/networks.MLP.layers = [32]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.layers import precision
 from mtl.networks import mlp
 from mtl.networks import trunk as trunk_lib

@@ -4,12 +4,13 @@ networks.SingleTask.trunk = @networks.MLP()
 networks.MLP.layers = [128, 64, 32]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.networks import trunk
 
 

@@ -5,17 +5,16 @@ networks.STAR.domain = "identity_site"           # one-hot: features.Identity.di
 networks.STAR.layers = [128, 64]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.layers import partitioned_norm, quantization
 from mtl.networks import fields, trunk
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

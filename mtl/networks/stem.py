@@ -8,12 +8,13 @@ click/features.Categorical.prefix = "click"
 order/features.Categorical.prefix = "order"
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.layers import precision
 from mtl.networks import expert_groups, fields, gates, trunk
 

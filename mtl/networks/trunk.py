@@ -5,14 +5,15 @@ hidden = trunk.join_columns("MLP", inputs)                     # [B, sum of D]
 hidden = trunk.dense_layers(hidden, (128, 64), "relu", 0.1, False, training)
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import tensorflow as tf
-
 from mtl import ambient, checks, layers, types
+from mtl.deferred import tf
 
 
 class Trunk(Protocol):

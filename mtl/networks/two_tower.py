@@ -6,16 +6,15 @@ networks.TwoTower.item = @item/networks.MLP()
 networks.TwoTower.item_columns = ["hashed_item", "identity_category"]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.networks import fields, trunk
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,16 +6,15 @@ networks.UNet.filters = [16, 32, 64]             # of each size, from the image'
 tower/networks.UNet.filters = [16]               # one size: two convolutions without pooling
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, layers, types
+from mtl.deferred import tf, tf1
 from mtl.networks import trunk
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

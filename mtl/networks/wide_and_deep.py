@@ -5,15 +5,14 @@ networks.WideAndDeep.wide = ["wide_*"]
 update.Update.optimizers = {"^features/wide_": @wide/optimizers.FTRL()}
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.networks import fields, trunk
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

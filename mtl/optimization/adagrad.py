@@ -7,14 +7,13 @@
 A subclass of TensorFlow's Adagrad, which still applies dense gradients.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Sequence
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.layers import half_tables
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 _NAME, _SLOT = "RowWiseAdagrad", "accumulator"
 

@@ -8,17 +8,14 @@ Subclasses of TensorFlow's Adam: dense gradients use its fused op, and state kee
 (`<variable>/Adam`, `<variable>/Adam_1`, `beta1_power`, `beta2_power`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.layers import half_tables
 from mtl.variables import patterns, sharding
-
-tf1 = tf.compat.v1
-
-NOT_DECAYED = ("/bias$", "/gamma$", "/beta$")
 
 
 class _Scalars(NamedTuple):
@@ -98,15 +95,21 @@ class AdamWOptimizer(LazyAdamOptimizer):
 
     moves_half_tables = False  # The decay would round a table of 16 bits a second time.
 
-    def __init__(self, *args, weight_decay: float, not_decayed: Sequence[str], **kwargs):
+    def __init__(
+        self,
+        *args,
+        weight_decay: float,
+        not_decayed: Sequence[str],
+        must_match: Sequence[str],
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         self._weight_decay = weight_decay
-        self._not_decayed = not_decayed
+        self._not_decayed, self._must_match = not_decayed, must_match
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         super()._create_slots(var_list)
-        # A network may have no match for the defaults, but each pattern of a user must match.
-        for pattern in set(self._not_decayed) - set(NOT_DECAYED):
+        for pattern in self._must_match:
             patterns.select_variables("AdamW.not_decayed", pattern, tf1.global_variables())
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:

@@ -5,19 +5,19 @@ update.Update.clipping = @adaptive_clipping.AGC()
 update.Update.clipping = @adaptive_clipping.AutoClip()
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.optimization import clipping
 from mtl.step import gradients as gradients_lib
 from mtl.step import step_state
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,16 +10,15 @@ number. NaN and infinite entries stay, and never spread to others: see `Update.i
 infinite bound clips nothing.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.step import gradients as gradients_lib
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 Gradients = list[types.Connected]
 

@@ -5,6 +5,8 @@ update.Update.if_not_finite = "skip"      # moves nothing, and counts such steps
 update.Update.if_not_finite = "zero"      # sets such entries of gradients to 0, and counts them
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -12,9 +14,9 @@ import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import ambient, types
+from mtl.deferred import tf
 from mtl.layers import precision
 from mtl.step import gradients as gradients_lib
 from mtl.step import step_state
@@ -29,7 +31,7 @@ POLICIES = ("fail", "skip", "zero")
 _LISTED = 5
 
 
-Check = Callable[[Sequence[tf.Tensor], tf.Tensor, tf.Tensor | bool], tf.Operation]
+Check = Callable[[Sequence["tf.Tensor"], "tf.Tensor", "tf.Tensor | bool"], "tf.Operation"]
 """(losses and values of gradients, step, whether all may pass) -> the op that fails otherwise."""
 
 

@@ -6,20 +6,22 @@ warm/schedules.Constant.value = 0.3
 warm/schedules.Constant.warmup_steps = 500
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import operator
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
-
-from mtl import checks, types
-from mtl.compat import reduced
-from mtl.optimization import adagrad, schedules, wrapped
+from mtl import checks, deferred, types
+from mtl.deferred import tf, tf1
+from mtl.optimization import schedules
 from mtl.step import gradients as gradients_lib
+from mtl.tf_internals import reduced
 from mtl.variables import freezing, patterns, pruned, sharding
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.optimization import adagrad, wrapped
 
 Rates = Mapping[str, float | types.Schedule]
 Optimizers = Mapping[str, types.Optimizer]

@@ -8,17 +8,20 @@ Each builds a `tf.compat.v1.train.Optimizer`, whose state is saved as `<variable
 except `Adam` touch only the rows of looked-up tables that are in the batch.
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
-from mtl import checks, types
-from mtl.optimization import adagrad, adam
+from mtl import checks, deferred, types
+from mtl.deferred import tf, tf1
 from mtl.variables import patterns
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.optimization import adagrad, adam
+
+_NOT_DECAYED = ("/bias$", "/gamma$", "/beta$")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -255,7 +258,7 @@ class AdamW(Adam):
     """
 
     weight_decay: float = 0.01
-    not_decayed: Sequence[str] = adam.NOT_DECAYED
+    not_decayed: Sequence[str] = _NOT_DECAYED
 
     def __post_init__(self):
         super().__post_init__()
@@ -270,6 +273,8 @@ class AdamW(Adam):
             self.epsilon,
             weight_decay=self.weight_decay,
             not_decayed=self.not_decayed,
+            # A network may have no match for a default; each pattern of a user must match.
+            must_match=[one for one in self.not_decayed if one not in _NOT_DECAYED],
         )
 
 
@@ -280,5 +285,5 @@ def moves_entries_alike(optimizer: types.Optimizer) -> bool:
     """
     if type(optimizer) is AdamW:
         # Other patterns may tell tasks apart.
-        return tuple(optimizer.not_decayed) == adam.NOT_DECAYED
+        return tuple(optimizer.not_decayed) == _NOT_DECAYED
     return type(optimizer) in (SGD, Momentum, Adagrad, FTRL, RMSProp, Adam, LazyAdam)

@@ -5,17 +5,16 @@ update.Update.regularization = @regularization.Regularization()
 regularization.Regularization.l2 = {"^network/.*/kernel$": 1e-4, "^head/": 1e-3}
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.step import gradients as gradients_lib
 from mtl.step import penalties, replicas
 from mtl.variables import freezing, patterns
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

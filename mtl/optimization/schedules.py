@@ -9,6 +9,8 @@ Schedules count from global step 0. A warm-up multiplies the schedule's value by
 `(step + 1) / warmup_steps`: the first step already moves, and the decay runs meanwhile.
 """
 
+from __future__ import annotations
+
 import abc
 import bisect
 import dataclasses
@@ -17,9 +19,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 
 
 def evaluate_rate(learning_rate: float | types.Schedule, step: tf.Tensor) -> tf.Tensor:

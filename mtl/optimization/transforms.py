@@ -7,18 +7,17 @@ Parts of `mtl.optimization.clipping` may also stand in this list: all have one p
 `types.Clipping`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
-from mtl.compat import shards
+from mtl.deferred import tf, tf1
 from mtl.step import draws
 from mtl.step import gradients as gradients_lib
+from mtl.tf_internals import shards
 from mtl.variables import freezing, patterns, pruned
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

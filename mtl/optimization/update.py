@@ -6,13 +6,14 @@ update.Update.optimizer = @optimizers.LazyAdam()
 update.Update.clipping = @clipping.GlobalNorm()
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.optimization import clipping as clipping_lib
 from mtl.optimization import finite, groups, schedules
 from mtl.optimization import optimizers as optimizers_lib
@@ -20,8 +21,6 @@ from mtl.optimization import regularization as regularization_lib
 from mtl.step import gradients as gradients_lib
 from mtl.step import noted
 from mtl.variables import averaging, freezing, patterns, sharding
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,16 +3,15 @@
 optimizer = wrapped.Masked(optimizer, {"network/kernel": masks.Nonzero()})
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.variables import patterns
 
-tf1 = tf.compat.v1
-
-Mask = Callable[[tf.Tensor, str], tf.Tensor]
+Mask = Callable[["tf.Tensor", str], "tf.Tensor"]
 
 
 class Wrapped(tf.compat.v1.train.Optimizer):
@@ -75,3 +74,49 @@ class Masked(Wrapped):
             moved = move()
         with tf.control_dependencies([moved]):
             return var.assign(tf.where(mask, var.read_value(), before), read_value=False)
+
+
+class Lookahead(Wrapped):
+    """Calls another optimizer, and steps back after it.
+
+    It counts its own steps: a group that starts later begins with a whole round.
+    """
+
+    def __init__(self, inner: tf.compat.v1.train.Optimizer, steps: int, rate: float):
+        super().__init__(inner, "Lookahead")
+        self._steps, self._rate = steps, rate
+
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        super()._create_slots(var_list)
+        first = min(var_list, key=lambda variable: variable.name)
+        self._create_non_slot_variable(0, "lookahead_steps", first)
+        for variable in var_list:
+            self._zeros_slot(variable, "slow", self.get_name())
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        position = self._taken().read_value() % self._steps
+        self._is_first = tf.equal(position, 0)
+        self._is_last = tf.equal(position, self._steps - 1)
+
+    def _taken(self) -> tf.Variable:
+        with tf.init_scope():  # Finds the outermost graph from within a loop or a branch.
+            graph = tf1.get_default_graph()
+        return self._get_non_slot_variable("lookahead_steps", graph)
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
+        slow = self.get_slot(var, "slow")
+        # A round starts from the weights of the last step back.
+        start = tf.cond(self._is_first, lambda: slow.assign(var.read_value()), slow.read_value)
+        with tf.control_dependencies([start]):
+            moved = super()._resource_apply_dense(grad, var)
+        with tf.control_dependencies([moved]):
+            return tf.cond(self._is_last, lambda: self._back(var, start), tf.no_op)
+
+    def _back(self, var: tf.Variable, start: tf.Tensor) -> tf.Operation:
+        return tf.group(var.assign(start + self._rate * (var.read_value() - start)))
+
+    def _finish(self, update_ops: Sequence[Any], name_scope: str) -> tf.Operation:
+        with tf.control_dependencies(update_ops):
+            counted = self._taken().assign_add(1)
+        return tf.group(super()._finish(update_ops, name_scope), counted)

@@ -5,6 +5,8 @@ due_at = profiling.due_at                          # steps at which session call
 training_hooks = [profiling.build_hook(result)]
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import logging
@@ -12,14 +14,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf, tf1
 from mtl.files import atomic
 from mtl.profiling import advice, memory, op_times, profile, table, words
 from mtl.step import training_loop
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 FOLDER = "profile"
@@ -56,7 +56,7 @@ class Profiling:
         """The global steps at which a session call has to end."""
         return (self.begin, self.end - 1, self.end)
 
-    def build_hook(self, result: training_loop.StepResult) -> "_Hook":
+    def build_hook(self, result: training_loop.StepResult) -> _Hook:
         """Return the hook of a session; it must come before all other hooks."""
         self._hook = _Hook(self, result)
         return self._hook

@@ -4,13 +4,14 @@ held = memory.find_peak(run_metadata, attribution.find)
 held.peak, held.by_word                                     # bytes
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.profiling import words
 
 

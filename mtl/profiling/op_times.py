@@ -4,13 +4,14 @@ timed = op_times.read(run_metadata, attribution.find)
 wall = op_times.divide_starting(wall, op_times.find_small(timed, seen, steps=9), busy)
 """
 
+from __future__ import annotations
+
 import collections
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.profiling import words
 
 _TYPE = re.compile(r" = (\w+)\(")

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mtl.compat import xplane
 from mtl.profiling import memory, op_times, shares, words
+from mtl.tf_internals import xplane
 
 CALL = "session_call"
 """What a session call is marked as. Estimator marks it too, but counts calls and not steps."""

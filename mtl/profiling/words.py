@@ -7,15 +7,16 @@ The scope of an op tells the word, or else the line of our code that made it. An
 has the word of its forward op.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 import re
 from typing import NamedTuple
 
-import tensorflow as tf
-
 import mtl
-from mtl.compat import graphs
+from mtl.deferred import tf
+from mtl.tf_internals import graphs
 
 ENCODE, NETWORK, HEADS = "encode", "network", "heads"
 AUXILIARY, BALANCING, UPDATE = "auxiliary losses", "weighting, surgery", "update"

@@ -4,21 +4,23 @@ seen = held_out.predict_rows(experiment, "runs/digits", "runs/digits/best/model.
 seen.tasks["digit"].target, seen.tasks["digit"].predicted, seen.fields["age"]
 """
 
+from __future__ import annotations
+
 import collections
 import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import experiment as experiment_lib
 from mtl import types
-from mtl.compat import eager
 from mtl.data import drawn_rows, pipeline
+from mtl.deferred import tf
 from mtl.heads import base
 from mtl.runs import diagnosis, estimators, fitting
 from mtl.scoring import kept as kept_lib
+from mtl.tf_internals import eager
 
 BINARY, CLASSES, NUMBER = "binary", "classes", "number"
 _LEAST = 1e-7

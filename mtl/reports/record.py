@@ -4,6 +4,8 @@ run = record.read_run(experiment, "runs/digits")
 run.best_step, run.metrics["digit/accuracy"], run.is_training
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -14,11 +16,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import lock, run_directory
+from mtl.deferred import tf
 from mtl.files import checksums, storage
 from mtl.monitoring import doubts, event_files
 from mtl.variables import pruned

@@ -1,14 +1,16 @@
 """Writes the sections of a report on the size of a run, its problems, and the next commands."""
 
+from __future__ import annotations
+
 import os
 import shlex
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl.clip_audit import tables
+from mtl.deferred import tf
 from mtl.files import storage
 from mtl.monitoring import gates_picture, sparsity_picture
 from mtl.reports import blocks, figures, record

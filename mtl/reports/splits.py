@@ -4,17 +4,19 @@ facts = splits.look_at(experiment, "train", most_rows=100_000)
 facts.rows, facts.tasks["digit"].labelled, facts.missing["job"]
 """
 
+from __future__ import annotations
+
 import collections
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import experiment as experiment_lib
 from mtl import spec as spec_lib
 from mtl import types
 from mtl.data import drawn_rows
+from mtl.deferred import tf
 from mtl.heads import base
 from mtl.runs import diagnosis
 

@@ -3,33 +3,30 @@
 showing = board_hooks.observe(run)                                # None if nothing is shown
 """
 
+from __future__ import annotations
+
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import distribution, types
+from mtl import deferred, distribution, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
-from mtl.compat import shards
-from mtl.monitoring import curves, tensorboard
+from mtl.deferred import tf, tf1
+from mtl.monitoring import tensorboard
 from mtl.monitoring.tensorboard import (
     board as board_lib,
 )
-from mtl.monitoring.tensorboard import (
-    evaluations,
-    once,
-    projector,
-    step_graph,
-    watch,
-    writing,
-)
+from mtl.monitoring.tensorboard import once, projector, step_graph, watch
+from mtl.monitoring.tensorboard import settings as settings_lib
 from mtl.runs import fitting
+from mtl.tf_internals import shards
 from mtl.variables import patterns, row_names
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.monitoring import curves
+    from mtl.monitoring.tensorboard import evaluations, writing
 
 
 class Showing(types.RunObserver):
@@ -92,7 +89,7 @@ class Showing(types.RunObserver):
             folder, heads = os.path.join(self._model_dir, "eval"), model.heads
             has_curves, has_matrices = (
                 any(item in items for item in kind)
-                for kind in (evaluations.CURVES, evaluations.MATRICES)
+                for kind in (settings_lib.CURVES, settings_lib.MATRICES)
             )
             write = evaluations.CurveWriter(heads, items, folder)
             made: list[tf.compat.v1.train.SessionRunHook] = []

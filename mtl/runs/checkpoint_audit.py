@@ -3,11 +3,12 @@
 checkpoint_audit.audit_checkpoints(data, model, run, "runs/digits", settings, paths, output)
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import experiment as experiment_lib
 from mtl import model as model_lib
@@ -16,11 +17,10 @@ from mtl.checkpoints import mismatch, run_directory
 from mtl.clip_audit import audit as audit_lib
 from mtl.clip_audit import measures, visits
 from mtl.data import pipeline
+from mtl.deferred import tf, tf1
 from mtl.runs import fitting
 from mtl.sparsity import pruned_step
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 
 def audit_checkpoints(

@@ -4,25 +4,28 @@ with diagnosis.explain_run_errors(data, model, "runs/a/model.ckpt-500", "train",
     estimator.train(...)
 """
 
+from __future__ import annotations
+
 import contextlib
 import re
 from collections.abc import Iterator
-
-import tensorflow as tf
 
 from mtl import checks
 from mtl import model as model_lib
 from mtl.checkpoints import run_directory
 from mtl.data import pipeline, source
+from mtl.deferred import tf
 
-# Bad records, damaged checkpoints and our own assertions raise these errors.
-RUN_ERRORS = (
-    tf.errors.InvalidArgumentError,
-    tf.errors.DataLossError,
-    tf.errors.OutOfRangeError,
-    UnicodeDecodeError,
-    *pipeline.FILE_ERRORS,
-)
+
+def list_run_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of bad records, damaged checkpoints and our own assertions."""
+    return (
+        tf.errors.InvalidArgumentError,
+        tf.errors.DataLossError,
+        tf.errors.OutOfRangeError,
+        UnicodeDecodeError,
+        *pipeline.list_file_errors(),
+    )
 
 
 @contextlib.contextmanager
@@ -35,7 +38,7 @@ def explain_run_errors(
     """Turn errors that a user can fix, in these splits or the checkpoint, into a UserError."""
     try:
         yield
-    except RUN_ERRORS as error:
+    except list_run_errors() as error:
         if checkpoint:
             run_directory.require_intact(checkpoint)
         heads = [*model.heads, *model.heads_of_losses]

@@ -7,24 +7,24 @@ passed.values["income/probability"], passed.deviation
 Every tensor has a value: you can set a breakpoint, or print, inside a network or a head.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl import experiment as experiment_lib
-from mtl.compat import eager
+from mtl.deferred import tf, tf1
 from mtl.runs import diagnosis, fitting, inspection
 from mtl.step import row_draws
+from mtl.tf_internals import eager
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 _STEP = "global_step"
 
-Values = dict[str, tf.Tensor]
+Values = dict[str, "tf.Tensor"]
 Call = Callable[[Callable[[], Values]], Values]
 """Calls the model's code, such as under a debugger, and returns what it returned."""
 

@@ -5,16 +5,22 @@ exporter = estimators.build_exporter(experiment, "runs/digits")
 exporter(estimators.build_exported(experiment, "runs/digits", checkpoint), "models", checkpoint)
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mtl import compat, scoring, serving, types
+from mtl import deferred, scoring, serving, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
+from mtl.deferred import compat
 from mtl.distribution import resources, tf_config
 from mtl.model import graph_options
-from mtl.runs import fitting, unknown_values
+from mtl.runs import fitting
+
+with deferred.imports():
+    from mtl.runs import unknown_values
 
 
 def build_estimator(

@@ -4,6 +4,8 @@ evaluator = evaluation.Evaluator(experiment, "runs/digits")
 metrics = evaluator("runs/digits/model.ckpt-500")
 """
 
+from __future__ import annotations
+
 import functools
 import logging
 import math
@@ -13,25 +15,19 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, cast
 
-import tensorflow as tf
-
-from mtl import checkpoints, checks, compat, serving, types
+from mtl import checkpoints, checks, deferred, serving, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
+from mtl.deferred import compat, tf
 from mtl.distribution import interruption as interruption_lib
 from mtl.heads import slice_metrics
-from mtl.monitoring import curve_files, curves, doubts, hooks, metrics_file, progress, summary
-from mtl.runs import (
-    diagnosis,
-    estimators,
-    evaluation_graph,
-    fitting,
-    measured,
-    plausibility,
-    unknown_values,
-)
+from mtl.monitoring import curve_files, doubts, metrics_file, progress, summary
+from mtl.runs import diagnosis, estimators, evaluation_graph, fitting, plausibility
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.monitoring import curves, hooks
+    from mtl.runs import exporters, measured, unknown_values
+
 _log = logging.getLogger(__name__)
 
 # A metric that is measured again may differ by this share of its value.
@@ -260,8 +256,8 @@ class Evaluator:
     @functools.cached_property
     def _exporters(self) -> list[compat.estimator.Exporter]:
         export = serving.or_warn(estimators.build_exporter(self._experiment, self._model_dir))
-        best = checkpoints.BestExporter(self.keeper, export, lambda: self._measured_on)
-        return [serving.EachEvaluation(export), best]
+        best = exporters.BestExporter(self.keeper, export, lambda: self._measured_on)
+        return [exporters.EachEvaluation(export), best]
 
 
 def evaluate(

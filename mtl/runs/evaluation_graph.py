@@ -8,19 +8,18 @@ graph.metrics                                        # ["loss", "digit/accuracy"
 graph.evaluate("runs/digits/model.ckpt-500", hooks)  # {"digit/accuracy": 0.97, ...}
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import experiment as experiment_lib
 from mtl import types
 from mtl.checkpoints import given_files, mismatch
+from mtl.deferred import tf, tf1
 from mtl.runs import estimators
 from mtl.variables import stacks
-
-tf1 = tf.compat.v1
 
 
 class EvaluationGraph:

@@ -4,6 +4,8 @@ for found in export_comparison.compare_formats(experiment, "runs/digits", checkp
     print(found.name, found.size, found.gzipped, found.milliseconds, found.difference)
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import gzip
@@ -15,14 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, serving
 from mtl import experiment as experiment_lib
+from mtl.deferred import tf
 from mtl.runs import estimators
 from mtl.serving import frozen, loaded, metadata, onnx, tflite
-
-tf1 = tf.compat.v1
 
 _ROUNDS, _SECONDS = 5, 0.1
 _EXTRA = "assets.extra"  # Files beside the model: warm-up requests and metadata.

@@ -5,16 +5,17 @@ with failures.keep_failure("runs/a", keep):       # writes runs/a/failure.json
 failures.read_step("runs/a")                      # 1234, or None
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import shlex
 from collections.abc import Callable, Iterator
 
-import tensorflow as tf
-
 from mtl import checks, distribution
 from mtl.checkpoints import run_directory
+from mtl.deferred import tf
 from mtl.distribution import settings
 from mtl.files import atomic
 from mtl.optimization import finite

@@ -4,24 +4,27 @@ cut = finished_pruning.choose_cut(experiment, "runs/digits", checkpoint, rows=10
 finished_pruning.write_run(experiment, "runs/digits", checkpoint, cut, "runs/digits_pruned")
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import checks, compat
+from mtl import checks, deferred
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import input_state, mismatch, run_directory
+from mtl.deferred import compat, tf, tf1
 from mtl.model import graph_options
 from mtl.runs import diagnosis, fitting
 from mtl.sparsity import criteria, cuts, densities, granularity, pruning, sparse_gpt
 from mtl.transfer import checkpoint as checkpoint_lib
 from mtl.variables import averaging, patterns, pruned
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.variables import average_saver
 
 # A small batch mixes rows from many places of a sorted file.
 _BATCH = 32
@@ -289,7 +292,7 @@ class _Network:
         self.inputs, self._session = inputs, session
         self.variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
         self.order = [name for name in inputs if name in self.variables]
-        saver = averaging.Saver()
+        saver = average_saver.Saver()
         session.run(tf1.tables_initializer())
         saver.restore(session, checkpoint)
 

@@ -6,6 +6,8 @@ with inspection.open_graph(experiment, "runs/a", batch) as graph:
 tree = inspection.summarize_model(experiment, "runs/a")
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import fnmatch
@@ -15,21 +17,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import checks, compat, scoring
+from mtl import checks, scoring
 from mtl import experiment as experiment_lib
 from mtl import spec as spec_lib
 from mtl.checkpoints import run_directory
 from mtl.data import source as source_lib
 from mtl.debugging import layers
+from mtl.deferred import compat, tf, tf1
 from mtl.model import graph_options
 from mtl.runs import diagnosis, estimators, fitting
 from mtl.scoring import readers
 from mtl.step import training_loop
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 MODES = ("eval", "predict", "train")
 

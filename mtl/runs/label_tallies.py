@@ -8,16 +8,18 @@ classes = label_tallies.Classes(heads)              # the classes without a row 
 label_tallies.describe_untrained(classes, model.heads, data, True)  # ["Task 'kind' has ..."]
 """
 
+from __future__ import annotations
+
 import collections
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import spec, types
 from mtl.data import pipeline
+from mtl.deferred import tf
 from mtl.heads import base
 from mtl.runs import diagnosis
 
@@ -135,7 +137,9 @@ def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
         if isinstance(head, types.WeighingHead):
             counts = head.row_weights(labels).numpy() > 0
             present = present & counts.reshape([-1, *[1] * (present.ndim - 1)])
-    except (*diagnosis.RUN_ERRORS, KeyError):
+    except KeyError:
+        return collections.Counter()
+    except diagnosis.list_run_errors():
         return collections.Counter()
     is_of_places = types.read_member(head, types.Head, "is_dense")
     if targets.ndim == 2 and not is_of_places:  # A row may have several classes.
@@ -203,5 +207,5 @@ def _read_labels(data: pipeline.Pipeline, split: str) -> Any:
     try:
         for _, labels in itertools.islice(batches, _MOST_BATCHES):
             yield labels
-    except diagnosis.RUN_ERRORS:
+    except diagnosis.list_run_errors():
         return

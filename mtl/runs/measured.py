@@ -8,16 +8,15 @@ rows.describe()                        # "48 rows, 0c5f3a9d1be27744"
 Two evaluations are comparable if both descriptions are equal.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
-
-import tensorflow as tf
 
 from mtl import types
 from mtl.checkpoints import flat_settings
 from mtl.checkpoints import settings as settings_lib
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 
 def hash_rows(values: Sequence[Any]) -> tf.Tensor:
@@ -47,7 +46,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self._counted: Any = None
         self._count, self._sums = 0, [0]
 
-    def watch(self, features: Any, labels: Any, logits: types.Tensors) -> Sequence["Rows"]:
+    def watch(self, features: Any, labels: Any, logits: types.Tensors) -> Sequence[Rows]:
         """Return the hooks of an evaluation of these rows; called when its graph is built."""
         del logits
         fields = {**features, **labels}

@@ -4,6 +4,8 @@ with members.open_heartbeat(cluster, model_dir, timeout_secs=60) as beat:
     members.serve_parameters(cluster, beat, interruption)         # until the chief is done
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -13,16 +15,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import compat
 from mtl.checkpoints import lock, run_directory
+from mtl.deferred import compat, tf
 from mtl.distribution import heartbeat as heartbeat_lib
 from mtl.distribution import interruption as interruption_lib
 from mtl.distribution import tf_config
 from mtl.runs import evaluation
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 CHIEF, EVALUATOR = "chief-0", "evaluator-0"

@@ -10,19 +10,21 @@ Certain errors are refused, doubts are logged. Good data costs no extra pass: th
 disproves most doubts, and text is read in some hundred batches at most.
 """
 
+from __future__ import annotations
+
 import logging
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl import spec as spec_lib
 from mtl.data import pipeline
+from mtl.deferred import tf
 from mtl.features import column as columns
 from mtl.heads import base
 from mtl.runs import diagnosis, label_tallies
@@ -106,7 +108,7 @@ class Look:
             for _ in self.look_at(self._data.one_pass(self._split)):
                 if self._is_settled:
                     break
-        except diagnosis.RUN_ERRORS:
+        except diagnosis.list_run_errors():
             # A bad record is reported when it ends the run.
             self._unlabelled.clear()
 
@@ -245,7 +247,7 @@ def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
             _, present = head.targets(head.label_of(labels))
             return bool(tf.reduce_any(head.weights(labels, present) > 0))
         return float(head.label_weight(labels)) > 0
-    except diagnosis.RUN_ERRORS:
+    except diagnosis.list_run_errors():
         return True  # A wrong label counts as a label; it is reported when it ends the run.
 
 
@@ -258,7 +260,7 @@ def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
         if isinstance(head, types.WeighingHead):  # A weight of 0 leaves a row out.
             counts = tf.reshape(head.row_weights(labels) > 0, [-1] + [1] * (present.shape.rank - 1))
             present &= counts
-    except diagnosis.RUN_ERRORS:
+    except diagnosis.list_run_errors():
         return None
     mask = present.numpy()
     # A label may be a vector, which is present or missing as a whole.

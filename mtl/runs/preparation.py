@@ -3,6 +3,8 @@
 is_computed = preparation.prepare_run(experiment, "runs/digits", lambda: evaluator.graph)
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -12,32 +14,27 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import checkpoints, checks, compat, transfer, types
+from mtl import checkpoints, checks, deferred, transfer, types
 from mtl import experiment as experiment_lib
 from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl.checkpoints import given_files, mismatch, run_directory, training_files
 from mtl.data import field_splits, pipeline
 from mtl.data import files as files_lib
+from mtl.deferred import compat, tf, tf1
 from mtl.model import graph_options
 from mtl.monitoring import doubts
 from mtl.optimization import idle
 from mtl.optimization import update as update_lib
-from mtl.runs import (
-    diagnosis,
-    evaluation_graph,
-    fitting,
-    label_tallies,
-    plausibility,
-    unknown_values,
-)
+from mtl.runs import diagnosis, evaluation_graph, fitting, label_tallies, plausibility
 from mtl.sparsity import cuts
 from mtl.transfer import refit as refit_lib
 from mtl.variables import patterns, row_names
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.runs import unknown_values
+
 _log = logging.getLogger(__name__)
 
 # The factor of a schedule may round to 0 in this last share of its steps.

@@ -1,12 +1,17 @@
 """The profile of a run's steps, and which settings a profile need not advise."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mtl import checks, distribution, types
+from mtl import checks, deferred, distribution, types
 from mtl import experiment as experiment_lib
 from mtl.distribution import settings
-from mtl.profiling import advice, hook
+from mtl.profiling import advice
+
+with deferred.imports():
+    from mtl.profiling import hook
 
 
 class Profiled(types.RunObserver):

@@ -6,6 +6,8 @@ The rehearsal uses the code of training in a scratch folder. Errors before the f
 run therefore end the rehearsal with the same message.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -17,12 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import checks, compat, distribution, types
+from mtl import checks, distribution, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.debugging import layers
+from mtl.deferred import compat, tf, tf1
 from mtl.distribution import memory, tf_config
 from mtl.files import storage
 from mtl.model import graph_options
@@ -38,8 +40,6 @@ from mtl.runs import (
 )
 from mtl.step import training_loop
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 # Time limits: for reading each split, and for timing batches or steps.
 _READ_SECS = 10.0

@@ -3,17 +3,19 @@
 print(rehearsal_text.describe(rehearsal.rehearse(experiment, "runs/digits")))
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import aligned
+from mtl import aligned, deferred
 from mtl.debugging import layers
-from mtl.runs import rehearsal
+from mtl.deferred import tf1
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.runs import rehearsal
 
 
 def describe(found: rehearsal.Rehearsed) -> str:

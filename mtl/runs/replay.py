@@ -9,6 +9,8 @@ that step and the step itself one by one, with the graph optimizer off, so that 
 name. The run itself stays as it is.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -18,20 +20,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import checks, distribution
+from mtl import checks, deferred, distribution
 from mtl import experiment as experiment_lib
-from mtl.checkpoints import input_state, run_directory, saving
-from mtl.compat import debugger
+from mtl.checkpoints import input_state, run_directory
 from mtl.debugging import findings, step_dump
+from mtl.deferred import tf, tf1
 from mtl.distribution import interruption as interruption_lib
 from mtl.distribution import tf_config
 from mtl.optimization import finite
 from mtl.runs import diagnosis, failures, training
 from mtl.step import training_loop
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.checkpoints import saving
+    from mtl.tf_internals import debugger
 
 
 @contextlib.contextmanager
@@ -67,7 +70,7 @@ def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int
 @contextlib.contextmanager
 def _prepare(
     experiment: experiment_lib.Experiment, model_dir: str, step: int
-) -> Iterator[tuple["_Replay", int, str]]:
+) -> Iterator[tuple[_Replay, int, str]]:
     """Yield a run at this step or the step before it, and a scratch folder."""
     checks.whole("--step", step, 0)
     with tempfile.TemporaryDirectory() as scratch:
@@ -139,7 +142,7 @@ class _Replay(training.Training):
 
         self._train(first, last, make_hooks)
 
-    def watch(self, first: int, step: int, folder: str) -> "_Watching":
+    def watch(self, first: int, step: int, folder: str) -> _Watching:
         """Run single steps up to and including `step`; the debugger writes each to a folder.
 
         `step` may fail.
@@ -175,7 +178,7 @@ class _Replay(training.Training):
         except _StepError as failed:
             prompt.show_failure(failed.error)
 
-    def describe(self, watching: "_Watching", step: int) -> findings.Replayed:
+    def describe(self, watching: _Watching, step: int) -> findings.Replayed:
         """Return the watched steps."""
         names = {f"{task}/loss": task for task in self._experiment.model.loss_names}
         losses = {names[n]: t for n, t in watching.monitors.items() if n in names}

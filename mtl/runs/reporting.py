@@ -5,17 +5,18 @@ with reporting.go_on(experiment, "runs/a") as reporters:      # of a trained run
     reporters.log("eval_test", 500, metrics)
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import flat_settings, run_directory
+from mtl.deferred import tf
 from mtl.distribution import tf_config
 from mtl.files import storage
 from mtl.monitoring import doubts, tracked

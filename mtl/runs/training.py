@@ -3,6 +3,8 @@
 metrics, steps = training.Training(experiment, "runs/digits", on_start=lambda: None).run()
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -12,20 +14,23 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import checkpoints, checks, compat, distribution, types
+from mtl import checkpoints, checks, deferred, distribution, types
 from mtl import experiment as experiment_lib
-from mtl.checkpoints import given_files, input_state, mismatch, run_directory, saving
+from mtl.checkpoints import given_files, input_state, mismatch, run_directory
+from mtl.deferred import compat, tf, tf1
 from mtl.distribution import heartbeat, memory, resources, tf_config
 from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
 from mtl.model import graph_options
-from mtl.monitoring import hooks, progress
-from mtl.runs import diagnosis, evaluation, failures, fitting, members, observers, preparation
+from mtl.monitoring import progress
+from mtl.runs import diagnosis, evaluation, failures, fitting, observers, preparation
 from mtl.step import training_loop, whole_batch
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.checkpoints import saving
+    from mtl.monitoring import hooks
+    from mtl.runs import members
+
 _log = logging.getLogger(__name__)
 
 
@@ -112,7 +117,7 @@ class Training:
                 return metrics, 0
             return self._train_or_follow(_Context(strategy, evaluator, interruption, beat))
 
-    def _train_or_follow(self, context: "_Context") -> tuple[dict[str, Any], int]:
+    def _train_or_follow(self, context: _Context) -> tuple[dict[str, Any], int]:
         """Do the part of the chief or of a worker."""
         # Workers wait: the chief prepares and repairs the folder first, and says when it is done.
         if not self._place.is_chief:
@@ -175,7 +180,7 @@ class Training:
             return "no better for long"
         return "all steps are done" if step >= self._run.train_steps else ""
 
-    def _announce_start(self, context: "_Context", step: int) -> None:
+    def _announce_start(self, context: _Context, step: int) -> None:
         """Log that training starts; called after the model is restored and all checks pass."""
         context.evaluator.forget_later()
         what = f"Going on from step {step}" if step else "Training"
@@ -185,7 +190,7 @@ class Training:
         self._observers.begin()
 
     def _train_from(
-        self, context: "_Context", checkpoint: str | None, callbacks: hooks.Callbacks
+        self, context: _Context, checkpoint: str | None, callbacks: hooks.Callbacks
     ) -> int:
         """Go on from a checkpoint, and return the number of trained steps."""
         first = run_directory.step_in_name(checkpoint) if checkpoint else 0
@@ -361,7 +366,7 @@ class Training:
 
     def _build_hooks(
         self,
-        context: "_Context",
+        context: _Context,
         checkpoint: str | None,
         callbacks: hooks.Callbacks,
         inputs: input_state.InputState,
@@ -399,7 +404,7 @@ class Training:
 
     def _build_saving(
         self,
-        context: "_Context",
+        context: _Context,
         checkpoint: str | None,
         inputs: input_state.InputState,
         result: training_loop.StepResult,

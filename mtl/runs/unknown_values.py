@@ -7,6 +7,8 @@ with unknown_values.count_in(model, experiment, "runs/income", tell) as model: .
 unknown_values.describe_training(experiment, "runs/income")            # of a run that goes on
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import logging
@@ -16,16 +18,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import compat, types
 from mtl import experiment as experiment_lib
 from mtl import features as features_lib
 from mtl import spec as spec_lib
+from mtl import types
+from mtl.deferred import compat, tf, tf1
 from mtl.features import unknown
 from mtl.runs import diagnosis, fitting
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 # A continued run checks at most this many rows of its training split.
@@ -215,7 +216,7 @@ def describe_training(experiment: experiment_lib.Experiment, model_dir: str) -> 
         counts = unknown.count_unknown(columns, iterator.get_next(), statistics)
         session.run([iterator.initializer, tf1.tables_initializer()])
         # A bad record is reported when it ends the run.
-        with contextlib.suppress(tf.errors.OutOfRangeError, *diagnosis.RUN_ERRORS):
+        with contextlib.suppress(tf.errors.OutOfRangeError, *diagnosis.list_run_errors()):
             while True:
                 shares.add(session.run(counts))
     return shares.describe(f"in the first rows of split {split!r}")

@@ -4,6 +4,8 @@ metrics, steps = verbs.train(experiment, "runs/digits")
 rows = verbs.predict(experiment, "runs/digits", checkpoint="best")
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -12,12 +14,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import checks, clip_audit, distribution, scoring, transfer, types
+from mtl import checks, clip_audit, deferred, distribution, scoring, transfer, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.clip_audit import report
+from mtl.deferred import tf
 from mtl.files import storage
 from mtl.monitoring import progress
 from mtl.runs import (
@@ -32,8 +33,10 @@ from mtl.runs import (
     preparation,
     reporting,
     training,
-    unknown_values,
 )
+
+with deferred.imports():
+    from mtl.runs import unknown_values
 
 __all__ = [
     "audit_clipping",

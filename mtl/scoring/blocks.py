@@ -3,6 +3,8 @@
 block = blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])})
 """
 
+from __future__ import annotations
+
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import tensorflow as tf
 
 from mtl.data import examples
+from mtl.deferred import tf
 from mtl.files import csv_text
 from mtl.scoring.batches import Values
 

@@ -7,6 +7,8 @@ with note.held():                                        # before the first outp
     note.finish("out/a.csv", before)                     # once out/a.csv is complete
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -14,9 +16,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 from mtl.files import atomic, checksums, storage
 
 _FILE = "scoring.json"

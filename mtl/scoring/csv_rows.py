@@ -3,6 +3,8 @@
 for chunk in csv_rows.Csv(spec=spec, keep=["id"], batch_size=512).chunks(["in.csv"]): ...
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import itertools
@@ -10,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import csv, examples, image_files
+from mtl.data import csv, examples, image_files, source
+from mtl.deferred import tf
 from mtl.scoring import batches, image_rows, local
 
 _SPLIT = "input"
@@ -47,7 +49,7 @@ class Csv:
         decode = self._decoder(tuple(self._source(chunk.path).names))
         try:
             columns = decode(np.array(chunk.rows, object))
-        except local.REFUSALS as error:
+        except source.list_refusals() as error:
             reason = self.problem(chunk) or f"{chunk.path}: {local.explain_refusal(error)}"
             raise checks.UserError(reason) from error
         arrays = {name: _array(values) for name, values in columns.items()}

@@ -4,17 +4,19 @@ client = grpc_client.Grpc("localhost:8500", access.ANYONE)
 client.predict(protocol.Call(model="income"), "examples", [example], ["income/probability"])
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import grpc
 import numpy as np
-import tensorflow as tf
 from google.protobuf import message
 from tensorflow_serving.apis import get_model_metadata_pb2, model_pb2, predict_pb2
 
 from mtl import checks
+from mtl.deferred import tf
 from mtl.scoring import access, batches, protocol
 
 Result = TypeVar("Result")

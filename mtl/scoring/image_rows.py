@@ -4,16 +4,18 @@ files = image_rows.find(experiment.data.source)         # an `ImageFiles`, or No
 columns = image_rows.read_columns(files, chunk, columns)
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf import message
 
 from mtl import checks
 from mtl.data import image_files
+from mtl.deferred import tf
 from mtl.scoring import batches
 
 Columns = dict[str, batches.Values]

@@ -82,7 +82,7 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield number, line
-    except files.READ_ERRORS as error:
+    except files.list_read_errors() as error:
         problem = source.unreadable(error)
         raise checks.UserError(f"{path} line {number + 1}: {problem}") from error
 

@@ -4,13 +4,15 @@ model_fn = kept.keep_fields(model_fn, ["id"], spec.features)    # of an Estimato
 rows = kept.restore_rows(estimator.predict(...))          # {"id": b"r7", "income/probability": 0.2}
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import checks, compat, spec
+from mtl import checks, spec
+from mtl.deferred import compat, tf
 
 # An Estimator cannot predict ragged tensors: lists are padded, and cut again.
 _LENGTH = "\0length"

@@ -4,29 +4,28 @@ model = local.SavedModel("models/income", "serving_default")
 model([example.SerializeToString()])                     # {"income/probability": [1]}
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import checks, compat
+from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import source
+from mtl.deferred import compat, tf, tf1
 from mtl.files import checksums, storage
 from mtl.scoring import batches
 from mtl.serving import metadata
 
-tf1 = tf.compat.v1
-
 _INDEX = "variables/variables.index"
-REFUSALS = source.REFUSALS
 
 
 def explain_refusal(error: Exception) -> batches.RefusedError:
-    """Return one of `REFUSALS` as the error of a refused batch."""
+    """Return one of `source.list_refusals()` as the error of a refused batch."""
     return batches.RefusedError(source.explain_unreadable(error))
 
 
@@ -77,7 +76,7 @@ class _InSession:
     def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
         try:
             values = self._call(np.asarray(examples, object))
-        except REFUSALS as error:
+        except source.list_refusals() as error:
             raise explain_refusal(error) from error
         return per_row(dict(zip(self._names, values, strict=True)), len(examples))
 
@@ -139,7 +138,7 @@ class Checkpoint(_InSession):
     @contextlib.contextmanager
     def restored(
         cls, estimator: compat.estimator.Estimator, spec: spec_lib.Spec, path: str
-    ) -> Iterator["Checkpoint"]:
+    ) -> Iterator[Checkpoint]:
         """Build the graph of prediction and restore `path`, for as long as the context lasts."""
         with tf.Graph().as_default():
             tf1.train.create_global_step()

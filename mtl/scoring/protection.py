@@ -4,16 +4,17 @@ guard = protection.Protection(files=["data/train.csv"], model_dir="runs/adult")
 guard.check("out.csv")
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import os
 import re
 from collections.abc import Hashable, Sequence
 
-import tensorflow as tf
-
 from mtl import checks
 from mtl.checkpoints import run_directory
+from mtl.deferred import tf
 from mtl.files import atomic, storage
 from mtl.scoring import writers
 

@@ -3,15 +3,17 @@
 call = protocol.Call(model="income", version="canary", deadline_secs=5)
 """
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf
 
 _MOST_SECS = 10**6
 

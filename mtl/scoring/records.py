@@ -3,6 +3,8 @@
 for chunk in records.Records(spec=None, keep=["id"], batch_size=512).chunks(["in.tfrecord"]): ...
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import itertools
@@ -10,16 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf import message
 
 from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import image_files, source, tfrecord
-from mtl.scoring import batches, image_rows, local
+from mtl.deferred import tf
+from mtl.scoring import batches, image_rows
 
 _SPLIT = "input"
-_TYPES = {"bytes_list": tf.string, "float_list": tf.float32, "int64_list": tf.int64}
+_TYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
 
 # For unknown records: a list of any length is never required.
 _ANY = spec_lib.Spec(features={"": ("string", (None,))}, labels={})
@@ -86,7 +88,7 @@ class Records:
             try:
                 parsed = _parser(kinds)(np.asarray(chunk.rows, object))
                 return {name: parsed[name].numpy() for name in self.keep}
-            except local.REFUSALS:
+            except source.list_refusals():
                 pass
         features = [first, *(self._features(chunk.path, *one) for one in located)]
         return {name: [_value(row[name]) for row in features] for name in self.keep}

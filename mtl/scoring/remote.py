@@ -5,6 +5,8 @@ call = protocol.Call(model="income", version="canary")
 model = remote.connect_server("http://localhost:8501", call)
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import random
@@ -14,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf
 from mtl.scoring import access, batches, local, protocol, rest
 
 Result = TypeVar("Result")

@@ -4,6 +4,8 @@ client = rest.Rest("http", "localhost:8501", access.ANYONE)
 client.predict(protocol.Call(model="income"), "examples", [example], ["income/probability"])
 """
 
+from __future__ import annotations
+
 import base64
 import contextlib
 import functools
@@ -17,14 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf, tf1
 from mtl.scoring import access, batches, deadlines, protocol
 
 Result = TypeVar("Result")
 
-_DATA_TYPES = tf.compat.v1.AttrValue.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_name
 # Errors of unexpected JSON; the last one for lists that are nested too deeply.
 _MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _TRANSIENT = {408, 429, 500, 502, 503, 504}
@@ -151,7 +152,8 @@ def _path(call: protocol.Call) -> str:
 
 
 def _types(tensors: Mapping[str, Any]) -> dict[str, tf.DType]:
-    return {name: tf.as_dtype(_DATA_TYPES[info["dtype"]].number) for name, info in tensors.items()}
+    kinds = tf1.AttrValue.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_name
+    return {name: tf.as_dtype(kinds[info["dtype"]].number) for name, info in tensors.items()}
 
 
 def _reason(text: bytes) -> str:

@@ -4,6 +4,8 @@ shards = shards_lib.plan(["in/a.csv", "in/b.csv"], "out", "jsonl")
 shards_lib.run(shards, reader, model, "jsonl")
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -12,10 +14,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
 import tqdm
 
 from mtl import checks
+from mtl.deferred import tf
 from mtl.files import atomic
 from mtl.scoring import batches, blocks, claim, kept, protection, readers, writers
 

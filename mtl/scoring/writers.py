@@ -4,6 +4,8 @@ with writers.open_writer("out.csv", "csv") as write:
     write(blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])}))
 """
 
+from __future__ import annotations
+
 import contextlib
 import io
 import os
@@ -14,10 +16,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import tensorflow as tf
 from pyarrow import parquet
 
 from mtl import checks
+from mtl.deferred import tf
 from mtl.files import atomic, storage
 from mtl.scoring import blocks
 

@@ -5,7 +5,7 @@ experiment.Experiment.serving = @serving.Serving()
 serving.Serving.outputs = ["income/probability"]
 """
 
-from mtl.serving.exporter import EachEvaluation, Exporter, or_warn
+from mtl.serving.exporter import Exporter, or_warn
 from mtl.serving.metadata import spec_of
 from mtl.serving.optimized import AsTrained, Optimized
 from mtl.serving.settings import Serving
@@ -13,7 +13,6 @@ from mtl.serving.signatures import add_signatures
 
 __all__ = [
     "AsTrained",
-    "EachEvaluation",
     "Exporter",
     "Optimized",
     "Serving",

@@ -4,13 +4,14 @@ kept = blank.take_blank("exports/1700000000", {"words.txt": "vocabularies/words.
 kept.write("exports/1700000600", save_variables, assets_extra={})
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import tensorflow as tf
-
-from mtl.compat import saved_model
+from mtl.deferred import tf
+from mtl.tf_internals import saved_model
 
 
 class Blank(NamedTuple):

@@ -8,17 +8,18 @@ units through operations that keep channels apart: products with constant kernel
 activations, pooling, joins and flattening. All units that another operation reads stay.
 """
 
+from __future__ import annotations
+
 import logging
 import math
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
-import tensorflow as tf
 
+from mtl.deferred import tf
 from mtl.serving import graphs
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 _ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

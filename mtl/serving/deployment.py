@@ -5,11 +5,12 @@ deployment.write("models/income", "income")
 # docker_run.sh and kubernetes.yaml
 """
 
+from __future__ import annotations
+
 import os
 import re
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.files import atomic
 from mtl.serving import versions
 

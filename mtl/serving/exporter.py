@@ -4,17 +4,17 @@ export = serving.Exporter(settings, spec, heads, dataset, model_dir)
 path = export(estimator, "models/income", checkpoint)
 """
 
+from __future__ import annotations
+
 import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import checks, compat, types
+from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.compat import saved_model
+from mtl.deferred import compat, tf
 from mtl.serving import (
     blank,
     deployment,
@@ -29,6 +29,7 @@ from mtl.serving import (
     versions,
     warm_up,
 )
+from mtl.tf_internals import saved_model
 from mtl.variables import row_names
 
 _log = logging.getLogger(__name__)
@@ -182,18 +183,6 @@ class Exporter:
         predictions, takes_no_rows = self._reference(checkpoint, held_out)
         passed = {name: held_out.dense(name) for name in self._serving.passthrough}
         return verification.Expected({**predictions, **passed}, takes_no_rows)
-
-
-class EachEvaluation(compat.estimator.Exporter):
-    """Exports every evaluated checkpoint to `<model_dir>/export/latest/<version>`."""
-
-    name = "latest"
-
-    def __init__(self, export: Callable[..., str | None]):
-        self._export = export
-
-    def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
-        return self._export(estimator, export_path, checkpoint_path)
 
 
 def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:

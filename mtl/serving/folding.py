@@ -4,17 +4,17 @@ graph = folding.fold_graph(session, ["head/price/value"])
 # W x + b, scaled and shifted -> one W and one b, and all of them constants
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from mtl.deferred import tf, tf1
 from mtl.serving import graphs, rows
 
-tf1 = tf.compat.v1
-
-_NUMBERS = (tf.float32, tf.int32, tf.int64, tf.bool)
+_NUMBERS = ("float32", "int32", "int64", "bool")
 # A folded constant may have this many elements more than its inputs.
 _FREE_ELEMENTS = 1024
 _ADDITIONS = ("Add", "AddV2", "BiasAdd")

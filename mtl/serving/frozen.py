@@ -4,15 +4,17 @@ with frozen_lib.load_intact(directory) as (model, name, requests):
     frozen = frozen_lib.freeze(model, name)
 """
 
+from __future__ import annotations
+
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf
 from mtl.serving import (
     folding,
     graphs,

@@ -6,14 +6,15 @@ graph.set_constant("scaled", kernel * 2)
 graph.pruned(["head/price/value"])           # the GraphDef that these nodes depend on
 """
 
+from __future__ import annotations
+
 import collections
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 
 class Graph:

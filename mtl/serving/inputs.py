@@ -5,18 +5,17 @@ receiver.receiver_tensors                        # {"examples": [B] strings}
 receiver.receiver_tensors_alternatives["raw"]    # {"age": [B], "tags": [B, L], "tags/length": [B]}
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import compat
 from mtl import spec as spec_lib
+from mtl.deferred import compat, tf, tf1
 from mtl.serving import settings
-
-tf1 = tf.compat.v1
 
 EXAMPLES = "examples"
 

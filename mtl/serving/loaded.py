@@ -4,16 +4,16 @@ with loaded.load_export(path) as model:
     model(["sign", "sign/classify"], examples)           # {(signature, output): array}
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from mtl.deferred import tf, tf1
 from mtl.serving import rows
-
-tf1 = tf.compat.v1
 
 
 class Loaded:

@@ -3,20 +3,21 @@
 metadata.add_metadata(path, step=500)
 """
 
+from __future__ import annotations
+
 import importlib.metadata
 import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import spec as spec_lib
 from mtl import types
-from mtl.compat import saved_model
+from mtl.deferred import tf
 from mtl.files import checksums
 from mtl.serving import settings
 from mtl.spec import literals
+from mtl.tf_internals import saved_model
 
 FILE = "model.json"
 _FOLDER, _ASSETS = "assets.extra", "assets"

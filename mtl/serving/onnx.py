@@ -3,6 +3,8 @@
 difference = onnx.write_onnx("models/digits/1795231775", "digits.onnx")
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import logging
@@ -12,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf
 from mtl.files import atomic, storage
 from mtl.serving import frozen, graphs
 

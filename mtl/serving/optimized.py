@@ -4,21 +4,21 @@ serving.Serving.optimized = @serving.Optimized()
 serving.Optimized.weights = "int8"
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 
-import tensorflow as tf
-
 from mtl import checks
-from mtl.compat import saved_model
+from mtl.deferred import tf, tf1
 from mtl.files import storage
 from mtl.serving import dead_units, folding, graphs, loaded, weights
-
-tf1 = tf.compat.v1
+from mtl.tf_internals import saved_model
 
 _TOLERANCES = {"float32": 1e-5, "float16": 1e-2, "int8": 0.1}
 _MAX_BYTES = 2**31 - 2**20
-_INITIALISERS = ("saved_model_main_op", tf1.saved_model.LEGACY_INIT_OP_KEY)
+# The second is `tf.compat.v1.saved_model.LEGACY_INIT_OP_KEY`.
+_INITIALISERS = ("saved_model_main_op", "legacy_init_op")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,17 +5,16 @@ predictions, takes_no_rows = predict(checkpoint, held_out)
 predictions["income/probability"]                        # [N]
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import compat
 from mtl import spec as spec_lib
+from mtl.deferred import compat, tf, tf1
 from mtl.serving import rows as rows_lib
-
-tf1 = tf.compat.v1
 
 
 class Reference:

@@ -5,18 +5,18 @@ held_out.examples[:7]                      # serialized tf.Examples
 held_out.raw(7)                              # {raw input: array}
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import spec as spec_lib
+from mtl.deferred import tf, tf1
 from mtl.serving import inputs
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Rows:
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))
 
-    def first(self, count: int) -> "Rows":
+    def first(self, count: int) -> Rows:
         """Return the first of the rows."""
         if count >= len(self):
             return self  # It may hold serialized examples already.

@@ -8,18 +8,17 @@ lean                       tf.Examples -> the predictions in `Serving.outputs`
 raw, raw/lean, raw/<task>  the same predictions for features as tensors
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import checks, compat
+from mtl import checks
 from mtl import spec as spec_lib
-from mtl.compat import saved_model
+from mtl.deferred import compat, tf
 from mtl.serving import inputs, settings
-
-_PREDICT = tf.saved_model.PREDICT_METHOD_NAME
+from mtl.tf_internals import saved_model
 
 
 def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> Callable[..., Any]:
@@ -87,7 +86,7 @@ def _taken(meta_graph: Any) -> dict[str, bytes]:
         name: signature.SerializeToString()
         for name, signature in items
         # Estimator treats a single feature that is text as serialized tf.Examples.
-        if not is_raw(name) or signature.method_name == _PREDICT
+        if not is_raw(name) or signature.method_name == tf.saved_model.PREDICT_METHOD_NAME
     }
     meta_graph.signature_def.clear()
     return written

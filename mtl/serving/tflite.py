@@ -3,6 +3,8 @@
 difference = tflite.write_tflite("models/digits/1795231775", "digits.tflite", "sparse")
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import re
@@ -13,14 +15,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
-from mtl.compat import eager
+from mtl.deferred import tf, tf1
 from mtl.files import atomic, storage
 from mtl.serving import frozen, verification
-
-tf1 = tf.compat.v1
+from mtl.tf_internals import eager
 
 FLOAT32, SPARSE, INT8 = "float32", "sparse", "int8"
 KINDS = (FLOAT32, SPARSE, INT8)

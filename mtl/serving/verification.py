@@ -3,14 +3,16 @@
 difference = verification.verify_export(path, held_out, expected)       # the largest difference
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf
 from mtl.serving import loaded, rows, settings, signatures
 
 TOLERANCE = 1e-5

@@ -5,6 +5,8 @@ with versions.create_version("models/income") as version:
     version.publish(keep=3)              # -> models/income/<number>
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os
@@ -12,8 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.files import in_work, storage
 
 _PARTIAL = ".partial-"

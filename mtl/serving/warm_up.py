@@ -8,15 +8,17 @@ need tensorflow-serving-api. Fields whose content does not matter here are bytes
 same format on the wire as the message.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from mtl.deferred import tf
 from mtl.serving import inputs, rows, settings, signatures
 
 FILE = "tf_serving_warmup_requests"
@@ -63,7 +65,6 @@ def _message() -> Any:
 PredictionLog = _message()
 _RAW_LEAN = f"{settings.RAW}/{settings.LEAN}"
 _OF_ALL_TASKS = (settings.DEFAULT, settings.LEAN, settings.RAW, _RAW_LEAN)
-_TENSOR = type(tf.make_tensor_proto(0))
 
 
 def write(
@@ -98,11 +99,12 @@ def _choose(names: Iterable[str]) -> list[str]:
 
 def predict_inputs(directory: str) -> dict[str, list[dict[str, np.ndarray]]]:
     """Return {signature: the inputs of each of its requests} of the Predict calls of an export."""
+    tensor = type(tf.make_tensor_proto(0))
     found: dict[str, list[dict[str, np.ndarray]]] = {}
     paths = list(filter(tf.io.gfile.exists, [os.path.join(directory, "assets.extra", FILE)]))
     logs = (PredictionLog.FromString(record.numpy()) for record in tf.data.TFRecordDataset(paths))
     for request in (log.predict_log.request for log in logs if log.HasField("predict_log")):
-        given = {e.key: tf.make_ndarray(_TENSOR.FromString(e.value)) for e in request.inputs}
+        given = {e.key: tf.make_ndarray(tensor.FromString(e.value)) for e in request.inputs}
         found.setdefault(request.model_spec.signature_name, []).append(given)
     return found
 

@@ -3,11 +3,13 @@
 weights.pack_weights(graph, "int8")
 """
 
+from __future__ import annotations
+
 from typing import cast
 
 import numpy as np
-import tensorflow as tf
 
+from mtl.deferred import tf
 from mtl.serving import graphs
 
 KINDS = ("float32", "float16", "int8")

@@ -4,15 +4,17 @@ from mtl.sparsity import criteria
 pruning.Pruning.criterion = @criteria.Taylor()
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf
 from mtl.step import draws
 
 

@@ -4,16 +4,15 @@ part = cuts.find_part(parts, "network/trunk/hidden_0/kernel")
 cut = cuts.create(part, name, variable, getter, settings)       # with its mask
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import tensorflow as tf
-
 from mtl import checks
-from mtl.compat import shards
+from mtl.deferred import tf, tf1
+from mtl.tf_internals import shards
 from mtl.variables import freezing, patterns, pruned, sharding
-
-tf1 = tf.compat.v1
 
 # Three treatments of the gradient of a cut weight: see `Pruning.gradient`.
 STOPPED, DENSE, STRAIGHT_THROUGH = "stopped", "dense", "straight_through"

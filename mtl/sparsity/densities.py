@@ -7,13 +7,14 @@ densities.Global.floor = 0.02
 The granularity makes groups of single weights, blocks or rows. A layer keeps at least one group.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from collections.abc import Collection, Sequence
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 
 _HALF = 1 << 16  # How many values half of the bits of a float32 can take.
 

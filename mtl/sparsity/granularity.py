@@ -6,13 +6,14 @@ granularity.NOfM.n = 2
 granularity.NOfM.m = 4
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 from mtl.sparsity import densities as densities_lib
 from mtl.variables import patterns
 

@@ -4,20 +4,20 @@ change = next_masks.Change(part, cuts, gradients, inputs, batch, step)
 masks, has_changed = change.choose_masks("pruning/share_0")       # UPDATE_OPS keep the state
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.sparsity import criteria
 from mtl.sparsity import cuts as cuts_lib
 from mtl.step import monitors, replicas, step_state, whole_batch
 from mtl.variables import freezing
-
-tf1 = tf.compat.v1
 
 _OVERLAP = "pruning/overlap_"
 

@@ -9,6 +9,8 @@ Cut weights are zeros, and not products with masks: a gradient of 0 keeps them a
 optimizer. So the graphs of evaluation and export hold no masks.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import math
@@ -16,21 +18,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import checks, types
-from mtl.compat import reduced
+from mtl import checks, deferred, types
+from mtl.deferred import tf, tf1
 from mtl.sparsity import criteria, next_masks
 from mtl.sparsity import cuts as cuts_lib
 from mtl.step import extensions, monitors, step_state, whole_batch
 from mtl.step import gradients as gradients_lib
+from mtl.tf_internals import reduced
 from mtl.variables import freezing, patterns, pruned, sharding, slots, views
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.sparsity import resets
 
 _MASKED = "MtlMasked"  # The name of a gradient.
 
-StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
+StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
 
 
 def wrap_step(parts: Sequence[cuts_lib.Part], step_fn: StepFn, is_watched: bool) -> StepFn:
@@ -282,19 +285,7 @@ def _set_to_zero(
         ]
         changed += [(mask, other) for other in (variable, *beside)]
     with tf.control_dependencies([moved]):
-        return reduced.apply_reduced(_Reset(), changed, is_due) if changed else moved
-
-
-class _Reset(tf.compat.v1.train.Optimizer):
-    """Resets variables to their first values if their mask, which comes as a gradient, is 0."""
-
-    def __init__(self):
-        super().__init__(use_locking=False, name="reset")
-
-    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
-        value = var.read_value()
-        first = tf.cast(slots.find_first_value(var), value.dtype)
-        return var.assign(tf.where(grad > 0, value, first), read_value=False)
+        return reduced.apply_reduced(resets.Reset(), changed, is_due) if changed else moved
 
 
 def _apply_mask(value: Any, mask: tf.Tensor) -> tf.Tensor:
@@ -303,11 +294,16 @@ def _apply_mask(value: Any, mask: tf.Tensor) -> tf.Tensor:
     TensorFlow's gradient of a product is dense. An optimizer would then move all domains of `STAR`,
     also domains without a row in the batch, and `Centralization` would mix the domains.
     """
+    _register_gradient()
     with tf1.get_default_graph().gradient_override_map({"Mul": _MASKED}):
         return tf.multiply(tf.convert_to_tensor(value), mask)
 
 
-@tf.RegisterGradient(_MASKED)
+@functools.cache  # TensorFlow refuses a second gradient of a name.
+def _register_gradient() -> None:
+    tf.RegisterGradient(_MASKED)(_mask_gradient)
+
+
 def _mask_gradient(op: tf.Operation, gradient: types.Connected) -> list[types.Gradient]:
     value, mask = op.inputs
     fitted = pruned.fit_mask(mask, gradient, value.shape.rank)

@@ -11,14 +11,15 @@ so are the weight, its optimizer state and its average. So evaluation, predictio
 the weights as they are.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 from mtl.sparsity import criteria, cuts, densities, granularity, pruned_step, pruning_schedules
 from mtl.sparsity import regrowth as regrowth_lib
 from mtl.variables import patterns
@@ -60,6 +61,7 @@ class Pruning:
     granularity: Any = granularity.Entries()
     regrowth: regrowth_lib.Regrowth | None = None
     gradient: str = STOPPED
+
     step_extension = pruned_step.PrunedStep
 
     def __post_init__(self):
@@ -141,7 +143,7 @@ class Pruning:
 
     def select_masks(
         self, seen: Sequence[criteria.Seen], masks: Sequence[tf.Tensor], progress: tf.Tensor
-    ) -> "Selection":
+    ) -> Selection:
         """Choose the next masks of N variables; they stay if a score is not finite.
 
         Args:

@@ -5,11 +5,12 @@ pruning.Pruning.schedule = @pruning_schedules.Cubic()
 pruning_schedules.Cubic.end_step = 2000
 """
 
+from __future__ import annotations
+
 import dataclasses
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

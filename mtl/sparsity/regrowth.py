@@ -5,12 +5,13 @@ pruning.Pruning.regrowth = @regrowth.Regrowth()
 regrowth.Regrowth.until_step = 1500
 """
 
+from __future__ import annotations
+
 import dataclasses
 import math
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 from mtl.sparsity import criteria
 from mtl.sparsity import densities as densities_lib
 from mtl.step import draws

@@ -1,5 +1,7 @@
 """The fields of an example: types, shapes, missing marks, defaults, and how they are parsed."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
@@ -8,20 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf, tf1
 from mtl.spec import literals
-
-tf1 = tf.compat.v1
 
 # The type that carries a field in a tf.Example: an example has only these three types.
 _WIRE = {
-    "float32": tf.float32,
-    "int64": tf.int64,
-    "uint8": tf.int64,
-    "bool": tf.int64,
-    "string": tf.string,
+    "float32": "float32",
+    "int64": "int64",
+    "uint8": "int64",
+    "bool": "int64",
+    "string": "string",
 }
 # The mark of a missing label: it weighs zero in the loss and in the metrics of its task. Data hold
 # the least int64 hardly by chance; -1 may be a value.
@@ -48,7 +48,7 @@ class Gaps(str):
 
     fields: tuple[str, ...]
 
-    def __new__(cls, fields: Sequence[str]) -> "Gaps":
+    def __new__(cls, fields: Sequence[str]) -> Gaps:
         listed = ", ".join(map(repr, fields))
         several = f"fields {listed} must be present, as they have no default."
         made = super().__new__(
@@ -124,7 +124,7 @@ class Field:
 
     def wire_feature(self) -> Any:
         """Return the specification of this field for `tf.io.parse_example`."""
-        wire = _WIRE[self.dtype]
+        wire = tf.as_dtype(_WIRE[self.dtype])
         if self.is_ragged:
             return tf.io.RaggedFeature(wire, row_splits_dtype=tf.int64)
         default = self.default
@@ -158,9 +158,9 @@ class Field:
         """Turn a sequence or an array, the value of one example, into a feature of a tf.Example."""
         values = np.asarray(value).ravel().tolist()
         wire = _WIRE[self.dtype]
-        if wire == tf.string:
+        if wire == "string":
             return tf.train.Feature(bytes_list={"value": map(tf.compat.as_bytes, values)})
-        if wire == tf.float32:
+        if wire == "float32":
             return tf.train.Feature(float_list={"value": values})
         return tf.train.Feature(int64_list={"value": map(int, values)})
 

@@ -7,16 +7,15 @@ offsets = draws.draw_rows("crop", num_rows, 2)  # the same for a row, whichever 
 with draws.draw_again(1): ...                   # another pass over these rows draws other numbers
 """
 
+from __future__ import annotations
+
 import contextlib
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import tensorflow as tf
-
 from mtl import ambient
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 
 class _Slice(NamedTuple):

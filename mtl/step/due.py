@@ -5,13 +5,15 @@ when.includes(100)                                       # True
 is_due = when.tell(step)                                 # a bool scalar of the graph
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf
 
 When = bool | int | Sequence[int]
 """False, True, a number of steps, or a list of global steps."""
@@ -29,7 +31,7 @@ class Due(NamedTuple):
     at: tuple[int, ...] = ()
 
     @classmethod
-    def from_setting(cls, when: When, every: int) -> "Due | None":
+    def from_setting(cls, when: When, every: int) -> Due | None:
         """Return the steps of a setting; None for False, multiples of `every` for True."""
         if when is True or when is False:
             return cls(every) if when else None

@@ -6,12 +6,13 @@ emitted.add("commitment", lambda: compute_losses(hidden))  # in its call: losses
 A run adds them as auxiliary losses. Evaluations, and further passes of a step, do not compute them.
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Iterator
 
-import tensorflow as tf
-
 from mtl import ambient
+from mtl.deferred import tf
 
 
 def add(name: str, compute: Callable[[], tf.Tensor]) -> None:

@@ -4,11 +4,12 @@ gradient = gradients.merge_rows(gradient)       # each row at most once
 squares = gradients.squared_norms([gradient])   # cost: the rows of the batch, not the table
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 
 
 def merge_rows(gradient: types.Gradient) -> types.Gradient:

@@ -5,14 +5,13 @@ monitors.add_where_due(["mean", "deviation"], compute)   # slow scalars: only in
 values = monitors.take()                             # {name: scalar} of the step that was built
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
 from mtl import ambient
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 COLLECTION = "mtl_monitors"
 

@@ -8,16 +8,15 @@ noted.show_gradients(gradients, variables)        # the update calls this
 Outside of these contexts the calls do nothing, and add no op to the graph.
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-import tensorflow as tf
-
 from mtl import ambient, types
+from mtl.deferred import tf, tf1
 
-tf1 = tf.compat.v1
-
-Look = Callable[[Sequence[types.Connected], Sequence[tf.Variable]], None]
+Look = Callable[[Sequence[types.Connected], Sequence["tf.Variable"]], None]
 """Gets N gradients as the optimizer gets them, and their N variables, before they move."""
 
 

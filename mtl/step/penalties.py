@@ -7,14 +7,13 @@ rows calls `add_of_means` with the means that it is computed from. A batch in sl
 replicas, then trains by the terms of all its rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
-from mtl.compat import graphs
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
+from mtl.tf_internals import graphs
 
 
 class Penalty(NamedTuple):

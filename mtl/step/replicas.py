@@ -5,16 +5,15 @@ replicas.sum_over_replicas(structure)    # tensors and IndexedSlices, the same i
 replicas.average_over_replicas(tensor)       # in a network: gradients flow back to all replicas
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import ambient, checks
-from mtl.compat import graphs
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
+from mtl.tf_internals import graphs
 
 
 def count() -> int:

@@ -9,13 +9,15 @@ compared. The graph has no random op. To get other draws for a row, change the v
 that no column reads.
 """
 
+from __future__ import annotations
+
 import contextlib
 import zlib
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import ambient, types
+from mtl.deferred import tf
 
 _LOW_BITS = 0xFFFFFFFF
 # The golden ratio as a fraction of 2^32: multiples of it lie far apart.

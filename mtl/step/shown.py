@@ -6,13 +6,12 @@ with shown.show_values(True):                            # the caller asks for t
 predictions = {**predictions, **shown.take()}            # {"clicks/attention": ...}
 """
 
+from __future__ import annotations
+
 import contextlib
 
-import tensorflow as tf
-
 from mtl import ambient
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 _COLLECTION = "mtl_shown"
 

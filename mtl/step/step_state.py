@@ -4,10 +4,11 @@ count = step_state.create_variable("famo/count", np.zeros([1]))
 step_state.assign_with_update(count, count.read_value() + 1)     # in UPDATE_OPS, before the update
 """
 
-import numpy as np
-import tensorflow as tf
+from __future__ import annotations
 
-tf1 = tf.compat.v1
+import numpy as np
+
+from mtl.deferred import tf, tf1
 
 
 def create_variable(name: str, initial: np.ndarray) -> tf.Variable:

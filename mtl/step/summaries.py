@@ -10,16 +10,16 @@ If a batch goes in slices or on replicas, a run writes the summaries of the firs
 of several steps makes summaries in every step, due or not, so large images slow down each step.
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 from collections.abc import Iterator
 
-import tensorflow as tf
-
 from mtl import ambient
-from mtl.compat import functions
+from mtl.deferred import tf, tf1
+from mtl.tf_internals import functions
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 _KINDS = (

@@ -9,21 +9,20 @@ whatever `steps_per_call` is.
     experiment.Run.steps_per_call = 100          # 1 turns the loop off
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.step import monitors as monitors_lib
 from mtl.step import summaries
-
-tf1 = tf.compat.v1
 
 SECS_PER_CALL = 1.0
 """Seconds after which a call ends, to let hooks see progress, signals and stop requests."""
 
-StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
+StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
 """(features, labels) -> the op that updates the variables and {name: scalar} to watch."""
 
 
@@ -57,7 +56,7 @@ class StepResult:
         return self.values[self.names.index(name)]
 
 
-Due = tuple[tf.Tensor, ...]
+Due = tuple["tf.Tensor", ...]
 """The summaries that were due, one string scalar; () if a step never adds any."""
 
 

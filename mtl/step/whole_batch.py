@@ -6,6 +6,8 @@ gradients = batch.sum(lambda forward: tf.gradients(forward.losses["income"], var
 A slice needs only its own activations, so a batch of any size trains in the memory of a slice.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -13,13 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf, tf1
 from mtl.step import draws, monitors, replicas
 from mtl.step import penalties as penalties_lib
-
-tf1 = tf.compat.v1
 
 
 class Examples(NamedTuple):
@@ -35,9 +34,9 @@ class Examples(NamedTuple):
     given: Any
     count: int  # type: ignore[assignment]  # Hides tuple.count, which nobody calls.
     are_independent: bool
-    row: Callable[[tf.Tensor | int], "ForwardPass"]
+    row: Callable[[tf.Tensor | int], ForwardPass]
 
-    def separate_rows(self) -> "WholeBatch":
+    def separate_rows(self) -> WholeBatch:
         """Return each row as a part; their UPDATE_OPS are left out."""
         # The pass of all rows has updated the moving averages already.
         with withhold_collections():
@@ -70,7 +69,7 @@ class ForwardPass(NamedTuple):
 
     def scale_losses(
         self, weights: types.Tensors, of_samples: types.Samples | None = None
-    ) -> "ForwardPass":
+    ) -> ForwardPass:
         """Multiply each task's loss by a weight, and the losses of S samples by `of_samples(S)`."""
 
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
@@ -92,7 +91,7 @@ class ForwardPass(NamedTuple):
             examples=examples,
         )
 
-    def add_parts(self) -> "ForwardPass":
+    def add_parts(self) -> ForwardPass:
         """Add up the parts of each loss to a scalar."""
 
         def add(losses: types.Tensors) -> types.Tensors:
@@ -130,7 +129,7 @@ class WholeBatch:
     ignores_replicas: bool = False
     of_slices: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def scale_losses(self, weights: types.Tensors | None) -> "WholeBatch":
+    def scale_losses(self, weights: types.Tensors | None) -> WholeBatch:
         """Multiply each task's loss by a weight that gradients treat as a constant; None is 1."""
         weights = weights and {task: tf.stop_gradient(weight) for task, weight in weights.items()}
 
@@ -176,7 +175,7 @@ class WholeBatch:
             return self.sum(lambda part: dict(part.watched))
         return replicas.sum_over_replicas(self.of_slices)
 
-    def without_replicas(self) -> "WholeBatch":
+    def without_replicas(self) -> WholeBatch:
         """Return a copy that sums only over the parts of this replica."""
         return dataclasses.replace(self, ignores_replicas=True)
 

@@ -7,13 +7,14 @@ kept.claim("train", 100)                    # True if step 100 was not reported;
 Only one process writes a file: the chief `run.json`, and the reporter of a stream `<stream>.json`.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.files import atomic
 
 FOLDER = "tracking"

@@ -6,6 +6,8 @@ reporters.log("train", 100, {"loss": 0.5})                  # returns at once
 lines = reporters.close(types.FINISHED)                     # waits `flush_secs` at most
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import logging
@@ -14,9 +16,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.tracking import kept
 
 _log = logging.getLogger(__name__)

@@ -6,15 +6,17 @@ capacity.enlarge_tables(["runs/a/model.ckpt-500"], {"features/items": 2_000_000}
 The number of rows determines the places of a key: in a larger table all keys move.
 """
 
+from __future__ import annotations
+
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf
 from mtl.features import key_table
 from mtl.files import storage
 from mtl.transfer import checkpoint

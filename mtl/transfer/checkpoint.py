@@ -5,12 +5,14 @@ values["head/digit/logits/bias"][3] = 0.0
 checkpoint.write_checkpoint(values, "edited/model.ckpt")            # WarmStart.source = "edited"
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
 
 import numpy as np
-import tensorflow as tf
 
+from mtl.deferred import tf
 from mtl.files import atomic, storage
 from mtl.transfer import source as source_lib
 

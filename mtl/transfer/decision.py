@@ -4,6 +4,8 @@ deciding = decision.Decision(warm_start, source, {"head/digit/logits/kernel": [3
 deciding.entry("head/digit/logits/kernel").outcome       # "warmed"
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
@@ -12,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.transfer import capacity, plan
 from mtl.transfer import source as source_lib
 from mtl.variables import averaging, patterns, pruned

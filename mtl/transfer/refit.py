@@ -9,6 +9,8 @@ refit.TauNormalized.source = "runs/joint"
 evaluates it, and exports it. The result is a plain network, without a further setting.
 """
 
+from __future__ import annotations
+
 import abc
 import dataclasses
 import logging
@@ -17,18 +19,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
-import tensorflow as tf
 
-from mtl import checks, heads, model, types
+from mtl import checks, deferred, heads, model, types
 from mtl.checkpoints import mismatch, run_directory
+from mtl.deferred import tf, tf1
 from mtl.features import Statistics
 from mtl.files import storage
 from mtl.heads import calibrated
 from mtl.heads import slices as slices_lib
 from mtl.monitoring import doubts
-from mtl.variables import averaging, patterns
+from mtl.variables import patterns
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.variables import average_saver
+
 _log = logging.getLogger(__name__)
 
 # Settings that calibration computes: {name: (its value in a source, a hint)}.
@@ -197,7 +201,7 @@ class Refit(abc.ABC):
         wanted = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
         used = {name: shape for name, shape in saved.items() if name in wanted}
         mismatch.require_same(checkpoint, used, wanted)
-        averaging.Saver().restore(session, checkpoint)
+        average_saver.Saver().restore(session, checkpoint)
 
     def _layer(self, task: str) -> list[tf.Variable]:
         """Return the kernel and the bias of a head."""

@@ -5,6 +5,8 @@ opened.shapes["head/digit/logits/kernel"]                # [32, 10]
 opened.named["head/digit/"]                              # the names of its classes
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import os
@@ -12,15 +14,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl.checkpoints import run_directory
+from mtl.deferred import tf
 from mtl.files import storage
 from mtl.variables import averaging
 from mtl.variables import row_names as row_names_lib
 
-_READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
+_OTHER_READ_ERRORS = (IndexError, RuntimeError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Source:
         """
         try:
             return averaging.value_in(self._reader, name)
-        except _READ_ERRORS as error:
+        except (tf.errors.OpError, *_OTHER_READ_ERRORS) as error:
             problem = f"{name!r} cannot be read"
             raise checks.UserError(
                 f"checkpoint {self.path} is damaged: {problem}. Copy it back, or take another."
@@ -100,7 +102,7 @@ def open_source(where: str, given: str) -> Source:
 def _opened(path: str, directory: str) -> Source:
     try:
         tf.train.list_variables(path)
-    except _READ_ERRORS as error:
+    except (tf.errors.OpError, *_OTHER_READ_ERRORS) as error:
         problem = str(error).splitlines()[0].rstrip(".")
         raise checks.UserError(f"checkpoint {path} cannot be read: {problem}.") from error
     return Source(path, directory)

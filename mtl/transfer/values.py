@@ -10,19 +10,19 @@ rows have moved, or averages are not up to date, the new value is written to
 because strategies do not tell a variable's first value beforehand.
 """
 
+from __future__ import annotations
+
 import collections
 import os
 from collections.abc import Mapping
 from typing import cast
 
 import numpy as np
-import tensorflow as tf
 
-from mtl.compat import shards
+from mtl.deferred import tf, tf1
+from mtl.tf_internals import shards
 from mtl.transfer import checkpoint, plan
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 NEW_ROWS = ("own", "mean", "unknown", "zeros")
 

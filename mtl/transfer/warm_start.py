@@ -5,25 +5,25 @@ transfer.WarmStart.source = "runs/pretrained/best"       # a model_dir, a checkp
 transfer.WarmStart.exclude = ["^head/"]
 """
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
-from mtl import checks, compat, types
+from mtl import checks, types
 from mtl import features as features_lib
-from mtl.compat import shards
+from mtl.deferred import compat, tf, tf1
 from mtl.files import atomic
+from mtl.tf_internals import shards
 from mtl.transfer import decision, values
 from mtl.transfer import plan as plan_lib
 from mtl.transfer import source as source_lib
 from mtl.variables import patterns
 from mtl.variables import row_names as row_names_lib
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 # The scopes of learned variables; the state of the balancing belongs to one run.

@@ -1,11 +1,12 @@
 """Losses without a head, and the activations that they may read."""
 
+from __future__ import annotations
+
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.types import heads as heads_lib
 from mtl.types import networks, parts, training, values
 
@@ -40,7 +41,7 @@ class Activations(Protocol):
         inputs: values.Tensors,
         draw: int = 0,
         replace: Callable[[tf.Variable], tf.Tensor] | None = None,
-    ) -> "Activations":
+    ) -> Activations:
         """Run the network once more, with the same variables: {column: ...} -> its activations.
 
         UPDATE_OPS, such as moving averages of normalisations, do not run again.

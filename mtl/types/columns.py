@@ -1,11 +1,12 @@
 """Columns encode features as inputs of a network; their parts are here, too."""
 
+from __future__ import annotations
+
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.types import emitting, training, values
 
 
@@ -117,7 +118,7 @@ class Column(emitting.Emitting, Protocol):
         return {}
 
     @property
-    def parts(self) -> Sequence["Column"]:
+    def parts(self) -> Sequence[Column]:
         """The columns that it contains; empty if it reads only fields."""
         return ()
 

@@ -1,12 +1,13 @@
 """Sources of the rows of a run."""
 
+from __future__ import annotations
+
 import abc
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-import tensorflow as tf
-
 from mtl import spec as spec_lib
+from mtl.deferred import tf
 from mtl.types import columns, values
 
 
@@ -67,7 +68,7 @@ class Source(Protocol):
         del split
         return None
 
-    def shard(self, split: str, num_shards: int, shard: int) -> "Source | None":
+    def shard(self, split: str, num_shards: int, shard: int) -> Source | None:
         """Return a source of every `num_shards`-th file of a split, from the `shard`-th on.
 
         None if its files cannot be divided: then every worker reads all records and keeps its part.

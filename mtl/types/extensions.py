@@ -1,11 +1,12 @@
 """Extensions add a feature to the graph of a training step, from outside of its code."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.types import values
 
 Forward: TypeAlias = Callable[[values.Tensors, values.Tensors], Any]

@@ -1,12 +1,13 @@
 """Heads compute the logits, losses, predictions and metrics of tasks from towers."""
 
+from __future__ import annotations
+
 import abc
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import tensorflow as tf
-
 from mtl import spec as spec_lib
+from mtl.deferred import tf
 from mtl.types import columns, data, values
 
 
@@ -65,7 +66,7 @@ class Head(Protocol):
         """Return accumulators for statistics of its labels, by the names that statistics keep."""
         return {}
 
-    def fitted(self, statistics: columns.Statistics) -> "Head":
+    def fitted(self, statistics: columns.Statistics) -> Head:
         """Return the head with the statistics of its accumulators."""
         del statistics
         return self
@@ -195,7 +196,7 @@ class CombinedMetric(Protocol):
     def combine(self, values: values.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
         """Combine {metric: scalar} into a scalar; `directions` are True for metrics to maximise."""
 
-    def fitted(self, statistics: columns.Statistics) -> "CombinedMetric":
+    def fitted(self, statistics: columns.Statistics) -> CombinedMetric:
         """Return the metric with the statistics that a run keeps for it."""
         del statistics
         return self

@@ -3,11 +3,13 @@
 A setting holds a part that makes hooks, not a hook, because the part may train several times.
 """
 
+from __future__ import annotations
+
 import abc
 from collections.abc import Sequence
 from typing import Protocol
 
-import tensorflow as tf
+from mtl.deferred import tf
 
 
 class Steps(Protocol):

@@ -1,11 +1,12 @@
 """Networks build a tower for each task; mixing mixes the rows of a batch before them."""
 
+from __future__ import annotations
+
 import abc
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.types import emitting, values
 
 
@@ -40,7 +41,7 @@ class Mixing(Protocol):
         return True
 
 
-class Towers(dict[str, tf.Tensor]):
+class Towers(dict[str, "tf.Tensor"]):
     """{task: [B, H]}, with the shared outputs from which all towers are computed.
 
     A task whose label is a map gets a map, [B, H, W, C].

@@ -1,16 +1,17 @@
 """Observers add a feature to a training, from outside of its code."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.types import extensions, values
 from mtl.types.tracking import RunPart
 
 EvaluationHooks: TypeAlias = Callable[
-    [values.Tensors, values.Tensors, values.Tensors], Sequence[tf.compat.v1.train.SessionRunHook]
+    [values.Tensors, values.Tensors, values.Tensors], Sequence["tf.compat.v1.train.SessionRunHook"]
 ]
 """Takes features, labels and logits of an evaluation's graph; returns its hooks."""
 

@@ -1,13 +1,14 @@
 """Helpers for any part: read its members, find the parts in it, count the rows of its batch."""
 
+from __future__ import annotations
+
 import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks
+from mtl.deferred import tf
 from mtl.types import values
 
 

@@ -1,11 +1,12 @@
 """Weighting, surgery and update turn the losses of the tasks into new weights."""
 
+from __future__ import annotations
+
 import abc
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.types import values
 
 
@@ -136,7 +137,7 @@ class Optimizer(Protocol):
 
     @property
     @abc.abstractmethod
-    def learning_rate(self) -> "float | Schedule":
+    def learning_rate(self) -> float | Schedule:
         """A number above 0, or a schedule over the steps."""
 
     @abc.abstractmethod

@@ -1,22 +1,24 @@
 """Types that the members of parts take and return: tensors, gradients, metrics, Python values."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import tensorflow as tf
+from mtl.deferred import tf
 
-Tensors = Mapping[str, tf.Tensor]
+Tensors = Mapping[str, "tf.Tensor"]
 """Named tensors: by task, such as `losses`, or by field, such as features and labels."""
 
-Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
+Gradient: TypeAlias = "tf.Tensor | tf.IndexedSlices | None"
 """The gradient of a variable: sparse after a look-up, None if the loss does not depend on it."""
 
-Connected: TypeAlias = tf.Tensor | tf.IndexedSlices
+Connected: TypeAlias = "tf.Tensor | tf.IndexedSlices"
 """The gradient of a variable on which the loss depends."""
 
-GradientsAndVariables = list[tuple[tf.Tensor | tf.IndexedSlices | None, tf.Variable]]
+GradientsAndVariables = list[tuple["tf.Tensor | tf.IndexedSlices | None", "tf.Variable"]]
 
-Metrics = Mapping[str, tuple[tf.Tensor, tf.Operation]]
+Metrics = Mapping[str, tuple["tf.Tensor", "tf.Operation"]]
 """{name: (value, update)} as `EstimatorSpec.eval_metric_ops` takes them."""
 
 Observe: TypeAlias = Callable[[Tensors, Tensors, Tensors], None]

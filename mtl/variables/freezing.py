@@ -6,6 +6,8 @@ freezing.Freezing.until = {"^network/trunk/": 500, "^network/tower_": 200}      
 features.Categorical.trainable = False                             # freezes one part by a setting
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -14,19 +16,17 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-import tensorflow as tf
-
 from mtl import ambient, checks
-from mtl.compat import shards
+from mtl.deferred import tf, tf1
+from mtl.tf_internals import shards
 from mtl.variables import patterns, sharding, stacks
 
-tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
-Mask = Callable[[tf.Tensor, str], tf.Tensor]
+Mask = Callable[["tf.Tensor", str], "tf.Tensor"]
 """(the current weights of a variable, its name) -> bool, True for an entry that moves."""
 
-StepFn = Callable[[Any, Any], tuple[tf.Operation, Mapping[str, tf.Tensor]]]
+StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ def frozen_names() -> list[str]:
 
 
 @contextlib.contextmanager
-def _entered(freezing: Freezing) -> Iterator["_Scope"]:
+def _entered(freezing: Freezing) -> Iterator[_Scope]:
     """Freeze the variables that are created inside it.
 
     Raises:

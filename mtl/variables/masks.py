@@ -5,14 +5,16 @@ masks.Rows.rows = [3, 7]
 masks.Rows.axis = -1
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf
 from mtl.files import storage
 
 

@@ -9,16 +9,15 @@ Nothing is assigned: a run that measures such passes trains exactly the same wei
 Only the rows of a table that the batch looks up are shifted.
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from mtl import ambient, checks, types
+from mtl.deferred import tf, tf1
 from mtl.variables import patterns, sharding, views
-
-tf1 = tf.compat.v1
 
 
 class _Moved(NamedTuple):

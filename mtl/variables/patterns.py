@@ -7,15 +7,16 @@ scopes included and `:0` left out, such as `network/hidden_0/kernel`. So `hidden
 `hidden_01`: write `/hidden_0/`, or anchor with `^` and `$`, if that matters.
 """
 
+from __future__ import annotations
+
 import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-import tensorflow as tf
-
 from mtl import checks
-from mtl.compat import shards
+from mtl.deferred import tf
+from mtl.tf_internals import shards
 
 
 def check_patterns(where: str, patterns: Collection[str]) -> None:
@@ -30,7 +31,7 @@ def check_patterns(where: str, patterns: Collection[str]) -> None:
             checks.fail(where, "hold regular expressions", pattern, f"{error}.".capitalize())
 
 
-Variable: TypeAlias = tf.Variable | str
+Variable: TypeAlias = "tf.Variable | str"
 """A variable, or its name."""
 
 _COPY = re.compile(r"(/replica_\d+)?:\d+$")

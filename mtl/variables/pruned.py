@@ -5,13 +5,14 @@ pruned.kept_entries(variable)        # zeros and ones that broadcast to it; None
 `mtl.sparsity` cuts weights. Code that changes gradients, and layers that look up rows, ask here.
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import ambient
+from mtl.deferred import tf
 from mtl.variables import patterns
 
 _MASK, _SALIENCY = "pruning_mask", "saliency"

@@ -4,14 +4,16 @@ row_names.save({"head/digit/": types.RowNames(names=("0", "1"), axis=-1)}, model
 row_names.load(model_dir)                                # also of an exported SavedModel
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.files import checksums, storage
 
 FILE = "row_names.json"

@@ -10,6 +10,8 @@ chooses variables by name sees the table's name. A checkpoint holds the table as
 be restored with any number of shards, or without.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import math
@@ -17,13 +19,10 @@ import re
 import weakref
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
 from mtl import ambient
-from mtl.compat import graphs
+from mtl.deferred import tf, tf1
+from mtl.tf_internals import graphs
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,12 +37,12 @@ class Sharding:
     servers: int
     min_bytes: int
 
-    def count_shards(self, shape: Sequence[int], dtype: tf.DType = tf.float32) -> int:
+    def count_shards(self, shape: Sequence[int], dtype: tf.DType) -> int:
         """Return the number of shards of a table of this shape."""
         num_bytes = math.prod(shape) * dtype.size
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
-    def cut_tables(self) -> contextlib.AbstractContextManager["Sharding | None"]:
+    def cut_tables(self) -> contextlib.AbstractContextManager[Sharding | None]:
         """Cut the tables that are created inside it."""
         return _SHARDING.set(self)
 
@@ -55,7 +54,7 @@ def create_table(
 
     It holds float32, unless `store_tables` sets another type.
     """
-    sharding, dtype = _SHARDING.get(), _STORAGE.get()
+    sharding, dtype = _SHARDING.get(), _STORAGE.get() or tf.float32
     count = sharding.count_shards(shape, dtype) if sharding else 1
     with _IS_TABLE.set(True):
         if count == 1:
@@ -97,6 +96,6 @@ def table_name(name: str) -> str:
 _SHARDING: ambient.Ambient[Sharding | None] = ambient.Ambient("sharding", default=None)
 # The names of tables of 16 bits, by graph.
 _HALF: weakref.WeakKeyDictionary[tf.Graph, set[str]] = weakref.WeakKeyDictionary()
-_STORAGE = ambient.Ambient("storage", default=tf.float32)
+_STORAGE: ambient.Ambient[tf.DType | None] = ambient.Ambient("storage", default=None)
 _IS_TABLE = ambient.Ambient("is table", default=False)
 _IS_CUTTING = ambient.Ambient("is cutting", default=False)

@@ -4,12 +4,12 @@ slots.list_slots(variable)               # variables named "<variable>/<slot>"
 slots.find_first_value(slot)             # 0.1 of an accumulator of Adagrad
 """
 
+from __future__ import annotations
+
 import numpy as np
-import tensorflow as tf
 
+from mtl.deferred import tf, tf1
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 
 def list_slots(variable: tf.Variable) -> list[tf.Variable]:

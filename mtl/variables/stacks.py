@@ -11,19 +11,21 @@ can continue from one without. Code that chooses variables by name sees only the
 `MultiTaskModel.stacks_tasks` therefore allows stacks only without such code.
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import tensorflow as tf
-
-from mtl import ambient
-from mtl.compat import graphs, shards, stack_saver
+from mtl import ambient, deferred
+from mtl.deferred import tf, tf1
+from mtl.tf_internals import graphs, shards
 from mtl.variables import patterns
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.tf_internals import stack_saver
 
 FROM = 64
 """The number of equal tasks from which they are stacked; fewer build as fast one by one."""

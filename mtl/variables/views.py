@@ -8,17 +8,16 @@ teacher that reads averages gets the masked average, and quantisation gets maske
 hides the variable itself, so views that need the variable come first.
 """
 
+from __future__ import annotations
+
 import contextlib
 import enum
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import ambient
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 View = Callable[..., Any]
 """(getter, name, **settings of `get_variable`) -> a value; `getter` applies earlier stages."""

@@ -85,7 +85,7 @@ def test_training_does_not_import_the_private_debugger(run_after):
     """TensorFlow may move it, and a run does not need it."""
     code = (
         "import sys, launch.train, mtl.runs.inspection\n"
-        "assert 'mtl.compat.debugger' not in sys.modules"
+        "assert 'mtl.tf_internals.debugger' not in sys.modules"
     )
     status, _, error = run_after("tensorflow", code)
     assert status == 0, error

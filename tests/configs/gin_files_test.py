@@ -369,7 +369,7 @@ def test_the_work_for_a_file_is_proportional_to_its_lines(tmp_path):
         assert uses in text
         profile = cProfile.Profile()
         with profile, contextlib.suppress(checks.UserError):  # Nothing uses `other_0`.
-            config.find_bindings([str(path)], [], trust.EVERYTHING, gin_names.IMPORTED)
+            config.find_bindings([str(path)], [], trust.EVERYTHING)
         return sum(call.callcount for call in profile.getstats())
 
     count_calls(10)  # Imports.

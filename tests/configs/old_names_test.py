@@ -9,7 +9,7 @@ from mtl.datasets import click_stream
 
 
 def _names(statement):
-    names = gin_names.Names(trust.EVERYTHING, gin_names.IMPORTED)
+    names = gin_names.Names(trust.EVERYTHING)
     (parsed,) = gin.config_parser.ConfigParser(f"{statement}\n", gin.config_parser.ParserDelegate)
     names.add(parsed)
     return names
@@ -20,7 +20,7 @@ def test_every_class_is_found_under_its_old_name(module):
     package, _, base = module.rpartition(".")
     current = gin_names.import_module(old_names.MODULES[module])
     short, whole = _names(f"from {package} import {base}"), _names(f"import {module}")
-    classes = gin_names.IMPORTED.list_classes(current)
+    classes = gin_names.list_classes(current)
     assert classes
     for name in classes:
         found = short.resolve(short.full(f"{base}.{name}"))

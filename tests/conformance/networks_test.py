@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, networks
-from mtl.compat import eager
 from mtl.serving import dead_units, folding, graphs
 from mtl.step import emitted, replicas
+from mtl.tf_internals import eager
 from tests.conformance.networks import NETWORKS, draw_column
 from tests.optimization import training
 

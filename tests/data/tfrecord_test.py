@@ -45,7 +45,7 @@ def feed(path, **settings):
 
 
 def failure(feed):
-    refusals = (*source.REFUSALS, tf.errors.DataLossError)
+    refusals = (*source.list_refusals(), tf.errors.DataLossError)
     with pytest.raises(refusals) as caught:
         list(feed.dataset("train", training=False, seed=0))
     return feed.diagnose(caught.value, "train")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl.compat import debugger
 from mtl.debugging import findings, origin, roots, rows, step_dump
+from mtl.tf_internals import debugger
 
 pytestmark = pytest.mark.keeps_op_stacks
 

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, features, histories, networks, transfer
-from mtl.compat import saved_model
 from mtl.features import tokenizers
 from mtl.optimization import optimizers
 from mtl.runs import verbs
+from mtl.tf_internals import saved_model
 from tests import signatures, tiny
 
 pytestmark = pytest.mark.slow

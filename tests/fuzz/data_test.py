@@ -216,7 +216,7 @@ def _twins(feed: pipeline.Pipeline) -> str:
     except checks.UserError as error:
         cases.refused(error)
         return "refused"
-    except pipeline._DATA_ERRORS as error:
+    except pipeline._list_data_errors() as error:
         problem = feed.diagnose(error, "train")
         assert problem, f"the twin finds nothing: {error}"
         cases.refused(checks.UserError(problem))
@@ -254,7 +254,7 @@ def _check_first(feed: pipeline.Pipeline, problem: str) -> None:
     good, both = (feed.source.records("train").take(n).batch(99) for n in (before, before + 1))
     if before:
         _rows(feed.source.decode(batch, feed.spec, True) for batch in good)
-    with pytest.raises(pipeline._DATA_ERRORS):
+    with pytest.raises(pipeline._list_data_errors()):
         for batch in both:
             feed.source.decode(batch, feed.spec, True)
 
@@ -278,12 +278,12 @@ def test_lines_of_csv():
                 continue
             cases.refused(checks.UserError(slow))
             refused += 1
-            with pytest.raises(source_lib.REFUSALS):
+            with pytest.raises(source_lib.list_refusals()):
                 decode(tf.constant([line]))
                 raise AssertionError(f"only the twin refuses {line} of {source}: {slow}")
         try:
             found = _rows([decode(tf.constant([line for line, _ in good], tf.string))])
-        except source_lib.REFUSALS:
+        except source_lib.list_refusals():
             found = [_decoded_alone(decode, line, source) for line, _ in good]
         for (line, slow), fast in zip(good, found, strict=True):
             differ = [(n, fast[n], slow[n]) for n in slow if not _same(fast[n], slow[n])]
@@ -309,7 +309,7 @@ def _odd_lines(draw, source, made):
 def _decoded_alone(decode, line, source):
     try:
         return _rows([decode(tf.constant([line]))])[0]
-    except source_lib.REFUSALS as error:
+    except source_lib.list_refusals() as error:
         raise AssertionError(f"only the fast path refuses {line} of {source}: {error}") from error
 
 
@@ -375,7 +375,7 @@ def test_records_of_tf_examples():
             slow = tfrecord.scan_record(record, made)
             try:
                 (fast,) = _rows([parse(tf.constant([record]))])
-            except source_lib.REFUSALS:
+            except source_lib.list_refusals():
                 # Where protobuf takes what TensorFlow refuses, the pipeline asks TensorFlow.
                 found_by_twin = isinstance(slow, str)
                 assert found_by_twin or record != whole, f"{record} of {made}: only fast refuses"

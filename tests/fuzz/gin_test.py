@@ -8,7 +8,7 @@ import gin
 import pytest
 
 from mtl import checks
-from mtl.configs import config, gin_names, outlines
+from mtl.configs import config
 from tests.fuzz import cases
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -115,18 +115,6 @@ def _read_with(file: pathlib.Path) -> list[pathlib.Path]:
     return [file, *(p for name in included for p in _read_with(pathlib.Path(name)))]
 
 
-def _refused_by(modules, files, params):
-    """What outlines of `mtl` say, without TensorFlow; "" where they leave it to the modules."""
-    names = [str(file) for file in files]
-    try:
-        config.build_outline(modules, names, params)
-    except checks.UserError as error:
-        return str(error)
-    except gin_names.UnclearError:
-        pass
-    return ""
-
-
 def _load(files, params):
     """What the files describe, and what the config.gin that a run would write describes."""
     with gin.unlock_config():
@@ -155,7 +143,6 @@ def _params(draw, files):
 @pytest.mark.medium
 def test_a_mutated_file_is_an_experiment_or_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    modules, fast = outlines.Outlines(), []
 
     def case(draw):
         files = [draw.choice(EXPERIMENTS)]
@@ -167,19 +154,15 @@ def test_a_mutated_file_is_an_experiment_or_one_line(tmp_path, monkeypatch):
         wrong.write_text(
             text, errors="surrogateescape"
         )  # A file of this folder comes before one of the project.
-        refused = _refused_by(modules, files, params)
         try:
             _load(files, params)
-            assert not refused, refused
             return "right"
         except checks.UserError as error:
             cases.refused(error)
-            assert refused in ("", str(error))
-            fast.append(bool(refused))
             return "refused"
         finally:
             wrong.unlink()
             gin.clear_config()
 
     outcomes = cases.run("gin", 60, case)
-    assert outcomes["right"] and outcomes["refused"] and sum(fast) > len(fast) / 2
+    assert outcomes["right"] and outcomes["refused"]

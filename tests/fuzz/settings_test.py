@@ -12,6 +12,7 @@ import types
 import typing
 
 import pytest
+import tensorflow as tf
 
 from launch import parts
 from mtl import checks, heads
@@ -95,6 +96,7 @@ def test_finds_the_parts():
 @pytest.mark.parametrize("kind", _kinds(), ids=_name)
 def test_a_setting_is_of_its_type_or_refused_in_one_line(kind):
     right = settings.required(kind)
+    hints = typing.get_type_hints(kind, localns={"tf": tf})
     kind(**right)
     for field in dataclasses.fields(kind):
         draws = (random.Random(f"{_name(kind)}.{field.name} {n}") for n in cases.numbers(3))
@@ -107,4 +109,4 @@ def test_a_setting_is_of_its_type_or_refused_in_one_line(kind):
             except Exception as error:
                 pytest.fail(f"{setting}: {type(error).__name__}: {error}")
             else:
-                assert _fits(field.type, value), setting
+                assert _fits(hints[field.name], value), setting

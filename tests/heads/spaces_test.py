@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, features, heads
-from mtl.compat import eager
 from mtl.heads import softmax, together
+from mtl.tf_internals import eager
 from tests.conformance import heads as head_rows
 from tests.conformance import heads_test as conformance
 from tests.heads import harness

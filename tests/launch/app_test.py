@@ -18,7 +18,7 @@ import contextlib, io, json, os, runpy, sys
 
 from launch import app
 
-LARGE = "tensorflow", "mtl.experiment"
+LARGE = ("tensorflow",)
 for line in sys.stdin:
     if os.fork():
         os.wait()

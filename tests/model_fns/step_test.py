@@ -10,7 +10,7 @@ import tensorflow as tf
 from mtl import compat, model_fns, types
 from mtl.balancing import methods, surgery, weighting
 from mtl.optimization import clipping, optimizers, schedules, update
-from mtl.variables import averaging
+from mtl.variables import average_saver, averaging
 from tests import tiny
 from tests.model_fns import twin
 
@@ -53,7 +53,7 @@ def test_a_saver_of_averages_predicts_as_our_model(tmp_path):
 
     def model_fn(features, labels, mode, config):
         spec = made.model_fn(features, labels, mode, config)
-        return spec._replace(scaffold=tf1.train.Scaffold(saver=averaging.Saver()))
+        return spec._replace(scaffold=tf1.train.Scaffold(saver=average_saver.Saver()))
 
     def predict(estimator, name):
         rows = tf.data.Dataset.from_tensor_slices

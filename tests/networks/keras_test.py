@@ -12,6 +12,7 @@ from mtl.layers import quantization
 from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from mtl.sparsity import pruning, pruning_schedules
+from mtl.tf_internals import keras_layers
 from mtl.variables import freezing
 from mtl.variables import pruned as pruned_lib
 from tests.networks import keras_models
@@ -182,7 +183,7 @@ def test_losses_of_activities_are_those_of_one_call():
     with tf.Graph().as_default(), tf1.Session() as session:
         inputs = tf.constant(IMAGES[0].reshape(6, -1))
         made, outputs = _with_activity(inputs)
-        keras.collect_updates(made, inputs)
+        keras_layers.collect_updates(made, inputs)
         found = tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
         session.run(tf1.global_variables_initializer())
         values, hidden, kernel = session.run((found, outputs, made.layers[0].kernel))
@@ -201,7 +202,7 @@ def test_a_loss_of_every_row_is_refused():
         made = tf.keras.Sequential([Own()])
         made(inputs)
         with pytest.raises(checks.UserError, match="loss .* must be a scalar, such as a mean over"):
-            keras.collect_updates(made, inputs)
+            keras_layers.collect_updates(made, inputs)
 
 
 def _dense():

@@ -16,7 +16,7 @@ from mtl.optimization import optimizers
 from mtl.runs import finished_pruning, fitting, tickets, verbs
 from mtl.sparsity import criteria, densities, granularity, pruning, pruning_schedules, regrowth
 from mtl.transfer import checkpoint
-from mtl.variables import averaging, pruned
+from mtl.variables import average_saver, averaging, pruned
 from tests import tiny
 
 pytestmark = pytest.mark.medium
@@ -263,7 +263,7 @@ def _compute_scores(made, folder, path, is_plain=False):
         gradients, _ = part(weighted, variables)
         found = {v.op.name: g for v, g in zip(variables, gradients, strict=True)}
         session.run(tf1.tables_initializer())
-        averaging.Saver().restore(session, path)
+        average_saver.Saver().restore(session, path)
         (weight,) = [v for v in variables if v.op.name == TRUNK]
         return np.abs(np.multiply(*session.run([weight, found[TRUNK]])))
 

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, experiment
-from mtl.compat import xplane
 from mtl.monitoring import summary
 from mtl.profiling import profile
+from mtl.tf_internals import xplane
 from tests import brakes, tiny
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
+from mtl.data import source
 from mtl.scoring import local
 
 tf1 = tf.compat.v1
@@ -111,7 +112,7 @@ def grpc_server(served, certificate=None):
             inputs = {k: tf.make_ndarray(v) for k, v in request.inputs.items()}
             try:
                 outputs = served.predict(number, request.model_spec.signature_name, inputs)
-            except local.REFUSALS as error:
+            except source.list_refusals() as error:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(local.explain_refusal(error)))
             wanted = request.output_filter or outputs
             protos = {name: tf.make_tensor_proto(outputs[name]) for name in wanted}
@@ -152,7 +153,7 @@ def rest_server(served, certificate=None):
                 answer = handle(version) if status == 200 else {"error": "told to fail"}
             except LookupError as error:
                 status, answer = 404, {"error": str(error)}
-            except local.REFUSALS as error:
+            except source.list_refusals() as error:
                 status, answer = 400, {"error": str(local.explain_refusal(error))}
             with contextlib.suppress(BrokenPipeError):
                 self._send(status, json.dumps(answer).encode())

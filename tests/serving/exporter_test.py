@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, compat, experiment, heads, networks, serving
-from mtl.compat import saved_model
 from mtl.heads import together
 from mtl.optimization import optimizers, update
 from mtl.runs import verbs
@@ -27,6 +26,7 @@ from mtl.serving import (
     verification,
     versions,
 )
+from mtl.tf_internals import saved_model
 from mtl.variables import averaging, stacks
 from tests import tiny
 from tests.serving import conftest

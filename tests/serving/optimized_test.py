@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, features, heads, networks, serving, spec
-from mtl.compat import saved_model
 from mtl.serving import folding, graphs, loaded, rows, weights
+from mtl.tf_internals import saved_model
 from tests.serving import exports
 
 tf1 = tf.compat.v1

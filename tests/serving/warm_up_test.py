@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import named_tensor_pb2
 
-from mtl.compat import saved_model
 from mtl.serving import loaded, rows, warm_up
+from mtl.tf_internals import saved_model
 
 PROGRAM = pathlib.Path(__file__).with_name("replay.cc")
 

@@ -27,7 +27,6 @@ from mtl import (
 from mtl.balancing import methods, surgery, weighting
 from mtl.checkpoints import run_directory
 from mtl.clip_audit import visits
-from mtl.compat import saved_model
 from mtl.files import checksums
 from mtl.layers import quantization
 from mtl.model import graph_options
@@ -43,6 +42,7 @@ from mtl.sparsity import (
     pruning_schedules,
     regrowth,
 )
+from mtl.tf_internals import saved_model
 from mtl.variables import averaging, freezing, masks, pruned
 from tests import tiny
 from tests.conformance import optimizers as rows

@@ -11,7 +11,7 @@ import tensorflow as tf
 from mtl import checks, distribution, networks, transfer
 from mtl.optimization import lookahead, optimizers, transforms, update
 from mtl.runs import verbs
-from mtl.variables import averaging, freezing, masks
+from mtl.variables import average_saver, averaging, freezing, masks
 from tests import tiny
 from tests.optimization import training
 
@@ -140,7 +140,7 @@ def _restored(path, shape):
     """What evaluation and export see of a checkpoint."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         table = tf.compat.v1.get_variable("table", shape)
-        averaging.Saver().restore(session, path)
+        average_saver.Saver().restore(session, path)
         return session.run(table)
 
 

@@ -178,7 +178,7 @@ def test_noise_is_that_of_the_whole_table(rows, kind):
     ("shape", "count"), [([100, 4], 4), ([100, 3], 3), ([99, 1], 1), ([2, 800], 2), ([5, 1], 1)]
 )
 def test_shards_have_a_least_size(shape, count):
-    assert sharding.Sharding(servers=4, min_bytes=400).count_shards(shape) == count
+    assert sharding.Sharding(servers=4, min_bytes=400).count_shards(shape, tf.float32) == count
 
 
 def test_only_tables_are_cut():

@@ -5,12 +5,13 @@ surgery.Combine.method = @methods.IMTLG()
 surgery.Combine.method = @methods.AlignedMTL()
 """
 
-import dataclasses
+from __future__ import annotations
 
-import tensorflow as tf
+import dataclasses
 
 from mtl import checks
 from mtl.balancing.methods import method
+from mtl.deferred import tf
 
 # Smaller eigenvalues, relative to the largest, come from dependent gradients and rounding.
 _DEPENDENT = 1e-13

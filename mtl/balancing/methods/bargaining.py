@@ -5,12 +5,13 @@ surgery.Combine.method = @methods.NashMTL()
 surgery.Combine.method = @methods.FairGrad()
 """
 
-import dataclasses
+from __future__ import annotations
 
-import tensorflow as tf
+import dataclasses
 
 from mtl import checks
 from mtl.balancing.methods import method, solvers
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,15 @@ methods.Clipped.max_norm = 1.0
 methods.Clipped.method = @methods.PCGrad()          # None adds them up
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl.balancing.methods import method as method_lib
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,9 @@ A point of the cone, u [N], holds numbers of at least 0, and then, as long as y,
 with `u0 >= |u1|`.
 """
 
-import tensorflow as tf
+from __future__ import annotations
+
+from mtl.deferred import tf
 
 # 10 iterations on average, at most 23 in thousands of problems.
 _MAX_ITERATIONS = 40

@@ -5,12 +5,13 @@ surgery.Combine.method = @methods.MGDA()
 surgery.Combine.method = @methods.CAGrad()
 """
 
-import dataclasses
+from __future__ import annotations
 
-import tensorflow as tf
+import dataclasses
 
 from mtl import checks
 from mtl.balancing.methods import method, solvers
+from mtl.deferred import tf
 
 NORMALIZERS = ("none", "l2", "loss", "loss+")
 

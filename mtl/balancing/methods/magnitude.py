@@ -5,13 +5,15 @@ surgery.Combine.method = @methods.GradNorm()
 methods.GradNorm.alpha = 1.5
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl.balancing.methods import method
+from mtl.deferred import tf
 
 _LEAST_WEIGHT = 1e-3
 

@@ -5,16 +5,18 @@ class Loudest(method.Method):
         return tf.one_hot(tf.argmax(tasks.norms), tf.size(tasks.norms), dtype=tf.float64)
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
+from mtl.deferred import tf
 
-State = Mapping[str, tf.Tensor]
+State = Mapping[str, "tf.Tensor"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,13 +5,15 @@ surgery.Combine.method = @methods.PCD()
 methods.PCD.primary = "clicks"
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl.balancing.methods import method, solvers
+from mtl.deferred import tf
 
 # In units of the longest normalised gradient: the tolerated shortfall of a task's progress, and the
 # largest weight of a solution. Beyond either limit, no direction suits all tasks.

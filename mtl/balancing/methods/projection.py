@@ -5,13 +5,15 @@ surgery.Combine.method = @methods.PCGrad()
 surgery.Combine.method = @methods.UPGrad()
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl.balancing.methods import method, solvers
+from mtl.deferred import tf
 
 
 def _random_orders(tasks: method.Tasks) -> tf.Tensor:

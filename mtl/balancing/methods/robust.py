@@ -5,14 +5,15 @@ surgery.Combine.method = @methods.Krum()
 surgery.Combine.method = @methods.TrimmedMean()
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
-
 from mtl import checks
 from mtl.balancing.methods import method
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +85,7 @@ class TrimmedMean(method.CoordinateMethod):
         return tf.math.divide_no_nan(tf.reduce_sum(rows, 0), tf.cast(tf.shape(rows)[0], rows.dtype))
 
 
-_Choice = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+_Choice = Callable[["tf.Tensor", "tf.Tensor"], "tf.Tensor"]
 
 
 def _drop(choose: _Choice, leave: _Choice, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:

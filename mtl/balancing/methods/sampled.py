@@ -5,13 +5,15 @@ surgery.Combine.method = @methods.MoDo()
 methods.MoDo.samples = 2
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl.balancing.methods import method, solvers
+from mtl.deferred import tf
 
 
 def _check_samples(where: str, samples: int) -> None:

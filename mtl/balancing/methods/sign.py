@@ -5,12 +5,13 @@ surgery.Combine.method = @methods.GradDrop()
 surgery.Combine.on = "representation"
 """
 
-import dataclasses
+from __future__ import annotations
 
-import tensorflow as tf
+import dataclasses
 
 from mtl import checks
 from mtl.balancing.methods import method
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,12 @@ x = solvers.worst_case_ascent(tasks, start, 0.5)
 b = solvers.fair_weights(U, c, alpha)        # U b = c b^(-1/alpha) with b > 0, by Newton
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
-import tensorflow as tf
-
 from mtl.balancing.methods import cone, method
+from mtl.deferred import tf
 
 # Each loop ends much earlier by its own test; this bounds loops without a solution.
 _MAX_ITERATIONS = 60

@@ -5,13 +5,15 @@ surgery.Combine.method = @methods.MoCo()
 surgery.Combine.scopes = ["^network/"]
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks
 from mtl.balancing.methods import method, solvers
+from mtl.deferred import tf
 
 PROJECTIONS = ("simplex", "softmax")
 

@@ -5,13 +5,15 @@ model.MultiTaskModel.weighting = @weighting.DynamicWeightAverage()
 weighting.DynamicWeightAverage.period_steps = 500
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl.balancing.weighting import base
+from mtl.deferred import tf
 from mtl.step import step_state
 
 

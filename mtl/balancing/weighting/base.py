@@ -5,12 +5,13 @@ present = base.are_present(values)                    # [T] bool; a batch withou
 return base.scale_losses(weights, losses)                # {task: weight * loss}
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 
 # A smaller loss counts as absent, which keeps its inverse far from overflow.
 _LEAST = 1e-30

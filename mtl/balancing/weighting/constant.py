@@ -5,13 +5,14 @@ model.MultiTaskModel.weighting = @weighting.Fixed()
 weighting.Fixed.weights = {"income": 1.0, "never_married": 0.5}
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.balancing.weighting import base
+from mtl.deferred import tf
 from mtl.step import draws
 
 

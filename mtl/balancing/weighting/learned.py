@@ -9,15 +9,14 @@ loss. Variables stay within 50 of 0, and weights between 2e-22 and 5e21, which p
 The variable of a task that is not in the batch gets a gradient of 0.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
 from mtl.balancing.weighting import base
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 _LIMIT = 50.0
 

@@ -4,12 +4,13 @@ from mtl.balancing import weighting
 model.MultiTaskModel.weighting = @weighting.LogLoss()
 """
 
-import dataclasses
+from __future__ import annotations
 
-import tensorflow as tf
+import dataclasses
 
 from mtl import checks, types
 from mtl.balancing.weighting import base
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,16 @@ X. Lin, X. Zhang, Z. Yang, F. Liu, Z. Wang, Q. Zhang, "Smooth Tchebycheff Scalar
 Multi-Objective Optimization", 2024, arXiv:2402.19078.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
-import tensorflow as tf
 
 from mtl import checks, types
 from mtl.balancing.weighting import base
+from mtl.deferred import tf
 from mtl.step import step_state
 
 

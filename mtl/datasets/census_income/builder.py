@@ -123,7 +123,7 @@ def _read_rows(path: str) -> Iterator[list[str]]:
             for row in csv.reader(texts, skipinitialspace=True):
                 next(count)
                 yield row
-    except files.READ_ERRORS as error:
+    except files.list_read_errors() as error:
         raise ValueError(f"{path} cannot be read to its end: {error}") from None
     rows = next(count)
     if rows != expected:

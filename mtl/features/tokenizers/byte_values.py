@@ -3,11 +3,12 @@
 features.Text.tokenizer = @tokenizers.Bytes()
 """
 
+from __future__ import annotations
+
 import dataclasses
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,11 @@ One loop over lengths finds the longest piece that begins at each character. Ano
 follows the pieces of each word. Both handle all words at once.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.features.tokenizers import splitting
 
 # A longer word is unknown, as for BERT.

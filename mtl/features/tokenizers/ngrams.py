@@ -4,12 +4,13 @@ features.Text.tokenizer = @tokenizers.CharacterNgrams()
 tokenizers.CharacterNgrams.sizes = [3, 4, 5]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.features.tokenizers import splitting
 
 _BEGIN, _END = ord("<"), ord(">")

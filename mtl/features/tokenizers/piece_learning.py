@@ -9,6 +9,8 @@ characters, which comes from a hash map with a random seed. We give it a fixed o
 so equal counts give equal pieces.
 """
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import importlib
@@ -16,9 +18,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.features.tokenizers import greedy, splitting
 
 # How often each text for the library repeats a word.

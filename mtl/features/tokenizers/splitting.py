@@ -3,11 +3,12 @@
 words = splitting.split_words(texts, lowercase=True)     # strings [B] -> strings [B, (W)]
 """
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Callable
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.features import vocabulary
 from mtl.features.tokenizers import characters
 

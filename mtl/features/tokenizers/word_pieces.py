@@ -5,12 +5,13 @@ tokenizers.WordPiece.size = 8000                         # learned; needs the ex
 tokenizers.WordPiece.vocabulary = "vocab.txt"            # BERT's vocabulary, instead of learning
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.features import vocabulary
 from mtl.features.tokenizers import greedy, piece_learning, splitting, words
 

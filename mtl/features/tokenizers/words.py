@@ -4,13 +4,14 @@ features.Text.tokenizer = @tokenizers.Words()
 tokenizers.Words.max_size = 20000
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import cast
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.features import accumulators, vocabulary
 from mtl.features.tokenizers import characters, splitting
 

@@ -4,10 +4,11 @@ board = board_lib.Board(settings, summary_steps=100)
 board.due_items                       # {Due(every=100): ["weights"]}
 """
 
+from __future__ import annotations
+
 import functools
 
-import tensorflow as tf
-
+from mtl.deferred import tf
 from mtl.monitoring.tensorboard import settings as settings_lib
 from mtl.step import due as due_lib
 

@@ -4,22 +4,22 @@ write = evaluations.CurveWriter(heads, items, writer_dir)            # for `curv
 hook = evaluations.Rows(features, labels, heads, logits, columns, writer_dir, num_images)
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from tensorboard.plugins.pr_curve import summary as pr_curves
 
+from mtl import deferred, types
 from mtl import features as features_lib
-from mtl import types
-from mtl.monitoring import curves
+from mtl.deferred import tf, tf1
 from mtl.monitoring.tensorboard import pictures
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.monitoring import curves
 
-MATRICES = ("confusion",)
-CURVES = ("pr_curves", "roc_curves", "reliability", "prediction_histograms")
 
 _MOST_LINES = 6
 _LONGEST_LINE = 26
@@ -30,7 +30,7 @@ class CurveWriter:
 
     Args:
       heads: the heads of the tasks.
-      items: the chosen items of `MATRICES` and `CURVES`.
+      items: the chosen items of `settings.OF_EVALUATIONS`.
       directory: the folder of the event files.
     """
 

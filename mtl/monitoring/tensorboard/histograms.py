@@ -3,12 +3,13 @@
 summary = histograms.draw("weights/network/kernel", kernel)          # a string scalar
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Sequence
 
-import tensorflow as tf
-
 from mtl import types
+from mtl.deferred import tf
 from mtl.step import gradients as gradients_lib
 from mtl.variables import patterns, stacks
 

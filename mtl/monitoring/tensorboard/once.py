@@ -5,12 +5,13 @@ summary = once.lay_out(heads, losses, has_surgery=False)
 summary = once.start_session(experiment)
 """
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalars
 from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
@@ -18,8 +19,7 @@ from tensorboard.plugins.hparams import summary as hparams
 from tensorboard.plugins.text import metadata as text_metadata
 
 from mtl import checks, types
-
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 # Settings that change the learned model; the others concern places of data and outputs.
 _LEARNED = ("data", "model", "run", "warm_start")

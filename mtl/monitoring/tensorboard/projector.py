@@ -3,15 +3,17 @@
 projector.write(model_dir, projector.choose({"features/word/embedding": (100, 16)}, names), names)
 """
 
+from __future__ import annotations
+
 import logging
 import os
 from collections.abc import Mapping, Sequence
 
-import tensorflow as tf
 from google.protobuf import text_format
 from tensorboard.plugins.projector import projector_config_pb2
 
 from mtl import checks, types
+from mtl.deferred import tf
 from mtl.files import atomic
 from mtl.variables import row_names
 

@@ -4,12 +4,14 @@ tensorboard.TensorBoard.weights = True
 tensorboard.TensorBoard.variables = ["^network/"]
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from mtl import checks, features, types
-from mtl.monitoring.tensorboard import evaluations, pictures
+from mtl.monitoring.tensorboard import pictures
 from mtl.step import due
 from mtl.variables import patterns
 
@@ -26,7 +28,13 @@ OF_GRADIENTS = (
 OF_STEPS = ("weights", *OF_GRADIENTS, "activations", "dead_units")
 """Items of training steps."""
 
-OF_EVALUATIONS = ("predictions", *evaluations.MATRICES, *evaluations.CURVES)
+MATRICES = ("confusion",)
+"""Items that count predictions by pairs of classes."""
+
+CURVES = ("pr_curves", "roc_curves", "reliability", "prediction_histograms")
+"""Items that count predictions by thresholds or bins."""
+
+OF_EVALUATIONS = ("predictions", *MATRICES, *CURVES)
 """Items of evaluations."""
 
 _DRAWN = ("predictions", "confusion", "roc_curves", "reliability")
@@ -196,6 +204,6 @@ def _list_shown(heads: Sequence[types.Head]) -> dict[str, list[types.Head]]:
     with_classes = [h for h in of_rows if types.read_member(h, types.Head, "class_names")]
     one_class = [h for h in with_classes if types.read_member(h, types.Head, "has_one_class")]
     return {
-        **dict.fromkeys(evaluations.MATRICES, one_class),
-        **dict.fromkeys(evaluations.CURVES, with_classes),
+        **dict.fromkeys(MATRICES, one_class),
+        **dict.fromkeys(CURVES, with_classes),
     }

@@ -9,14 +9,13 @@ with their own names; reads, identity casts, constants and checks are left out. 
 go to `batch`, or to `loss/<task>` if they follow the heads.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
-
+from mtl.deferred import tf, tf1
 from mtl.variables import patterns
-
-tf1 = tf.compat.v1
 
 _TOPS = ("features", "network", "head")
 # For a reader, an op of one of these kinds is the same as its first input.
@@ -79,7 +78,7 @@ def add_training(
 
 
 def _list_inputs(
-    op: tf.Operation, names: Mapping[int, tuple[tf.Operation, str]], resolve: "_Resolver"
+    op: tf.Operation, names: Mapping[int, tuple[tf.Operation, str]], resolve: _Resolver
 ) -> Iterator[str]:
     """Yield the inputs of an op that come from ops with a name."""
     for tensor in map(resolve, op.inputs):
@@ -89,7 +88,7 @@ def _list_inputs(
 
 
 def _name_ops(
-    losses: Mapping[str, tf.Tensor], ends: set[int], resolve: "_Resolver"
+    losses: Mapping[str, tf.Tensor], ends: set[int], resolve: _Resolver
 ) -> dict[int, tuple[tf.Operation, str]]:
     """Return {id: (op, its name)} of all ops that lead to the losses."""
     named, left = _name_outer(losses, ends, resolve)
@@ -105,7 +104,7 @@ def _name_ops(
 
 
 def _name_outer(
-    losses: Mapping[str, tf.Tensor], ends: set[int], resolve: "_Resolver"
+    losses: Mapping[str, tf.Tensor], ends: set[int], resolve: _Resolver
 ) -> tuple[dict[int, tuple[tf.Operation, str]], list[tf.Operation]]:
     """Return the ops between heads and losses that have no scope, and the ops that feed them."""
     named: dict[int, tuple[tf.Operation, str]] = {}

@@ -6,24 +6,23 @@ It reads the gradients that surgery and update compute anyway. Other gradients, 
 tasks, are computed within the branch.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from mtl import checks, types
+from mtl.deferred import tf, tf1
 from mtl.monitoring.tensorboard import board as board_lib
 from mtl.monitoring.tensorboard import histograms, step_graph
 from mtl.step import noted, replicas, summaries, whole_batch
 from mtl.variables import patterns, stacks
 
-tf1 = tf.compat.v1
-
-Pairs = list[tuple[tf.Variable, types.Gradient]]
-Kept = list[tf.Tensor]
+Pairs = list[tuple["tf.Variable", types.Gradient]]
+Kept = list["tf.Tensor"]
 """Weights as a step found them, one dimension each; of a table the rows that it looks up."""
 
 
@@ -38,7 +37,7 @@ class Watching:
     board: board_lib.Board
     suits_stacks = True
 
-    def __call__(self, model: Any, features: types.Tensors, labels: types.Tensors) -> "Watch":
+    def __call__(self, model: Any, features: types.Tensors, labels: types.Tensors) -> Watch:
         """Return the watch of the step that is being built."""
         return Watch(self.board, model.adds_losses)
 

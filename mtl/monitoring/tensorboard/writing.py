@@ -3,6 +3,8 @@
 hook = writing.Writing(result, board, model_dir, start)     # start: the items written once
 """
 
+from __future__ import annotations
+
 import json
 import os
 import time
@@ -11,14 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from mtl import deferred
+from mtl.deferred import tf, tf1
 from mtl.files import atomic
-from mtl.monitoring import hooks
 from mtl.monitoring.tensorboard import once
 from mtl.step import training_loop
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.monitoring import hooks
 
 FILE = "tensorboard.json"
 

@@ -1,9 +1,10 @@
 """Gives a graph a saver like Estimator's that saves or restores some variables differently."""
 
-import tensorflow as tf
+from __future__ import annotations
+
 from tensorflow.python.training import saver as saver_lib
 
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 
 def add_saver(builder: saver_lib.BaseSaverBuilder) -> tf.compat.v1.train.Saver:

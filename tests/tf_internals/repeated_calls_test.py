@@ -5,7 +5,7 @@ import collections
 import pytest
 import tensorflow as tf
 
-from mtl.compat import repeated_calls
+from mtl.tf_internals import repeated_calls
 
 tf1 = tf.compat.v1
 Pair = collections.namedtuple("Pair", ("first", "second"))

@@ -3,14 +3,19 @@
 stack_saver.add_stack_saver({id(variable): (("head/a/logits/bias", "head/b/logits/bias"), 0)})
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.python.training import saver as saver_lib
 from tensorflow.python.training.saving import saveable_object
 
-from mtl.compat import savers
+from mtl import deferred
+from mtl.deferred import tf
+
+with deferred.imports():
+    from mtl.tf_internals import savers
 
 Stacks = Mapping[int, tuple[Sequence[str], int]]
 """{id of a variable: the names of its members, and the axis along which they lie}."""

@@ -6,12 +6,17 @@ At every call TensorFlow analyses the fetches and the structure of the result an
 quarter of a small network's step.
 """
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
-import tensorflow as tf
-from tensorflow.core.protobuf import config_pb2
+from mtl import deferred
+from mtl.deferred import tf
+
+with deferred.imports():
+    from tensorflow.core.protobuf import config_pb2
 
 # Fetches of a run that differ: with a summary or a table due or not. Beyond it they are no pattern.
 _MOST = 64

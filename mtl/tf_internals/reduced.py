@@ -6,10 +6,12 @@ sums earlier; the optimizer would sum them a second time.
 moved = reduced.apply_reduced(optimizer, gradients_and_variables)
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
+from mtl.deferred import tf
 
 
 def apply_reduced(
@@ -53,7 +55,7 @@ class _Reduced:
         return getattr(self._of, name)
 
     @property
-    def extended(self) -> "_Reduced":
+    def extended(self) -> _Reduced:
         return _Reduced(self._of.extended)
 
     def batch_reduce_to(self, op: Any, values_and_variables: Sequence) -> list:

@@ -4,13 +4,18 @@ with saved_model.edited(path) as meta_graph:
     del meta_graph.signature_def["predict"]
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 from collections.abc import Iterator
 from typing import Any
 
-import tensorflow as tf
-from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from mtl import deferred
+from mtl.deferred import tf
+
+with deferred.imports():
+    from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 FILE = "saved_model.pb"
 

@@ -1,9 +1,11 @@
 """Finds the graph around a loop or a branch, and ops by their nodes, which `tf.Graph` hides."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 
-import tensorflow as tf
+from mtl.deferred import tf
 
 _IN_CALLED = re.compile(r"(.+?)/(?:body|cond|then|else)/_\d+/(.+)")
 _CALLED = ("body", "cond", "then_branch", "else_branch", "f")

@@ -6,9 +6,11 @@ TensorFlow saves shards, and the optimizer's state of them, as one tensor of tha
 API does not name the shards.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
-import tensorflow as tf
+from mtl.deferred import tf
 
 
 class Shard(NamedTuple):

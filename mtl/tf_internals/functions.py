@@ -3,9 +3,11 @@
 for operation in functions.called_operations(tf.compat.v1.get_default_graph()): ...
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
-import tensorflow as tf
+from mtl.deferred import tf
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 

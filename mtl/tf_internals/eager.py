@@ -6,16 +6,20 @@ with eager.execute_eagerly(), eager.create_variables({"network/kernel": array}):
     outputs = model(inputs)                 # code of graph mode, with `tf1.get_variable`
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.ops import variable_scope
 
-from mtl import checks
+from mtl import checks, deferred
+from mtl.deferred import tf
+
+with deferred.imports():
+    from tensorflow.python.eager import context
+    from tensorflow.python.ops import variable_scope
 
 
 def execute_eagerly() -> contextlib.AbstractContextManager[None]:

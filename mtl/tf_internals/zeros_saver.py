@@ -3,15 +3,18 @@
 zeros_saver.add_zeros_saver({"features/identity_word/embedding/average_decay"})  # the graph's saver
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.python.training import saver as saver_lib
 
-from mtl.compat import savers
+from mtl import deferred
+from mtl.deferred import tf, tf1
 
-tf1 = tf.compat.v1
+with deferred.imports():
+    from mtl.tf_internals import savers
 
 
 def add_zeros_saver(lacking: Collection[str]) -> None:

@@ -5,14 +5,15 @@ dump = debugger.open_dump("/tmp/step_20")
 hook = debugger.Prompt(is_due=lambda: step == 20)             # opens tfdbg in the terminal
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import tensorflow as tf
 from tensorflow.python.debug.lib import debug_data, debug_utils
 from tensorflow.python.debug.wrappers import framework, hooks
 
-tf1 = tf.compat.v1
+from mtl.deferred import tf, tf1
 
 
 def watch_tensors(graph: tf.Graph, folder: str) -> tf.compat.v1.RunOptions:

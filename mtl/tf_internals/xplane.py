@@ -5,12 +5,17 @@ for plane in xplane.read("runs/a/plugins/profile/2026_11_24"):
         for event in line.events:                             # name, start and end in ps, stats
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-from tensorflow.tsl.profiler.protobuf import xplane_pb2
+from mtl import deferred
+from mtl.deferred import tf
+
+with deferred.imports():
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 _ENDING = ".xplane.pb"
 

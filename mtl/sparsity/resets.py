@@ -1,0 +1,20 @@
+"""The optimizer that resets what a mask cuts, in every replica alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mtl.deferred import tf
+from mtl.variables import slots
+
+
+class Reset(tf.compat.v1.train.Optimizer):
+    """Resets variables to their first values if their mask, which comes as a gradient, is 0."""
+
+    def __init__(self):
+        super().__init__(use_locking=False, name="reset")
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
+        value = var.read_value()
+        first = tf.cast(slots.find_first_value(var), value.dtype)
+        return var.assign(tf.where(grad > 0, value, first), read_value=False)

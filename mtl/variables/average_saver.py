@@ -1,0 +1,46 @@
+"""The saver that restores averages in place of the variables that have one.
+
+tf1.train.Scaffold(saver=average_saver.Saver())
+"""
+
+from __future__ import annotations
+
+from mtl.deferred import tf, tf1
+from mtl.variables import averaging, patterns
+
+
+class Saver(tf.compat.v1.train.Saver):
+    """Restores averages instead of the variables that have one, and zeros instead of cut weights.
+
+    It saves like any saver, and is built for all variables of the graph.
+    """
+
+    def __init__(self):
+        variables = tf1.global_variables()
+        super().__init__(variables)
+        self._variables, self._plain = variables, list(map(patterns.variable_name, variables))
+        self._path = tf1.placeholder(tf.string, [])
+        self._names = tf1.placeholder(tf.string, [len(variables)])
+        everything, types_of = [""] * len(variables), [v.dtype.base_dtype for v in variables]
+        values = tf.raw_ops.RestoreV2(
+            prefix=self._path,
+            tensor_names=self._names,
+            shape_and_slices=everything,
+            dtypes=types_of,
+        )
+        assigned = [
+            variable.assign(tf.ensure_shape(value, variable.shape), read_value=False)
+            for variable, value in zip(variables, values, strict=True)
+        ]
+        self._restored = tf.group(*assigned)
+
+    def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
+        """Restore all variables of the graph, from their averages where these exist."""
+        reader = tf.train.load_checkpoint(save_path)
+        names = [averaging.name_in(reader, name) for name in self._plain]
+        sess.run(self._restored, {self._path: save_path, self._names: names})
+        for variable, name in zip(self._variables, names, strict=True):
+            if averaging.is_behind(reader, name):
+                # The op above restored the values as the file holds them.
+                value = averaging.value_in(reader, name)
+                sess.run(variable.initializer, {variable.initializer.inputs[1]: value})

@@ -1,0 +1,92 @@
+"""The optimizer that moves averages of variables, and the names of its state.
+
+averages.Averaging(0.999, step, tables).apply_gradients(...)
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtl.deferred import tf, tf1
+from mtl.tf_internals import graphs
+from mtl.variables import patterns
+
+AVERAGE, DECAY = "average", "average_decay"
+# Replaces a decay of 0, whose logarithm is not finite.
+LEAST_DECAY = 1e-300
+_READ: weakref.WeakKeyDictionary[tf.Graph, dict[str, tf.Variable]] = weakref.WeakKeyDictionary()
+
+
+def list_read_averages() -> dict[str, tf.Variable]:
+    """Return {variable: its average} of the averages that the graph reads."""
+    return _READ.setdefault(graphs.outermost_graph(), {})
+
+
+class Averaging(tf.compat.v1.train.Optimizer):
+    """Keeps the variables and moves their averages; a gradient holds the rows before the move."""
+
+    def __init__(self, decay: float, step: tf.Tensor, tables: Collection[str]):
+        super().__init__(use_locking=False, name=AVERAGE)
+        # A decay of 0 in the first step sets the average to the weights, whatever it was before.
+        self._decay = tf.minimum(decay, tf.where(step < 1, 0.0, (1 + step) / (10 + step)))
+        self._log = tf.math.log(tf.maximum(tf.cast(self._decay, tf.float64), LEAST_DECAY))
+        self._tables = tables
+
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        read = list_read_averages()
+        for variable in var_list:
+            if (kept := read.get(patterns.variable_name(variable))) is not None:
+                self._slot_dict(AVERAGE)[variable.op.graph, variable.op.name] = kept
+            self._zeros_slot(variable, AVERAGE, self.get_name())
+            if patterns.shard_name(variable) in self._tables:
+                zeros, rows = tf1.zeros_initializer(), variable.shape[:1]
+                self._get_or_make_slot_with_initializer(
+                    variable, zeros, rows, tf.float64, DECAY, DECAY
+                )
+        if self._tables:
+            first = min(var_list, key=lambda variable: variable.name)
+            self._create_non_slot_variable(np.zeros([]), DECAY, first)
+
+    def _prepare(self) -> None:
+        if self._tables:
+            self._so_far = self._total().read_value()
+
+    def _total(self) -> tf.Variable:
+        with tf.init_scope():  # The graph of the variable, even inside a loop or a branch.
+            graph = tf1.get_default_graph()
+        return self._get_non_slot_variable(DECAY, graph)
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
+        del grad
+        average = self.get_slot(var, AVERAGE)
+        weights = var.read_value()
+        return average.assign(weights + tf.cast(self._decay, var.dtype) * (average - weights))
+
+    def _resource_apply_sparse_duplicate_indices(
+        self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
+    ) -> Any:
+        # Each row comes once; values of equal rows must not be added.
+        average = self.get_slot(handle, AVERAGE)
+        reached = self.get_slot(handle, DECAY)
+        missed = tf.exp(self._so_far - tf.gather(reached, indices))
+        missed = tf.reshape(missed, [-1] + [1] * (grad.shape.rank - 1))
+        old = grad + tf.cast(missed, grad.dtype) * (tf.gather(average, indices) - grad)
+        weights = tf.gather(handle, indices)
+        new = weights + tf.cast(self._decay, grad.dtype) * (old - weights)
+        with tf.control_dependencies([new]):  # Otherwise it could be written before it is read.
+            now = tf.fill(tf.shape(indices), self._so_far + self._log)
+        return tf.group(
+            average.scatter_update(tf.IndexedSlices(new, indices)),
+            reached.scatter_update(tf.IndexedSlices(now, indices)),
+        )
+
+    def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Any:
+        if not self._tables:
+            return super()._finish(update_ops, name_scope)
+        # The total product changes only after all rows were brought up to date with it.
+        with tf.control_dependencies(update_ops):
+            return tf.group(self._total().assign_add(self._log), name=name_scope)

@@ -14,8 +14,8 @@ import numpy as np
 from absl import app, flags
 from sklearn import compose, ensemble, linear_model, metrics, pipeline, preprocessing
 
+from mtl import verbs
 from mtl.configs import config
-from mtl.runs import verbs
 
 _DIR = flags.DEFINE_string("adult_dir", "data/adult", "Holds adult.data.gz and adult.test.gz.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of the network; the table shows mean and spread.")

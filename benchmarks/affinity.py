@@ -31,13 +31,14 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import rows
-from mtl import experiment, features, heads, model, networks, serving, spec
+from mtl import experiment, features, heads, model, networks, serving, spec, verbs
 from mtl.balancing import affinity, surgery
 from mtl.data import pipeline
-from mtl.monitoring import affinity_picture, event_files
+from mtl.monitoring import event_files
 from mtl.optimization import optimizers, update
-from mtl.reports import grouping
-from mtl.runs import evaluation, verbs
+from mtl.runs import evaluation
+from mtl.tools.drawing import affinity_picture
+from mtl.tools.reports import grouping
 
 TASKS = tuple(f"{pair}{number}" for pair in "abc" for number in (1, 2))
 _INPUTS, _FUNCTIONS = 16, 4

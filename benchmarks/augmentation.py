@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from absl import flags
 
 from benchmarks import rows
-from mtl import checks
+from mtl import checks, verbs
 from mtl.configs import config
-from mtl.runs import verbs
 
 _SEEDS = flags.DEFINE_integer(
     "seeds", 3, "Runs of each row, paired by their seed.", allow_override=True

@@ -27,9 +27,8 @@ import tensorflow as tf
 from absl import flags
 
 from benchmarks import balancing_speed, rows
-from mtl import checks
+from mtl import checks, verbs
 from mtl.configs import config
-from mtl.runs import verbs
 
 _PART = flags.DEFINE_enum(
     "part", "labels", ["labels", "robustness", "distillation", "cost"], "What is measured."

@@ -28,8 +28,8 @@ from matplotlib import pyplot
 
 from benchmarks import rows
 from mtl import experiment as experiment_lib
+from mtl import verbs
 from mtl.configs import config
-from mtl.runs import verbs
 
 _DATA = flags.DEFINE_list("data", [], "adult, adult_scaled, multi_mnist; all by default.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of every row.", 1)

@@ -24,8 +24,7 @@ import tensorflow as tf
 from absl import flags
 
 from benchmarks import overhead, rows
-from mtl import networks, scoring
-from mtl.runs import verbs
+from mtl import networks, scoring, verbs
 
 tf1 = tf.compat.v1
 

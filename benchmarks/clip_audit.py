@@ -25,11 +25,11 @@ from matplotlib import pyplot
 from sklearn import metrics
 
 from benchmarks import noisy_labels, rows
-from mtl import checks, clip_audit, experiment
+from mtl import checks, experiment, verbs
 from mtl.balancing import example_clipping
-from mtl.clip_audit import statistics, tables, visits
 from mtl.optimization import adaptive_clipping, clipping, optimizers, update
-from mtl.runs import checkpoint_audit, verbs
+from mtl.tools import clip_audit
+from mtl.tools.clip_audit import checkpoint_audit, statistics, tables, visits
 
 # Tests import several benchmarks into one process.
 _DATA = flags.DEFINE_list("data", ["mnist", "adult"], "mnist, adult.", allow_override=True)

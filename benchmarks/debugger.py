@@ -22,11 +22,10 @@ import tensorflow as tf
 from absl import flags
 
 from benchmarks import rows
-from mtl import checks, experiment, heads, model, networks, spec, types
+from mtl import checks, experiment, heads, model, networks, spec, types, verbs
 from mtl.data import pipeline
-from mtl.debugging import findings
 from mtl.optimization import optimizers, update
-from mtl.runs import replay, verbs
+from mtl.tools.debugging import findings, replay
 
 tf1 = tf.compat.v1
 

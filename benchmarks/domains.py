@@ -29,11 +29,10 @@ import numpy as np
 from absl import logging
 
 from benchmarks import rows
-from mtl import auxiliary, experiment, features, heads, model, networks, serving, spec
+from mtl import auxiliary, experiment, features, heads, model, networks, serving, spec, verbs
 from mtl.data import csv as csv_source
 from mtl.data import pipeline
 from mtl.optimization import optimizers, schedules, update
-from mtl.runs import verbs
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0)
 TARGETS = ("work", "random")

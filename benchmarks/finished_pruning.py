@@ -23,11 +23,11 @@ import tensorflow as tf
 
 from benchmarks import pruning as pruning_benchmark
 from benchmarks import rows
-from mtl import checks, experiment, serving, spec
+from mtl import checks, experiment, serving, spec, verbs
 from mtl.checkpoints import run_directory
 from mtl.data import pipeline
-from mtl.runs import finished_pruning, tickets, verbs
 from mtl.sparsity import criteria, densities, pruning, pruning_schedules
+from mtl.tools.pruning import finished_pruning, tickets
 
 _STEPS, _BATCH, _TRAIN = 1200, 100, 8000
 _SPARSITIES = (0.5, 0.7, 0.8, 0.9)

@@ -25,11 +25,10 @@ import numpy as np
 from absl import logging
 
 from benchmarks import rows
-from mtl import auxiliary, experiment, features, heads, model, networks, serving, spec, types
+from mtl import auxiliary, experiment, features, heads, model, networks, serving, spec, types, verbs
 from mtl.data import pipeline
 from mtl.datasets import funnel
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
 
 METHODS = ("naive", "ESMM", "IPW", "DR", "ESCM2-IPW", "ESCM2-DR", "all seen")
 NETWORKS = {"mlp": ([64], [32]), "linear": ([], [])}

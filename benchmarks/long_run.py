@@ -17,7 +17,7 @@ import time
 from absl import app, flags
 
 from benchmarks import overhead
-from mtl.runs import verbs
+from mtl import verbs
 
 _EVALUATIONS = flags.DEFINE_integer("evaluations", 200, "How many, 100 steps apart.")
 _EVERY = 100

@@ -21,8 +21,8 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
+from mtl import verbs
 from mtl.configs import config
-from mtl.runs import verbs
 
 _ALL = (
     "tasks=100",

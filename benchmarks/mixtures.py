@@ -26,10 +26,9 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import rows
-from mtl import checks, experiment, features, heads, model, networks, serving, spec, types
+from mtl import checks, experiment, features, heads, model, networks, serving, spec, types, verbs
 from mtl.data import csv, pipeline, tfds
 from mtl.optimization import optimizers, schedules, update
-from mtl.runs import verbs
 
 DATA = ("digits", "Adult")
 COVARIANCES = {"diagonal": "diag", "full": "full"}

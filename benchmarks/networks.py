@@ -34,10 +34,10 @@ from absl import logging
 from matplotlib import pyplot
 
 from benchmarks import balancing_speed, rows
-from mtl import checks, features
+from mtl import checks, features, verbs
 from mtl.configs import config
 from mtl.optimization import optimizers, update
-from mtl.runs import fitting, verbs
+from mtl.runs import fitting
 
 tf1 = tf.compat.v1
 

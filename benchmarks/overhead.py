@@ -19,11 +19,10 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from mtl import compat, experiment, features, heads, model, networks, spec, types
+from mtl import compat, experiment, features, heads, model, networks, spec, types, verbs
 from mtl.data import pipeline
 from mtl.model import graph_options
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
 
 tf1 = tf.compat.v1
 

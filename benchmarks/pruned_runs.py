@@ -23,11 +23,11 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import finished_pruning, rows
-from mtl import checks, serving
+from mtl import checks, serving, verbs
 from mtl.checkpoints import run_directory
 from mtl.configs import config
-from mtl.runs import export_comparison, verbs
 from mtl.sparsity import criteria, densities, granularity, pruning, pruning_schedules
+from mtl.tools.exports import export_comparison
 
 _GIN = pathlib.Path(__file__).parent.parent / "gin_configs"
 

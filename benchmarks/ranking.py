@@ -33,9 +33,8 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import rows
-from mtl import checks, heads
+from mtl import checks, heads, verbs
 from mtl.configs import config
-from mtl.runs import verbs
 
 tf1 = tf.compat.v1
 

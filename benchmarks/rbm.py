@@ -29,10 +29,21 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import rows
-from mtl import checks, experiment, features, heads, model, networks, serving, spec, transfer, types
+from mtl import (
+    checks,
+    experiment,
+    features,
+    heads,
+    model,
+    networks,
+    serving,
+    spec,
+    transfer,
+    types,
+    verbs,
+)
 from mtl.data import pipeline, tfds
 from mtl.optimization import optimizers, schedules, update
-from mtl.runs import verbs
 
 UNITS = 12
 _STEPS, _BATCH, _RATE, _CHAINS, _WIDTH = 10000, 100, 0.01, 500, 128

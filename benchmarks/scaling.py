@@ -28,11 +28,10 @@ from absl import app, flags
 
 from benchmarks import overhead
 from launch import cluster as launch_cluster
-from mtl import compat, distribution, experiment, features
+from mtl import compat, distribution, experiment, features, verbs
 from mtl.distribution import tf_config
 from mtl.files import storage
 from mtl.model import graph_options
-from mtl.runs import verbs
 
 tf1 = tf.compat.v1
 

@@ -29,12 +29,11 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import balancing_speed, rows
-from mtl import checks, features, heads, histories, model, networks
+from mtl import checks, features, heads, histories, model, networks, verbs
 from mtl.compat import keras as keras_lib
 from mtl.configs import config
 from mtl.datasets import click_stream
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
 
 _FILE = pathlib.Path(__file__).parent.parent / "gin_configs" / "experiments" / "click_stream.gin"
 _BASELINE = "mean of all events"

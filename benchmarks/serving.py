@@ -18,10 +18,9 @@ from absl import flags
 
 from benchmarks import rows
 from mtl import experiment as experiment_lib
-from mtl import serving
+from mtl import serving, verbs
 from mtl.configs import config
 from mtl.files import storage
-from mtl.runs import verbs
 from mtl.serving import loaded
 from mtl.serving import rows as rows_lib
 

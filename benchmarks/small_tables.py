@@ -27,11 +27,10 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import balancing_speed, rows
-from mtl import checks, experiment, features, heads, model, networks, serving, spec, types
+from mtl import checks, experiment, features, heads, model, networks, serving, spec, types, verbs
 from mtl.data import pipeline
 from mtl.features import embeddings
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
 
 tf1 = tf.compat.v1
 

@@ -29,11 +29,10 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import rows
-from mtl import checks, experiment, features, heads, model, networks, serving, spec, types
+from mtl import checks, experiment, features, heads, model, networks, serving, spec, types, verbs
 from mtl.data import pipeline
 from mtl.features import key_table
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
 
 tf1 = tf.compat.v1
 

@@ -21,13 +21,13 @@ from unittest import mock
 
 import tensorflow as tf
 
-from mtl import checkpoints, experiment, features, heads, model, networks, spec, types
+from mtl import checkpoints, experiment, features, heads, model, networks, spec, types, verbs
 from mtl.data import pipeline, tfds
 from mtl.distribution import interruption
-from mtl.monitoring import tensorboard
-from mtl.monitoring.tensorboard import settings
 from mtl.optimization import update
-from mtl.runs import evaluation, observers, verbs
+from mtl.runs import evaluation, observers
+from mtl.tools import tensorboard
+from mtl.tools.tensorboard import settings
 
 tf1 = tf.compat.v1
 

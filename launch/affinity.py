@@ -22,8 +22,9 @@ from mtl.configs import config, gin_files
 with deferred.imports():
     from mtl import experiment, model
     from mtl.balancing import affinity
-    from mtl.monitoring import affinity_picture, event_files
-    from mtl.reports import grouping
+    from mtl.monitoring import event_files
+    from mtl.tools.drawing import affinity_picture
+    from mtl.tools.reports import grouping
 
 MODELS = flags.DEFINE_integer("models", 2, "How many models are trained at most.")
 TASKS = flags.DEFINE_list("tasks", [], "The tasks to group, with commas. (default: all)")

@@ -13,7 +13,7 @@ from launch import app
 from mtl import deferred
 
 with deferred.imports():
-    from mtl.runs import verbs
+    from mtl import verbs
 
 CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "all", "all, latest, best, or a path such as DIR/model.ckpt-500."

@@ -21,7 +21,7 @@ from mtl.files import storage
 
 with deferred.imports():
     from mtl import scoring
-    from mtl.reports import comparison, comparison_text, record
+    from mtl.tools.reports import comparison, comparison_text, record
 
 MODEL_DIRS = flags.DEFINE_list(
     "model_dirs", [], "The folders of the runs, with commas between them, in place of arguments."
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
         print(f"CSV: {CSV.value}", file=sys.stderr)
     if HTML.value:
         # Pages need the templates of jinja2, and tables do not.
-        from mtl.reports import comparison_page, report
+        from mtl.tools.reports import comparison_page, report
 
         report.write(HTML.value, comparison_page.describe(found, order))
         print(f"Page: {HTML.value}", file=sys.stderr)

@@ -12,7 +12,7 @@ from launch import app
 from mtl import checks, deferred
 
 with deferred.imports():
-    from mtl.runs import verbs
+    from mtl import verbs
 
 STEP = flags.DEFINE_integer(
     "step",

@@ -109,7 +109,7 @@ def datasets() -> Finding:
 
 def launchers() -> Finding:
     """Check that every package that a launcher imports is installed."""
-    if error := _import_error("launch.app") or _import_error("mtl.runs.verbs"):
+    if error := _import_error("launch.app") or _import_error("mtl.verbs"):
         fix = "Install the package that it names again: pip install --force-reinstall <name>"
         return Finding(name="Launchers", found=error, state=WRONG, fix=fix)
     return Finding(name="Launchers", found="what they import is there")

@@ -17,8 +17,8 @@ from launch import app
 from mtl import deferred
 
 with deferred.imports():
+    from mtl import verbs
     from mtl.monitoring import summary
-    from mtl.runs import verbs
 
 CHECKPOINT = app.define_checkpoint()
 ATTACKED = flags.DEFINE_bool(

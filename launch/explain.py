@@ -18,16 +18,16 @@ from absl import flags
 from launch import app
 from mtl import checks, deferred
 from mtl.deferred import tf
-from mtl.explaining import settings
 from mtl.files import storage
+from mtl.tools.explaining import settings
 
 with deferred.imports():
     from mtl import scoring
     from mtl.checkpoints import run_directory
-    from mtl.explaining import describe, explanation, tables
-    from mtl.reports import report
+    from mtl.tools.explaining import describe, explanation, tables
+    from mtl.tools.reports import report
 
-_log = logging.getLogger("mtl.explaining")
+_log = logging.getLogger("mtl.tools.explaining")
 
 _DEFAULTS = settings.Settings()
 _PAGE = "explain.html"

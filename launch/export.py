@@ -16,10 +16,10 @@ from mtl import checks, deferred
 
 with deferred.imports():
     from mtl import experiment as experiment_lib
-    from mtl import scoring
+    from mtl import scoring, verbs
     from mtl.checkpoints import run_directory
-    from mtl.runs import export_comparison, verbs
     from mtl.serving import deployment, metadata, onnx, tflite
+    from mtl.tools.exports import export_comparison
 
 CHECKPOINT = app.define_checkpoint()
 EXPORT_DIR = flags.DEFINE_string(

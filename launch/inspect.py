@@ -20,9 +20,15 @@ from mtl import checks, deferred
 with deferred.imports():
     from mtl import experiment as experiment_lib
     from mtl import scoring
-    from mtl.debugging import breakpoints, layers, layers_picture, values
     from mtl.files import atomic
-    from mtl.runs import eager_pass, inspection
+    from mtl.tools.debugging import (
+        breakpoints,
+        eager_pass,
+        inspection,
+        layers,
+        layers_picture,
+        values,
+    )
 
 CHECKPOINT = app.define_checkpoint()
 SUMMARY = flags.DEFINE_boolean(

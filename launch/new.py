@@ -17,8 +17,8 @@ import sys
 
 from launch import endings
 from mtl import aligned, checks
-from mtl.drafting import gin_text, inspection, lines, plans
 from mtl.files import atomic, storage
+from mtl.tools.drafting import gin_text, inspection, lines, plans
 
 _SPLITS = ("holdout", "time", "key", "test")
 

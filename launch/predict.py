@@ -20,8 +20,7 @@ from launch import app
 from mtl import checks, deferred
 
 with deferred.imports():
-    from mtl import scoring, serving
-    from mtl.runs import verbs
+    from mtl import scoring, serving, verbs
 
 CHECKPOINT = app.define_checkpoint()
 SPLIT = flags.DEFINE_string("split", None, "The split to predict. (default: Pipeline.eval_split)")

@@ -25,10 +25,10 @@ from mtl import checks, deferred
 from mtl.configs import config
 
 with deferred.imports():
-    from mtl import experiment
+    from mtl import experiment, verbs
     from mtl.checkpoints import run_directory
     from mtl.monitoring import summary
-    from mtl.runs import tickets, verbs
+    from mtl.tools.pruning import tickets
 
 CHECKPOINT = app.define_checkpoint()
 OUTPUT_DIR = flags.DEFINE_string(

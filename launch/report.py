@@ -14,8 +14,9 @@ from mtl import checks, deferred
 
 with deferred.imports():
     from mtl import scoring
-    from mtl.reports import report
-    from mtl.runs import reporting
+    from mtl.tools import attached
+    from mtl.tools.reports import report
+    from mtl.tools.tracking import reporting
 
 OUTPUT = flags.DEFINE_string(
     "output", None, "The file to write, which ends in .html. (default: report.html in --model_dir)"
@@ -39,8 +40,9 @@ def main() -> None:
     scoring.Protection(files=files, model_dir=model_dir, endings=("html",)).check(output)
     page = report.describe_run(experiment, model_dir, ROWS.value)
     size = report.write(output, page)
-    if experiment.trackers:
-        with reporting.go_on(experiment, model_dir) as reporters:
+    trackers = attached.list_trackers(experiment)
+    if trackers:
+        with reporting.go_on(trackers, model_dir) as reporters:
             reporters.add_file(output)
     print(f"Report: {output}")
     print(f"  {size:,} bytes, {page.state}", file=sys.stderr)

@@ -27,9 +27,8 @@ from mtl.deferred import tf
 from mtl.files import storage
 
 with deferred.imports():
-    from mtl import experiment, types
+    from mtl import experiment, types, verbs
     from mtl.monitoring import summary
-    from mtl.runs import verbs
 
 _log = logging.getLogger("mtl.stages")
 

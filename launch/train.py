@@ -15,8 +15,9 @@ from mtl import deferred
 from mtl.configs import changes, config
 
 with deferred.imports():
+    from mtl import verbs
     from mtl.monitoring import summary
-    from mtl.runs import rehearsal, rehearsal_text, verbs
+    from mtl.tools.rehearsal import rehearsal, rehearsal_text
 
 DRY_RUN = flags.DEFINE_boolean(
     "dry_run",

@@ -11,7 +11,7 @@ from launch import app
 from mtl import deferred
 
 with deferred.imports():
-    from mtl.runs import verbs
+    from mtl import verbs
 
 
 def main() -> None:

@@ -3,9 +3,9 @@
 from mtl.deferred import tf, tf1, compat      # tensorflow, tf.compat.v1 and mtl.compat
 
 with deferred.imports():
-    from mtl.runs import verbs
+    from mtl import verbs
 
-verbs.train(experiment, model_dir)            # imports mtl.runs.verbs, and TensorFlow with it
+verbs.train(experiment, model_dir)            # imports mtl.verbs, and TensorFlow with it
 
 Every module of `mtl` gets TensorFlow from here. So gin builds all parts of a run, and their checks
 refuse a mistake, before TensorFlow is imported. Modules whose classes inherit from TensorFlow's

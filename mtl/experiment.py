@@ -10,13 +10,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from mtl import checkpoints, checks, transfer, types
-from mtl import clip_audit as clip_audit_lib
 from mtl import distribution as distribution_lib
 from mtl import model as model_lib
 from mtl import serving as serving_lib
 from mtl.data import files, pipeline
 from mtl.layers import precision as precision_lib
-from mtl.monitoring import tensorboard as tensorboard_lib
 from mtl.transfer import refit as refit_lib
 
 
@@ -78,18 +76,10 @@ class Run:
         )
 
     def _check_profile(self) -> None:
-        if self.profile is None:
-            return
-        where, rule = "Run.profile", "be None or two steps, such as [100, 110]"
-        checks.is_a(where, self.profile, (list, tuple), rule)
-        checks.require(len(self.profile) == 2, where, rule, self.profile)
-        for step in self.profile:
-            checks.is_a(where, step, int, rule)
-        first, last = self.profile
-        checks.require(first >= 1, where, "begin at step 1 or later", self.profile)
-        checks.require(last - first >= 2, where, "span two steps or more, in order", self.profile)
-        rule = f"end at Run.train_steps, {self.train_steps}, or before"
-        checks.require(last <= self.train_steps, where, rule, self.profile)
+        if self.profile is not None:
+            types.check_span("Run.profile", self.profile)
+            rule = f"end at Run.train_steps, {self.train_steps}, or before"
+            checks.require(self.profile[1] <= self.train_steps, "Run.profile", rule, self.profile)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,10 +113,10 @@ class Experiment:
     distribution: distribution_lib.Distribution = distribution_lib.Distribution()
     warm_start: transfer.WarmStart | None = None
     serving: serving_lib.Serving = serving_lib.Serving()
-    clip_audit: clip_audit_lib.ClipAudit | None = None
+    clip_audit: types.OpenObserver | None = None
     attack: types.Attack | None = None
     trackers: Sequence[types.Tracker] = ()
-    tensorboard: tensorboard_lib.TensorBoard | None = None
+    tensorboard: types.OpenObserver | None = None
     hooks: Sequence[types.Hook] = ()
     observers: Sequence[types.OpenObserver] = ()
 
@@ -141,24 +131,20 @@ class Experiment:
             rule = "be a part such as @auxiliary.Adversarial()"
             checks.has("Experiment.attack", self.attack, ["attack", "check"], rule)
             self.attack.check(self.model.heads_by_task)
-        self._check_trackers()
+        types.check_trackers("Experiment.trackers", self.trackers)
         self._check_attached()
         others = [f.name for f in dataclasses.fields(self) if f.name != "data"]
         # The source is left out: it may hold all of its rows, which are not parts.
         parts = [self.data.sampler, *(getattr(self, name) for name in others)]
         types.check_parts(parts, "check_experiment", self)
 
-    def _check_trackers(self) -> None:
-        where, rule = "Experiment.trackers", "be a list of parts such as @tracking.MLflow()"
-        checks.is_a(where, self.trackers, (list, tuple), rule)
-        names = []
-        for tracker in self.trackers:
-            checks.has(where, tracker, ["start"], rule)
-            names.append(types.read_member(tracker, types.Tracker, "name"))
-            checks.scope_name(f"{type(tracker).__name__}.name", names[-1])
-        checks.unique(where, names)
-
     def _check_attached(self) -> None:
+        for name, example in (
+            ("clip_audit", "clip_audit.ClipAudit"),
+            ("tensorboard", "tensorboard.TensorBoard"),
+        ):
+            if getattr(self, name) is not None:
+                checks.require_part(f"Experiment.{name}", getattr(self, name), example, arguments=1)
         where = "Experiment.observers"
         checks.is_a(where, self.observers, (list, tuple), "be a list of observers")
         for observer in self.observers:
@@ -184,7 +170,5 @@ _KINDS: dict[str, tuple[type, str]] = {
     "distribution": (distribution_lib.Distribution, "distribution.Distribution"),
     "serving": (serving_lib.Serving, "serving.Serving"),
     "warm_start": (transfer.WarmStart, "transfer.WarmStart"),
-    "clip_audit": (clip_audit_lib.ClipAudit, "clip_audit.ClipAudit"),
-    "tensorboard": (tensorboard_lib.TensorBoard, "tensorboard.TensorBoard"),
 }
-_OPTIONAL = ("warm_start", "clip_audit", "tensorboard")
+_OPTIONAL = ("warm_start",)

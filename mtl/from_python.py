@@ -25,7 +25,7 @@ import numpy as np
 import tqdm
 from absl import logging as absl_logging
 
-from mtl import checks, deferred
+from mtl import checks, deferred, verbs
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.configs import changes, config, gin_writing, imports, trust
@@ -33,7 +33,6 @@ from mtl.data import csv, examples, frames
 from mtl.deferred import tf
 from mtl.files import storage
 from mtl.monitoring import summary
-from mtl.runs import verbs
 from mtl.scoring import batches, image_rows
 from mtl.serving import deployment
 

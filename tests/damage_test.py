@@ -8,9 +8,8 @@ import shutil
 import numpy as np
 import pytest
 
-from mtl import checks, features
+from mtl import checks, features, verbs
 from mtl.checkpoints import given_files
-from mtl.runs import verbs
 from mtl.scoring import local
 from mtl.variables import freezing, masks
 from tests import tiny

@@ -13,14 +13,14 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
-from mtl import checkpoints, checks, experiment, features, heads, networks
+from mtl import checkpoints, checks, experiment, features, heads, networks, verbs
 from mtl.checkpoints import run_directory
 from mtl.configs import config
 from mtl.data import pipeline
 from mtl.distribution import interruption
 from mtl.files import checksums
 from mtl.optimization import optimizers
-from mtl.runs import evaluation, exporters, verbs
+from mtl.runs import evaluation, exporters
 from mtl.step import training_loop
 from tests import graph_optimizer, tiny
 

@@ -8,9 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from mtl import auxiliary, checks, heads
+from mtl import auxiliary, checks, heads, verbs
 from mtl.configs import config
-from mtl.runs import verbs
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from mtl import scoring
+from mtl import scoring, verbs
 from mtl.configs import config
-from mtl.runs import verbs
 from tests import pages
 from tests.launch import conftest as processes
 

@@ -17,11 +17,11 @@ from mtl import (
     networks,
     serving,
     spec,
+    verbs,
 )
 from mtl.data import csv, image_files, pipeline, tfrecord
 from mtl.features import augmentations
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
 from tests import tiny
 
 pytestmark = pytest.mark.medium

@@ -7,10 +7,11 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from mtl import checks, clip_audit, compat, mixing, types
+from mtl import checks, compat, mixing, types
 from mtl.balancing import example_clipping, methods, monitored, surgery, weighting
 from mtl.model import graph_options
 from mtl.step import draws
+from mtl.tools import clip_audit
 from tests import images, tiny
 
 tf1 = tf.compat.v1

@@ -2,8 +2,7 @@
 
 import pytest
 
-from mtl import checks
-from mtl.runs import verbs
+from mtl import checks, verbs
 from tests import tiny
 
 

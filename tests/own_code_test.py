@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, verbs
 from mtl.configs import config
-from mtl.runs import verbs
 from tests import pages, tiny
 
 

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from mtl.clip_audit import visits
+from mtl.tools.clip_audit import visits
 from tests import pages, tiny
 
 

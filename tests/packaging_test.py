@@ -56,7 +56,7 @@ def test_every_gin_file_is_in_it(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     files = {str(path.relative_to(ROOT)) for path in ROOT.glob("gin_configs/**/*.gin")}
     assert len(files) > 90 and files <= names
-    assert "mtl/reports/templates/page.html.jinja" in names
+    assert "mtl/tools/reports/templates/page.html.jinja" in names
     assert "mtl/py.typed" in names and not [name for name in names if name.startswith("tests")]
 
 

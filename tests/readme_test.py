@@ -5,8 +5,8 @@ import re
 import pytest
 
 import mtl
+from mtl import verbs
 from mtl.configs import config
-from mtl.runs import verbs
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -11,11 +11,10 @@ import resource
 import sys
 import traceback
 
-from mtl import checkpoints, checks, features
+from mtl import checkpoints, checks, features, verbs
 from mtl.balancing import methods, surgery
 from mtl.balancing import weighting as weighting_lib
 from mtl.data import sampling
-from mtl.runs import verbs
 from tests import quick_graphs, tiny
 
 STEPS = 20

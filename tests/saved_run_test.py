@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import scoring
+from mtl import scoring, verbs
 from mtl.configs import config
-from mtl.runs import verbs
 
 SAVED = pathlib.Path(__file__).parent / "saved_2026_11" / "runs.tar.gz"
 # `run` trained for 40 steps: a table that grows, lists, a held-out share of the training rows.

@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from launch import app, json_log
-from mtl import checks, tracking
+from mtl import checks
 from mtl.checkpoints import flat_settings
 from mtl.configs import config, gin_files, gin_writing
 from mtl.data import csv
-from mtl.reports import blocks, comparison, comparison_page, comparison_text, page, report
-from mtl.runs import reporting
 from mtl.scoring import protocol, remote
-from mtl.tracking import kept
+from mtl.tools import tracking
+from mtl.tools.reports import blocks, comparison, comparison_page, comparison_text, page, report
+from mtl.tools.tracking import kept, reporting
 from tests import tiny
 from tests.reports import runs
 from tests.tracking import trackers

@@ -21,10 +21,11 @@ from mtl import (
     networks,
     serving,
     spec,
+    verbs,
 )
 from mtl.data import pipeline
 from mtl.optimization import optimizers, update
-from mtl.runs import evaluation, verbs
+from mtl.runs import evaluation
 from mtl.serving import exporter
 from tests import signatures
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, heads, types
-from mtl.runs import verbs
+from mtl import checks, compat, heads, types, verbs
 from tests import tiny
 
 tf1 = tf.compat.v1

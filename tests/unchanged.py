@@ -24,9 +24,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
-from mtl import checks
+from mtl import checks, verbs
 from mtl.configs import config
-from mtl.runs import verbs
 from tests import pairs, tiny
 
 _ROOT = pathlib.Path(__file__).parents[1]

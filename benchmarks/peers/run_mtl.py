@@ -12,12 +12,11 @@ import answering
 import numpy as np
 import tensorflow as tf
 
-from mtl import experiment, features, heads, model, networks, spec, types
+from mtl import experiment, features, heads, model, networks, spec, types, verbs
 from mtl.data import csv, pipeline
 from mtl.distribution import resources, settings
 from mtl.files import storage
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

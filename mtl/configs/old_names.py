@@ -7,9 +7,16 @@ old_names.current_selector("mtl.data.funnel.Funnel")     # "mtl.datasets.funnel.
 from gin import config_parser
 
 MODULES = {
+    "mtl.clip_audit": "mtl.tools.clip_audit",
+    "mtl.clip_audit.audit": "mtl.tools.clip_audit.recording",
     "mtl.data.click_stream": "mtl.datasets.click_stream",
     "mtl.data.funnel": "mtl.datasets.funnel",
     "mtl.data.related_tasks": "mtl.datasets.related_tasks",
+    "mtl.monitoring.tensorboard": "mtl.tools.tensorboard",
+    "mtl.monitoring.tensorboard.settings": "mtl.tools.tensorboard.board_hooks",
+    "mtl.tracking": "mtl.tools.tracking",
+    "mtl.tracking.mlflow": "mtl.tools.tracking.mlflow",
+    "mtl.tracking.wandb": "mtl.tools.tracking.wandb",
 }
 """{earlier module: present module}. `tfds.Tfds` finds the builders that moved with them."""
 

@@ -1,4 +1,4 @@
-"""The clip audit of `mtl.clip_audit`, in the training of any Estimator.
+"""The clip audit of `mtl.tools.clip_audit`, in the training of any Estimator.
 
 audit = model_fns.Audit(clip_audit.ClipAudit(), model_dir)
 observe = audit.observe(losses_of, (features, labels), ids=features["row"])     # in model_fn
@@ -12,11 +12,11 @@ from typing import Any
 
 from mtl import checks, types
 from mtl.checkpoints import run_directory
-from mtl.clip_audit import audit as audit_lib
-from mtl.clip_audit import brute_force, measures, recording
 from mtl.deferred import tf
 from mtl.model_fns import step as step_lib
 from mtl.step import replicas
+from mtl.tools.clip_audit import audit as audit_lib
+from mtl.tools.clip_audit import brute_force, measures, recording
 
 
 class Audit(tf.compat.v1.train.CheckpointSaverListener):
@@ -30,7 +30,7 @@ class Audit(tf.compat.v1.train.CheckpointSaverListener):
       model_dir: the folder of the Estimator.
     """
 
-    def __init__(self, settings: audit_lib.ClipAudit, model_dir: str):
+    def __init__(self, settings: audit_lib.Settings, model_dir: str):
         self._settings, self._dir = settings, model_dir
         self._recording = recording.Recording(settings, model_dir)
 

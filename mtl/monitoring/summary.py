@@ -20,7 +20,8 @@ from mtl import aligned
 from mtl.checkpoints import run_directory
 from mtl.deferred import tf
 from mtl.files import storage
-from mtl.monitoring import doubts, metrics_file, sparsity_picture
+from mtl.monitoring import doubts, metrics_file
+from mtl.variables import pruned
 
 _CELLS = 3
 
@@ -112,7 +113,7 @@ def exactly(value: Any) -> str:
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:
     """Return the summary of a run of `steps` steps; `model_name` is the name for serving."""
     best, last = _last(os.path.join(model_dir, "best")), _last(model_dir)
-    cut = sparsity_picture.count_weights(last) if last else None
+    cut = pruned.count_weights(last) if last else None
     places = {
         "weights cut": cut and _describe_cut(*cut),
         **(_describe_tables(last) if last else {}),

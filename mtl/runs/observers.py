@@ -1,9 +1,12 @@
-"""Opens all features that run beside a training; the only module that names them.
+"""Opens the parts that act beside a training, and calls them as one observer.
 
-observed = observers.open_all(types.ObservedRun(experiment=made, model_dir="runs/a", place=place))
+run = types.ObservedRun(experiment=made, model_dir="runs/a", place=place)
+observed = observers.open_all(run, made.observers)
 with observed.around_run():
     ...                                          # every member of `types.RunObserver`
 """
+
+from __future__ import annotations
 
 import contextlib
 import functools
@@ -11,33 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mtl import checks, types
-from mtl.clip_audit import recording
-from mtl.debugging import numerics
-from mtl.monitoring import pictures
-from mtl.runs import board_hooks, profiled, reporting
-
-# In the order in which their members are called.
-_BUILT_IN: tuple[types.OpenObserver, ...] = (
-    reporting.observe,
-    pictures.observe,
-    recording.observe,
-    board_hooks.observe,
-    profiled.observe,
-    numerics.observe,
-)
 
 
-def open_all(run: types.ObservedRun) -> "Observers":
-    """Open the observers that the settings of a run ask for, in this process.
+def open_all(run: types.ObservedRun, parts: Sequence[types.OpenObserver]) -> Observers:
+    """Open the observers of a run in this process, and those of `Experiment.hooks` after them.
 
     Raises:
       UserError: an observer does not fit the run, or needs a package that is not installed.
     """
-    experiment = run.experiment
-    opened = [make(run) for make in (*_BUILT_IN, *experiment.observers)]
+    opened = [part(run) for part in parts]
     for observer in opened:
         _check(observer)
-    own = [_OwnHook(hook) for hook in experiment.hooks]
+    own = [_OwnHook(hook) for hook in run.experiment.hooks]
     return Observers([observer for observer in (*opened, *own) if observer is not None])
 
 

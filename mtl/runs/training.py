@@ -11,7 +11,7 @@ import functools
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mtl import checkpoints, checks, deferred, distribution, types
@@ -23,7 +23,8 @@ from mtl.distribution import interruption as interruption_lib
 from mtl.files import storage
 from mtl.model import graph_options
 from mtl.monitoring import progress
-from mtl.runs import diagnosis, evaluation, failures, fitting, observers, preparation
+from mtl.runs import diagnosis, evaluation, failures, fitting, preparation
+from mtl.runs import observers as observers_lib
 from mtl.step import training_loop, whole_batch
 
 with deferred.imports():
@@ -42,6 +43,7 @@ class Training:
       model_dir: where everything is written; the same for all processes.
       on_start: called once the model is built and restored, before the first step.
       part: the role of the training in a run of several trainings, for its trackers.
+      observers: the parts that act beside the training.
 
     Raises:
       UserError: the replicas do not divide the batch, or devices are missing.
@@ -53,6 +55,7 @@ class Training:
         model_dir: str,
         on_start: Callable[[], None],
         part: types.RunPart | None = None,
+        observers: Sequence[types.OpenObserver] = (),
     ):
         storage.require_plain("--model_dir", model_dir)
         self._place = experiment.distribution.find_place()
@@ -62,7 +65,7 @@ class Training:
         run = types.ObservedRun(
             experiment=experiment, model_dir=model_dir, place=self._place, part=part
         )
-        self._observers = observers.open_all(run)
+        self._observers = observers_lib.open_all(run, observers)
         self._data = self._observers.change_data(data)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
         self._run = experiment.run

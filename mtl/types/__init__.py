@@ -46,6 +46,7 @@ from mtl.types.observers import (
     OpenObserver,
     RunHooks,
     RunObserver,
+    check_span,
 )
 from mtl.types.parts import check_parts, count_rows, read_member, walk_parts
 from mtl.types.tracking import (
@@ -56,6 +57,7 @@ from mtl.types.tracking import (
     RunPart,
     TrackedRun,
     Tracker,
+    check_trackers,
 )
 from mtl.types.training import (
     Batch,
@@ -144,6 +146,8 @@ __all__ = [
     "WeighingHead",
     "Weighting",
     "check_parts",
+    "check_span",
+    "check_trackers",
     "count_rows",
     "read_member",
     "walk_parts",

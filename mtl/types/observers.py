@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from mtl import checks
 from mtl.deferred import tf
 from mtl.types import extensions, values
 from mtl.types.tracking import RunPart
@@ -131,3 +132,15 @@ class RunObserver:
 
 OpenObserver: TypeAlias = Callable[[ObservedRun], RunObserver | None]
 """Returns an observer of a run in this process, or None."""
+
+
+def check_span(where: str, steps: Any) -> None:
+    """Fail unless a setting is two global steps in order, [first, last]."""
+    rule = "be two steps, such as [100, 110]"
+    checks.is_a(where, steps, (list, tuple), rule)
+    checks.require(len(steps) == 2, where, rule, steps)
+    for step in steps:
+        checks.is_a(where, step, int, rule)
+    first, last = steps
+    checks.require(first >= 1, where, "begin at step 1 or later", steps)
+    checks.require(last - first >= 2, where, "span two steps or more, in order", steps)

@@ -3,7 +3,10 @@
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
+
+from mtl import checks
+from mtl.types import parts
 
 FINISHED, FAILED, KILLED = "finished", "failed", "killed"
 """How a training ends: by itself, by an error, or by a request to stop."""
@@ -102,3 +105,15 @@ class Tracker(Protocol):
     @abc.abstractmethod
     def start(self, run: RunDescription) -> TrackedRun:
         """Begin a run, or continue `run.run_id`."""
+
+
+def check_trackers(where: str, trackers: Any) -> None:
+    """Fail unless a setting is a list of trackers with different names."""
+    rule = "be a list of parts such as @tracking.MLflow()"
+    checks.is_a(where, trackers, (list, tuple), rule)
+    names = []
+    for tracker in trackers:
+        checks.has(where, tracker, ["start"], rule)
+        names.append(parts.read_member(tracker, Tracker, "name"))
+        checks.scope_name(f"{type(tracker).__name__}.name", names[-1])
+    checks.unique(where, names)

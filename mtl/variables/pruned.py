@@ -7,9 +7,13 @@ pruned.kept_entries(variable)        # zeros and ones that broadcast to it; None
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import zlib
 from collections.abc import Collection, Mapping
 from typing import Any
+
+import numpy as np
 
 from mtl import ambient
 from mtl.deferred import tf
@@ -131,3 +135,21 @@ _INPUTS: ambient.Ambient[dict[str, tf.Tensor] | None] = ambient.Ambient(
     "watched inputs", default=None
 )
 _MASKS: ambient.Ambient[Mapping[str, tf.Tensor | None]] = ambient.Ambient("pruned", default={})
+
+
+def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
+    """Return (cut weights, all weights, packed bytes) of the pruned variables of a checkpoint.
+
+    Packed bytes are the size after zlib of their float32 values, with 0 for cut weights. Return
+    None if the checkpoint has no pruned variables.
+    """
+    reader = tf.train.load_checkpoint(checkpoint)
+    names = map(find_weights, reader.get_variable_to_shape_map())
+    cut = total = packed = 0
+    for name, count in collections.Counter(names).items():
+        if count > 1:  # The checkpoint has the weights and their mask.
+            mask = reader.get_tensor(mask_name(name)) > 0
+            value = np.where(mask, reader.get_tensor(name), np.float32(0))
+            cut, total = cut + int((~np.broadcast_to(mask, value.shape)).sum()), total + value.size
+            packed += len(zlib.compress(value.tobytes(), 1))
+    return (cut, total, packed) if total else None

@@ -10,11 +10,11 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from mtl import auxiliary, checks, compat, heads, mixing
+from mtl import auxiliary, checks, compat, heads, mixing, verbs
 from mtl.auxiliary import activations as activations_lib
 from mtl.auxiliary import distillation
 from mtl.model import graph_options
-from mtl.runs import fitting, verbs
+from mtl.runs import fitting
 from mtl.sparsity import pruning, pruning_schedules
 from tests import tiny
 from tests.auxiliary import probe

@@ -8,11 +8,10 @@ import pytest
 import tensorflow as tf
 
 from examples import auxiliary_losses
-from mtl import auxiliary, checks
+from mtl import auxiliary, checks, verbs
 from mtl.auxiliary import perturbations
 from mtl.balancing import example_clipping
 from mtl.configs import config
-from mtl.runs import verbs
 from mtl.variables import averaging
 from tests import images, tiny
 from tests.auxiliary import probe

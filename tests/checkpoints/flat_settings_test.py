@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from mtl import clip_audit
 from mtl.checkpoints import flat_settings
+from mtl.tools import clip_audit
 from tests import tiny
 
 

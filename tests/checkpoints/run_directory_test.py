@@ -1,8 +1,7 @@
 import pytest
 
-from mtl import checks
+from mtl import checks, verbs
 from mtl.checkpoints import lock, run_directory
-from mtl.runs import verbs
 from tests import tiny
 
 OWN = ("config.gin", "row_names.json", "events.out.tfevents.1.host", "model.ckpt-0.index")

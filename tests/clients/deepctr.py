@@ -14,10 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 import mtl.compat  # noqa: F401  # Before the library, which reads tf.estimator.
-from mtl import clip_audit, model_fns, spec, transfer
+from mtl import model_fns, spec, transfer
 from mtl.balancing import methods, surgery
-from mtl.clip_audit import visits
 from mtl.optimization import clipping, optimizers, update
+from mtl.tools import clip_audit
+from mtl.tools.clip_audit import visits
 
 import deepctr  # isort: skip
 import deepctr.estimator  # isort: skip

@@ -84,7 +84,7 @@ def test_importing_says_nothing():
 def test_training_does_not_import_the_private_debugger(run_after):
     """TensorFlow may move it, and a run does not need it."""
     code = (
-        "import sys, launch.train, mtl.runs.inspection\n"
+        "import sys, launch.train, mtl.tools.debugging.inspection\n"
         "assert 'mtl.tf_internals.debugger' not in sys.modules"
     )
     status, _, error = run_after("tensorflow", code)

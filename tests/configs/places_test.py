@@ -11,10 +11,11 @@ import pytest
 import tensorflow as tf
 
 from launch import parts
-from mtl import auxiliary, checks, heads, networks, tracking
+from mtl import auxiliary, checks, heads, networks
 from mtl.configs import places, trust
 from mtl.data import csv, image_files
 from mtl.model import combined
+from mtl.tools import tracking
 from mtl.transfer import warm_start
 from tests.conformance import settings
 

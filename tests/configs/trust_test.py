@@ -58,7 +58,7 @@ def read(tmp_path, monkeypatch):
             "line 3: 'run_directory.claim_run' is no part of mtl",
         ),
         (
-            "from mtl.tracking import kept\nx = @kept.Kept()\n",
+            "from mtl.tools.tracking import kept\nx = @kept.Kept()\n",
             "line 3: 'kept.Kept' is no part of mtl",
         ),
     ],

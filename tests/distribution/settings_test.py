@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, distribution, features, networks, transfer
+from mtl import checks, compat, distribution, features, networks, transfer, verbs
 from mtl.balancing import methods, surgery
 from mtl.distribution import resources
 from mtl.optimization import clipping, optimizers, regularization, update
-from mtl.runs import estimators, verbs
+from mtl.runs import estimators
 from mtl.variables import freezing
 from tests import tiny
 

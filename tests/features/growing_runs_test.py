@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, networks, transfer
+from mtl import checks, features, networks, transfer, verbs
 from mtl.monitoring import doubts, summary
 from mtl.optimization import optimizers
-from mtl.runs import verbs
 from mtl.sparsity import granularity, pruning, pruning_schedules
 from mtl.variables import averaging, freezing, masks
 from tests import signatures, tiny

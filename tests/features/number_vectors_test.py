@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features
-from mtl.runs import verbs
+from mtl import checks, features, verbs
 from mtl.serving import loaded
 from tests import tiny
 from tests.optimization import training

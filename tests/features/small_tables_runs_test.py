@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, networks
+from mtl import checks, features, networks, verbs
 from mtl.balancing import methods, surgery
 from mtl.features import embeddings
 from mtl.optimization import optimizers
-from mtl.runs import verbs
 from tests import signatures, tiny
 
 pytestmark = pytest.mark.medium

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, histories, networks, transfer
+from mtl import checks, features, histories, networks, transfer, verbs
 from mtl.features import tokenizers
 from mtl.optimization import optimizers
-from mtl.runs import verbs
 from mtl.tf_internals import saved_model
 from tests import signatures, tiny
 

@@ -8,10 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from mtl.clip_audit import tables
-from mtl.explaining import tables as explained
 from mtl.files import csv_text
-from mtl.reports import comparison, comparison_text
+from mtl.tools.clip_audit import tables
+from mtl.tools.explaining import tables as explained
+from mtl.tools.reports import comparison, comparison_text
 from tests import tiny
 from tests.reports import runs
 

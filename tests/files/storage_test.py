@@ -8,10 +8,9 @@ import threading
 import pytest
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, verbs
 from mtl.checkpoints import run_directory
 from mtl.files import atomic, storage
-from mtl.runs import verbs
 from tests import tiny
 
 ODD = ["run*", "run?", "run[", "run]", "a b", "é", "{1,2}", "run*[", "#~%"]

@@ -25,9 +25,9 @@ _ALLOWED = {
     "mtl/serving/exporter.py": {"copy": 1},
     "mtl/serving/warm_up.py": {"TFRecordWriter": 1},
     "mtl/from_python.py": {"open(w)": 1},  # A scratch folder.
-    "mtl/runs/board_hooks.py": {"write_text": 1},  # A summary, and no file.
+    "mtl/tools/tensorboard/board_hooks.py": {"write_text": 1},  # A summary, and no file.
     "mtl/serving/tflite.py": {"open(wb)": 1},  # What nobody reads.
-    "mtl/runs/replay.py": {"copy": 1},  # A method of its own, into a scratch folder.
+    "mtl/tools/debugging/replay.py": {"copy": 1},  # A method of its own, into a scratch folder.
     # Checkpoints, which count once they are listed.
     "mtl/checkpoints/best.py": {"copy": 1},
     "mtl/checkpoints/run_directory.py": {"copy": 1, "GFile(w)": 1},  # And a probe.

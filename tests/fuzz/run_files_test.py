@@ -13,8 +13,9 @@ from mtl import checkpoints, checks, features
 from mtl.checkpoints import given_files, input_state, lock, run_directory
 from mtl.configs import config
 from mtl.files import atomic, checksums
-from mtl.monitoring import balancing_picture, doubts
+from mtl.monitoring import doubts
 from mtl.runs import fitting
+from mtl.tools.drawing import balancing_picture
 from mtl.variables import row_names
 from tests import tiny
 from tests.fuzz import cases

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import experiment, features, heads, model, networks, serving, spec
+from mtl import experiment, features, heads, model, networks, serving, spec, verbs
 from mtl.configs import config
 from mtl.data import pipeline
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
 from tests import tiny
 
 SPEC = spec.Spec(features={"x": ("float32", (3,)), "draw": "int64"}, labels={})

@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mtl import heads
-from mtl.reports import report
-from mtl.runs import verbs
+from mtl import heads, verbs
+from mtl.tools.reports import report
 from tests import tiny
 
 

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from mtl import verbs
 from mtl.configs import config
-from mtl.runs import verbs
 from tests import pages
 from tests.heads import by_hand
 

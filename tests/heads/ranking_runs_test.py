@@ -6,9 +6,8 @@ import functools
 import numpy as np
 import pytest
 
-from mtl import distribution, features, heads, networks
+from mtl import distribution, features, heads, networks, verbs
 from mtl.data import drawn_items, whole_groups
-from mtl.runs import verbs
 from tests import tiny
 
 pytestmark = pytest.mark.slow

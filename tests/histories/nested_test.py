@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, histories, layers, networks, spec
+from mtl import checks, features, histories, layers, networks, spec, verbs
 from mtl.optimization import optimizers
-from mtl.runs import verbs
 from tests import tiny
 from tests.clip_audit import norms_test
 from tests.histories import padding

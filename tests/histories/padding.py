@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from mtl.runs import verbs
+from mtl import verbs
 from tests import signatures
 
 

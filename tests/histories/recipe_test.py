@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from mtl import verbs
 from mtl.configs import config
-from mtl.runs import verbs
 from tests import pages
 
 

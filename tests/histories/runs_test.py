@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mtl import features, histories, networks
+from mtl import features, histories, networks, verbs
 from mtl.balancing import methods, surgery
 from mtl.optimization import optimizers
-from mtl.runs import verbs
 from tests import tiny
 from tests.histories import padding
 

@@ -21,7 +21,7 @@ from absl import flags
 
 # What takes the time; the first keeps TensorFlow's notices off the screen.
 import launch.app  # noqa: F401
-import mtl.runs.verbs  # noqa: F401
+import mtl.verbs  # noqa: F401
 from tests import forks, quick_graphs
 from tests.launch import failing_writes
 

@@ -10,12 +10,11 @@ import sys
 import pytest
 
 from launch import new
-from mtl import checks
+from mtl import checks, verbs
 from mtl.configs import config, gin_files
 from mtl.data import field_splits
-from mtl.drafting import columns
-from mtl.runs import verbs
 from mtl.spec import literals
+from mtl.tools.drafting import columns
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _ENV = {**os.environ, "PYTHONPATH": str(_ROOT)}
@@ -163,7 +162,7 @@ def test_the_command_does_without_tensorflow(tmp_path):
     call += ["--task", "clicked"]
     done = subprocess.run(call, cwd=tmp_path, env=_ENV, capture_output=True, text=True)
     assert done.returncode == 0 and "Wrote t.gin" in done.stdout
-    assert "mtl.drafting" in done.stderr and " tensorflow" not in done.stderr
+    assert "mtl.tools.drafting" in done.stderr and " tensorflow" not in done.stderr
 
 
 def test_a_file_is_not_overwritten(run, tmp_path):

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, distribution, features, networks, transfer
+from mtl import checks, distribution, features, networks, transfer, verbs
 from mtl.balancing import example_clipping, methods, surgery, weighting
 from mtl.compat import keras
 from mtl.layers import precision
 from mtl.model import graph_options
 from mtl.optimization import lookahead, optimizers, update
-from mtl.runs import verbs
 from mtl.variables import averaging, freezing, masks
 from tests import tiny
 from tests.networks import keras_models

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, features, heads, layers, model, networks
+from mtl import checks, features, heads, layers, model, networks, verbs
 from mtl.layers import quantization, straight_through
 from mtl.optimization import update
-from mtl.runs import verbs
 from tests import tiny
 
 pytestmark = [pytest.mark.medium, pytest.mark.optimizes_graphs]

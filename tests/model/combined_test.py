@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checkpoints, checks
+from mtl import checkpoints, checks, verbs
 from mtl.model import combined
 from mtl.monitoring import event_files, summary
-from mtl.runs import estimators, fitting, verbs
+from mtl.runs import estimators, fitting
 from tests import tiny
 
 tf1 = tf.compat.v1

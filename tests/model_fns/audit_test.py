@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, clip_audit, model_fns
-from mtl.clip_audit import measures
+from mtl import checks, model_fns
+from mtl.tools import clip_audit
+from mtl.tools.clip_audit import measures
 from tests.model_fns import twin
 
 tf1 = tf.compat.v1

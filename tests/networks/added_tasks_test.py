@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, distribution, networks, transfer
+from mtl import checks, distribution, networks, transfer, verbs
 from mtl.balancing import methods, surgery
 from mtl.checkpoints import run_directory
 from mtl.layers import quantization
 from mtl.optimization import optimizers, update
-from mtl.runs import finished_pruning, verbs
 from mtl.sparsity import densities, pruning, pruning_schedules
+from mtl.tools.pruning import finished_pruning
 from mtl.variables import averaging, pruned
 from tests import tiny
 

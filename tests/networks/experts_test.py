@@ -11,9 +11,9 @@ import tensorflow as tf
 from mtl import checks, networks, types
 from mtl.balancing import methods, surgery, task_gradients
 from mtl.layers import precision
-from mtl.monitoring import gates_picture
 from mtl.networks import gates, trunk
 from mtl.optimization import optimizers
+from mtl.tools.drawing import gates_picture
 from tests import tiny
 from tests.networks.built import TASKS, Built, X, run_mlp, softmax
 

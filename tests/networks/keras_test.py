@@ -6,13 +6,13 @@ import tensorflow as tf
 
 from mtl import checks, features, heads, model, networks
 from mtl.balancing import example_clipping, surgery
-from mtl.clip_audit import measures, observing
 from mtl.compat import keras
 from mtl.layers import quantization
 from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from mtl.sparsity import pruning, pruning_schedules
 from mtl.tf_internals import keras_layers
+from mtl.tools.clip_audit import measures, observing
 from mtl.variables import freezing
 from mtl.variables import pruned as pruned_lib
 from tests.networks import keras_models

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import compat, heads, networks, transfer
+from mtl import compat, heads, networks, transfer, verbs
 from mtl.layers import precision
 from mtl.model import graph_options
 from mtl.networks import rbm
-from mtl.runs import verbs
 from mtl.step import draws, emitted
 from mtl.variables import freezing
 from tests import images, tiny

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from mtl import verbs
 from mtl.compat import keras
 from mtl.configs import config
-from mtl.runs import verbs
 from tests import signatures
 
 PARAMS = ("Run.train_steps = 120", "Run.checkpoint_steps = 120", "Cosine.decay_steps = 120")

@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from mtl import checks, distribution
-from mtl.runs import verbs
+from mtl import checks, distribution, verbs
 from tests import tiny
 from tests.pairs import features
 

@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from mtl import (
     auxiliary,
-    clip_audit,
     distribution,
     experiment,
     features,
@@ -35,7 +34,6 @@ from mtl.data import drawn_items, pipeline, sampling, whole_groups
 from mtl.features import augmentations, tokenizers
 from mtl.heads import classifiers, softmax
 from mtl.layers import precision, quantization
-from mtl.monitoring import tensorboard
 from mtl.networks import gates
 from mtl.optimization import (
     adaptive_clipping,
@@ -48,6 +46,7 @@ from mtl.optimization import (
     update,
 )
 from mtl.sparsity import criteria, densities, granularity, pruning, pruning_schedules, regrowth
+from mtl.tools import clip_audit, tensorboard
 from mtl.variables import averaging, freezing, sharding, stacks
 from tests import tiny
 from tests.conformance import auxiliary as teachers

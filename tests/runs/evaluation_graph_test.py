@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from mtl import checks
+from mtl import checks, verbs
 from mtl.optimization import optimizers, update
-from mtl.runs import evaluation_graph, verbs
+from mtl.runs import evaluation_graph
 from mtl.variables import averaging
 from tests import tiny
 

@@ -7,11 +7,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from mtl import checkpoints, heads
+from mtl import checkpoints, heads, verbs
 from mtl.checkpoints import run_directory
 from mtl.distribution import heartbeat
 from mtl.monitoring import doubts
-from mtl.runs import evaluation, members, training, verbs
+from mtl.runs import evaluation, members, training
 from tests import tiny
 from tests.checkpoints import leftovers_test
 

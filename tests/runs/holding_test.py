@@ -5,12 +5,14 @@ import dataclasses
 
 import pytest
 
+from mtl import verbs
 from mtl.checkpoints import run_directory
-from mtl.explaining import explanation, settings
 from mtl.files import in_work
-from mtl.reports import report
-from mtl.runs import diagnosis, evaluation, inspection, verbs
+from mtl.runs import diagnosis, evaluation
 from mtl.sparsity import pruning, pruning_schedules
+from mtl.tools.debugging import inspection
+from mtl.tools.explaining import explanation, settings
+from mtl.tools.reports import report
 from tests import tiny
 
 pytestmark = pytest.mark.medium

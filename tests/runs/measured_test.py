@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checkpoints, types
+from mtl import checkpoints, types, verbs
 from mtl.files import checksums
-from mtl.monitoring import tensorboard
-from mtl.runs import board_hooks, evaluation, measured, verbs
+from mtl.runs import evaluation, measured
+from mtl.tools import tensorboard
 from tests import tiny
 
 tf1 = tf.compat.v1
@@ -216,7 +216,7 @@ def test_the_items_of_tensorboard_leave_the_record_alone(tmp_path):
     path = str(tmp_path / "model.ckpt-5")
     place = made.distribution.find_place()
     run = types.ObservedRun(experiment=made, model_dir=str(tmp_path), place=place)
-    watch = board_hooks.observe(run).watch_evaluation(path)
+    watch = made.tensorboard(run).watch_evaluation(path)
     found, on = evaluator._measure(path, watch)
     plain, plain_on = evaluator._measure(path)
     assert on == plain_on and on["rows"].startswith("48 rows, ")

@@ -6,6 +6,7 @@ import pytest
 
 from mtl import checks, types
 from mtl.runs import observers
+from mtl.tools import attached
 from tests import tiny
 
 
@@ -50,7 +51,7 @@ class _Noting(types.RunObserver):
 
 def _open(made):
     run = types.ObservedRun(experiment=made, model_dir="run", place=made.distribution.find_place())
-    return observers.open_all(run)
+    return observers.open_all(run, attached.list_observers(made))
 
 
 @pytest.mark.medium

@@ -5,8 +5,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from mtl import verbs
 from mtl.monitoring import doubts
-from mtl.runs import unknown_values, verbs
+from mtl.runs import unknown_values
 from tests import tiny
 
 OTHERS = np.where(np.arange(96) % 2, tiny.SPLITS["train"]["word"], b"teal")

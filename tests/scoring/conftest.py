@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl.runs import verbs
+from mtl import verbs
 from tests import tiny
 from tests.scoring import servers
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, spec
-from mtl.runs import verbs
+from mtl import checks, compat, spec, verbs
 from mtl.scoring import kept
 from tests import tiny
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, scoring
-from mtl.runs import verbs
+from mtl import checks, scoring, verbs
 from mtl.scoring import batches
 from tests.scoring import servers
 

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, experiment, heads, networks, serving
+from mtl import checks, compat, experiment, heads, networks, serving, verbs
 from mtl.heads import together
 from mtl.optimization import optimizers, update
-from mtl.runs import verbs
 from mtl.serving import (
     dead_units,
     loaded,

@@ -23,16 +23,15 @@ from mtl import (
     networks,
     serving,
     transfer,
+    verbs,
 )
 from mtl.balancing import methods, surgery, weighting
 from mtl.checkpoints import run_directory
-from mtl.clip_audit import visits
 from mtl.files import checksums
 from mtl.layers import quantization
 from mtl.model import graph_options
-from mtl.monitoring import doubts, sparsity_picture, summary
+from mtl.monitoring import doubts, summary
 from mtl.optimization import clipping, optimizers, regularization, transforms, update
-from mtl.runs import finished_pruning, verbs
 from mtl.sparsity import (
     criteria,
     densities,
@@ -43,6 +42,9 @@ from mtl.sparsity import (
     regrowth,
 )
 from mtl.tf_internals import saved_model
+from mtl.tools.clip_audit import visits
+from mtl.tools.drawing import sparsity_picture
+from mtl.tools.pruning import finished_pruning
 from mtl.variables import averaging, freezing, masks, pruned
 from tests import tiny
 from tests.conformance import optimizers as rows
@@ -1030,7 +1032,7 @@ def test_the_summary_tells_how_much_is_cut(finished, tmp_path):
     values, names = tiny.variables(finished), [TRUNK, *TOWERS_OF_TINY]
     total = sum(_mask(values, name).size for name in names)
     kept = int(sum(_mask(values, name).sum() for name in names))
-    cut, counted, packed = sparsity_picture.count_weights(tf.train.latest_checkpoint(finished))
+    cut, counted, packed = pruned.count_weights(tf.train.latest_checkpoint(finished))
     assert (cut, counted) == (total - kept, total) and 4 * kept < packed < 4 * total
     text = summary.of_training(str(finished), {"global_step": 40}, 40, "mtl")
     expected = f"{100 * cut / total:.1f}% of {total} pruned: {4 * total} bytes, {packed} packed"

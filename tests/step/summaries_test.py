@@ -6,9 +6,9 @@ import logging
 import pytest
 import tensorflow as tf
 
-from mtl import clip_audit, distribution, heads, networks
+from mtl import distribution, heads, networks, verbs
 from mtl.distribution import resources
-from mtl.runs import verbs
+from mtl.tools import clip_audit
 from tests import tiny
 
 tf1 = tf.compat.v1

@@ -19,9 +19,20 @@ GROUPS = {
     "resume": ("mtl/checkpoints/", "mtl/distribution/", "mtl/files/"),
     "transfer": ("mtl/transfer/", "mtl/model_fns/"),
     "export": ("mtl/serving/", "mtl/compat/"),
-    "runs": ("mtl/runs/", "mtl/monitoring/", "mtl/tracking/", "mtl/profiling/"),
-    "tools": ("mtl/reports/", "mtl/explaining/", "mtl/debugging/", "mtl/clip_audit/"),
-    "drafting, scoring": ("mtl/drafting/", "mtl/scoring/"),
+    "runs": ("mtl/runs/", "mtl/monitoring/", "mtl/verbs.py", "mtl/tools/tracking/"),
+    "tools": (
+        "mtl/tools/reports/",
+        "mtl/tools/explaining/",
+        "mtl/tools/debugging/",
+        "mtl/tools/clip_audit/",
+        "mtl/tools/profiling/",
+        "mtl/tools/tensorboard/",
+        "mtl/tools/drawing/",
+        "mtl/tools/pruning/",
+        "mtl/tools/rehearsal/",
+        "mtl/tools/exports/",
+    ),
+    "drafting, scoring": ("mtl/tools/drafting/", "mtl/scoring/"),
     "gin files and commands": ("mtl/configs/", "mtl/from_python.py", "launch/"),
 }
 

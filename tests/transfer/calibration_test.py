@@ -7,10 +7,9 @@ import pytest
 import tensorflow as tf
 from scipy import optimize, special
 
-from mtl import checks, heads
+from mtl import checks, heads, verbs
 from mtl.heads import calibrated as calibrated_lib
 from mtl.monitoring import doubts
-from mtl.runs import verbs
 from mtl.transfer import calibration, refit
 from tests import signatures, tiny
 

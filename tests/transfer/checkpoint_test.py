@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, transfer
+from mtl import checks, transfer, verbs
 from mtl.checkpoints import run_directory
-from mtl.runs import verbs
 from mtl.variables import freezing
 from tests import tiny
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, heads
+from mtl import checks, compat, heads, verbs
 from mtl.heads import classifiers, shots, softmax
-from mtl.runs import fitting, verbs
+from mtl.runs import fitting
 from mtl.transfer import refit
 from tests import tiny
 

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, features, heads, networks, transfer
+from mtl import checks, compat, features, heads, networks, transfer, verbs
 from mtl.checkpoints import run_directory
 from mtl.features import embeddings
 from mtl.model import graph_options
 from mtl.optimization import optimizers
-from mtl.runs import verbs
 from mtl.transfer import source as source_lib
 from tests import tiny
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, distribution, networks, transfer
+from mtl import checks, distribution, networks, transfer, verbs
 from mtl.optimization import lookahead, optimizers, transforms, update
-from mtl.runs import verbs
 from mtl.variables import average_saver, averaging, freezing, masks
 from tests import tiny
 from tests.optimization import training

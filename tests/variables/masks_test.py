@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks
+from mtl import checks, verbs
 from mtl.optimization import (
     adaptive_clipping,
     clipping,
@@ -16,7 +16,6 @@ from mtl.optimization import (
     transforms,
     update,
 )
-from mtl.runs import verbs
 from mtl.step import gradients as gradients_lib
 from mtl.variables import averaging, freezing, masks
 from tests import tiny

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, compat, features, heads, mixing, model, networks, transfer
+from mtl import checks, compat, features, heads, mixing, model, networks, transfer, verbs
 from mtl.balancing import methods, monitored, surgery, weighting
 from mtl.checkpoints import mismatch
 from mtl.heads import together
 from mtl.layers import quantization
 from mtl.model import graph_options
 from mtl.optimization import clipping, optimizers, regularization, transforms, update
-from mtl.runs import verbs
 from mtl.sparsity import pruning, pruning_schedules
 from mtl.variables import averaging, freezing, masks, stacks
 from tests import tiny

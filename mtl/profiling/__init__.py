@@ -1,4 +1,0 @@
-"""Measures the time and memory of the phases of a training step; see docs/profiling.md.
-
-experiment.Run.profile = [100, 110]
-"""

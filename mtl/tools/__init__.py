@@ -1,0 +1,1 @@
+"""Tools look at a run, or act beside it; training, evaluation and export work without them."""

@@ -1,0 +1,12 @@
+"""Finds samples with large gradients that get clipped and move the weights, and tells noise apart.
+
+from mtl.tools import clip_audit
+experiment.Experiment.clip_audit = @clip_audit.ClipAudit()     # records while a run trains
+clip_audit.ClipAudit.key = "id"
+
+`python -m launch.clip_audit` audits a trained run, over its checkpoints.
+"""
+
+from mtl.tools.clip_audit.recording import ClipAudit
+
+__all__ = ["ClipAudit"]

@@ -1,0 +1,141 @@
+"""Settings of an audit, and the ops that record the steps of a run.
+
+from mtl.tools import clip_audit
+experiment.Experiment.clip_audit = @clip_audit.ClipAudit()
+clip_audit.ClipAudit.percentile = 95.0
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mtl import checks, types
+from mtl import features as features_lib
+from mtl import spec as spec_lib
+from mtl.data import numbered, pipeline
+from mtl.deferred import tf, tf1
+from mtl.tools.clip_audit import measures, visits
+
+if TYPE_CHECKING:
+    from mtl import model as model_lib
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What an audit records: the settings of `ClipAudit`.
+
+    Attributes:
+      key: the field, of integers or strings, that identifies samples; None takes the number of the
+        row in the training split, from 0.
+      percentile: in [0, 100]; the bound on examples and the bound on batches are this percentile of
+        the norms in the previous batches.
+      window: the number of previous batches.
+      max_norm: a bound for both in place of the percentile, such as the run's own clipping norm.
+      first_visits: how many visits of a sample count as its first ones.
+    """
+
+    key: str | None = None
+    percentile: float = 90.0
+    window: int = 50
+    max_norm: float | None = None
+    first_visits: int = 3
+
+    def __post_init__(self):
+        if self.key is not None:
+            checks.is_a("ClipAudit.key", self.key, str, "name a field")
+        checks.at_least("ClipAudit.percentile", self.percentile, 0)
+        rule = "be at most 100"
+        checks.require(self.percentile <= 100, "ClipAudit.percentile", rule, self.percentile)
+        for name in ("window", "first_visits"):
+            checks.is_a(f"ClipAudit.{name}", getattr(self, name), int, "be a whole number above 0")
+            checks.at_least(f"ClipAudit.{name}", getattr(self, name), 1)
+        if self.max_norm is not None:
+            checks.bound("ClipAudit.max_norm", self.max_norm)
+
+    def check_experiment(self, experiment: Any) -> None:
+        """Fail if the model mixes rows, or the key is not a field that identifies samples."""
+        rule = "be None where MultiTaskModel.mixing mixes the rows that it measures"
+        checks.require(experiment.model.mixing is None, "Experiment.clip_audit", rule, self)
+        self.check_key(experiment.data.spec)
+
+    def check_key(self, spec: spec_lib.Spec) -> None:
+        """Fail if the key is set, but is not a field that can identify samples."""
+        if self.key is None:
+            return
+        checks.one_of("ClipAudit.key", self.key, spec.fields)
+        field = spec.fields[self.key]
+        is_fit = field.dtype in ("int64", "string") and field.shape == ()
+        kind = f"{field.dtype} of shape {field.shape}"
+        checks.require(is_fit, f"ClipAudit.key {self.key!r}", "be one int64 or string", kind)
+
+    def number_rows(
+        self, data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None
+    ) -> pipeline.Pipeline:
+        """Return the data with numbered rows; `shuffle` is (size of the buffer, seed)."""
+        return numbered.number_rows(data, shuffle)
+
+    def sample_ids(self, features: types.Tensors, labels: types.Tensors) -> tf.Tensor:
+        """Return the ids of the samples, [B] int64 or string."""
+        return {**features, **labels}[self.key or numbered.ROW]
+
+    def make_observer(
+        self,
+        model: model_lib.MultiTaskModel,
+        statistics: features_lib.Statistics,
+        record: visits.Record,
+    ) -> Callable[..., None]:
+        """Return the function that `MultiTaskModel.model_fn` calls to observe a training step."""
+
+        def observe(features: types.Tensors, labels: types.Tensors, weights: types.Tensors) -> None:
+            def measure() -> measures.Measured:
+                return measures.measure(model, statistics, features, labels, lambda _: weights)
+
+            record_step(record, self.sample_ids(features, labels), measure)
+
+        return observe
+
+
+def record_step(
+    record: visits.Record, ids: tf.Tensor, measure: Callable[[], measures.Measured]
+) -> None:
+    """Let UPDATE_OPS add the batch of a step to the record; `ids` identify its samples."""
+    # After the averages of normalisations have moved, and before the weights move.
+    with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
+        found = measure()
+        recorded = _record_batch(record, ids, found)
+    warn_of_unknown(found)
+    warn_of_left_out(found)
+    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, recorded)
+
+
+def _record_batch(record: visits.Record, ids: tf.Tensor, found: measures.Measured) -> tf.Tensor:
+    """Build the op that adds a batch to the record."""
+
+    def add(step: int, ids: np.ndarray, examples: np.ndarray, batch: np.ndarray) -> np.int64:
+        columns = dict(zip(found.examples, examples, strict=True))
+        record.add(int(step), ids, columns, dict(zip(found.batch, batch, strict=True)))
+        return np.int64(0)
+
+    values = [tf.stack(list(of.values())) for of in (found.examples, found.batch)]
+    step = tf1.train.get_global_step().read_value()
+    return tf.numpy_function(add, [step, ids, *values], tf.int64)
+
+
+def warn_of_unknown(found: measures.Measured) -> None:
+    """Warn if variables need a pass for each example, which makes an audit slow."""
+    if found.unknown:
+        names = ", ".join(found.unknown[:3]) + ", ..." * (len(found.unknown) > 3)
+        _log.warning("Clip audit: a pass for each example, for %s: this is slow.", names)
+
+
+def warn_of_left_out(found: measures.Measured) -> None:
+    """Warn of each auxiliary loss that is not measured, and say why."""
+    for name, why in found.left_out.items():
+        _log.warning("Clip audit: without the loss %r: %s.", name, why)

@@ -1,0 +1,115 @@
+"""Audits a trained run: reads its training split once for each of its checkpoints.
+
+checkpoint_audit.audit_checkpoints(data, model, run, "runs/digits", settings, paths, output)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtl import experiment as experiment_lib
+from mtl import model as model_lib
+from mtl import types
+from mtl.checkpoints import mismatch, run_directory
+from mtl.data import pipeline
+from mtl.deferred import tf, tf1
+from mtl.runs import fitting
+from mtl.sparsity import pruned_step
+from mtl.tools.clip_audit import audit as audit_lib
+from mtl.tools.clip_audit import measures, visits
+from mtl.variables import patterns
+
+
+def audit_checkpoints(
+    data: pipeline.Pipeline,
+    model: model_lib.MultiTaskModel,
+    run: experiment_lib.Run,
+    model_dir: str,
+    settings: audit_lib.Settings,
+    paths: Sequence[str],
+    directory: str,
+) -> None:
+    """Record a visit of every sample for each checkpoint, in the order of `paths`.
+
+    Samples come in a random order, the same for all checkpoints, in batches of training.
+
+    Args:
+      data: the pipeline of the run.
+      model: the model of the run.
+      run: the settings of the run.
+      model_dir: the folder of the run; holds the statistics of the columns.
+      settings: the settings of the audit.
+      paths: the checkpoints.
+      directory: the folder for the visits; the function removes earlier visits.
+
+    Raises:
+      UserError: a checkpoint belongs to another model.
+    """
+    statistics = fitting.load_statistics(model_dir)
+    model = model.fill_schedules(run.train_steps).fitted(statistics)
+    data = settings.number_rows(data, (data.shuffle_buffer, run.seed))
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        iterator = tf1.data.make_initializable_iterator(data.one_pass(data.train_split))
+        features, labels = iterator.get_next()
+
+        def measure(features: types.Tensors, labels: types.Tensors) -> tuple[Any, dict]:
+            weigh = _weigh(model, step)
+            return measures.measure(model, statistics, features, labels, weigh), {}
+
+        pruning = pruned_step.wrap_step(model.pruning, measure, is_watched=True)
+        found, _ = model.held.wrap_step(pruning)(features, labels)
+        audit_lib.warn_of_unknown(found)
+        audit_lib.warn_of_left_out(found)
+        fetches = (step, settings.sample_ids(features, labels), found.examples, found.batch)
+        record = visits.Record(directory, settings)
+        with _session() as session:
+            for path in paths:
+                _restore(session, path)
+                session.run(iterator.initializer)
+                for values in _all(session, fetches):
+                    record.add(*values)
+                record.save(run_directory.step_in_name(path))
+
+
+def _weigh(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
+    """Return the weights of tasks from the run's weighting, in the state of a checkpoint."""
+
+    def weigh(losses: types.Tensors) -> types.Tensors:
+        means = {task: tf.reduce_mean(of) for task, of in losses.items()}
+        with tf1.variable_scope("balancing"):
+            weighted = model.weigh_losses(means, step)
+        return {task: tf.gradients(weighted[task], means[task])[0] for task in means}
+
+    return weigh
+
+
+def _session() -> tf.compat.v1.Session:
+    session = tf1.Session()
+    session.run(tf1.tables_initializer())
+    return session
+
+
+def _restore(session: tf.compat.v1.Session, path: str) -> None:
+    saved = dict(tf.train.list_variables(path))
+    variables = tf1.global_variables()
+    wanted = {patterns.variable_name(v): v.shape.as_list() for v in variables}
+    used = {name: shape for name, shape in saved.items() if name in wanted}
+    mismatch.require_same(path, used, wanted)
+    reader = tf.train.load_checkpoint(path)
+    for variable in variables:
+        variable.load(reader.get_tensor(patterns.variable_name(variable)), session)
+
+
+def _all(
+    session: tf.compat.v1.Session, fetches: Any
+) -> Iterator[tuple[int, np.ndarray, dict, dict]]:
+    while True:
+        try:
+            step, ids, examples, batch = session.run(fetches)
+        except tf.errors.OutOfRangeError:
+            return
+        yield int(step), ids, examples, batch

@@ -1,0 +1,230 @@
+"""Measures the examples of a batch: norms, share of the blame, losses, EL2N, margins.
+
+measured = measures.measure(model, statistics, features, labels, weigh)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from mtl import checks, types
+from mtl import features as features_lib
+from mtl.deferred import tf, tf1
+from mtl.example_gradients import twins
+from mtl.step import gradients as gradients_lib
+from mtl.step import whole_batch
+from mtl.tools.clip_audit import auxiliary as auxiliary_lib
+from mtl.tools.clip_audit import norms
+
+if TYPE_CHECKING:
+    from mtl import model as model_lib
+
+
+_OF_HEADS = ("el2n", "margin", "label", "prediction")
+
+
+class Measured(NamedTuple):
+    """Measurements of a batch of B examples.
+
+    Attributes:
+      examples: {column: [B]}.
+      batch: {column: scalar}; `norm` is the norm of the mean of the examples' gradients.
+      unknown: variables whose norms need a pass for each example.
+      left_out: {auxiliary loss that is not measured: why}.
+    """
+
+    examples: dict[str, tf.Tensor]
+    batch: dict[str, tf.Tensor]
+    unknown: Sequence[str]
+    left_out: Mapping[str, str]
+
+
+def measure(
+    model: model_lib.MultiTaskModel,
+    statistics: features_lib.Statistics,
+    features: types.Tensors,
+    labels: types.Tensors,
+    weigh: Callable[[types.Tensors], types.Tensors],
+) -> Measured:
+    """Measure a batch by a forward pass as in evaluation: examples do not depend on each other.
+
+    An example's loss in a task is its weight times its loss. It is 0 if the label is missing, and a
+    mean over values if a label has several. `auxiliary.Measured` gives its auxiliary losses.
+
+    Args:
+      model: the model with fitted heads.
+      statistics: the statistics of the columns.
+      features: {field: [B, ...]}.
+      labels: {field: [B, ...]}.
+      weigh: {name: losses [B]} of tasks and auxiliary losses -> {name: the weight of its loss, a
+        scalar}. An auxiliary loss that is left out comes as 0.
+    """
+    for head in model.heads_with_loss:
+        fix = f"{type(head).__name__} does not tell the loss of each label."
+        knows = isinstance(head, types.ExampleHead)
+        checks.require(knows, "clip audit", "know each loss", head.name, fix)
+    # Earlier checks require a loss of each example from every head.
+    heads = cast(Sequence[types.ExampleHead], model.heads_with_loss)
+    logits: dict[str, tf.Tensor] = {}
+    auxiliary = auxiliary_lib.Measured(model)
+
+    def losses_of(batch: Any) -> types.Tensors:
+        before = len(tf1.trainable_variables())
+        first = len(tf1.get_default_graph().get_operations())
+        with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+            activations = model.infer_activations(batch[0], batch[1], statistics)
+            given = twins.reuse_earlier(first, activations.logits)
+            others = auxiliary.measure(dataclasses.replace(activations, logits=given), first)
+        made = [variable.name for variable in tf1.trainable_variables()[before:]]
+        fix = "A KerasModel of 16 bits cannot be audited while it trains: use launch.clip_audit."
+        rule = "find the variables that are there, and make none"
+        checks.require(not (before and made), "clip audit", rule, made[:3], fix)
+        if not logits:  # The first call is for the whole batch.
+            logits.update(given)
+        own = {head.name: _losses(head, given[head.name], batch[1]) for head in heads}
+        return {**own, **others}
+
+    def weigh_measured(losses: types.Tensors) -> types.Tensors:
+        zeros = tf.zeros_like(next(iter(losses.values())))
+        weights = weigh({name: losses.get(name, zeros) for name in model.loss_names})
+        return {name: weights[name] for name in losses}
+
+    found = norms.measure(losses_of, (features, labels), weigh_measured)
+    examples = _of_gradients(found)
+    for task in heads:
+        own = {"loss": found.losses[task.name], **_of_head(task, logits[task.name], labels)}
+        examples |= {f"{name}/{task.name}": tf.cast(x, tf.float32) for name, x in own.items()}
+    for name in found.losses.keys() - logits.keys():
+        examples[f"loss/{name}"] = tf.cast(found.losses[name], tf.float32)
+    return Measured(examples, _of_batch(found), found.unknown, auxiliary.left_out)
+
+
+def measure_losses(
+    losses_of: Callable[[Any], types.Tensors], batch: Any, weights: types.Tensors
+) -> Measured:
+    """Measure the examples of a network whose heads are unknown.
+
+    Values that need a head, such as EL2N, are NaN.
+
+    Args:
+      losses_of: builds the network again for the given rows, and returns {task: losses [B]};
+        examples must not depend on each other in it.
+      batch: B rows of tensors, in any nesting.
+      weights: {task: the weight of its loss, a scalar}.
+    """
+
+    def build(rows: Any) -> types.Tensors:
+        before = {variable.ref() for variable in tf1.global_variables()}
+        here = tf1.get_variable_scope()
+        with whole_batch.withhold_collections(), tf1.variable_scope(here, reuse=tf1.AUTO_REUSE):
+            losses = losses_of(rows)
+        made = [v.name for v in tf1.global_variables() if v.ref() not in before]
+        rule = "find the variables that are there, and make none"
+        checks.require(not made, "clip audit: losses_of", rule, made[:3])
+        for task in weights:
+            checks.one_of("clip audit: losses_of", task, losses)
+            is_row = losses[task].shape.rank == 1
+            where = f"clip audit: losses_of, task {task!r}"
+            checks.require(is_row, where, "give a loss for each row, [B]", losses[task].shape)
+        return {task: losses[task] for task in weights}
+
+    found = norms.measure(build, batch, lambda _: weights)
+    examples = _of_gradients(found)
+    for task, losses in found.losses.items():
+        unknown = tf.fill(tf.shape(losses), float("nan"))
+        examples[f"loss/{task}"] = tf.cast(losses, tf.float32)
+        examples |= {f"{name}/{task}": unknown for name in _OF_HEADS}
+    return Measured(examples, _of_batch(found), found.unknown, {})
+
+
+def _losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
+    """Return the loss of every example, [B]."""
+    examples = head.examples(logits, labels)
+    losses = examples.weights * head.losses(examples.logits, examples.targets)
+    return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=1)
+
+
+def _of_gradients(found: norms.Norms) -> dict[str, tf.Tensor]:
+    """Return `norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`, [B] each."""
+    scopes = _grouped(found.squares, _scope)
+    total = tf.add_n(list(found.squares.values()))
+    blame = tf.math.divide_no_nan(found.products, tf.reduce_sum(found.products))
+    return {
+        "norm": _norms(total),
+        **{f"norm/task/{task}": _norms(own) for task, own in found.task_squares.items()},
+        **{f"norm/scope/{scope}": _norms(own) for scope, own in scopes.items()},
+        "blame": tf.cast(blame, tf.float32),
+    }
+
+
+def _of_batch(found: norms.Norms) -> dict[str, tf.Tensor]:
+    """Return `norm` of the mean gradient and, for each layer, the mean of the examples' norms."""
+    count = tf.cast(tf.size(found.products), tf.float32)
+    layers = _grouped(found.squares, lambda name: name.rpartition("/")[0])
+    means = {f"layer/{name}": tf.reduce_mean(_norms(own)) for name, own in layers.items()}
+    # |S|^2 is the sum of the products with S.
+    return {"norm": _norms(tf.reduce_sum(found.products)) / count, **means}
+
+
+def _norms(squares: tf.Tensor) -> tf.Tensor:
+    """Return roots of float64 squares as float32; squares below 0 by rounding count as 0."""
+    return gradients_lib.take_roots(tf.where(squares < 0, tf.zeros_like(squares), squares))
+
+
+def _grouped(squares: dict[str, tf.Tensor], name_of: Callable[[str], str]) -> dict[str, tf.Tensor]:
+    groups: dict[str, list[tf.Tensor]] = {}
+    for name, own in squares.items():
+        groups.setdefault(name_of(name), []).append(own)
+    return {name: tf.add_n(own) for name, own in groups.items()}
+
+
+def _scope(name: str) -> str:
+    """Return the scope of a variable: `network`, `features`, `head/<task>`, `auxiliary/<name>`."""
+    return "/".join(name.split("/")[: 2 if name.startswith(("head/", "auxiliary/")) else 1])
+
+
+def _of_head(
+    head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors
+) -> dict[str, tf.Tensor]:
+    """Return EL2N, margin, label and prediction of each example, [B]; NaN if undefined.
+
+    EL2N is the norm of the loss's derivative by the logits: for cross-entropy, it equals `|p - y|`,
+    the error of M. Paul, S. Ganguli, G. K. Dziugaite, "Deep Learning on a Data Diet", 2021,
+    arXiv:2107.07075. The margin is the logit of the label minus the largest other logit.
+    """
+    examples, predicted = head.examples(logits, labels), head.predictions(logits)
+    losses = head.losses(examples.logits, examples.targets)
+    (errors,) = tf.gradients(losses, [logits])
+    counts, unknown = examples.weights > 0, tf.fill(tf.shape(logits)[:1], float("nan"))
+    flat = tf.reshape(errors, [tf.shape(logits)[0], -1])
+    el2n = gradients_lib.take_roots(
+        gradients_lib.retry_in_float64(lambda dtype: tf.reduce_sum(tf.cast(flat, dtype) ** 2, 1))
+    )
+    if counts.shape.rank > 1:
+        return {**dict.fromkeys(_OF_HEADS, unknown), "el2n": el2n}
+    prediction = predicted.get("class_id", predicted.get("value", unknown))
+    of_labelled = {
+        "el2n": el2n,
+        "margin": _margin(examples, predicted, unknown),
+        "label": examples.targets,
+    }
+    found = {name: tf.where(counts, _float(x), unknown) for name, x in of_labelled.items()}
+    return {**found, "prediction": prediction if prediction.shape.rank == 1 else unknown}
+
+
+def _margin(examples: Any, predicted: types.Tensors, unknown: tf.Tensor) -> tf.Tensor:
+    logits, targets, _ = examples
+    if "probability" in predicted:
+        return (2 * targets - 1) * logits
+    probabilities = predicted.get("probabilities")
+    if probabilities is None or logits.shape[1:] != probabilities.shape[1:]:
+        return unknown
+    own = tf.one_hot(targets, logits.shape[1], on_value=True, off_value=False)
+    others = tf.reduce_max(tf.where(own, logits.dtype.min, logits), axis=1)
+    return tf.reduce_sum(tf.where(own, logits, 0.0), axis=1) - others
+
+
+def _float(values: tf.Tensor) -> tf.Tensor:
+    return tf.cast(values, tf.float32)

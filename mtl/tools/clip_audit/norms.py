@@ -1,0 +1,180 @@
+"""Measures gradient norms of single examples, by task and variable, and shares in their sum.
+
+found = norms.measure(losses_of, batch, weigh)
+found.squares["network/hidden_0/kernel"]       # [B]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mtl import types
+from mtl.deferred import tf, tf1
+from mtl.example_gradients import ghost, gradient_forms
+from mtl.step import gradients as gradients_lib
+from mtl.tools.clip_audit import brute_force
+from mtl.variables import patterns
+
+
+class Norms(NamedTuple):
+    """Norms of B examples; `g_i` is the gradient of the weighted sum of losses of example i.
+
+    Squares and products are float64, and finite if the gradients are finite.
+
+    Attributes:
+      losses: {task: [B]}.
+      squares: {variable: its part of |g_i|^2, [B]}.
+      task_squares: {task: the squared norm of the gradient of its loss alone, [B]}.
+      products: `<g_i, sum_j g_j>`, [B].
+      unknown: the variables whose norms needed a pass for each example.
+    """
+
+    losses: types.Tensors
+    squares: dict[str, tf.Tensor]
+    task_squares: dict[str, tf.Tensor]
+    products: tf.Tensor
+    unknown: Sequence[str]
+
+
+def measure(
+    losses_of: brute_force.Losses,
+    batch: Any,
+    weigh: Callable[[types.Tensors], types.Tensors],
+    by_row: bool = False,
+) -> Norms:
+    """Return the norms of the gradients by the trainable variables.
+
+    Args:
+      losses_of: builds the forward pass, and reuses existing variables; examples must not depend on
+        each other in it.
+      batch: B rows of tensors, in any nesting.
+      weigh: {task: losses [B]} -> {task: its weight, a scalar}.
+      by_row: True to take a pass for each example for all variables.
+    """
+    given = tf.nest.flatten(batch, expand_composites=True)
+    entering = [tf.identity(tensor) for tensor in given]
+    losses = losses_of(tf.nest.pack_sequence_as(batch, entering, expand_composites=True))
+    variables = tf1.trainable_variables()
+    covered = [] if by_row else variables
+    batch_size = tf.size(next(iter(losses.values())))
+    gradients = ghost.Gradients(
+        list(losses.values()), batch, covered, batch_size, _find_rows(batch)
+    )
+    weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
+    found = _ghost(gradients, losses, weights)
+    left = [v for v in variables if by_row or patterns.variable_name(v) in gradients.unknown]
+    if left:
+        _add_rows(found, brute_force.norms(losses_of, batch, left, weights), left)
+    zeros = tf.zeros([batch_size], tf.float64)
+    return Norms(
+        losses=losses,
+        squares=found["squares"],
+        task_squares={task: found["tasks"].get(task, zeros) for task in losses},
+        products=tf.add_n([*found["products"].values(), zeros]),
+        unknown=[patterns.variable_name(variable) for variable in left],
+    )
+
+
+def _find_rows(batch: Any) -> int | None:
+    """Return how many rows a batch has; None if its static shapes do not tell."""
+    sizes = (tensor.shape[0] for tensor in tf.nest.flatten(batch))
+    return next((size for size in sizes if size is not None), None)
+
+
+def _ghost(
+    gradients: ghost.Gradients, losses: types.Tensors, weights: types.Tensors
+) -> dict[str, dict[str, tf.Tensor]]:
+    """Measure squares and products by variable, and squares by task."""
+    back = {task: gradients.cotangents(loss) for task, loss in losses.items()}
+    of_tasks = {task: gradients.by_variable(own) for task, own in back.items()}
+    of_tasks = {task: own for task, own in of_tasks.items() if own}
+    if not of_tasks:
+        return {"squares": {}, "products": {}, "tasks": {}}
+    if len(losses) == 1:  # The gradient of the sum is a multiple of the only task's gradient.
+        ((task, whole),) = of_tasks.items()
+        factor = tf.square(tf.cast(weights[task], tf.float64))
+    else:
+        whole, factor = gradients.by_variable(_weighted(back, weights)), 1.0
+        whole |= _sums(of_tasks, weights)
+    names: dict[str, Iterable[str]] = {"squares": whole, "products": whole, "tasks": of_tasks}
+    keys = {kind: dict.fromkeys(of) for kind, of in names.items()}
+
+    def measured(dtype: tf.DType) -> tf.Tensor:
+        """Return [number of keys, B], in the order of the keys."""
+        squares = {task: _squares(own, dtype) for task, own in of_tasks.items()}
+        of_whole = squares[task] if len(losses) == 1 else _squares(whole, dtype)
+        own = {name: gradient_forms.cast_gradients(part, dtype) for name, part in whole.items()}
+        found = {
+            "squares": of_whole,
+            "products": {name: part.products(part.total()) for name, part in own.items()},
+            "tasks": {task: tf.add_n(list(of.values())) for task, of in squares.items()},
+        }
+        return tf.stack(tf.nest.flatten(found))
+
+    flat = tf.unstack(gradients_lib.retry_in_float64(measured), len(tf.nest.flatten(keys)))
+    found = tf.nest.pack_sequence_as(keys, flat)
+    for kind in ("squares", "products"):
+        found[kind] = {name: factor * own for name, own in found[kind].items()}
+    return found
+
+
+def _squares(
+    own: Mapping[str, gradient_forms.ExampleGradients], dtype: tf.DType
+) -> dict[str, tf.Tensor]:
+    return {
+        name: gradient_forms.cast_gradients(part, dtype).squared_norms()
+        for name, part in own.items()
+    }
+
+
+def _sums(
+    of_tasks: Mapping[str, Mapping[str, gradient_forms.ExampleGradients]], weights: types.Tensors
+) -> dict[str, gradient_forms.Plain]:
+    """Return the gradients of the weighted sum, for variables with built gradients of the tasks.
+
+    Adding these gradients costs less than building new ones.
+    """
+    found: dict[str, list[tuple[tf.Tensor, gradient_forms.ExampleGradients]]] = {}
+    for task, own in of_tasks.items():
+        for name, part in own.items():
+            found.setdefault(name, []).append((weights[task], part))
+    plain = {
+        name: [(weight, part) for weight, part in own if isinstance(part, gradient_forms.Plain)]
+        for name, own in found.items()
+    }
+    return {
+        name: gradient_forms.weighted_sum(own)
+        for name, own in plain.items()
+        if len(own) == len(found[name])
+    }
+
+
+def _weighted(
+    back: dict[str, dict[str, tf.Tensor | None]], weights: types.Tensors
+) -> dict[str, tf.Tensor | None]:
+    """Return the cotangents of the weighted sum, from the cotangents of the tasks."""
+    total: dict[str, tf.Tensor | None] = {}
+    for task, cotangents in back.items():
+        for use, cotangent in cotangents.items():
+            total.setdefault(use, None)
+            if cotangent is not None:
+                own = weights[task] * tf.convert_to_tensor(cotangent)
+                total[use] = own if total[use] is None else total[use] + own
+    return total
+
+
+def _add_rows(
+    found: dict[str, dict[str, tf.Tensor]],
+    by_row: tuple[dict[str, tf.Tensor], tf.Tensor],
+    variables: Sequence[tf.Variable],
+) -> None:
+    """Add to `found` the measurements that need a pass for each example."""
+    squares, products = by_row
+    for index, variable in enumerate(variables):
+        name = patterns.variable_name(variable)
+        found["squares"][name] = squares[""][:, index]
+        found["products"][name] = products[:, index]
+    for task in squares.keys() - {""}:
+        own = tf.reduce_sum(squares[task], axis=1)
+        found["tasks"][task] = found["tasks"].get(task, 0.0) + own

@@ -1,0 +1,193 @@
+"""Writes the report of an audit: a table of the samples, figures of the run, plots and a page.
+
+path = report.write("runs/digits/clip_audit/training", settings)        # .../summary.md
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mtl import checks
+from mtl.deferred import tf
+from mtl.files import atomic
+from mtl.monitoring import chart
+from mtl.tools.clip_audit import audit as audit_lib
+from mtl.tools.clip_audit import statistics, tables, visits
+
+_FROZEN = (
+    "Norms are those of a forward pass as in evaluation, so that an example's gradient is its "
+    "own: batch norm uses its averages (frozen statistics), and nothing is dropped out. They are "
+    "those of the sum of the losses, auxiliary ones too, by their weights, before surgery, "
+    "regularisation and clipping."
+)
+FILES = ("samples.parquet", "samples.csv", "batches.csv", "plots.svg", "summary.md")
+_MOST_CLASSES, _MOST_SAMPLES = 40, 20
+
+
+def write(directory: str, settings: audit_lib.Settings, others: Sequence[str] = ()) -> str:
+    """Write `samples.parquet`, `samples.csv`, `batches.csv`, `plots.svg` and `summary.md`.
+
+    Args:
+      directory: the folder of an audit; its visits lie in `parts`.
+      settings: the settings of the audit.
+      others: folders of audits of the same samples, to measure how far they agree.
+
+    Returns:
+      The path of the summary.
+
+    Raises:
+      UserError: the folder holds no audit.
+    """
+    record = visits.read(directory)
+    checks.require(bool(record[0]), "clip audit", "have visited a sample", directory)
+    samples = statistics.of_samples(*record, settings.first_visits)
+    tables.write_parquet(os.path.join(directory, "samples.parquet"), samples)
+    tables.write_csv(os.path.join(directory, "samples.csv"), samples)
+    tables.write_csv(os.path.join(directory, "batches.csv"), record[1])
+    _write_text(directory, "plots.svg", chart.draw_page(_panels(samples, record[1])))
+    page = _page(samples, record, settings, {other: read_samples(other) for other in others})
+    return _write_text(directory, "summary.md", page)
+
+
+def read_samples(directory: str) -> dict[str, np.ndarray]:
+    """Return the table of the samples that an audit wrote.
+
+    Raises:
+      UserError: the table is missing.
+    """
+    path = os.path.join(directory, "samples.parquet")
+    if not tf.io.gfile.exists(path):
+        fix = "Run launch.clip_audit there first."
+        checks.fail("--compare", "hold the samples.parquet of an audit", directory, fix)
+    return tables.read_parquet(path)
+
+
+def _write_text(directory: str, name: str, text: str) -> str:
+    path = os.path.join(directory, name)
+    atomic.write(path, text)
+    return path
+
+
+def _tasks(samples: tables.Columns) -> list[str]:
+    prefix = "label/"
+    return [name.removeprefix(prefix) for name in samples if name.startswith(prefix)]
+
+
+def _page(
+    samples: tables.Columns,
+    record: tuple[tables.Columns, tables.Columns],
+    settings: audit_lib.Settings,
+    others: Mapping[str, tables.Columns],
+) -> str:
+    batches = record[1]
+    steps = f"{batches['step'].min()} to {batches['step'].max()}"
+    figures = statistics.of_run(*record, samples)
+    parts = [
+        "# Clip audit",
+        f"Steps {steps}. {_FROZEN} {_threshold(settings)}",
+        _table(["figure", "value"], [[name, _number(x)] for name, x in figures.items()]),
+        "## Samples with the largest mean norm",
+        _largest(samples),
+        "All of them: samples.csv, samples.parquet. Plots: plots.svg.",
+        "## Layers",
+        _layers(batches),
+        *(part for task in _tasks(samples) for part in _classes(samples, task)),
+    ]
+    if others:
+        rows = [[o, _number(statistics.agreement(samples, t))] for o, t in others.items()]
+        parts += ["## Agreement with other runs", _table(["run", "rank correlation"], rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _threshold(settings: audit_lib.Settings) -> str:
+    if settings.max_norm is not None:
+        return f"The threshold is {settings.max_norm:g}, for examples and for batches."
+    return (
+        f"A threshold is the {settings.percentile:g}th percentile of the norms in the "
+        f"{settings.window} batches before; the first batch has none."
+    )
+
+
+def _largest(samples: tables.Columns) -> str:
+    names = ["norm/mean/all", "share_above", "shrink", "share_in_clipped_batches", "blame"]
+    names += [f"{what}/{task}" for task in _tasks(samples) for what in ("label", "prediction")]
+    header = ["id", "visits", *names]
+    count = min(_MOST_SAMPLES, len(samples["id"]))
+    return _table(
+        header, [[_number(samples[name][row]) for name in header] for row in range(count)]
+    )
+
+
+def _layers(batches: tables.Columns) -> str:
+    """Return the norms of examples by layer, in the first and the last quarter of the batches."""
+    quarter = math.ceil(len(batches["batch"]) / 4)
+    rows = [
+        [name.removeprefix("layer/"), *map(_number, _ends(values, quarter))]
+        for name, values in batches.items()
+        if name.startswith("layer/")
+    ]
+    return _table(["layer", "mean norm, first quarter", "last quarter"], rows)
+
+
+def _ends(values: np.ndarray, count: int) -> tuple[float, float]:
+    return float(np.nanmean(values[:count])), float(np.nanmean(values[-count:]))
+
+
+def _classes(samples: tables.Columns, task: str) -> list[str]:
+    """Return the table of a task: its loss, and its classes if it has few."""
+    losses = ", ".join(
+        f"{what} {_number(statistics.average(samples[f'{what}/{task}/all']))}"
+        for what in ("loss", "el2n")
+    )
+    found = statistics.by_class(samples, task)
+    title = [f"## Task {task}", f"Over all visits: mean {losses}."]
+    if not 0 < len(found) <= _MOST_CLASSES:
+        return title
+    rows = [[_number(label), *map(_number, row)] for label, row in found.items()]
+    return [*title, _table(["label", "samples", "mean norm", "share above"], rows)]
+
+
+def _panels(samples: tables.Columns, batches: tables.Columns) -> list[str]:
+    norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
+    of_batches = {name: _curve(batches[name]) for name in ("norm", "threshold")}
+    layers = {
+        name.removeprefix("layer/"): _curve(values)
+        for name, values in batches.items()
+        if name.startswith("layer/")
+    }
+    panels = [
+        chart.draw_lines("mean norm of samples, by rank", {"norm": _curve(norms)}),
+        chart.draw_lines("gradient norm of batches", {n: c for n, c in of_batches.items() if c}),
+        chart.draw_lines("mean norm of examples, by layer", dict(list(layers.items())[:12])),
+    ]
+    for task in _tasks(samples):
+        shares = _clipped_shares(samples, task)
+        if 1 < len(shares) <= _MOST_CLASSES:
+            title = f"share of visits above the threshold, by label of {task}"
+            panels.append(chart.draw_lines(title, {"share": shares}))
+    return panels
+
+
+def _clipped_shares(samples: tables.Columns, task: str) -> dict[int, float]:
+    """Return {label: share of visits above the threshold}, without undefined shares."""
+    shares = {int(k): v[2] for k, v in statistics.by_class(samples, task).items()}
+    return {label: share for label, share in shares.items() if not math.isnan(share)}
+
+
+def _curve(values: np.ndarray) -> dict[int, float]:
+    return {place: float(x) for place, x in enumerate(values) if np.isfinite(x)}
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _number(value: object) -> str:
+    if isinstance(value, float | np.floating):
+        return "-" if math.isnan(value) else f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,228 @@
+"""Computes a row for each sample, and figures of the whole run, from visits; plain NumPy.
+
+samples = statistics.of_samples(visits, batches, first_visits=3)
+"""
+
+import numpy as np
+
+from mtl.tools.clip_audit import tables
+
+_NORMS, _OF_TASKS = "norm", ("el2n/", "loss/", "margin/")
+
+
+def of_samples(
+    visits: tables.Columns, batches: tables.Columns, first_visits: int
+) -> dict[str, np.ndarray]:
+    """Return a row for each sample, the largest mean norm first.
+
+    Columns:
+
+    - `id`, `visits`, and `not_finite`: visits with a NaN or infinite norm, which no other column
+      counts.
+    - `norm`, `norm/task/<task>`, `norm/scope/<scope>`: mean, median and maximum over the `first`
+      visits and over `all`, and the `last`.
+    - `el2n`, `loss`, `margin` of each task: mean over the `first` and `all`, and the `last`.
+    - `label`, `prediction`: of the last visit; `task`: the task with the largest gradient.
+    - `share_above`: share of visits above the threshold; `shrink`: mean factor of clipping there.
+    - `share_in_clipped_batches`: share of visits in clipped batches.
+    - `blame`, `blame_in_clipped_batches`: mean share in a batch's gradient G times the batch's
+      size, `<g_i, G> / |G|^2`: 1 is the average.
+
+    Args:
+      visits: see `visits.read`.
+      batches: see `visits.read`.
+      first_visits: how many visits count as the first.
+    """
+    groups = _Groups(visits["id"], visits["batch"])
+    finite = np.isfinite(visits["norm"])[groups.order]
+    windows = {
+        "first": finite & (groups.number < first_visits),
+        "all": finite,
+        "last": groups.is_last,
+    }
+    found: dict[str, np.ndarray] = {
+        "id": groups.ids,
+        "visits": groups.sizes,
+        "not_finite": groups.sums(~finite),
+    }
+    for name, values in visits.items():
+        ordered = np.asarray(values)[groups.order]
+        if name.split("/")[0] == _NORMS:
+            found |= _norms(groups, name, ordered, windows)
+        elif name.startswith(_OF_TASKS):
+            for window, mask in windows.items():
+                found[f"{name}/{window}"] = groups.means(ordered, mask)
+        elif name.startswith(("label/", "prediction/")):
+            found[name] = ordered[groups.is_last]
+    found["task"] = _largest_task(found)
+    found |= _clipping(groups, visits, batches, finite)
+    order = np.argsort(-np.nan_to_num(found["norm/mean/all"], nan=-1), kind="stable")
+    return {name: values[order] for name, values in found.items()}
+
+
+class _Groups:
+    """Rows grouped by sample, and within a sample in the order of the batches.
+
+    Attributes:
+      ids: [S], the id of each sample.
+      order: [N], indices that sort the rows by sample.
+      sample: [N], the number of the sample of each ordered row.
+      number: [N], how many visits of the sample came before.
+      is_last: [N], True for the last visit of a sample.
+      sizes: [S], how many visits each sample has.
+    """
+
+    def __init__(self, ids: np.ndarray, batches: np.ndarray):
+        self.ids, sample = np.unique(ids, return_inverse=True)
+        self.order = np.lexsort((batches, sample))
+        self.sample = sample[self.order]
+        self.sizes = np.bincount(sample, minlength=len(self.ids))
+        starts = np.cumsum(self.sizes) - self.sizes
+        self.number = np.arange(len(ids)) - starts[self.sample]
+        self.is_last = self.number == self.sizes[self.sample] - 1
+
+    def sums(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        """Sum by sample, [N] -> [S], over the rows of a mask."""
+        weights = np.asarray(values, np.float64)
+        if mask is not None:
+            weights = np.where(mask, weights, 0.0)
+        return np.bincount(self.sample, weights, minlength=len(self.ids))
+
+    def means(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Average by sample, [N] -> [S]; NaN for samples without a row; skip NaN values."""
+        mask = mask & ~np.isnan(values)
+        counts = self.sums(np.ones(len(values)), mask)
+        return _ratio(self.sums(values, mask), counts)
+
+    def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Take the maximum by sample, [N] -> [S]; NaN for samples without a row."""
+        found = np.full(len(self.ids), -np.inf)
+        np.maximum.at(found, self.sample[mask], values[mask])
+        return np.where(np.isinf(found), np.nan, found)
+
+    def medians(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Take the median by sample, [N] -> [S]; NaN for samples without a row."""
+        sample, values = self.sample[mask], values[mask]
+        values = values[np.lexsort((values, sample))]
+        sizes = np.bincount(sample, minlength=len(self.ids))
+        if not len(values):
+            return np.full(len(self.ids), np.nan)
+        starts = np.minimum(np.cumsum(sizes) - sizes, len(values) - 1)
+        low, high = (starts + np.maximum(sizes - 1, 0) // 2, starts + sizes // 2)
+        middle = (values[low] + values[np.minimum(high, len(values) - 1)]) / 2
+        return np.where(sizes > 0, middle, np.nan)
+
+
+def _norms(
+    groups: _Groups, name: str, values: np.ndarray, windows: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    found = {}
+    for window in ("first", "all"):
+        mask = windows[window] & np.isfinite(values)
+        found[f"{name}/mean/{window}"] = groups.means(values, mask)
+        found[f"{name}/median/{window}"] = groups.medians(values, mask)
+        found[f"{name}/max/{window}"] = groups.maxima(values, mask)
+    return {**found, f"{name}/last": values[windows["last"]]}
+
+
+def _largest_task(found: dict[str, np.ndarray]) -> np.ndarray:
+    prefix, suffix = "norm/task/", "/mean/all"
+    names = [n for n in found if n.startswith(prefix) and n.endswith(suffix)]
+    tasks = np.array([name[len(prefix) : -len(suffix)] for name in names])
+    return tasks[np.argmax(np.nan_to_num([found[name] for name in names], nan=-1), axis=0)]
+
+
+def _clipping(
+    groups: _Groups, visits: tables.Columns, batches: tables.Columns, finite: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return columns on clipping, by the thresholds from the previous batches."""
+    batch = visits["batch"][groups.order]
+    norms, threshold = visits["norm"][groups.order], batches["example_threshold"][batch]
+    judged = finite & ~np.isnan(threshold)
+    shrink = _factor(threshold, norms)
+    blame = visits["blame"][groups.order] * batches["rows"][batch]
+    in_clipped = is_clipped(batches)[batch]
+    known = ~np.isnan(batches["threshold"][batch])
+    return {
+        "share_above": groups.means((norms > threshold).astype(float), judged),
+        "shrink": groups.means(shrink, judged),
+        "share_in_clipped_batches": groups.means(in_clipped.astype(float), known),
+        "blame": groups.means(blame, finite),
+        "blame_in_clipped_batches": groups.means(blame, finite & in_clipped),
+    }
+
+
+def is_clipped(batches: tables.Columns) -> np.ndarray:
+    """Return whether the norm of each batch is above the threshold; False if it is not finite."""
+    return np.isfinite(batches["norm"]) & (batches["norm"] > batches["threshold"])
+
+
+def of_run(
+    visits: tables.Columns, batches: tables.Columns, samples: tables.Columns
+) -> dict[str, float]:
+    """Compute the figures of the whole run: {name: value}."""
+    judged = ~np.isnan(batches["threshold"]) & np.isfinite(batches["norm"])
+    factor = _factor(batches["threshold"], batches["norm"])
+    threshold = batches["example_threshold"][visits["batch"]]
+    above = (visits["norm"] > threshold)[np.isfinite(visits["norm"]) & ~np.isnan(threshold)]
+    norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
+    top = norms[: max(1, round(len(norms) / 100))]
+    return {
+        "samples": len(norms),
+        "visits": len(visits["norm"]),
+        "batches": len(batches["norm"]),
+        "batches clipped": average(is_clipped(batches)[judged]),
+        "mean factor of a batch": average(factor[judged]),
+        "batches not finite": int(np.sum(~np.isfinite(batches["norm"]))),
+        "visits above the threshold": average(above),
+        "visits not finite": int(np.sum(~np.isfinite(visits["norm"]))),
+        "norm mass in the top 1% of samples": average(top) * len(top) / max(norms.sum(), 1e-30),
+    }
+
+
+def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float, float]]:
+    """Return {label: (samples, mean norm of the task's gradient, share of visits above)}."""
+    labels = samples[f"label/{task}"]
+    return {
+        float(label): (
+            int(np.sum(labels == label)),
+            average(samples[f"norm/task/{task}/mean/all"][labels == label]),
+            average(samples["share_above"][labels == label]),
+        )
+        for label in np.unique(labels[~np.isnan(labels)])
+    }
+
+
+def agreement(first: tables.Columns, second: tables.Columns) -> float:
+    """Return Spearman's rank correlation of the mean norms of samples that both tables have.
+
+    It is NaN for fewer than two common samples.
+    """
+    _, left, right = np.intersect1d(first["id"], second["id"], return_indices=True)
+    pairs = np.stack([first["norm/mean/all"][left], second["norm/mean/all"][right]])
+    pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
+    if pairs.shape[1] < 2:
+        return np.nan
+    return float(np.corrcoef(_ranks(pairs[0]), _ranks(pairs[1]))[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Return the rank of each value; equal values share their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
+def _factor(thresholds: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Return the factors that clipping would apply."""
+    return np.minimum(1.0, _ratio(thresholds, norms, where_zero=np.inf))
+
+
+def _ratio(values: np.ndarray, by: np.ndarray, where_zero: float = np.nan) -> np.ndarray:
+    out = np.full(np.broadcast(values, by).shape, where_zero)
+    return np.divide(values, by, out=out, where=by != 0)
+
+
+def average(values: np.ndarray) -> float:
+    """Return the mean of the values that are not NaN; NaN if all are."""
+    values = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+    return float(np.mean(values)) if len(values) else np.nan

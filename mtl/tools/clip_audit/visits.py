@@ -1,0 +1,150 @@
+"""Keeps the record of an audit: a row for each visit of a sample, and a row for each batch.
+
+record = visits.Record("runs/digits/clip_audit/training", settings)
+record.add(step, ids, examples, batch)       # after every batch
+record.save(step)                            # rows since the last call, as separate files
+visits, batches = visits.read("runs/digits/clip_audit/training")
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import re
+from typing import Protocol
+
+import numpy as np
+
+from mtl.deferred import tf
+from mtl.tools.clip_audit import tables
+
+_FILE = re.compile(r"(visits|batches)-(\d+)\.parquet")
+
+
+class Settings(Protocol):
+    """The settings of thresholds; see `ClipAudit`."""
+
+    @property
+    def percentile(self) -> float: ...
+
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def max_norm(self) -> float | None: ...
+
+
+class Trailing:
+    """A percentile of the values of the last batches: the threshold for the next batch."""
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._kept: collections.deque[np.ndarray] = collections.deque(maxlen=settings.window)
+
+    def threshold(self) -> float:
+        """Return the percentile of the batches so far; NaN before the first, unless it is fixed."""
+        if self._settings.max_norm is not None:
+            return self._settings.max_norm
+        if not any(map(len, self._kept)):
+            return np.nan
+        return float(np.percentile(np.concatenate(self._kept), self._settings.percentile))
+
+    def add(self, values: np.ndarray) -> None:
+        """Add the values of a batch; skip values that are not finite."""
+        self._kept.append(values[np.isfinite(values)])
+
+
+class Record:
+    """Rows in memory up to `save`, which writes them to `<directory>/parts`.
+
+    Args:
+      directory: the folder of the audit.
+      settings: the settings of thresholds.
+      last_step: rows of later steps are removed, as these steps are trained again. None removes all
+        rows.
+    """
+
+    def __init__(self, directory: str, settings: Settings, last_step: int | None = None):
+        self._directory = os.path.join(directory, "parts")
+        self._of_examples, self._of_batches = Trailing(settings), Trailing(settings)
+        tf.io.gfile.makedirs(self._directory)
+        for name in tf.io.gfile.listdir(self._directory):
+            found = _FILE.fullmatch(name)
+            if found and (last_step is None or int(found.group(2)) > last_step):
+                tf.io.gfile.remove(os.path.join(self._directory, name))
+        self._visits: list[dict[str, np.ndarray]] = []
+        self._batches: list[dict[str, np.ndarray]] = []
+        self._number = self._restore(settings.window)
+
+    def _restore(self, window: int) -> int:
+        """Read the last saved batches for the thresholds, and return the number of all batches."""
+        visits, batches = read(os.path.dirname(self._directory))
+        if not batches:
+            return 0
+        first = len(batches["norm"]) - window
+        for number, norm in zip(batches["batch"], batches["norm"], strict=True):
+            if number >= first:
+                self._of_examples.add(visits["norm"][visits["batch"] == number])
+                self._of_batches.add(np.array([norm]))
+        return len(batches["norm"])
+
+    def add(
+        self,
+        step: int,
+        ids: np.ndarray,
+        examples: dict[str, np.ndarray],
+        batch: dict[str, np.ndarray],
+    ) -> None:
+        """Add the measurements of a batch at a global step."""
+        if ids.dtype.kind == "O":
+            # Invalid UTF-8 is escaped: with a replacement character, two ids could become equal.
+            ids = np.array([value.decode(errors="backslashreplace") for value in ids])
+        number = np.full(len(ids), self._number)
+        self._visits.append({"id": ids, "batch": number, **examples})
+        row = {
+            "batch": self._number,
+            "step": step,
+            "rows": len(ids),
+            "threshold": self._of_batches.threshold(),
+            "example_threshold": self._of_examples.threshold(),
+            **batch,
+        }
+        self._batches.append({name: np.array([value]) for name, value in row.items()})
+        self._of_examples.add(examples["norm"])
+        self._of_batches.add(np.array([batch["norm"]]))
+        self._number += 1
+
+    def save(self, step: int) -> None:
+        """Write the rows since the last call to files that carry a global step."""
+        for name, rows in (("visits", self._visits), ("batches", self._batches)):
+            if rows:
+                path = os.path.join(self._directory, f"{name}-{step:09d}.parquet")
+                tables.write_parquet(path, tables.join_tables(rows))
+                rows.clear()
+
+
+def are_there(directory: str) -> bool:
+    """Return whether a folder holds saved visits."""
+    return bool(_list_parts(os.path.join(directory, "parts")))
+
+
+def _list_parts(parts: str) -> list[str]:
+    return sorted(tf.io.gfile.listdir(parts)) if tf.io.gfile.isdir(parts) else []
+
+
+def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the saved visits and batches; {} if nothing was saved.
+
+    Visits have the columns `id`, `batch` and all columns of `measures.Measured.examples`. Batches
+    have `batch`, `step`, `rows`, `threshold`, `example_threshold` and all columns of
+    `Measured.batch`. Both thresholds follow from the previous batches.
+    """
+    parts = os.path.join(directory, "parts")
+    names = _list_parts(parts)
+    read_all = [
+        tables.join_tables(
+            [tables.read_parquet(os.path.join(parts, n)) for n in names if n.startswith(kind)]
+        )
+        for kind in ("visits-", "batches-")
+    ]
+    return read_all[0], read_all[1]

@@ -1,0 +1,319 @@
+"""Reads values inside a model for chosen rows, and its layers, without training it.
+
+batch = inspection.read_split(experiment, "test", limit=4)
+with inspection.open_graph(experiment, "runs/a", batch) as graph:
+    name, values = graph.read("network/trunk/hidden_0/Relu")
+tree = inspection.summarize_model(experiment, "runs/a")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from mtl import checks, scoring
+from mtl import experiment as experiment_lib
+from mtl import spec as spec_lib
+from mtl.checkpoints import run_directory
+from mtl.data import source as source_lib
+from mtl.deferred import compat, tf, tf1
+from mtl.model import graph_options
+from mtl.runs import diagnosis, estimators, fitting
+from mtl.scoring import readers
+from mtl.step import training_loop
+from mtl.tools.debugging import layers
+from mtl.variables import patterns
+
+MODES = ("eval", "predict", "train")
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Rows of data as NumPy values; fields of lists are `tf1.ragged` values.
+
+    Attributes:
+      features: {field: [B, ...]}.
+      labels: {field: [B, ...]}; empty if the rows have no labels.
+    """
+
+    features: Mapping[str, Any]
+    labels: Mapping[str, Any]
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        first = next(iter(self.features.values()))
+        ragged = isinstance(first, tf1.ragged.RaggedTensorValue)
+        return len(first.row_splits) - 1 if ragged else len(first)
+
+
+def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: int) -> Batch:
+    """Return the first rows of a split; None is the split of evaluation.
+
+    Raises:
+      UserError: the split does not exist, or a record is bad.
+    """
+    data = experiment.data
+    split = split or data.eval_split
+    with diagnosis.explain_run_errors(data, experiment.model, None, split):
+        found = source_lib.iterate(
+            lambda: data.dataset(split, training=False, seed=0, batch_size=limit)
+        )
+        batch = next(found)
+        if isinstance(batch, Exception):
+            raise batch
+    return Batch(*batch)
+
+
+def read_file(
+    experiment: experiment_lib.Experiment, path: str, limit: int, with_labels: bool
+) -> Batch:
+    """Return the first rows of a file of CSV, JSON lines or TFRecords.
+
+    Raises:
+      UserError: the file does not exist, or a row is bad.
+    """
+    spec = given = experiment.data.spec
+    if with_labels:  # Labels are parsed like features; an absent one is missing.
+        missing = {name: field.default for name, field in spec.label_fields.items()}
+        named = {**spec.features, **spec.labels}
+        defaults = {**missing, **spec.defaults}
+        given = dataclasses.replace(spec, features=named, labels={}, defaults=defaults)
+    is_known = re.search(rf"\.({'|'.join(readers.FORMATS)})(\.gz)?$", path)
+    checks.require(bool(is_known), "--rows", "end in .csv, .jsonl or .tfrecord", path)
+    checks.require(tf.io.gfile.exists(path), "--rows", "be a file", path)
+    reader = scoring.Reader(spec=given, settings=experiment.data.source, batch_size=limit)
+    chunk = next((chunk for chunk in reader.chunks([path]) if len(chunk.rows)), None)
+    if chunk is None:
+        checks.fail("--rows", "hold a row", path)
+    return _parse(spec, list(reader.parse(chunk).examples), with_labels)
+
+
+def _parse(spec: spec_lib.Spec, examples: Sequence[bytes], with_labels: bool) -> Batch:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        values = spec.parse(tf.constant(np.asarray(examples, object)), with_labels=with_labels)
+        values = spec.drop_empty_texts(values)
+        found = session.run(values)
+    return Batch(*spec.split(found, with_labels))
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenGraph:
+    """A graph of a run for some rows, with the values of a checkpoint.
+
+    Attributes:
+      graph: the graph.
+      session: the session that holds the values.
+      fed: {input: its value}.
+      outputs: {name: tensor}: the predictions; in an evaluation also the loss, in training the
+        watched tensors of a step.
+    """
+
+    graph: tf.Graph
+    session: tf.compat.v1.Session
+    fed: Mapping[Any, Any]
+    outputs: Mapping[str, tf.Tensor]
+
+    def read(self, name: str) -> tuple[str, np.ndarray]:
+        """Return a tensor for the rows, with its whole name.
+
+        Args:
+          name: of a tensor, an operation (its first output), a variable, or a scope (the last
+            tensor that leaves it).
+
+        Raises:
+          UserError: the tensor does not exist, or its value cannot be read.
+        """
+        tensor = _find_tensor(self.graph, name, self.fed)
+        try:
+            value = self.session.run(tensor, self.fed)
+        except (tf.errors.InvalidArgumentError, TypeError) as error:
+            reason = source_lib.explain_unreadable(error)
+            checks.fail("--tensor", "have a value for these rows", name, f"{reason}.")
+        return tensor.name, np.asarray(value)
+
+    def list_tensors(self, pattern: str) -> list[tuple[str, str, str]]:
+        """Return (name, type, shape) of the tensors whose names match a pattern."""
+        tensors = [tensor for op in self.graph.get_operations() for tensor in op.outputs]
+        return [
+            (tensor.name, tensor.dtype.name, str(tensor.shape))
+            for tensor in tensors
+            if fnmatch.fnmatchcase(tensor.name, pattern)
+            or fnmatch.fnmatchcase(tensor.op.name, pattern)
+        ]
+
+
+@contextlib.contextmanager
+def open_graph(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    batch: Batch,
+    mode: str = "eval",
+    checkpoint: str = "latest",
+) -> Iterator[OpenGraph]:
+    """Open a graph of a run; nothing is saved.
+
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      batch: the rows.
+      mode: "eval", "predict", or "train": a step takes these rows as its whole batch.
+      checkpoint: "latest", "best" or a path.
+
+    Raises:
+      UserError: the checkpoint does not exist, or the rows do not fit the model.
+    """
+    with (
+        run_directory.hold_checkpoint(model_dir, checkpoint) as path,
+        diagnosis.explain_run_errors(experiment.data, experiment.model, path),
+        tf.Graph().as_default() as graph,
+    ):
+        tf1.train.create_global_step()
+        tf1.set_random_seed(experiment.run.seed)
+        made, fed, outputs = _build(experiment, model_dir, path, batch, mode)
+        # With other session settings, sums would differ in their last bits from the Estimator's.
+        settings = estimators.build_config(experiment, model_dir).session_config
+        creator = tf1.train.ChiefSessionCreator(
+            made.scaffold, config=settings, checkpoint_filename_with_path=path
+        )
+        with contextlib.closing(creator.create_session()) as session:
+            yield OpenGraph(graph, session, fed, outputs)
+
+
+def summarize_model(
+    experiment: experiment_lib.Experiment, model_dir: str
+) -> Sequence[layers.Scope]:
+    """Return the layers of a model as a tree, for one row; the run may be untrained.
+
+    The columns use the run's statistics of the training split, or compute them just for this call.
+
+    Raises:
+      UserError: a setting or the data is wrong.
+    """
+    with contextlib.ExitStack() as stack:
+        is_run = run_directory.find_latest(model_dir) is not None
+        folder = model_dir if is_run else stack.enter_context(tempfile.TemporaryDirectory())
+        if not is_run:
+            fitting.fit_statistics(experiment.data, experiment.model, None, folder)
+        return read_layers(experiment, folder)[0]
+
+
+def read_layers(
+    experiment: experiment_lib.Experiment, model_dir: str
+) -> tuple[Sequence[layers.Scope], dict[str, tf.Tensor]]:
+    """Return the layers of a model as a tree, for one row, and {name: prediction}.
+
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder with the statistics of the training split.
+    """
+    batch = read_split(experiment, experiment.data.train_split, 1)
+    with tf.Graph().as_default() as graph:
+        step = tf1.train.create_global_step()
+        statistics = fitting.load_statistics(model_dir)
+        fed: dict[Any, Any] = {}
+        features = {name: _input(name, value, fed) for name, value in batch.features.items()}
+        model = experiment.model.fitted(statistics)
+        mode = compat.estimator.ModeKeys.PREDICT
+        made = model.model_fn(
+            features, None, mode, options=graph_options.GraphOptions(statistics=statistics)
+        )
+        outputs: dict[str, list[tf.Tensor]] = {task: [] for task in experiment.model.tasks}
+        for name, tensor in made.predictions.items():
+            if name.partition("/")[0] in outputs:
+                outputs[name.partition("/")[0]].append(tensor)
+        variables = [v for v in tf1.global_variables() if v is not step]
+        trained = {patterns.variable_name(v) for v in tf1.trainable_variables()}
+        tree = layers.read_tree(graph, _flatten(fed), outputs, variables, trained)
+        return tree, dict(made.predictions)
+
+
+def _build(
+    experiment: experiment_lib.Experiment, model_dir: str, path: str, batch: Batch, mode: str
+) -> tuple[compat.estimator.EstimatorSpec, dict[Any, Any], dict[str, tf.Tensor]]:
+    """Build the graph of a mode on fed inputs of the batch's size."""
+    fed: dict[Any, Any] = {}
+    features = {name: _input(name, value, fed) for name, value in batch.features.items()}
+    labels = {name: _input(name, value, fed) for name, value in batch.labels.items()}
+    if mode == "train":
+        statistics = fitting.load_statistics(model_dir)
+        model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
+        watched: dict[str, tf.Tensor] = {}
+
+        def watch(result: training_loop.StepResult) -> dict[str, Any]:
+            watched.update({name: result[name] for name in result.names})
+            return {}
+
+        made = model.model_fn(
+            features,
+            labels,
+            mode,
+            options=graph_options.GraphOptions(
+                statistics=statistics, precision=experiment.run.precision, training_hooks=watch
+            ),
+        )
+        return made, fed, watched
+    key = compat.estimator.ModeKeys.EVAL if mode == "eval" else compat.estimator.ModeKeys.PREDICT
+    # Stacked tasks share variables; inspection of predictions needs the variables of each task.
+    estimator = estimators.build_estimator(experiment, model_dir, path, may_stack=mode == "eval")
+    given = labels if mode == "eval" else None
+    made = estimator.model_fn(features, given, key, estimator.config)
+    return made, fed, made.predictions or {"loss": made.loss}
+
+
+def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedTensor:
+    """Return an input of the graph, and add its value to `fed`."""
+    if isinstance(value, tf1.ragged.RaggedTensorValue):
+        made = tf1.ragged.placeholder(tf.as_dtype(value.dtype), 1, [], name=_spell(name))
+        made.row_splits.set_shape([len(value.row_splits)])
+    else:
+        value = np.asarray(value)
+        kind = tf.string if value.dtype.kind in "OSU" else tf.as_dtype(value.dtype)
+        made = tf1.placeholder(kind, value.shape, name=_spell(name))
+    fed[made] = value
+    return made
+
+
+def _spell(field: str) -> str:
+    """Return the name of a field in letters that are legal in names of operations."""
+    name = re.sub(r"[^A-Za-z0-9_.\-]", "_", field)
+    return name if re.match(r"[A-Za-z0-9]", name) else f"field{name}"
+
+
+def _find_tensor(graph: tf.Graph, name: str, fed: Mapping[Any, Any]) -> tf.Tensor | tf.Variable:
+    """Return the tensor with this name, by the rules of `OpenGraph.read`."""
+    variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
+    if name in variables:
+        return variables[name]
+    operations = {operation.name: operation for operation in graph.get_operations()}
+    node, _, slot = name.partition(":")
+    found = operations.get(node)
+    if found is not None and slot in ("", *map(str, range(len(found.outputs)))) and found.outputs:
+        return found.outputs[int(slot or 0)]
+    leaving = layers.find_outputs(graph, name, layers.list_followers(_flatten(fed)))
+    if not leaving:
+        _refuse_name(name, operations, variables)
+    return leaving[-1]
+
+
+def _refuse_name(name: str, operations: Iterable[str], variables: Iterable[str]) -> NoReturn:
+    paths = map(_split, operations)
+    scopes = {"/".join(parts[:i]) for parts in paths for i in range(1, len(parts))}
+    near = checks.nearest(name, sorted({*operations, *variables, *scopes}))
+    fix = near or "A pattern such as '*logits*' lists the names that match."
+    checks.fail("--tensor", "name a tensor, a variable or a scope of the graph", name, fix)
+
+
+def _flatten(fed: Mapping[Any, Any]) -> list[tf.Tensor]:
+    return tf.nest.flatten(list(fed), expand_composites=True)
+
+
+def _split(name: str) -> list[str]:
+    return name.split("/")

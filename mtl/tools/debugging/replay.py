@@ -1,0 +1,330 @@
+"""Replays a step of a run under TensorFlow's debugger.
+
+with replay.open_step(experiment, "runs/a", step=1234) as replayed:
+    findings.examine_step(replayed)
+
+A run continues from a checkpoint bit by bit, so the replayed step equals the original one. The
+replay copies the last checkpoint before the step and trains up to the step before it. Then it runs
+that step and the step itself one by one, with the graph optimizer off, so that each op keeps its
+name. The run itself stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtl import checks, deferred, distribution
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import input_state, run_directory
+from mtl.deferred import tf, tf1
+from mtl.distribution import interruption as interruption_lib
+from mtl.distribution import tf_config
+from mtl.optimization import finite
+from mtl.runs import diagnosis, failures, training
+from mtl.step import training_loop
+from mtl.tools import attached, profiling, tensorboard, tracking
+from mtl.tools.debugging import findings, numerics, step_dump
+
+with deferred.imports():
+    from mtl.checkpoints import saving
+    from mtl.tf_internals import debugger
+
+
+@contextlib.contextmanager
+def open_step(
+    experiment: experiment_lib.Experiment, model_dir: str, step: int
+) -> Iterator[findings.Replayed]:
+    """Replay a step, and yield its tensors and the tensors of the step before.
+
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      step: the global step at its beginning, as in the message of a failure.
+
+    Raises:
+      UserError: no checkpoint comes before the step, the batches cannot be fed again, or the run
+        fails at an earlier step.
+    """
+    with _prepare(experiment, model_dir, step) as (replay, first, scratch):
+        watching = replay.watch(first, step, os.path.join(scratch, "dumps"))
+        yield replay.describe(watching, step)
+
+
+def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int) -> None:
+    """Replay a step, and open tfdbg in the terminal before and after it.
+
+    Raises:
+      UserError: as `open_step` does.
+    """
+    with _prepare(experiment, model_dir, step) as (replay, first, _):
+        replay.prompt(first, step)
+
+
+@contextlib.contextmanager
+def _prepare(
+    experiment: experiment_lib.Experiment, model_dir: str, step: int
+) -> Iterator[tuple[_Replay, int, str]]:
+    """Yield a run at this step or the step before it, and a scratch folder."""
+    checks.whole("--step", step, 0)
+    with tempfile.TemporaryDirectory() as scratch:
+        replay = _Replay(experiment, os.path.join(scratch, "run"), step)
+        checkpoint = replay.find_checkpoint(model_dir, step)
+        replay.copy(model_dir, checkpoint)
+        first = run_directory.step_in_name(checkpoint)
+        if first < step - 1:
+            replay.go_on(first, step - 1)
+            first = step - 1
+        yield replay, first, scratch
+
+
+class _Replay(training.Training):
+    """A training that goes on in a scratch folder, up to and including a step."""
+
+    def __init__(self, experiment: experiment_lib.Experiment, scratch: str, step: int):
+        # The debugger would see code that XLA compiled as a single op.
+        plain = dataclasses.replace(experiment.run.precision, xla=False)
+        run = dataclasses.replace(experiment.run, precision=plain)
+        # A replay does not report to trackers; items of TensorBoard would disturb the debugger.
+        disturbing = tensorboard.TensorBoard, profiling.Profile, numerics.CheckNumerics
+        left_out = (tracking.Reporting, *disturbing)
+        observers = [
+            part for part in attached.list_observers(experiment) if not isinstance(part, left_out)
+        ]
+        alone = dataclasses.replace(experiment, run=run)
+        super().__init__(alone, scratch, lambda: None, observers=observers)
+        self._step, self._fields = step, dict[str, str]()
+        place, fix = self._place, f"Add --gin_param {failures.ONE_DEVICE}."
+        rule = "be one process with one device where a step is replayed"
+        is_one = place.strategy == distribution.ONE and not place.cluster
+        checks.require(is_one, "Experiment.distribution", rule, place.strategy, fix)
+
+    def find_checkpoint(self, model_dir: str, step: int) -> str:
+        """Return the last checkpoint before this step; the step's own checkpoint if none is older.
+
+        Raises:
+          UserError: a checkpoint is missing, or the state of its input is missing.
+        """
+        steps = _find_steps(model_dir)
+        saved = input_state.InputState(model_dir, self._input_settings)
+        listed = ", ".join(map(str, sorted(steps))) or "none"
+        found = [first for first in steps if first <= step]
+        rule = "come at or after a checkpoint of --model_dir"
+        checks.require(bool(found), "--step", rule, step, f"There are those of steps: {listed}.")
+        ready = [first for first in found if saved.is_saved(first)]
+        rule = "have a checkpoint before it with the state of the input of one process"
+        fix = "Without it the batches cannot be fed again. "
+        fix += f"Checkpoints of steps {listed} have none for these settings of data and seed."
+        checks.require(bool(ready), "--step", rule, step, fix)
+        return steps[max([first for first in ready if first < step] or ready)]
+
+    def copy(self, model_dir: str, checkpoint: str) -> None:
+        """Copy the files that the run needs to go on from a checkpoint."""
+        tf.io.gfile.makedirs(self._model_dir)
+        run_directory.require_intact(checkpoint)
+        run_directory.copy_checkpoint(checkpoint, self._model_dir)
+        run_directory.copy_notes(model_dir, self._model_dir)
+        step = run_directory.step_in_name(checkpoint)
+        input_state.copy_states(model_dir, self._model_dir, step)
+
+    def go_on(self, first: int, last: int) -> None:
+        """Train from one step to another, as the run did, and save there.
+
+        Raises:
+          UserError: the run fails earlier.
+        """
+
+        def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
+            return [self._make_saving(result, inputs, first)]
+
+        self._train(first, last, make_hooks)
+
+    def watch(self, first: int, step: int, folder: str) -> _Watching:
+        """Run single steps up to and including `step`; the debugger writes each to a folder.
+
+        `step` may fail.
+
+        Raises:
+          UserError: the step before fails.
+        """
+        made: list[_Watching] = []
+
+        def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
+            made.append(_Watching(result, folder))
+            return [self._make_saving(result, inputs, first), *made]
+
+        with contextlib.suppress(_StepError):
+            self._step_by_step(first, step + 1, make_hooks, lambda: made[0].step == step)
+        (watching,) = made
+        return watching
+
+    def prompt(self, first: int, step: int) -> None:
+        """Run single steps up to and including `step`; tfdbg opens at `step`.
+
+        Raises:
+          UserError: the step before fails.
+        """
+        counted = _Counting()
+        prompt = debugger.Prompt(lambda: counted.step == step)
+
+        def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
+            return [self._make_saving(result, inputs, first), counted, prompt]
+
+        try:
+            self._step_by_step(first, step + 1, make_hooks, lambda: counted.step == step)
+        except _StepError as failed:
+            prompt.show_failure(failed.error)
+
+    def describe(self, watching: _Watching, step: int) -> findings.Replayed:
+        """Return the watched steps."""
+        names = {f"{task}/loss": task for task in self._experiment.model.loss_names}
+        losses = {names[n]: t for n, t in watching.monitors.items() if n in names}
+        dumps = {
+            which: step_dump.StepDump(watching.folder(which))
+            for which in (step - 1, step)
+            if os.path.isdir(watching.folder(which))
+        }
+        rule = "be reached in the replay"
+        checks.require(step in dumps, "--step", rule, step)
+        return findings.Replayed(
+            step,
+            dumps[step],
+            dumps.get(step - 1),
+            watching.graph,
+            losses,
+            self._fields,
+            self._data.batch_size,
+            self._run.micro_batches,
+        )
+
+    def _step_by_step(
+        self,
+        first: int,
+        last: int,
+        make_hooks: Callable[..., Sequence[Any]],
+        is_reached: Callable[[], bool],
+    ) -> None:
+        """Train one step per session call; raise `_StepError` if the last one fails."""
+        self._run = dataclasses.replace(self._run, steps_per_call=1)
+        self._train(first, last, make_hooks, is_reached)
+
+    def _train(
+        self,
+        first: int,
+        last: int,
+        make_hooks: Callable[..., Sequence[Any]],
+        is_reached: Callable[[], bool] | None = None,
+    ) -> None:
+        """Train; with `is_reached`, the graph optimizer is off."""
+        # Schedules keep the number of steps in the experiment.
+        self._run = dataclasses.replace(self._run, train_steps=last)
+        strategy, config = self._experiment.distribution.build_strategy(self._place)
+        config = debugger.plain_session(config) if is_reached else config
+        checkpoint = os.path.join(self._model_dir, f"model.ckpt-{first}")
+        inputs = self._input_state()
+
+        def training_hooks(result: training_loop.StepResult) -> dict[str, Any]:
+            return {"training_hooks": list(make_hooks(result, inputs))}
+
+        estimator = self._build_estimator(checkpoint, training_hooks, strategy, config)
+        input_fn = functools.partial(self._build_input, inputs, first)
+        model, split = self._experiment.model, self._data.train_split
+        explained = diagnosis.explain_run_errors(self._data, model, checkpoint, split)
+        with explained, self._tell_failures(is_reached), tf_config.hide_cluster():
+            tf.autograph.experimental.do_not_convert(estimator.train)(input_fn, max_steps=last)
+
+    @contextlib.contextmanager
+    def _tell_failures(self, is_reached: Callable[[], bool] | None) -> Iterator[None]:
+        """Distinguish a failure of the replayed step from a failure of an earlier step.
+
+        Raises:
+          _StepError: the replayed step fails.
+          UserError: a loss or a gradient of an earlier step is not finite.
+        """
+        try:
+            yield
+        except tf.errors.InvalidArgumentError as error:
+            if is_reached and is_reached():
+                raise _StepError(error) from error
+            failed = finite.find_step(error.message)
+            if failed is None:
+                raise
+            rule = f"be at most {failed}, where the run fails"
+            checks.fail("--step", rule, self._step)
+
+    def _build_input(self, inputs, first, input_context=None):
+        batch = super()._build_input(inputs, first, input_context)
+        if not self._loop_settings:
+            features, labels = batch
+            self._fields = {
+                name: value.name
+                for name, value in {**features, **labels}.items()
+                if isinstance(value, tf.Tensor)
+            }
+        return batch
+
+    def _make_saving(
+        self, result: training_loop.StepResult, inputs: input_state.InputState, first: int
+    ) -> saving.Saving:
+        return saving.Saving(
+            result,
+            self._model_dir,
+            saved=os.path.join(self._model_dir, f"model.ckpt-{first}"),
+            every=(2**62, None),
+            inputs=inputs,
+            votes=saving.Votes(interruption_lib.Interruption(), shared=False),
+            evaluate=lambda path: False,
+            keep=saving.ALL_CHECKPOINTS,
+            evaluated=lambda: np.inf,
+        )
+
+
+def _find_steps(model_dir: str) -> dict[int, str]:
+    """Return {step: its checkpoint} of a run."""
+    paths = run_directory.list_checkpoints(model_dir)
+    return {run_directory.step_in_name(p): p for p in paths if run_directory.is_checkpoint(p)}
+
+
+class _StepError(Exception):
+    """The replayed step failed, as expected."""
+
+    def __init__(self, error: tf.errors.InvalidArgumentError):
+        super().__init__(error.message)
+        self.error = error
+
+
+class _Counting(tf.compat.v1.train.SessionRunHook):
+    """Records the global step of a session call."""
+
+    step = 0
+
+    def after_create_session(self, session, coord):
+        self.step = int(session.run(tf1.train.get_global_step(session.graph)))
+
+    def after_run(self, run_context, run_values):
+        self.step += 1
+
+
+class _Watching(_Counting):
+    """Lets the debugger write each step to a separate folder."""
+
+    def __init__(self, result: training_loop.StepResult, folder: str):
+        self._folder, self.graph = folder, tf1.get_default_graph()
+        # `run_once` stacks the monitors in the order of their names.
+        stacked = result.values.op.inputs[0].op.inputs
+        self.monitors = dict(zip(result.names, (t.name for t in stacked), strict=True))
+
+    def folder(self, step: int) -> str:
+        """Return the folder of a step."""
+        return os.path.join(self._folder, f"step_{step}")
+
+    def before_run(self, run_context):
+        options = debugger.watch_tensors(self.graph, self.folder(self.step))
+        return tf1.train.SessionRunArgs(None, options=options)

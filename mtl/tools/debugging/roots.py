@@ -1,0 +1,118 @@
+"""Finds the op that broke a step, among the many tensors that it spoiled.
+
+found = roots.find_roots(dump, before, losses={"digit": "loss:0"})
+found[0].node.name                                       # "head/digit/log"
+
+An op is a root if an output is not finite, all of its inputs are finite, and the same output was
+finite one step earlier. Some kernels leave unused outputs uninitialised. So a root must also lead,
+through tensors that are not finite, to a loss, to the check of the update or to a variable.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from mtl.tools.debugging import step_dump
+
+# The real outputs of a fused batch norm; further outputs are scratch memory for its gradient.
+_OUTPUTS_OF_NORM = 3
+_WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ScatterNd")
+_UPDATE = "update/"
+
+
+@dataclasses.dataclass(frozen=True)
+class Root:
+    """An op with finite inputs and an output that is not finite.
+
+    Attributes:
+      node: the op.
+      output: its first output that is not finite.
+      reaches_loss: True if it broke the loss of a task, False if only gradients or variables.
+    """
+
+    node: step_dump.Node
+    output: str
+    reaches_loss: bool
+
+
+def find_roots(
+    dump: step_dump.StepDump,
+    before: step_dump.StepDump | None,
+    losses: Mapping[str, str],
+) -> list[Root]:
+    """Return the roots of a step in the order in which they ran; empty if nothing is broken.
+
+    Args:
+      dump: the step.
+      before: the previous step; without it, the third part of the rule is skipped.
+      losses: {task: the tensor of its loss}.
+    """
+    found = []
+    for node in sorted(dump.nodes.values(), key=lambda node: dump.order[node.name]):
+        bad = _list_broken(dump, before, node)
+        if not bad:
+            continue
+        spoiled = dump.list_followers(bad, within=dump.bad)
+        reaches = any(_is_spoiled(dump, tensor, spoiled, bad) for tensor in losses.values())
+        if reaches or any(_is_checked(dump, name) for name in spoiled):
+            found.append(Root(node, bad[0], reaches))
+    return found
+
+
+def list_tasks(
+    dump: step_dump.StepDump, nodes: Sequence[str], losses: Mapping[str, str]
+) -> list[str]:
+    """Return the tasks whose loss depends on one of these nodes."""
+    tensors = [tensor for node in nodes for tensor in (*dump.list_outputs(node), f"{node}:0")]
+    reached = dump.list_followers(dict.fromkeys(tensors)) | set(nodes)
+    return [task for task, loss in losses.items() if step_dump.name_node(loss) in reached]
+
+
+def find_writers(dump: step_dump.StepDump, variable: str) -> list[step_dump.Node]:
+    """Return the ops of a step that write to a variable, by the name of its handle."""
+    readers = dump.readers.get(f"{variable}:0", ())
+    return [dump.nodes[name] for name in readers if dump.nodes[name].kind.startswith(_WRITES)]
+
+
+def _list_broken(
+    dump: step_dump.StepDump, before: step_dump.StepDump | None, node: step_dump.Node
+) -> list[str]:
+    """Return the outputs that a node broke; empty if inputs or the previous step were broken."""
+    bad = [t for t in dump.list_outputs(node.name) if dump.is_bad(t) and not _is_scratch(node, t)]
+    if not bad or node.kind in step_dump.PASSING or not _turned_bad(dump, node, bad[0]):
+        return []
+    return [] if before is not None and before.is_bad(bad[0]) else bad
+
+
+def _turned_bad(dump: step_dump.StepDump, node: step_dump.Node, output: str) -> bool:
+    """Return whether an output was not finite when all inputs were."""
+    bad = [tensor for tensor in node.inputs if dump.is_bad(tensor)]
+    if not bad:
+        return True
+    values = dump.read_numbers(output)
+    if len(values) == 1:
+        return False
+    # In a loop an op runs often, and its broken output may come back as its input.
+    first = next(i for i, value in enumerate(values) if not _is_finite(value))
+    given = (dump.read_numbers(tensor) for tensor in bad)
+    return all(len(v) == len(values) and _is_finite(v[first]) for v in given)
+
+
+def _is_finite(value) -> bool:
+    return bool((abs(value) < float("inf")).all())
+
+
+def _is_scratch(node: step_dump.Node, tensor: str) -> bool:
+    slot = int(tensor.rpartition(":")[2])
+    return "FusedBatchNorm" in node.kind and "Grad" not in node.kind and slot >= _OUTPUTS_OF_NORM
+
+
+def _is_spoiled(
+    dump: step_dump.StepDump, loss: str, spoiled: set[str], outputs: Sequence[str]
+) -> bool:
+    return loss in outputs or (dump.is_bad(loss) and step_dump.name_node(loss) in spoiled)
+
+
+def _is_checked(dump: step_dump.StepDump, name: str) -> bool:
+    """Return whether a node belongs to the update, or writes to a variable."""
+    node = dump.nodes[name]
+    return name.startswith(_UPDATE) or f"/{_UPDATE}" in name or node.kind.startswith(_WRITES)

@@ -1,0 +1,294 @@
+"""A plan as a gin file that trains as it is, each decision with a comment.
+
+text = gin_text.write_gin(plan, "visits", "python -m launch.new --data visits.csv --task clicked")
+"""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from mtl import checks
+from mtl.tools.drafting import inputs, plans
+
+# {part: (its column in gin, further settings, what it is for)}
+_PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "numbers": ("features.Numeric", "Numbers, by mean and standard deviation.", {}),
+    "numbers_with_gaps": (
+        "gaps/features.Numeric",
+        "The same with gaps: a flag says where the value is missing.",
+        {"missing_flags": True},
+    ),
+    "logs": ("log/features.Numeric", "Heavy tails, by logarithm.", {"log": True}),
+    "logs_with_gaps": (
+        "log_gaps/features.Numeric",
+        "Heavy tails with gaps.",
+        {"log": True, "missing_flags": True},
+    ),
+    "buckets": (
+        "features.Bucketized",
+        "A vector for each range of numbers, so that no curve need be straight.",
+        {"boundaries": 20},
+    ),
+    "categories": (
+        "features.Categorical",
+        "A vector for each value that occurs twice or more; one for all others.",
+        {},
+    ),
+    "hashes": ("features.Hashed", "Too many values for a vocabulary: by hash.", {}),
+    "texts": ("features.Text", "Free text: the mean of the vectors of its words.", {}),
+}
+
+
+def write_gin(plan: plans.Plan, name: str, command: str) -> str:
+    """Return the text of the gin file; the run and the model have this name."""
+    found = plan.found
+    labels = " and ".join(task.label for task in plan.tasks)
+    lines = [
+        f"# {labels} from {', '.join(list(found.rows_of)[:3])}: {found.rows:,} rows, "
+        f"{len(found.dialect.columns)} columns.",
+        f"# Written by: {command}",
+        "# `python -m launch.parts NAME` tells all settings of a part, such as Binary.",
+        "#",
+        f"#     python -m launch.train --gin_file {name}.gin",
+        *_imports(plan),
+        'include "gin_configs/defaults.gin"',
+        'include "gin_configs/networks/shared_bottom_mlp.gin"',
+        "",
+        *_source(plan),
+        "",
+        *_spec(plan),
+        "",
+        *_columns(plan),
+        "",
+        *_heads(plan),
+        "",
+        *_run(plan, name),
+    ]
+    return join_lines(lines) + "\n"
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    """Return lines as a text in which each stays one line, whatever names of files it quotes.
+
+    The rest of a comment that a name ends would be a statement of the gin file.
+    """
+    return "\n".join(map(checks.escape, lines))
+
+
+def _imports(plan: plans.Plan) -> list[str]:
+    names = {"experiment", "features", "heads", "model", "networks", "serving", "spec"}
+    parts = {part for chosen in plan.used for part in chosen.parts}
+    names |= {"histories"} if "texts" in parts else set()
+    data = ["csv", "pipeline"]
+    if not plan.holdout.files:
+        is_by_field = plan.holdout.key or plan.holdout.time
+        data.append("field_splits" if is_by_field else "subset")
+    return [
+        "from __gin__ import dynamic_registration",
+        *(f"from mtl import {name}" for name in sorted(names)),
+        *(f"from mtl.data import {name}" for name in sorted(data)),
+        *(["from mtl.features import tokenizers"] if "texts" in parts else []),
+        "from mtl.optimization import optimizers",
+        "from mtl.optimization import schedules",
+        "from mtl.optimization import update",
+    ]
+
+
+def _source(plan: plans.Plan) -> list[str]:
+    dialect, holdout, found = plan.found.dialect, plan.holdout, plan.found
+    train = dialect.paths[0] if len(dialect.paths) == 1 else list(dialect.paths)
+    files = {"train": train, **({"test": holdout.files} if holdout.files else {})}
+    lines = [
+        "experiment.Experiment.data = @pipeline.Pipeline()",
+        "pipeline.Pipeline.spec = @spec.Spec()",
+        *_bind("csv.Csv.files", files),
+    ]
+    if not dialect.has_header:
+        lines += _bind("csv.Csv.columns", list(dialect.columns))
+    if dialect.delimiter != ",":
+        lines += [f"csv.Csv.delimiter = {dialect.delimiter!r}"]
+    if plan.list_delimiter != "|":
+        # A list of lists, which no column is, needs a third one.
+        lines += [f"csv.Csv.list_delimiter = {plan.list_delimiter!r}"]
+    if dialect.comment:
+        lines += [f"csv.Csv.comment = {dialect.comment!r}"]
+    if len(found.marks) > 1:
+        lines += ["# What stands for a missing value in a column of numbers, or in a label."]
+        lines += _bind("csv.Csv.missing", list(found.marks))
+    lines += _splits(plan)
+    told = "All rows: they lie in the order of a label." if plan.shuffle_buffer > 10_000 else ""
+    lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
+    lines += [f"# {told}"] * bool(told)
+    lines += [f"pipeline.Pipeline.shuffle_buffer = {plan.shuffle_buffer}"]
+    return lines + ["pipeline.Pipeline.cache = True"] * plan.cache
+
+
+def _splits(plan: plans.Plan) -> list[str]:
+    holdout = plan.holdout
+    if holdout.files:
+        return ["pipeline.Pipeline.source = @csv.Csv()"]
+    if holdout.time:
+        return [
+            f"# The rows from {plan.start} on are held out: later ones, as in use.",
+            *_tell_timeless(plan),
+            "pipeline.Pipeline.source = @field_splits.ByTime()",
+            "field_splits.ByTime.source = @csv.Csv()",
+            f"field_splits.ByTime.field = {holdout.time!r}",
+            f"field_splits.ByTime.starts = {{'test': {plan.start!r}}}",
+        ]
+    if holdout.key:
+        return [
+            f"# About {holdout.share:.0%} of the values of {holdout.key} are held out, "
+            "with all of their rows.",
+            "pipeline.Pipeline.source = @field_splits.ByKey()",
+            "field_splits.ByKey.source = @csv.Csv()",
+            f"field_splits.ByKey.field = {holdout.key!r}",
+            f"field_splits.ByKey.held_out = {{'test': {holdout.share}}}",
+        ]
+    return [
+        f"# About {holdout.share:.0%} of the rows, drawn at random, are held out.",
+        "pipeline.Pipeline.source = @subset.Subset()",
+        "subset.Subset.source = @csv.Csv()",
+        f"subset.Subset.share = {round(1 - holdout.share, 9)}",
+        f"subset.Subset.held_out = {{'test': {holdout.share}}}",
+    ]
+
+
+def _tell_timeless(plan: plans.Plan) -> list[str]:
+    """Return what becomes of rows without a time, if there are any."""
+    facts = plan.found.facts[plan.holdout.time]
+    share = f"{facts.missing:,} rows ({facts.missing / facts.rows:.1%})"
+    return [f"# {share} have no time and lie in no split."] if facts.missing else []
+
+
+def _spec(plan: plans.Plan) -> list[str]:
+    lines = ["spec.Spec.features = {"]
+    for chosen in plan.used:
+        kind = '("string", (None,))' if chosen.dtype == "list" else repr(chosen.dtype)
+        lines += [f"    {chosen.name!r}: {kind},  # {_one_line(chosen.why)}"]
+    lines += ["}"]
+    left_out = [chosen for chosen in plan.inputs if not chosen.dtype]
+    lines += ["# Left out:"] * bool(left_out)
+    lines += [
+        f"#     {_one_line(chosen.name)}: {_one_line(chosen.why.removeprefix('left out: '))}"
+        for chosen in left_out
+    ]
+    lines += _defaults(plan)
+    return [*lines, *_bind("spec.Spec.labels", {task.label: task.dtype for task in plan.tasks})]
+
+
+def _defaults(plan: plans.Plan) -> list[str]:
+    facts = plan.found.facts
+    defaults = {one.name: one.default for one in plan.used if one.default is not None}
+    if not defaults:
+        return []
+    return [
+        "# Where a value is missing; 'nan' is a missing number.",
+        "spec.Spec.defaults = {",
+        *(
+            f"    {name!r}: {value!r},  # {facts[name].missing / facts[name].rows:.2%} missing"
+            for name, value in defaults.items()
+        ),
+        "}",
+    ]
+
+
+def _list_takers(plan: plans.Plan) -> dict[str, list[str]]:
+    """Return {part: the columns that it takes}, of parts that take some."""
+    takers = {
+        part: [chosen.name for chosen in plan.used if part in chosen.parts] for part in _PARTS
+    }
+    return {part: names for part, names in takers.items() if names}
+
+
+def _columns(plan: plans.Plan) -> list[str]:
+    takers = _list_takers(plan)
+    listed = [f"    @{_PARTS[part][0]}()," for part in takers]
+    lines = ["model.MultiTaskModel.columns = [", *listed, "]"]
+    for part, names in takers.items():
+        column, why, settings = _PARTS[part]
+        lines += [f"# {why}", *_bind(f"{column}.names", names)]
+        lines += [f"{column}.{setting} = {value!r}" for setting, value in settings.items()]
+        if part == "hashes":
+            largest = max(plan.found.facts[name].distinct for name in names)
+            lines += [f"{column}.num_buckets = {inputs.count_buckets(largest)}"]
+        if part == "texts":
+            lines += [
+                f"{column}.tokenizer = @tokenizers.Words()",
+                "tokenizers.Words.max_size = 20000",
+                f"{column}.encoder = @histories.Pooling()",
+                f"{column}.max_tokens = 200",
+            ]
+    return lines
+
+
+def _heads(plan: plans.Plan) -> list[str]:
+    listed = [f"    @{task.name}/heads.{task.head}()," for task in plan.tasks]
+    lines = ["model.MultiTaskModel.heads = [", *listed, "]"]
+    for task in plan.tasks:
+        head = f"{task.name}/heads.{task.head}"
+        lines += [f"# {_one_line(task.label)}: {_one_line(task.why)}."]
+        lines += [f"# {_one_line(hint)}" for hint in task.hints]
+        lines += [f'{head}.name = "{task.name}"']
+        lines += [f"{head}.label = {task.label!r}"] * (task.label != task.name)
+        for setting, value in task.settings.items():
+            lines += _bind(f"{head}.{setting}", value)
+    return lines
+
+
+def _run(plan: plans.Plan, name: str) -> list[str]:
+    epochs = plan.train_steps * plan.batch_size / plan.rows
+    return [
+        "trunk/networks.MLP.dropout = 0.1",
+        "update.Update.optimizer = @optimizers.LazyAdam()",
+        "optimizers.LazyAdam.learning_rate = 0.002",
+        "# The share of that rate over the steps, whichever optimizer there is.",
+        "update.Update.schedule = @schedules.Cosine()",
+        "schedules.Cosine.value = 1.0",
+        f"# {epochs:.1f} times through {plan.rows:,} training rows, evaluated five times.",
+        f"experiment.Run.train_steps = {plan.train_steps}",
+        f"experiment.Run.checkpoint_steps = {plan.checkpoint_steps}",
+        "experiment.Experiment.serving = @serving.Serving()",
+        f"serving.Serving.model_name = {name!r}",
+    ]
+
+
+def _bind(name: str, value: Any) -> list[str]:
+    """Return the lines of a binding, long lists over several."""
+    line = f"{name} = {value!r}"
+    if len(line) <= 100 or not isinstance(value, list):
+        return [line]
+    return [f"{name} = [", *_wrap(map(repr, value)), "]"]
+
+
+def _wrap(items: Iterable[str]) -> Sequence[str]:
+    lines, line = [], "   "
+    for item in items:
+        if len(line) + len(item) > 98 and line.strip():
+            lines.append(line)
+            line = "   "
+        line += f" {item},"
+    return [*lines, line]
+
+
+def _one_line(text: str) -> str:
+    """Return the beginning of a text, for a comment or a table."""
+    return textwrap.shorten(text.replace("\0", " "), 160, placeholder=" ...") or "(no name)"
+
+
+def tell_plan(plan: plans.Plan) -> list[tuple[str, str, str, str]]:
+    """Return a row for each column: its name, missing values, what it tells alone, its use."""
+    facts, metric = plan.found.facts, plan.tasks[0].metric
+    rows = [("column", "missing", f"{metric} alone", "use")]
+    labels = {task.label: task for task in plan.tasks}
+    uses = {chosen.name: chosen.why for chosen in plan.inputs}
+    for name, own in facts.items():
+        missing = f"{own.missing / own.rows:.1%}" if own.missing else ""
+        if name in labels:
+            task = labels[name]
+            rows.append((name, missing, "", f"task, heads.{task.head}: {task.why}"))
+        else:
+            share = plan.alone[name][plan.tasks[0].name]
+            told = f"{share:.3f}" if share == share else ""
+            rows.append((name, missing, told, uses[name]))
+    return [(_one_line(name), missing, alone, use) for name, missing, alone, use in rows]

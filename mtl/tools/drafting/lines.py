@@ -1,0 +1,345 @@
+"""The lines of delimited files, checked one by one and handed on as columns of text.
+
+dialect = lines.read_dialect(lines.find_files("part-*.csv.gz"))
+dialect.delimiter, dialect.columns                       # ";", ("age", "country", "clicked")
+for block in lines.read_blocks(dialect): ...             # pa.Table of strings, some MB at a time
+
+The rules are those of `mtl.data.csv`, which reads the same files in training.
+"""
+
+import collections
+import dataclasses
+import glob
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
+
+from mtl import checks
+from mtl.tools.drafting import columns as columns_lib
+
+# Those that are looked for, in this order where several fit equally well.
+_DELIMITERS = ",;\t|"
+_NAMES = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
+# Lines by which the delimiter is found, and the header is told from a row.
+_FIRST_LINES = 200
+_BLOCK_BYTES = 1 << 24
+# A file without line ends is not read whole, which could take all memory.
+_MOST_LINE_BYTES = 1 << 26
+# No text holds them, but for tabs and ends of lines.
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_READ_ERRORS = (OSError, EOFError, zlib.error)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How a table is written.
+
+    Attributes:
+      paths: its files, in order.
+      delimiter: the character between two values.
+      columns: the names of the columns.
+      has_header: whether the first line of each file names them.
+      comment: lines that start with it are dropped; "" is none.
+    """
+
+    paths: tuple[str, ...]
+    delimiter: str
+    columns: tuple[str, ...]
+    has_header: bool = True
+    comment: str = ""
+
+    @property
+    def delimiter_name(self) -> str:
+        """The delimiter as a sentence names it."""
+        return _NAMES.get(self.delimiter, repr(self.delimiter))
+
+
+def find_files(flag: str, pattern: str) -> tuple[str, ...]:
+    """Return the file of this path, or those of a glob by name.
+
+    Raises:
+      UserError: there is none, or it is a folder or empty.
+    """
+    path = os.path.expanduser(pattern)
+    found = [path] if os.path.exists(path) else sorted(glob.glob(path))
+    if not found:
+        folder, name = os.path.split(path)
+        there = os.path.isdir(folder or ".")
+        fix = checks.nearest(name, os.listdir(folder or ".")) if there else ""
+        fix = fix if there else f"There is no folder {folder!r}."
+        checks.fail(flag, "name existing files", pattern, fix)
+    for path in found:
+        checks.require(not os.path.isdir(path), flag, "name files", path, "It is a folder.")
+        checks.require(os.path.getsize(path) > 0, path, "hold a row", "an empty file")
+    return tuple(found)
+
+
+def read_dialect(
+    paths: Sequence[str],
+    delimiter: str | None = None,
+    columns: Sequence[str] = (),
+    comment: str = "",
+) -> Dialect:
+    """Return how the files are written, by the first lines of the first one.
+
+    Args:
+      paths: the files.
+      delimiter: between two values; None finds it.
+      columns: the names of the columns, of files without a header.
+      comment: lines that start with it are dropped.
+
+    Raises:
+      UserError: it is no text, has no delimiter, no header or no row, or names a column twice.
+    """
+    path = paths[0]
+    first = _read_first(path, comment)
+    checks.require(bool(first), path, "hold a row", "blank lines")
+    delimiter = delimiter or _find_delimiter(path, [line for _, line in first])
+    number, line = first[0]
+    rows = [_split(line, delimiter) for _, line in first]
+    if columns:
+        names = list(columns)
+        rule = f"have a name for each of {len(rows[0])} columns of {path}"
+        checks.require(len(names) == len(rows[0]), "--columns", rule, len(names))
+    else:
+        names, where = rows[0], f"{path} line {number}"
+        _require_header(where, names, rows[1:])
+        checks.require(len(first) > 1, path, "hold a row below its header", "the header alone")
+    twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
+    where = "--columns" if columns else f"{path} line {number}"
+    checks.require(not twice, where, "name each column once", twice)
+    return Dialect(
+        paths=tuple(paths),
+        delimiter=delimiter,
+        columns=tuple(names),
+        has_header=not columns,
+        comment=comment,
+    )
+
+
+def with_files(dialect: Dialect, paths: Sequence[str]) -> Dialect:
+    """Return the same with further files."""
+    return dataclasses.replace(dialect, paths=(*dialect.paths, *paths))
+
+
+def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
+    """Return (number, line) of the first lines that are neither blank nor comments."""
+    found = []
+    try:
+        with _open(path) as file:
+            number = 0
+            while line := _read_line(path, file, number := number + 1):
+                if number == 1:
+                    _require_text(path, line)
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
+                text = text.rstrip("\n").replace("\r", "")
+                if text.strip(" \t") and not (comment and text.startswith(comment)):
+                    found.append((number, text))
+                if len(found) == _FIRST_LINES:
+                    break
+    except _READ_ERRORS as error:
+        _fail_to_read(path, error)
+    return found
+
+
+def _require_text(path: str, start: bytes) -> None:
+    marks = {b"PAR1": "Parquet", b"PK\x03\x04": "a ZIP file, such as a spreadsheet"}
+    kind = next((kind for mark, kind in marks.items() if start.startswith(mark)), "binary")
+    is_text = not _CONTROL.search(start) and kind == "binary"
+    fix = "Write it anew as CSV in UTF-8."
+    checks.require(is_text, path, "be text in UTF-8", f"{kind}: {start[:8]!r}", fix)
+    is_split = b"\r" not in start.rstrip(b"\r\n")
+    fix = r"Old Macs wrote carriage returns alone: tr '\r' '\n' < OLD > NEW"
+    checks.require(is_split, f"{path} line 1", "end in a line feed", start[:60], fix)
+
+
+def _read_line(path: str, file: IO[bytes], number: int) -> bytes:
+    """Return a line with its end, b"" behind the last one; fail for one that would fill memory."""
+    line = file.readline(_MOST_LINE_BYTES + 1)
+    rule, where = f"have at most {_MOST_LINE_BYTES:,} bytes", f"{path} line {number}"
+    fix = "A table has a line feed behind each row."
+    checks.require(len(line) <= _MOST_LINE_BYTES, where, rule, line[:60], fix)
+    return line
+
+
+def _read_block(path: str, file: IO[bytes], start: int) -> list[bytes]:
+    """Return the lines of the next block, without their line feeds; none at the end."""
+    text = file.read(_BLOCK_BYTES)
+    if text and not text.endswith(b"\n"):
+        text += _read_line(path, file, start + text.count(b"\n"))
+    return text.removesuffix(b"\n").split(b"\n") if text else []
+
+
+def _open(path: str) -> Any:
+    return gzip.open(path) if path.endswith(".gz") else open(path, "rb")
+
+
+def _fail_to_read(path: str, error: Exception) -> None:
+    rule = "be a whole gzip file" if path.endswith(".gz") else "be readable"
+    checks.fail(path, rule, str(error))
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    """Return the trimmed cells of a line, also of one with quotes in the wrong places."""
+    return [cell.strip() for cell in _cut(line, delimiter)] if line else []
+
+
+def _cut(line: str, delimiter: str) -> list[str]:
+    if '"' not in line:
+        return line.split(delimiter)
+    end = re.escape(delimiter)
+    pattern = re.compile(rf'"([^"]*(?:""[^"]*)*)(?:"([^{end}]*)|$)|([^{end}]*)')
+    cells, start = [], 0
+    while start <= len(line):
+        found = pattern.match(line, start)
+        assert found is not None  # It matches nothing as well.
+        quoted, behind, plain = found.groups()
+        cells.append(plain if quoted is None else quoted.replace('""', '"') + (behind or ""))
+        start = found.end() + 1
+    return cells
+
+
+def _find_delimiter(path: str, lines: Sequence[str]) -> str:
+    """Return the delimiter that cuts most lines alike, into most columns."""
+    best, score = "", (0.0, 0)
+    for delimiter in _DELIMITERS:
+        widths = [len(_split(line, delimiter)) for line in lines]
+        alike = widths.count(widths[0]) / len(widths) if widths[0] > 1 else 0.0
+        if alike and (alike, widths[0]) > score:
+            best, score = delimiter, (alike, widths[0])
+    if not best:
+        listed = ", ".join(_NAMES.values())
+        fix = "Is it another character? Then set --delimiter."
+        checks.fail(f"{path} line 1", f"hold columns between {listed}", lines[0], fix)
+    return best
+
+
+def _require_header(where: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Fail if the first line looks like a row: its cells are numbers, or values found below."""
+    rule, fix = "name the columns", f"Name all {len(names)} of them with --columns 'a,b,...'."
+    checks.require(any(names), where, rule, ",".join(names), fix)
+    numbers = [name for name in names if re.fullmatch(columns_lib.FLOAT, name)]
+    # Years, say, may head columns.
+    if (numbers and not _is_run(numbers)) or _count_repeated(names, rows) > 1:
+        listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
+        checks.fail(where, rule, listed, f"It looks like a row. {fix}")
+
+
+def _is_run(numbers: Sequence[str]) -> bool:
+    """Return whether texts are whole numbers, two or more, that follow one another."""
+    whole = [int(number) for number in numbers if number.isdigit()]
+    return len(whole) == len(numbers) > 1 and whole == [whole[0] + i for i in range(len(whole))]
+
+
+def _count_repeated(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Return how many names are values of their column, which has few of them."""
+    below = [set(cells) for cells in zip(*rows, strict=False)]
+    return sum(
+        name in cells and name != "" and len(cells) < len(rows) / 2
+        for name, cells in zip(names, below, strict=False)
+    )
+
+
+def read_blocks(dialect: Dialect) -> Iterator[tuple[str, pa.Table, int]]:
+    """Yield file, rows as columns of trimmed text, and of how many bytes, block by block.
+
+    Raises:
+      UserError: a line is ragged, has a quote within a value or is no UTF-8, by its number.
+    """
+    for path in dialect.paths:
+        _require_same_header(path, dialect)
+        start = 1
+        try:
+            with _open(path) as file:
+                while lines := _read_block(path, file, start):
+                    numbers, kept = _check(path, lines, start, dialect)
+                    start += len(lines)
+                    if kept:
+                        size = sum(map(len, lines)) + len(lines)
+                        yield path, _to_table(path, numbers, kept, dialect), size
+        except _READ_ERRORS as error:
+            _fail_to_read(path, error)
+
+
+def _require_same_header(path: str, dialect: Dialect) -> None:
+    if dialect.has_header and path != dialect.paths[0]:
+        first = _read_first(path, dialect.comment)[:1]
+        names = [name for _, line in first for name in _split(line, dialect.delimiter)]
+        rule = f"be the header {dialect.delimiter.join(dialect.columns)!r}, as in the first file"
+        got = dialect.delimiter.join(names)
+        checks.require(tuple(names) == dialect.columns, f"{path} line 1", rule, got)
+
+
+def _check(
+    path: str, lines: Sequence[bytes], start: int, dialect: Dialect
+) -> tuple[list[int], list[bytes]]:
+    """Return the numbers and the bytes of the lines that hold a row."""
+    delimiter, breaks = dialect.delimiter.encode(), len(dialect.columns) - 1
+    comment = dialect.comment.encode()
+    cell = rb'(?:"(?:[^"]|"")*"|[^"%b]*)' % re.escape(delimiter)
+    whole = re.compile(cell + rb"(?:%b%b){%d}" % (re.escape(delimiter), cell, breaks))
+    numbers, kept = [], []
+    for number, line in enumerate(lines, start):
+        line = line.replace(b"\r", b"")
+        if number == 1 and dialect.has_header:
+            continue
+        fits = whole.fullmatch(line) if b'"' in line else line.count(delimiter) == breaks
+        is_dropped = not line.strip(b" \t") or (comment and line.startswith(comment))
+        if is_dropped:
+            continue
+        if not fits:
+            _explain_line(f"{path} line {number}", line.decode(errors="replace"), dialect)
+        numbers.append(number)
+        kept.append(line)
+    return numbers, kept
+
+
+def _explain_line(where: str, line: str, dialect: Dialect) -> None:
+    """Fail with what is wrong with a line."""
+    expected, quotes = len(dialect.columns), line.count('"')
+    cells = _split(line, dialect.delimiter)
+    if quotes % 2:
+        fix = "A value cannot hold a line break, and a quote within one is written twice."
+        checks.fail(where, "close its quotes", line[:60], fix)
+    if quotes and len(cells) == expected:
+        fix = 'Write "a ""b"" c" for a "b" c, without a space before the first quote.'
+        checks.fail(where, "have its quotes around whole values", line[:60], fix)
+    commented = re.match(r"[^\w\s\"'+.-]", line)
+    fix = f"A remark? Then set --comment {line[0]!r}." if commented and len(cells) == 1 else ""
+    checks.fail(where, f"have {expected} columns", f"{len(cells)}: {line[:60]}", fix)
+
+
+def _to_table(
+    path: str, numbers: Sequence[int], rows: Sequence[bytes], dialect: Dialect
+) -> pa.Table:
+    text = b"\n".join(rows) + b"\n"
+    names = list(map(str, range(len(dialect.columns))))  # Any names; ours may be odd or empty.
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(text),
+            arrow_csv.ReadOptions(column_names=names, block_size=len(text) + 1),
+            arrow_csv.ParseOptions(delimiter=dialect.delimiter, ignore_empty_lines=False),
+            arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        )
+    except pa.ArrowInvalid:
+        for number, row in zip(numbers, rows, strict=True):
+            _require_utf8(f"{path} line {number}", row)
+        raise
+    columns = [pc.ascii_trim_whitespace(column) for column in table.columns]
+    return pa.Table.from_arrays(columns, list(dialect.columns))
+
+
+def _require_utf8(where: str, row: bytes) -> None:
+    try:
+        row.decode()
+    except UnicodeDecodeError as error:
+        got = row[max(error.start - 10, 0) : error.start + 10]
+        fix = "Is it latin-1? iconv -f latin1 -t utf-8 OLD > NEW"
+        checks.fail(where, "be UTF-8", got, fix)

@@ -1,0 +1,253 @@
+"""All that is decided of a run on a table: tasks, inputs, splits, steps, and what is in doubt.
+
+plan = plans.make_plan(found, ["clicked", "minutes"], plans.Holdout(share=0.1))
+plan.train_steps, plan.doubts
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mtl import checks, times
+from mtl.tools.drafting import columns, inspection, telling
+from mtl.tools.drafting import inputs as inputs_lib
+from mtl.tools.drafting import tasks as tasks_lib
+
+# Training rows below which the batch is so large.
+_BATCHES = ((4_000, 64), (40_000, 128), (150_000, 256), (1_000_000, 512))
+_LARGEST_BATCH = 1024
+_EPOCHS, _FEWEST_STEPS, _MOST_STEPS, _EVALUATIONS = 10, 200, 20_000, 5
+_BUFFER, _LARGEST_BUFFER = 10_000, 1_000_000
+_CACHED_BYTES = 1 << 29
+# A row's place tells this much of a label only where rows lie in order.
+_IN_ORDER = {"auc": 0.65, "r2": 0.1, "skill": 0.2}
+_FEWEST_KEYS = 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Holdout:
+    """Which rows are held out to test.
+
+    Attributes:
+      share: of the rows, where they are drawn.
+      key: the column whose rows stay together; "" for none.
+      time: the column by which the last rows are held out; "" for none.
+      files: a file of its own, in place of all that; "" for none.
+    """
+
+    share: float = 0.1
+    key: str = ""
+    time: str = ""
+    files: str = ""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether a draw chooses the rows or their keys; a time or a file may do so instead."""
+        return not (self.time or self.files)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run on a table; see the module."""
+
+    found: inspection.Inspection
+    tasks: Sequence[tasks_lib.Task]
+    inputs: Sequence[inputs_lib.Input]
+    alone: Mapping[str, Mapping[str, float]]
+    holdout: Holdout
+    start: str | float | None
+    list_delimiter: str
+    rows: int
+    batch_size: int
+    train_steps: int
+    shuffle_buffer: int
+    cache: bool
+    doubts: Sequence[str]
+
+    @property
+    def checkpoint_steps(self) -> int:
+        """The steps between two evaluations."""
+        return self.train_steps // _EVALUATIONS
+
+    @property
+    def used(self) -> list[inputs_lib.Input]:
+        """The columns that are inputs."""
+        return [chosen for chosen in self.inputs if chosen.dtype]
+
+
+def make_plan(
+    found: inspection.Inspection,
+    labels: Sequence[str],
+    holdout: Holdout,
+    left_out: Sequence[str] = (),
+    kept: Sequence[str] = (),
+) -> Plan:
+    """Decide everything.
+
+    Args:
+      found: what is known of the table.
+      labels: the columns to predict.
+      holdout: which rows are held out.
+      left_out: columns that are no input.
+      kept: columns that are one, however much they tell of a label.
+
+    Raises:
+      UserError: a label or the holdout does not fit the table, or no input is left.
+    """
+    checks.unique("--task", labels)
+    chosen_tasks = tasks_lib.tell_apart(
+        [tasks_lib.choose_task(found.facts[name], found) for name in labels]
+    )
+    start, share = _find_start(found, holdout)
+    delimiter = _find_list_delimiter(found)
+    others = [name for name in found.facts if name not in labels]
+    alone = {name: _measure_alone(found, name, chosen_tasks) for name in others}
+    chosen = []
+    for name in others:
+        asked = [] if name in kept else chosen_tasks
+        chosen.append(_choose(found, name, delimiter, alone[name], asked, holdout, left_out))
+    checks.require(
+        any(one.dtype for one in chosen), "The table", "hold an input beside the tasks", others
+    )
+    rows = sum(map(found.rows_of.__getitem__, found.dialect.paths))
+    rows = max(round(rows * (1 - share)), 1)
+    order = _find_order(chosen_tasks, found)
+    batch, steps, buffer = _choose_sizes(rows, is_in_order=order is not None)
+    doubts = _list_doubts(found, chosen_tasks, chosen, holdout)
+    if order is not None and buffer < rows:
+        doubts.append(f"Rows lie in the order of {order!r}: shuffle the file once.")
+    return Plan(
+        found=found,
+        tasks=chosen_tasks,
+        inputs=chosen,
+        alone=alone,
+        holdout=holdout,
+        start=start,
+        list_delimiter=delimiter,
+        rows=rows,
+        batch_size=batch,
+        train_steps=steps,
+        shuffle_buffer=buffer,
+        cache=found.size < _CACHED_BYTES,
+        doubts=doubts,
+    )
+
+
+def _choose(
+    found: inspection.Inspection,
+    name: str,
+    delimiter: str,
+    alone: Mapping[str, float],
+    chosen_tasks: Sequence[tasks_lib.Task],
+    holdout: Holdout,
+    left_out: Sequence[str],
+) -> inputs_lib.Input:
+    if name in left_out:
+        return inputs_lib.Input(name=name, why="left out: as --leave_out says")
+    if name in (holdout.key, holdout.time):
+        flag = "--key" if name == holdout.key else "--time"
+        return inputs_lib.Input(name=name, why=f"left out: the {flag} of the splits")
+    chosen = inputs_lib.choose_input(found.facts[name], found, delimiter)
+    for task in chosen_tasks if chosen.dtype else ():
+        if task.is_leak(alone[task.name]):
+            told = f"tells {task.label!r} alone, {task.metric.upper()} {alone[task.name]:.3f}"
+            doubt = f"{name!r} {told}. Known before {task.label!r} is? Then --keep {name!r}."
+            return inputs_lib.Input(name=name, why=f"left out: {told}", doubt=doubt)
+    return chosen
+
+
+def _list_doubts(
+    found: inspection.Inspection,
+    chosen_tasks: Sequence[tasks_lib.Task],
+    chosen: Sequence[inputs_lib.Input],
+    holdout: Holdout,
+) -> list[str]:
+    """Return what the user should look at: inputs, tasks, and rows that belong together."""
+    asked = [one.doubt for one in chosen if one.doubt]
+    doubts = [doubt for doubt in asked if holdout.is_drawn or "--time" not in doubt]
+    doubts += [f"{task.label!r}: {hint}" for task in chosen_tasks for hint in task.hints]
+    if holdout.is_drawn and not holdout.key:
+        doubts += _doubt_keys(found, chosen)
+    return doubts
+
+
+def _doubt_keys(found: inspection.Inspection, chosen: Sequence[inputs_lib.Input]) -> list[str]:
+    return [
+        f"Rows may belong together by {one.name!r} ({found.facts[one.name].distinct:,} values): "
+        f"--key {one.name!r} keeps them in one split."
+        for one in chosen
+        if inputs_lib.looks_like_key(found.facts[one.name])
+    ]
+
+
+def _measure_alone(
+    found: inspection.Inspection, name: str, chosen_tasks: Sequence[tasks_lib.Task]
+) -> dict[str, float]:
+    """Return {task: how much a column alone tells of its label}."""
+    if found.facts[name].is_number:
+        codes = telling.encode_numbers(found.numbers(name))
+    else:
+        codes = telling.encode_texts(found.texts(name))
+    return {task.name: task.measure_alone(codes) for task in chosen_tasks}
+
+
+def _find_order(chosen_tasks: Sequence[tasks_lib.Task], found: inspection.Inspection) -> str | None:
+    """Return the first label in whose order rows lie; None if they lie in no such order."""
+    places = telling.encode_numbers(found.places.astype(np.float64))
+    in_order = (t.label for t in chosen_tasks if t.measure_alone(places) > _IN_ORDER[t.metric])
+    return next(in_order, None)
+
+
+def _choose_sizes(rows: int, is_in_order: bool) -> tuple[int, int, int]:
+    """Return the batch size, the steps of a training, and the rows that are shuffled at a time."""
+    batch = next((size for most, size in _BATCHES if rows < most), _LARGEST_BATCH)
+    steps = min(max(-(-rows * _EPOCHS // batch), _FEWEST_STEPS), _MOST_STEPS)
+    buffer = min(rows, _LARGEST_BUFFER if is_in_order else _BUFFER)
+    return batch, -(-steps // _EVALUATIONS) * _EVALUATIONS, buffer
+
+
+def _find_list_delimiter(found: inspection.Inspection) -> str:
+    """Return what stands between the values of lists, in most columns that hold some."""
+    free = [one for one in inputs_lib.LIST_DELIMITERS if one != found.dialect.delimiter]
+    counts = {
+        one: sum(inputs_lib.is_list_of(facts, one) for facts in found.facts.values())
+        for one in free
+    }
+    return max(free, key=counts.__getitem__)
+
+
+def _find_start(found: inspection.Inspection, holdout: Holdout) -> tuple[str | float | None, float]:
+    """Return where the held-out time begins, if it is by time, and the share held out."""
+    if holdout.files:
+        return None, 0.0
+    if holdout.key:
+        keys = found.facts[holdout.key].distinct
+        rule = f"have at least {_FEWEST_KEYS} values, which are dealt to the splits"
+        checks.require(keys >= _FEWEST_KEYS, f"--key {holdout.key!r}", rule, keys)
+    if not holdout.time:
+        return None, holdout.share
+    where = f"--time {holdout.time!r}"
+    values, written = _read_times(found, holdout.time, where)
+    ordered = np.sort(values[np.isfinite(values)])
+    start = ordered[min(int(len(ordered) * (1 - holdout.share)), len(ordered) - 1)]
+    later = float((ordered >= start).mean())
+    told = written[int(np.argmax(values == start))]
+    checks.require(later < 1, where, "vary", str(told))
+    return told, later
+
+
+def _read_times(
+    found: inspection.Inspection, name: str, where: str
+) -> tuple[np.ndarray, list[float] | list[str]]:
+    """Return the times of a column as numbers, and as the gin file writes them."""
+    facts = found.facts[name]
+    if facts.is_number:
+        values = found.numbers(name)
+        return values, values.tolist()
+    if facts.kind != "time":
+        first = next(iter(facts.values), "")
+        odd = next((text for text in facts.values if not columns.match_time(text)), first)
+        checks.fail(where, "hold numbers, or times such as 2024-05-31", odd)
+    texts = found.texts(name).drop_null().to_pylist()
+    return np.array([times.read_time(text) for text in texts]), texts

@@ -1,0 +1,197 @@
+"""Which head learns a label, by the values that it has.
+
+task = tasks.choose_task(facts, found)
+task.head, task.settings, task.why           # "Binary", {}, "1 in 12.3% of the rows"
+"""
+
+import dataclasses
+import itertools
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtl import checks
+from mtl.tools.drafting import columns, inspection, telling
+
+_FEW_CLASSES, _MOST_CLASSES = 20, 1000
+# Below this share a class is rare enough to say so, and in fewer rows it is hardly learnt.
+_RARE, _FEW_ROWS = 0.01, 20
+_AFFIRMED = ("yes", "true", "y", "t", "1", "positive")
+# One column alone that tells more of a label than this is likely known too late.
+_LEAKS = {"auc": 0.99, "r2": 0.98, "skill": 0.98}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """A label, and the head that learns it.
+
+    Attributes:
+      label: the column.
+      name: of the task: the column, of letters that the name of a scope may have.
+      dtype: the type of the label's field.
+      head: the class of the head.
+      settings: of the head, as a gin file writes them.
+      why: the decision in a few words, with figures.
+      hints: what else could be chosen, sentences.
+      target: the label in the sample [N], as what `telling` takes.
+      metric: "auc", "r2" or "skill".
+    """
+
+    label: str
+    name: str
+    dtype: str
+    head: str
+    settings: Mapping[str, Any]
+    why: str
+    hints: tuple[str, ...]
+    target: np.ndarray
+    metric: str
+
+    def measure_alone(self, codes: np.ndarray) -> float:
+        """Return how much a column alone, encoded [N], tells of the label."""
+        measure = getattr(telling, f"measure_{self.metric}")
+        return measure(codes, self.target)
+
+    def is_leak(self, alone: float) -> bool:
+        """Return whether that is too much to be honest."""
+        return bool(alone >= _LEAKS[self.metric])
+
+
+def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
+    """Choose the head of a label.
+
+    Raises:
+      UserError: the label never varies, or is no label.
+    """
+    values, where = facts.values, f"--task {facts.name!r}"
+    checks.require(facts.present > 0, where, "hold a label", f"none in {facts.rows:,} rows")
+    one = next(iter(values))
+    checks.require(facts.distinct > 1, where, "vary", f"{one!r} in all rows that have a label")
+    gaps = f"; missing in {facts.missing / facts.rows:.1%}, which weighs nothing"
+    gaps = gaps if facts.missing else ""
+    if facts.distinct == 2:
+        return _choose_binary(facts, found, gaps)
+    if facts.is_number and not facts.is_code:
+        if facts.kind == "int" and facts.distinct <= _FEW_CLASSES:
+            return _choose_classes(facts, found, gaps)
+        return _choose_number(facts, found, gaps)
+    fix = "Is it an id, a date or free text?"
+    is_label = facts.kind == "text" and facts.distinct <= _MOST_CLASSES
+    rule = f"be a number, or have at most {_MOST_CLASSES} classes"
+    checks.require(is_label, where, rule, f"{facts.distinct:,} values, such as {one!r}", fix)
+    return _choose_classes(facts, found, gaps)
+
+
+def _choose_binary(facts: columns.Facts, found: inspection.Inspection, gaps: str) -> Task:
+    positive = _find_positive(facts)
+    (negative,) = set(facts.values) - {positive}
+    is_bit = facts.kind == "int" and {float(negative), float(positive)} == {0.0, 1.0}
+    is_plain = is_bit or {negative.lower(), positive.lower()} == {"true", "false"}
+    share = facts.values[positive] / facts.present
+    hints = [f"Only {share:.2%} are {positive!r}: PR-AUC tells more than accuracy."] * (
+        share < _RARE
+    )
+    texts = found.texts(facts.name)
+    labels = np.array([np.nan if t is None else float(t == positive) for t in texts.to_pylist()])
+    return Task(
+        label=facts.name,
+        name=_scope(facts.name),
+        # As text, since -1 is a missing int64.
+        dtype="int64" if is_plain else "string",
+        head="Binary",
+        settings={} if is_plain else {"positive": [positive], "negative": [negative]},
+        why=f"two classes, {positive!r} in {share:.1%}{gaps}",
+        hints=tuple(hints),
+        target=labels,
+        metric="auc",
+    )
+
+
+def _find_positive(facts: columns.Facts) -> str:
+    """Return which of two values is the positive class: yes or 1, the greater, or the rarer."""
+    values = sorted(facts.values, key=facts.values.__getitem__)
+    affirmed = [text for text in values if text.lower() in _AFFIRMED]
+    if len(affirmed) == 1:
+        return affirmed[0]
+    return max(values, key=float) if facts.is_number else values[0]
+
+
+def _choose_classes(facts: columns.Facts, found: inspection.Inspection, gaps: str) -> Task:
+    names = sorted(facts.values, key=float) if facts.is_number else sorted(facts.values)
+    count = len(names)
+    is_plain = facts.is_number and [float(name) for name in names] == list(range(count))
+    rarest = min(names, key=lambda name: facts.values[name])
+    hints = ["heads.Ordinal and heads.Regression know the order of numbers."] * facts.is_number
+    if facts.values[rarest] < _FEW_ROWS:
+        hints.append(f"Class {rarest!r} has {facts.values[rarest]} rows: too few to learn it.")
+    return Task(
+        label=facts.name,
+        name=_scope(facts.name),
+        dtype="int64" if is_plain else "string",
+        head="MultiClass",
+        settings={"classes": count if is_plain else names},
+        why=f"{count} classes, the rarest, {rarest!r}, in {facts.values[rarest]:,} rows{gaps}",
+        hints=tuple(hints),
+        target=telling.encode_texts(found.texts(facts.name)),
+        metric="skill",
+    )
+
+
+def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str) -> Task:
+    labels = found.numbers(facts.name)
+    known = labels[np.isfinite(labels)]
+    mean, spread, hints = float(known.mean()), float(known.std()), []
+    prior, zeros = _round_mean(mean, spread), float((known == 0).mean())
+    is_heavy = facts.least >= 0 and float(np.quantile(known, 0.99)) > mean + 5 * spread / 2
+    if facts.least >= 0 and zeros > 0.3:
+        hints.append(
+            f"{zeros:.0%} are 0: heads.ZeroInflatedLogNormal and heads.Tweedie are made for that."
+        )
+    elif is_heavy and facts.kind == "int":
+        hints.append("A heavy tail: heads.Poisson is made for counts, heads.Tweedie for amounts.")
+    elif is_heavy:
+        hints.append(
+            "A heavy tail: loss_type 'huber' follows it less, heads.Tweedie allows for it."
+        )
+    return Task(
+        label=facts.name,
+        name=_scope(facts.name),
+        dtype="float32",
+        head="Regression",
+        # Predictions start at the mean, and errors count in standard deviations.
+        settings={"prior": prior, "unit": _round(spread)},
+        why=f"a number, mean {prior:.10g}, standard deviation {spread:.4g}{gaps}",
+        hints=tuple(hints),
+        target=labels,
+        metric="r2",
+    )
+
+
+def _round(number: float) -> float:
+    return float(f"{number:.4g}")
+
+
+def _round_mean(mean: float, spread: float) -> float:
+    """Return a mean to a thousandth of its deviation: the digits before may all be the same."""
+    return round(mean, 3 - math.floor(math.log10(spread))) if spread > 0 else mean
+
+
+def _scope(column: str) -> str:
+    plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", plain).strip("_")
+    return name if name[:1].isalpha() else f"task_{name}".rstrip("_")
+
+
+def tell_apart(chosen: Sequence[Task]) -> list[Task]:
+    """Return the tasks, each under a name of its own: `task`, `task_2`, where letters are alike."""
+    names: list[str] = []
+    for task in chosen:
+        numbered = (f"{task.name}_{number}" for number in itertools.count(2))
+        others = [*names, *(other.name for other in chosen if other is not task)]
+        is_free = task.name not in names
+        names.append(task.name if is_free else next(n for n in numbered if n not in others))
+    return [dataclasses.replace(t, name=name) for t, name in zip(chosen, names, strict=True)]

@@ -1,0 +1,1 @@
+"""Pictures of the scalars that a run has measured."""

@@ -1,0 +1,184 @@
+"""Opens a checkpoint as a graph that takes rows: encoded columns, logits, gradients.
+
+with opened.open_model(experiment, "runs/a", checkpoint, rows) as model:
+    logits = model.predict(rows.features)                # {task: [N, C]}
+    columns = model.encode(rows.features)                # {column: [N, D]}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mtl import experiment as experiment_lib
+from mtl import types
+from mtl.checkpoints import given_files, mismatch
+from mtl.deferred import compat, tf, tf1
+from mtl.runs import diagnosis, estimators, fitting
+from mtl.step import summaries
+from mtl.tools.explaining import rows as rows_lib
+from mtl.variables import stacks
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """The graph of an evaluation, with the values of a checkpoint.
+
+    Attributes:
+      session: the session with the values.
+      heads: {task: its fitted head}.
+      features: {field: input [B, ...]}.
+      labels: {field: input [B, ...]}.
+      inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
+      logits: {task: [B, C]}.
+      batch_size: how many rows are computed at once, the same as in an evaluation.
+      extra: the result of `add`, see `open_model`.
+    """
+
+    session: tf.compat.v1.Session
+    heads: Mapping[str, types.Head]
+    features: types.Tensors
+    labels: types.Tensors
+    inputs: types.Tensors
+    logits: types.Tensors
+    batch_size: int
+    extra: Any = None
+
+    def predict(self, features: rows_lib.Values) -> dict[str, np.ndarray]:
+        """Return the logits of all rows, {field: [N, ...]} -> {task: [N, C]}."""
+        return self.compute(self.logits, features)
+
+    def list_used(self) -> set[str]:
+        """Return the features that the logits depend on, by the ops of the graph.
+
+        Not only columns read features: heads calibrate by them.
+        """
+        ops = [tensor.op for tensor in self.logits.values()]
+        reached = set(ops)
+        while ops:
+            for tensor in ops.pop().inputs:
+                if tensor.op not in reached:
+                    reached.add(tensor.op)
+                    ops.append(tensor.op)
+        return {
+            name
+            for name, value in self.features.items()
+            if any(part.op in reached for part in tf.nest.flatten(value, expand_composites=True))
+        }
+
+    def encode(self, features: rows_lib.Values) -> dict[str, np.ndarray]:
+        """Return the encoded columns of all rows, {field: [N, ...]} -> {column: [N, D]}."""
+        return self.compute(self.inputs, features)
+
+    def compute(self, fetched: types.Tensors, features: rows_lib.Values) -> dict[str, np.ndarray]:
+        """Return tensors for all rows, {name: [B, ...]} and {field: [N, ...]} -> {name: [N, ...]}.
+
+        Batches have the size of an evaluation, since the size may change the last bits.
+        """
+        parts = [
+            self.session.run(dict(fetched), self.feed(part.features, {}))
+            for part in rows_lib.Rows("", features, {}).split_up(self.batch_size)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in fetched}
+
+    def feed(self, features: rows_lib.Values, labels: rows_lib.Values) -> dict[Any, Any]:
+        """Return the feed of a session for rows."""
+        given = {self.features[name]: value for name, value in features.items()}
+        return {**given, **{self.labels[name]: value for name, value in labels.items()}}
+
+
+@contextlib.contextmanager
+def open_model(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    path: str,
+    rows: rows_lib.Rows,
+    add: Callable[[Opened], Any] = lambda _: None,
+    is_trained: bool = False,
+) -> Iterator[Opened]:
+    """Open a checkpoint for reading.
+
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      path: the path of the checkpoint.
+      rows: some rows, which give the graph its types and shapes.
+      add: a function that adds tensors before the graph is finalized; its result becomes
+        `Opened.extra`.
+      is_trained: True to build variables as in training: separate for each task, and trainable only
+        if training moves them.
+
+    Raises:
+      UserError: the checkpoint does not fit the model, or rows cannot be encoded.
+    """
+    data, model = experiment.data, experiment.model
+    with (
+        diagnosis.explain_run_errors(data, model, path, rows.split),
+        tf.Graph().as_default(),
+    ):
+        tf1.train.create_global_step()
+        tf1.set_random_seed(experiment.run.seed)
+        given_files.check_unchanged(model.column_files, model_dir)
+        made: list[Opened] = []
+
+        def build(features: types.Tensors, labels: types.Tensors, mode: str) -> Any:
+            made.append(_build(experiment, model_dir, (features, labels), add, is_trained))
+            scaffold = model.build_scaffold()
+            return compat.estimator.EstimatorSpec(mode, predictions={}, scaffold=scaffold)
+
+        features = {name: _make_input(value) for name, value in rows.features.items()}
+        labels = {name: _make_input(value) for name, value in rows.labels.items()}
+        spec = mismatch.refuse_mismatch(build, path)(
+            features, labels, compat.estimator.ModeKeys.PREDICT
+        )
+        # Like an Estimator's session: the graph optimizer affects the last bits.
+        creator = tf1.train.ChiefSessionCreator(
+            spec.scaffold or tf1.train.Scaffold(),
+            checkpoint_filename_with_path=path,
+            config=estimators.build_config(experiment, model_dir).session_config,
+        )
+        with contextlib.closing(creator.create_session()) as session:
+            yield dataclasses.replace(made[0], session=session)
+
+
+def _build(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    given: tuple[types.Tensors, types.Tensors],
+    add: Callable[[Opened], Any],
+    is_trained: bool,
+) -> Opened:
+    statistics = fitting.load_statistics(model_dir)
+    model = experiment.model.fitted(statistics)
+
+    def build(features: Any, labels: Any) -> Any:
+        found = model.infer_activations(features, labels, statistics)
+        outputs = found.inputs, found.logits
+        size = experiment.data.batch_size
+        made = Opened(None, model.heads_by_task, features, labels, *outputs, size)
+        return dataclasses.replace(made, extra=add(made)), {}
+
+    with summaries.drop_summaries():
+        if is_trained:
+            return model.held.wrap_step(build)(*given)[0]
+        # The same as in an evaluation: the numbers have to agree.
+        with stacks.stack_tasks(model.stacks_tasks):
+            made, _ = build(*given)
+        stacks.add_saver()
+        return made
+
+
+def _make_input(value: Any) -> tf.Tensor | tf.RaggedTensor:
+    """Return an input of the graph for any number of rows."""
+    if isinstance(value, tf1.ragged.RaggedTensorValue):
+        return tf1.ragged.placeholder(_type_of(value), 1, [])
+    return tf1.placeholder(_type_of(value), [None, *np.shape(value)[1:]])
+
+
+def _type_of(value: Any) -> tf.DType:
+    dtype = np.asarray(getattr(value, "values", value)).dtype
+    return tf.string if dtype.kind in "OSU" else tf.as_dtype(dtype)

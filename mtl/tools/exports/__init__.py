@@ -1,0 +1,1 @@
+"""Compares an export with the checkpoint and with other exports."""

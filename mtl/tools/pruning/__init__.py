@@ -1,0 +1,1 @@
+"""Prunes finished runs, once or in rounds (lottery tickets)."""

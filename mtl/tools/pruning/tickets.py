@@ -1,0 +1,192 @@
+"""Lottery tickets: a run is pruned in rounds, and each round trains again from early weights.
+
+for ticket in tickets.train_tickets(source, experiment, "runs/digits", "runs/tickets", 5, 100):
+    print(ticket.name, ticket.sparsity, ticket.metrics)
+
+J. Frankle, M. Carbin, "The Lottery Ticket Hypothesis: Finding Sparse, Trainable Neural Networks",
+2019, arXiv:1803.03635. Going back to a later step than 0: J. Frankle et al., "Linear Mode
+Connectivity and the Lottery Ticket Hypothesis", 2020, arXiv:1912.05671. A ticket has value only if
+it beats its controls: the same number of weights of each layer at other places, and the same
+weights with other initial values.
+"""
+
+import dataclasses
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mtl import checks
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import run_directory
+from mtl.runs import training
+from mtl.sparsity import criteria, pruning
+from mtl.tools import attached
+from mtl.tools.pruning import finished_pruning
+
+_log = logging.getLogger(__name__)
+
+SHUFFLED, REINITIALISED = "shuffled", "reinitialised"
+CONTROLS = (SHUFFLED, REINITIALISED)
+
+_OTHER_SEED = 1_000_003  # A large prime: two usual seeds hardly ever differ by it.
+
+
+class Ticket(NamedTuple):
+    """A trained run of a sparse network.
+
+    Attributes:
+      name: the name of its folder.
+      model_dir: its folder.
+      sparsity: the share of weights that is cut.
+      metrics: the metrics of its last evaluation.
+    """
+
+    name: str
+    model_dir: str
+    sparsity: float
+    metrics: Mapping[str, Any]
+
+
+def train_tickets(
+    source: experiment_lib.Experiment,
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    output_dir: str,
+    rounds: int,
+    step: int,
+    controls: Sequence[str] = (),
+    rows: int = 1024,
+    on_start: Callable[[str], None] = lambda folder: None,
+) -> Iterator[Ticket]:
+    """Prune in rounds, each the same share of the remaining weights, and yield the trained tickets.
+
+    A finished round is not trained again; an interrupted one goes on.
+
+    Args:
+      source: the experiment of the finished run.
+      experiment: the same, with `pruning` that states the cut of all rounds together.
+      model_dir: the folder of the finished run.
+      output_dir: gets a folder for each round.
+      rounds: the number of rounds.
+      step: the step whose weights the remaining weights go back to; the run's first steps are
+        repeated to know them. 0 means the initial weights.
+      controls: some of `CONTROLS`, which every round trains besides its ticket.
+      rows: how many rows a criterion sees.
+      on_start: called with each folder before its run trains.
+
+    Raises:
+      UserError: an error of `finished_pruning.choose_cut`.
+    """
+    _check_settings(source, experiment.model.pruning, step)
+    start = _take_first_steps(source, os.path.join(output_dir, "start"), step)
+    before = model_dir
+    for number in range(1, rounds + 1):
+        name = f"round_{number}"
+        find_progress = functools.partial(_find_progress, share=number / rounds)
+        folder = os.path.join(output_dir, name)
+        _log.info("Round %d of %d, in %s", number, rounds, folder)
+        if run_directory.find_latest(folder) is None:
+            with run_directory.hold_checkpoint(before, "latest") as held:
+                cut = finished_pruning.choose_cut(experiment, before, held, rows, find_progress)
+            _write(experiment, start, cut.masks, folder)
+        yield _train(experiment, folder, name, on_start)
+        for control in controls:
+            own = f"{name}_{control}"
+            target = os.path.join(output_dir, own)
+            _log.info("Its control, %s, in %s", control, target)
+            if run_directory.find_latest(target) is None:
+                latest = run_directory.checkpoint_path(folder, "latest")
+                masks = finished_pruning.read_masks(experiment, folder, latest)
+                if control == SHUFFLED:
+                    masks = _shuffle(masks, experiment.run.seed + number)
+                    _write(experiment, start, masks, target)
+                else:
+                    _write(experiment, _draw_anew(source, output_dir), masks, target)
+            yield _train(experiment, target, own, on_start)
+        before = folder
+
+
+def _check_settings(
+    source: experiment_lib.Experiment, parts: Sequence[pruning.Pruning], step: int
+) -> None:
+    """Fail unless parts can prune a run in rounds that go back to this step."""
+    finished_pruning.require_parts(parts)
+    for part in parts:
+        rule = "keep the weights as they are where they go back to their first values"
+        fits = not isinstance(part.criterion, criteria.SparseGpt)
+        checks.require(fits, "Pruning.criterion", rule, part.criterion)
+    rule = f"be below the steps of the run, {source.run.train_steps}"
+    checks.require(0 <= step < source.run.train_steps, "--rewind_to", rule, step)
+
+
+class _Start(NamedTuple):
+    folder: str
+    path: str
+
+
+def _find_progress(part: pruning.Pruning, share: float) -> float:
+    """Return the reached share of a part's sparsity after this share of the rounds.
+
+    Each round cuts the same share of the part's remaining weights.
+    """
+    sparsity = part.final_sparsity
+    return (1 - (1 - sparsity) ** share) / sparsity
+
+
+def _take_first_steps(source: experiment_lib.Experiment, folder: str, step: int) -> _Start:
+    """Train a run's first steps exactly as in the run; return the checkpoint after them."""
+    # Schedules that last as long as the run must use the number of steps of the source.
+    model = source.model.fill_schedules(source.run.train_steps)
+    steps = max(step, 1)  # The checkpoint of step 0 is saved before the first step.
+    run = dataclasses.replace(
+        source.run,
+        train_steps=steps,
+        checkpoint_steps=steps,
+        checkpoint_secs=None,
+        keep_checkpoints=2,
+    )
+    made = dataclasses.replace(source, model=model, run=run)
+    training.Training(
+        made, folder, on_start=lambda: None, observers=attached.list_observers(made)
+    ).run()
+    return _Start(folder, run_directory.checkpoint_path(folder, f"{folder}/model.ckpt-{step}"))
+
+
+def _draw_anew(source: experiment_lib.Experiment, output_dir: str) -> _Start:
+    """Return the first checkpoint of a run with other initial weights."""
+    run = dataclasses.replace(source.run, seed=(source.run.seed + _OTHER_SEED) % 2**31)
+    reseeded = dataclasses.replace(source, run=run)
+    return _take_first_steps(reseeded, os.path.join(output_dir, "start_reinitialised"), 0)
+
+
+def _write(
+    experiment: experiment_lib.Experiment,
+    start: _Start,
+    masks: finished_pruning.Arrays,
+    folder: str,
+) -> None:
+    cut = finished_pruning.Cut(masks, {})
+    finished_pruning.write_run(experiment, start.folder, start.path, cut, folder, is_served=False)
+
+
+def _train(
+    experiment: experiment_lib.Experiment,
+    folder: str,
+    name: str,
+    on_start: Callable[[str], None],
+) -> Ticket:
+    observers = attached.list_observers(experiment)
+    run = training.Training(experiment, folder, lambda: on_start(folder), observers=observers)
+    metrics, _ = run.run()
+    masks = finished_pruning.load_masks(run_directory.checkpoint_path(folder, "latest"))
+    return Ticket(name, folder, finished_pruning.Cut(masks, {}).sparsity, metrics)
+
+
+def _shuffle(masks: finished_pruning.Arrays, seed: int) -> dict[str, np.ndarray]:
+    """Return masks with the same density in each layer and zeros at other places."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.permutation(m.reshape([-1])).reshape(m.shape) for name, m in masks.items()}

@@ -1,0 +1,1 @@
+"""Tries a run for some steps, and tells what a whole training would take."""

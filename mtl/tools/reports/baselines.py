@@ -1,0 +1,214 @@
+"""Compares a model with trivial ones: the most frequent class, or the mean of the labels.
+
+found = baselines.judge(head, metrics, rows)
+found.metric, found.value, found.baseline, found.skill            # "auc", 0.91, 0.5, 0.82
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from mtl import types
+from mtl.heads import metrics as metrics_lib
+from mtl.tools.reports import held_out
+
+# A lead above this many standard errors is seldom chance.
+_CLEAR = 2.0
+
+
+class Verdict(NamedTuple):
+    """A metric of a task for the model and for a trivial model.
+
+    Attributes:
+      task: the task.
+      metric: the most telling of its metrics with a known baseline.
+      higher: True if higher is better.
+      value: the metric of the model; NaN if undefined.
+      baseline: the metric of the trivial model; None if no metric of the task has a baseline.
+      what: the prediction of the trivial model, in words.
+      deviations: by how many standard errors the model is better, negative if it is worse; None if
+        not all rows were seen.
+    """
+
+    task: str
+    metric: str
+    higher: bool
+    value: float
+    baseline: float | None
+    what: str
+    deviations: float | None = None
+
+    @property
+    def skill(self) -> float | None:
+        """The position between the baseline, 0, and a perfect model, 1; below 0 if worse."""
+        if self.baseline is None or not math.isfinite(self.value):
+            return None
+        perfect = 1.0 if self.higher else 0.0
+        way = perfect - self.baseline
+        return (self.value - self.baseline) / way if way else None
+
+    @property
+    def is_better(self) -> bool | None:
+        """True if the model beats the trivial model; None if unknown.
+
+        False also for an undefined metric, see `is_undefined`.
+        """
+        if self.baseline is None or math.isnan(self.baseline):
+            return None
+        if math.isnan(self.value):
+            return False
+        return self.value > self.baseline if self.higher else self.value < self.baseline
+
+    @property
+    def is_undefined(self) -> bool:
+        """True if the metric is undefined: without labels, with only one class, or with NaN."""
+        return math.isnan(self.value)
+
+    @property
+    def is_clear(self) -> bool:
+        """True if the lead is larger than chance allows, or its error is unknown."""
+        return self.deviations is None or self.deviations > _CLEAR
+
+    @property
+    def rank(self) -> float:
+        """The sort key that puts doubtful tasks first: NaN, then the least skill."""
+        if math.isnan(self.value):
+            return -math.inf
+        return math.inf if self.skill is None else self.skill
+
+
+def judge(
+    head: types.Head, metrics: Mapping[str, float], rows: held_out.Rows | None
+) -> Verdict | None:
+    """Return the first metric of a head with a baseline, else its first metric; None without any.
+
+    Args:
+      head: the head of the task.
+      metrics: the metrics of the whole evaluation, {"<task>/<metric>": value}.
+      rows: held-out rows of the task; some baselines need the labels themselves.
+    """
+    prefix = f"{head.name}/"
+    own = {name.removeprefix(prefix): v for name, v in metrics.items() if name.startswith(prefix)}
+    order = metrics_lib.find_directions(head, list(own))
+    for metric, higher in order:
+        for names, find, what in _BASELINES:
+            if metric in names:
+                baseline = find(own, rows, head)
+                if baseline is not None:
+                    lead = _measure_lead(metric, rows)
+                    return Verdict(head.name, metric, higher, own[metric], baseline, what, lead)
+    return Verdict(head.name, *order[0], own[order[0][0]], None, "") if order else None
+
+
+def _of_accuracy(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return own.get("accuracy_baseline")
+
+
+def _of_auc(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return 0.5
+
+
+def _of_balanced(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return 1 / len(head.class_names) if head.class_names else None
+
+
+def _of_rmse(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    """Return the standard deviation of the labels, computed from R2 and the RMSE if both exist."""
+    if "r2" in own:
+        left = 1 - own["r2"]
+        return own["rmse"] / math.sqrt(left) if left > 0 else None
+    return _from_labels(rows, lambda labels: labels.mean(), lambda errors: errors**2, math.sqrt)
+
+
+def _of_mae(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
+    return _from_labels(rows, np.median, np.abs, float)
+
+
+def _from_labels(
+    rows: held_out.Rows | None,
+    predict: Callable[[np.ndarray], float],
+    penalise: Callable[[np.ndarray], np.ndarray],
+    finish: Callable[[float], float],
+) -> float | None:
+    """Return the error of a constant prediction; None for weighted or unseen labels."""
+    if rows is None:
+        return None
+    labels = rows.target[rows.weight > 0].astype(np.float64)
+    if not len(labels) or len(np.unique(rows.weight[rows.weight > 0])) > 1:
+        return None
+    return finish(float(np.mean(penalise(labels - predict(labels)))))
+
+
+def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
+    """Return by how many standard errors a model leads; None if rows cannot be compared.
+
+    Errors are compared row by row, and the AUC with the AUC of random scores.
+    """
+    if rows is None:
+        return None
+    counted = (rows.weight > 0) & np.isfinite(rows.score)
+    target, weight = rows.target[counted].astype(np.float64), rows.weight[counted]
+    predicted = rows.predicted[counted].astype(np.float64)
+    if len(target) < 2:
+        return None
+    if metric == "auc" and rows.kind == held_out.BINARY:
+        return _rank_lead(rows.score[counted], target, weight)
+    if metric not in _LEADS or (metric == "accuracy" and rows.kind == held_out.NUMBER):
+        return None
+    lead = _LEADS[metric](target, predicted, weight)
+    share = weight / weight.sum()
+    mean = float(np.sum(share * lead))
+    spread = math.sqrt(float(np.sum(share**2 * (lead - mean) ** 2)))
+    return mean / spread if spread > 0 else math.copysign(math.inf, mean) if mean else 0.0
+
+
+def _lead_in_accuracy(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    values, places = np.unique(target, return_inverse=True)
+    most = values[np.argmax(np.bincount(places, weight))]
+    return (target == predicted).astype(np.float64) - (target == most)
+
+
+def _lead_in_rmse(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return (target - np.average(target, weights=weight)) ** 2 - (target - predicted) ** 2
+
+
+def _lead_in_mae(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return np.abs(target - np.median(target)) - np.abs(target - predicted)
+
+
+# {metric: a function that returns the lead over a trivial model for each row, [N]}
+_LEADS = {"accuracy": _lead_in_accuracy, "rmse": _lead_in_rmse, "mae": _lead_in_mae}
+
+
+def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> float | None:
+    """Return how many standard errors of random scores lie between 0.5 and an AUC.
+
+    A row has a share of the weight of its class: p for positives, q for negatives. The variance is
+    (P + Q + P Q) / 12, with the sums P and Q of the squares of p and q. For equal weights it is
+    (n1 + n0 + 1) / (12 n1 n0): H. B. Mann, D. R. Whitney, "On a test of whether one of two random
+    variables is stochastically larger than the other", 1947.
+    """
+    is_positive = target > 0
+    sums = float(weight[is_positive].sum()), float(weight[~is_positive].sum())
+    if not min(sums) > 0:
+        return None
+    positive = np.where(is_positive, weight, 0.0) / sums[0]
+    negative = np.where(is_positive, 0.0, weight) / sums[1]
+    distinct, places = np.unique(score, return_inverse=True)
+    at = np.bincount(places, negative, len(distinct))
+    below = np.cumsum(at) - at / 2  # Ties count half.
+    area = float(np.sum(positive * below[places]))
+    ours, theirs = float(np.sum(positive**2)), float(np.sum(negative**2))
+    return (area - 0.5) / math.sqrt((ours + theirs + ours * theirs) / 12)
+
+
+_Find = Callable[[Mapping[str, float], held_out.Rows | None, types.Head], float | None]
+_BASELINES: tuple[tuple[tuple[str, ...], _Find, str], ...] = (
+    (("accuracy", "pixel_accuracy"), _of_accuracy, "always the most frequent class"),
+    (("auc",), _of_auc, "scores at random"),
+    (("balanced_accuracy",), _of_balanced, "always the same class"),
+    (("rmse",), _of_rmse, "always the mean of the labels"),
+    (("mae",), _of_mae, "always the median of the labels"),
+)

@@ -1,0 +1,302 @@
+"""Compares runs: settings that differ, metrics of the best checkpoints, speed, size.
+
+found = comparison.compare({"a": run_a, "b": run_b})
+found.metrics["digit/accuracy"]["a"], found.best_of("digit/accuracy")
+found.pairs                                   # paired differences of groups with the same seeds
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from mtl import checks
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import flat_settings
+from mtl.tools.reports import record
+
+_SHOWN = 5
+
+
+class Pair(NamedTuple):
+    """The difference between two groups of runs with the same seeds.
+
+    Attributes:
+      metric: the metric that is compared.
+      first: the runs of the first group, in the order of their seeds.
+      second: the runs of the second group, in the same order.
+      difference: the mean over the seeds of second - first.
+      error: the standard error of this mean.
+      left_out: seeds that are missing or have an undefined value in one group.
+    """
+
+    metric: str
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    difference: float
+    error: float
+    left_out: tuple[int, ...] = ()
+
+
+class Group(NamedTuple):
+    """Runs that only differ in their seed, with one run for each seed.
+
+    Attributes:
+      metric: the metric that is averaged.
+      runs: the runs in which it has a value.
+      mean: the mean over these runs; NaN without runs.
+      error: the standard error of the mean; NaN for fewer than two runs.
+      left_out: the runs in which it is undefined.
+    """
+
+    metric: str
+    runs: tuple[str, ...]
+    mean: float
+    error: float
+    left_out: tuple[str, ...] = ()
+
+
+class Comparison(NamedTuple):
+    """The comparison of several runs.
+
+    Attributes:
+      runs: {name: run}.
+      differing: {setting: {run: value}}.
+      metrics: {metric: {run: value at its best checkpoint}}, without runs that lack the metric.
+      directions: {metric: True if higher is better}, for metrics with an order.
+      figures: {figure: {run: number}}: speed and size.
+      groups: groups of runs that only differ in their seed, for each main metric.
+      pairs: pairs of groups with the same seeds, for each main metric.
+      repeats: {run: earlier run with the same settings and seed}; groups only count the earlier.
+    """
+
+    runs: Mapping[str, record.Run]
+    differing: Mapping[str, Mapping[str, str]]
+    metrics: Mapping[str, Mapping[str, float]]
+    directions: Mapping[str, bool]
+    figures: Mapping[str, Mapping[str, float]]
+    groups: Sequence[Group]
+    pairs: Sequence[Pair]
+    repeats: Mapping[str, str]
+
+    @property
+    def main_metrics(self) -> list[str]:
+        """The most telling metric of each task, and the metrics that choose best checkpoints."""
+        return _find_main_metrics(self.runs, self.metrics)
+
+    @property
+    def differing_rows(self) -> list[str]:
+        """The fields whose values differ between the evaluated rows of the runs.
+
+        A field is only compared between runs that read it with the same type, and whose
+        evaluations recorded checksums of their rows.
+        """
+        found: dict[str, set[str]] = {}
+        for run in self.runs.values():
+            for field, rows in run.best.get("measured_on", {}).get("fields", {}).items():
+                found.setdefault(field, set()).add(rows)
+        return [field.rpartition(" ")[0] for field, rows in found.items() if len(rows) > 1]
+
+    def best_of(self, metric: str) -> list[str]:
+        """Return the runs with the best value.
+
+        The result is empty if the metric has no order, if all values are equal, or if the runs were
+        evaluated on different rows.
+        """
+        known = {n: v for n, v in self.metrics[metric].items() if not math.isnan(v)}
+        if metric not in self.directions or len(set(known.values())) < 2 or self.differing_rows:
+            return []
+        best = (max if self.directions[metric] else min)(known.values())
+        return [name for name, value in known.items() if value == best]
+
+
+def list_repeats(found: Comparison) -> list[str]:
+    """Return a line for each run outside of groups, as another has the same settings and seed."""
+    return [
+        f"{name} has the settings and the seed of {first}: only {first} counts here."
+        for name, first in found.repeats.items()
+    ]
+
+
+def describe_rows(found: Comparison) -> str:
+    """Return a line if the runs were evaluated on different rows; "" if they were not."""
+    fields = found.differing_rows
+    if not fields:
+        return ""
+    more = f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
+    listed = ", ".join(fields[:_SHOWN]) + more
+    return (
+        f"The runs were evaluated on different rows, which differ in {listed}: no value is better "
+        "than another. launch.evaluate --split measures them on the same rows."
+    )
+
+
+def describe_runs(group: Group) -> str:
+    """Return the runs of a group, and the runs that are left out."""
+    without = f"; {', '.join(group.left_out)} undefined" if group.left_out else ""
+    return (", ".join(group.runs) or "none") + without
+
+
+def describe_left_out(pair: Pair) -> str:
+    """Return the seeds that a pair lacks; "" if it has all."""
+    several = "s" * (len(pair.left_out) > 1)
+    seeds = ", ".join(map(str, pair.left_out))
+    return f"; without seed{several} {seeds}" if seeds else ""
+
+
+def require_same_tasks(runs: Mapping[str, record.Run]) -> None:
+    """Fail unless all runs have the same tasks.
+
+    Raises:
+      UserError: two runs have different tasks.
+    """
+    (first, one), *others = runs.items()
+    for name, other in others:
+        ours, theirs = (sorted(run.experiment.model.tasks) for run in (one, other))
+        if ours != theirs:
+            raise checks.UserError(
+                f"the runs must have the same tasks: {first} has {_listed(ours)}, "
+                f"{name} has {_listed(theirs)}."
+            )
+
+
+def _listed(tasks: Sequence[str]) -> str:
+    return ", ".join(tasks[:10]) + (f" and {len(tasks) - 10} more" if len(tasks) > 10 else "")
+
+
+def compare(runs: Mapping[str, record.Run]) -> Comparison:
+    """Compare runs with the same tasks."""
+    metrics = _turn({name: run.metrics for name, run in runs.items()})
+    directions = _find_directions(metrics, runs)
+    experiments = {name: run.experiment for name, run in runs.items()}
+    groups, repeats = _group_by_seed(experiments)
+    mains = [metric for metric in _find_main_metrics(runs, metrics) if metric in directions]
+    return Comparison(
+        runs=runs,
+        differing=flat_settings.compare(experiments),
+        metrics=metrics,
+        directions=directions,
+        figures=_measure(runs),
+        groups=[_average(metric, group, metrics[metric]) for metric in mains for group in groups],
+        pairs=[pair for metric in mains for pair in _list_pairs(metric, groups, metrics[metric])],
+        repeats=repeats,
+    )
+
+
+def _turn(of_runs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Turn {run: {figure: number}} into {figure: {run: number}}."""
+    found: dict[str, dict[str, float]] = {}
+    for name, numbers in of_runs.items():
+        for what, number in numbers.items():
+            found.setdefault(what, {})[name] = number
+    return found
+
+
+def _find_main_metrics(
+    runs: Mapping[str, record.Run], metrics: Mapping[str, Mapping[str, float]]
+) -> list[str]:
+    model = next(iter(runs.values())).experiment.model
+    chosen = [one.experiment.best.metric for one in runs.values()]
+    names = dict.fromkeys([*model.find_main_metrics(metrics), *chosen])
+    return [name for name in names if name in metrics]
+
+
+def _find_directions(metrics: Iterable[str], runs: Mapping[str, record.Run]) -> dict[str, bool]:
+    known = {metric: _find_direction(metric, runs) for metric in metrics}
+    return {metric: higher for metric, higher in known.items() if higher is not None}
+
+
+def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
+    """Return whether higher is better, from a head, or else from all runs that set it in `Best`."""
+    known = next(iter(runs.values())).experiment.model.find_direction(metric)
+    if known is not None:
+        return known
+    best = [run.experiment.best for run in runs.values()]
+    said = {one.higher_is_better for one in best if one.metric == metric} - {None}
+    return said.pop() if len(said) == 1 else None
+
+
+def _group_by_seed(
+    experiments: Mapping[str, experiment_lib.Experiment],
+) -> tuple[list[dict[int, str]], dict[str, str]]:
+    """Return groups of at least two seeds, {seed: its first run}, and {repeated run: first run}.
+
+    A second run of a seed does not tell anything about chance.
+    """
+    groups: list[dict[int, str]] = []
+    repeats: dict[str, str] = {}
+    for group in flat_settings.group_by_seed(experiments):
+        by_seed: dict[int, str] = {}
+        for name in group:
+            first = by_seed.setdefault(experiments[name].run.seed, name)
+            if first != name:
+                repeats[name] = first
+        groups.append(by_seed)
+    return [group for group in groups if len(group) > 1], repeats
+
+
+def _average(metric: str, group: Mapping[int, str], values: Mapping[str, float]) -> Group:
+    known = [name for name in group.values() if not math.isnan(values.get(name, math.nan))]
+    left_out = tuple(name for name in group.values() if name not in known)
+    numbers = [values[name] for name in known]
+    mean = statistics.fmean(numbers) if numbers else math.nan
+    return Group(metric, tuple(known), mean, _standard_error(numbers), left_out)
+
+
+def _list_pairs(
+    metric: str, groups: Sequence[Mapping[int, str]], values: Mapping[str, float]
+) -> list[Pair]:
+    pairs = (_pair(metric, *both, values) for both in itertools.combinations(groups, 2))
+    return [pair for pair in pairs if pair]
+
+
+def _pair(
+    metric: str, first: Mapping[int, str], second: Mapping[int, str], values: Mapping[str, float]
+) -> Pair | None:
+    """Return the mean difference over common seeds; None for fewer than two."""
+    every = sorted(first.keys() | second.keys())
+    seeds = [
+        seed
+        for seed in every
+        if not any(math.isnan(values.get(one.get(seed, ""), math.nan)) for one in (first, second))
+    ]
+    if len(seeds) < 2:
+        return None
+    ours, theirs = (tuple(group[seed] for seed in seeds) for group in (first, second))
+    differences = [values[b] - values[a] for a, b in zip(ours, theirs, strict=True)]
+    mean = statistics.fmean(differences)
+    left_out = tuple(seed for seed in every if seed not in seeds)
+    return Pair(metric, ours, theirs, mean, _standard_error(differences), left_out)
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    if len(values) < 2:
+        return math.nan
+    return statistics.stdev(values) / math.sqrt(len(values))
+
+
+def _measure(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for name, run in runs.items():
+        measured = found[name] = dict(run.speeds)
+        if run.checkpoint:
+            with run.holding():
+                counted = record.count_parameters(run.checkpoint)
+            measured["parameters"], measured["checkpoint_bytes"] = counted
+        if run.export:
+            measured["export_bytes"] = run.export["bytes"]
+    return _turn(found)
+
+
+def sort_by(found: Comparison, metric: str) -> list[str]:
+    """Return the runs that have a metric, the best first.
+
+    Raises:
+      UserError: all runs lack the metric, or it has no order.
+    """
+    checks.one_of("--metric", metric, sorted(found.metrics) or ["(none is evaluated)"])
+    rule = "be a metric of which a higher or a lower value is better"
+    checks.require(metric in found.directions, "--metric", rule, metric)
+    values = {n: v for n, v in found.metrics[metric].items() if not math.isnan(v)}
+    return sorted(values, key=lambda name: values[name], reverse=found.directions[metric])

@@ -1,0 +1,155 @@
+"""Writes the sections of a report on the scalars of a run: curves, balancing, gates."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mtl.heads import metrics as metrics_lib
+from mtl.monitoring import event_files
+from mtl.tools.drawing import balancing_picture, gates_picture
+from mtl.tools.reports import baselines, blocks, figures, record, row_sections
+
+_MOST_METRICS = 2
+_MOST_PAIRS = 20
+_MOST_WEIGHTS = 100
+_OF_ALL = {
+    "loss": "loss of all tasks",
+    "learning_rate": "learning rate",
+    "gradient_norm": "norm of the gradient",
+}
+
+
+def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list | str:
+    """Return the losses and main metrics of the tasks over the steps."""
+    chosen = row_sections.choose_tasks(run, verdicts)
+    drawn = [(task, found) for task in chosen if (found := draw_task(run, task))]
+    overall = _draw_overall(run)
+    if not drawn and not overall:
+        return "the folder holds no event files."
+    line = "Training losses are those of single batches, and are drawn by steps."
+    if run.best_step is not None:
+        line += f" The dotted line is the best checkpoint, at step {run.best_step:,}."
+    told: list = [blocks.Text(line, "note"), *row_sections.say_chosen(run, chosen)]
+    told += [blocks.Figures(found, task) for task, found in drawn]
+    if overall:
+        told.append(blocks.Figures(overall, "all tasks"))
+    return told
+
+
+def draw_task(run: record.Run, task: str) -> list[figures.Figure]:
+    """Draw the loss of a task, and its most telling metrics."""
+    best, evaluated = run.best_step, run.evaluations.curves
+    losses = {
+        "training": run.training.curves.get(f"{task}/loss", {}),
+        "held out": evaluated.get(f"{task}/average_loss", {}),
+    }
+    found = []
+    if any(losses.values()):
+        found.append(figures.draw_curves("loss", losses, best))
+    for metric in main_metrics(run, task)[:_MOST_METRICS]:
+        curve = evaluated.get(f"{task}/{metric}")
+        if curve:
+            found.append(figures.draw_curves(f"{metric}, held out", {metric: curve}, best))
+    return found
+
+
+def main_metrics(run: record.Run, task: str) -> list[str]:
+    """Return the metrics of a task with an order, the most telling first."""
+    head = run.experiment.model.heads_by_task[task]
+    prefix = f"{task}/"
+    own = [n.removeprefix(prefix) for n in run.evaluations.curves if n.startswith(prefix)]
+    names = [name for name, _ in metrics_lib.find_directions(head, own)]
+    left_out = ("average_loss", "nan_predictions")
+    names = [name for name in names if not metrics_lib.split_slice(name)[1]]
+    return [n for n in names if n not in left_out and "/" not in n and "error_bound" not in n]
+
+
+def _draw_overall(run: record.Run) -> list[figures.Figure]:
+    """Draw the scalars that concern all tasks."""
+    found = []
+    for tag, title in _OF_ALL.items():
+        points = run.training.curves.get(tag, {})
+        if points:
+            is_log = tag != "learning_rate"
+            found.append(figures.draw_curves(title, {tag: points}, run.best_step, is_log))
+    return found
+
+
+def tell_balancing(run: record.Run) -> list | str:
+    """Return the weights of the tasks, and the known facts about their gradients."""
+    groups = balancing_picture.group(run.training.curves)
+    moving = {
+        key: curves
+        for key, curves in groups.items()
+        if any(max(points.values()) > min(points.values()) for points in curves.values())
+    }
+    if not moving:
+        return _tell_fixed_weights(groups.get(("", "weight"), {}))
+    drawn = [
+        figures.draw_curves(_title(scope, kind), curves) for (scope, kind), curves in moving.items()
+    ]
+    told: list = [blocks.Figures(drawn)]
+    for (scope, kind), curves in moving.items():
+        if kind == "surgery/cosine":
+            told += _tell_cosines(_title(scope, kind), curves)
+    return told
+
+
+def _tell_fixed_weights(curves: event_files.Curves) -> list | str:
+    rows = [[task, max(points.values())] for task, points in curves.items()]
+    if not rows:
+        return "the run shows no weights of tasks."
+    if all(weight == rows[0][1] for _, weight in rows):
+        return "all tasks weigh the same, all the time."
+    return [blocks.Table(["task", "weight"], rows, "The weights do not change.")]
+
+
+def _title(scope: str, kind: str) -> str:
+    return balancing_picture.TITLES[kind] + (f", {scope}" if scope else "")
+
+
+def _tell_cosines(title: str, curves: event_files.Curves) -> list:
+    """Return the mean cosine of each pair of tasks, and how often they conflicted."""
+    means = {pair: statistics.fmean(points.values()) for pair, points in curves.items() if points}
+    rows = [
+        [pair, means[pair], blocks.Bar(float(np.mean(np.asarray([*curves[pair].values()]) < 0)))]
+        for pair in sorted(means, key=lambda pair: means[pair])
+    ]
+    caption = f"{title}: the mean over the run, and the share of summaries in conflict"
+    few = rows[:_MOST_PAIRS]
+    table = blocks.Table(["pair", "mean cosine", "in conflict"], few, caption)
+    what = "pairs of tasks, those with the lowest cosines, are"
+    return [table, *blocks.say_cut(len(few), len(rows), what)]
+
+
+def tell_gates(run: record.Run) -> list | str:
+    """Return the weights of the experts by gate, and the entropy of the gates."""
+    weights, others = gates_picture.group(run.training.curves)
+    if not weights:
+        return "the network has no gates."
+    rows = [row for gate, curves in weights.items() for row in _tell_gate(gate, curves)]
+    few = rows[:_MOST_WEIGHTS]
+    header = ["gate", "expert", "weight at the end", "weight at the start"]
+    caption = "The mean weight that a gate gives to an expert."
+    told: list = [
+        blocks.Table(header, few, caption),
+        *blocks.say_cut(len(few), len(rows), "weights are"),
+    ]
+    chosen = list(weights.items())[: row_sections.MOST_TASKS]
+    drawn = [figures.draw_curves(f"weights of {gate}", curves) for gate, curves in chosen]
+    drawn += [
+        figures.draw_curves(gates_picture.TITLES[kind], curves) for kind, curves in others.items()
+    ]
+    return [
+        blocks.Figures(drawn),
+        *blocks.say_cut(len(chosen), len(weights), "gates are"),
+        blocks.Fold("The weights as a table", told),
+    ]
+
+
+def _tell_gate(gate: str, curves: Mapping[str, Mapping[int, float]]) -> list[list]:
+    return [
+        [gate, expert, points[max(points)], points[min(points)]]
+        for expert, points in curves.items()
+    ]

@@ -1,0 +1,98 @@
+"""Renders a page as one HTML file: without outside links or scripts, all text escaped.
+
+html = page.render(blocks.Page(...))
+"""
+
+import functools
+import pathlib
+import re
+from typing import Any
+
+import jinja2
+import markupsafe
+import numpy as np
+
+from mtl.monitoring import summary
+from mtl.tools.reports import blocks
+
+# Names of columns are vertical if one is longer, and if all together are longer.
+_MOST_LETTERS, _MOST_LETTERS_IN_ALL = 6, 48
+_FOLDER = pathlib.Path(__file__).with_name("templates")
+# XML forbids these characters, and browsers do not show them.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def render(page: blocks.Page) -> str:
+    """Return the page as HTML that is also valid XML."""
+    return _environment().get_template("page.html.jinja").render(page=page)
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_clean,
+    )
+    made.filters.update(short=shorten, exact=summary.exactly, percent=_percent, svg=_mark_up)
+    made.tests.update(crowded=_is_crowded, real=is_number, right=_is_right, of_kind=_is_of_kind)
+    made.globals.update(cells=_cells)
+    return made
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a cell holds a number."""
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _is_of_kind(one: Any, kind: str) -> bool:
+    """Return whether a block or a cell is one of this class of `blocks`."""
+    return type(one).__name__ == kind
+
+
+def _is_right(cell: Any) -> bool:
+    """Return whether a cell is right-aligned."""
+    if isinstance(cell, blocks.Marked | blocks.Quiet):
+        return is_number(cell.value)
+    return isinstance(cell, blocks.Right | blocks.Bar) or is_number(cell)
+
+
+def shorten(value: Any) -> str:
+    """Return a number with the digits of `launch.evaluate`; a count with all digits."""
+    return f"{value:,}" if isinstance(value, int | np.integer) else summary.shorten(float(value))
+
+
+def _is_crowded(matrix: blocks.Matrix) -> bool:
+    """Return whether the names of columns must be vertical."""
+    longest = max(map(len, matrix.names), default=0)
+    return longest > _MOST_LETTERS and len(matrix.names) * longest > _MOST_LETTERS_IN_ALL
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
+
+
+def _cells(matrix: blocks.Matrix) -> list[tuple[str, list[tuple[float, float]]]]:
+    """Return (name of the row, [(count, share of the row)])."""
+    totals = matrix.counts.sum(axis=1)
+    return [
+        (name, [(float(c), float(c / total) if total else 0.0) for c in row])
+        for name, row, total in zip(matrix.names, matrix.counts, totals, strict=True)
+    ]
+
+
+def _clean(value: Any) -> Any:
+    is_text = isinstance(value, str) and not isinstance(value, markupsafe.Markup)
+    return _replace_unprintable(value) if is_text else value
+
+
+def _mark_up(svg: str) -> markupsafe.Markup:
+    """Return a picture as markup; `figures` has already escaped its texts."""
+    return markupsafe.Markup(_replace_unprintable(svg))
+
+
+def _replace_unprintable(text: str) -> str:
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)

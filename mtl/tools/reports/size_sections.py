@@ -1,0 +1,198 @@
+"""Writes the sections of a report on the size of a run, its problems, and the next commands."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mtl.deferred import tf
+from mtl.files import storage
+from mtl.tools.clip_audit import tables
+from mtl.tools.drawing import gates_picture, sparsity_picture
+from mtl.tools.reports import blocks, figures, record
+from mtl.variables import pruned
+
+_MOST_SAMPLES = 20
+_MOST_STEPS = 10
+_MOST_TAGS = 10
+# An expert or a layer is reported from this share of dead units on.
+_DEAD_SHARE = 0.1
+_AUDITS = ("training", "checkpoints")
+
+
+def tell_size(run: record.Run) -> list | str:
+    """Return parameters, bytes of checkpoint and export, speed, and the share of cut weights."""
+    if run.checkpoint is None:
+        return "no checkpoint is saved yet."
+    parameters, size = record.count_parameters(run.checkpoint)
+    rows: list[list] = [
+        ["numbers in the model's variables", parameters],
+        ["bytes of the checkpoint, with the optimizer's state", size],
+    ]
+    if run.export:
+        rows.append([f"bytes of the {run.export['kind']} export", run.export["bytes"]])
+    cut = pruned.count_weights(run.checkpoint)
+    if cut:
+        rows += [
+            ["weights that may be cut", cut[1]],
+            ["of these cut", cut[0]],
+            ["their bytes", 4 * cut[1]],
+            ["their bytes, packed by zlib", cut[2]],
+        ]
+    for name, median in run.speeds.items():
+        told = f"{name.replace('_per_sec', '')} per second, the median"
+        rows.append([told, blocks.Right(f"{median:,.1f}")])
+    shown: list = [blocks.Table(["what", "how much"], rows), _tell_export(run.export)]
+    speed = {"examples": run.training.curves.get("examples_per_sec", {})}
+    if speed["examples"]:
+        shown.append(
+            blocks.Figures([figures.draw_curves("examples per second", speed, may_be_log=False)])
+        )
+    curves = sparsity_picture.group(run.training.curves)
+    if curves:
+        titles = sparsity_picture.TITLES
+        drawn = [figures.draw_curves(titles[kind], found) for kind, found in curves.items()]
+        shown.append(blocks.Figures(drawn, "Sparsity"))
+    return shown
+
+
+def _tell_export(export: dict) -> blocks.Text:
+    if not export:
+        return blocks.Text("There is no export.", "note")
+    if "difference" not in export:
+        return blocks.Text(f"The export {export['path']} was not checked.", "note")
+    return blocks.Text(
+        f"The export {export['path']} was checked on {export['checked_rows']} held-out rows: it is "
+        f"at most {export['difference']:.1g} from the checkpoint.",
+        "note",
+    )
+
+
+def tell_samples(run: record.Run) -> list | str:
+    """Return the samples with the largest mean gradient norm in the clip audit."""
+    for name in _AUDITS:
+        path = os.path.join(run.model_dir, "clip_audit", name, "samples.parquet")
+        if tf.io.gfile.exists(path):
+            return _tell_audit(tables.read_parquet(path))
+    return "the run has no clip audit (Experiment.clip_audit, or launch.clip_audit)."
+
+
+def _tell_audit(samples: dict[str, np.ndarray]) -> list:
+    tasks = [name.removeprefix("label/") for name in samples if name.startswith("label/")]
+    columns = {
+        "id": "sample",
+        "visits": "visits",
+        "norm/mean/all": "mean norm",
+        "share_above": "above the threshold",
+    }
+    columns |= {
+        f"{what}/{task}": f"{task}, {what}" for task in tasks for what in ("label", "prediction")
+    }
+    shown = {name: title for name, title in columns.items() if name in samples}
+    rows = [
+        [_cell(name, samples[name][place]) for name in shown]
+        for place in range(min(_MOST_SAMPLES, len(samples["id"])))
+    ]
+    caption = f"The {len(rows)} of {len(samples['id']):,} samples with the largest mean norm"
+    table = blocks.Table(list(shown.values()), rows, caption)
+    return [table, blocks.Figures([_draw_norms(samples["norm/mean/all"])])]
+
+
+def _draw_norms(norms: np.ndarray) -> figures.Figure:
+    finite = np.sort(norms[np.isfinite(norms)])[::-1]
+    points = [(place, float(norm)) for place, norm in enumerate(finite)]
+    picture = figures.draw_lines("mean norm of samples, by rank", {"norm": points}, may_be_log=True)
+    left_out = len(norms) - len(finite)
+    note = f"{left_out} of {len(norms):,} norms are not finite, and not drawn." if left_out else ""
+    return picture._replace(note=note)
+
+
+def _cell(name: str, value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    # Class ids are stored as numbers, like other labels.
+    is_label = name.startswith(("label/", "prediction/"))
+    if is_label and isinstance(value, np.number):
+        return blocks.Right(f"{value:g}")
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
+    """Return a line for each certain or possible problem."""
+    lines = [*run.doubts, *_tell_broken(run), *_tell_predictions(run), *_tell_dead(run)]
+    skipped = run.training.curves.get("skipped_steps")
+    if skipped and skipped[max(skipped)] > 0:
+        lines.append(f"{skipped[max(skipped)]:.0f} steps were skipped, as a value was not finite.")
+    lines += problems
+    if not run.training.curves:
+        lines.append("There are no event files: nobody knows whether all values were finite.")
+    if not lines:
+        return [blocks.Text("None is known: nothing was skipped, and all values were finite.")]
+    return [blocks.Text(line, "warning") for line in lines]
+
+
+def _tell_broken(run: record.Run) -> list[str]:
+    found = {tag: sorted(steps) for tag, steps in run.training.broken.items() if steps}
+    lines = []
+    for tag, steps in list(found.items())[:_MOST_TAGS]:
+        listed = ", ".join(map(str, steps[:_MOST_STEPS])) + ", ..." * (len(steps) > _MOST_STEPS)
+        lines.append(f"{tag} was not finite at {len(steps)} of the steps shown: {listed}.")
+    if len(found) > len(lines):
+        lines.append(f"{len(lines)} of {len(found)} scalars that were not finite are shown.")
+    return lines
+
+
+def _tell_predictions(run: record.Run) -> list[str]:
+    return [
+        f"{name.rpartition('/')[0]} predicts NaN for {value:.0f} held-out rows."
+        for name, value in run.metrics.items()
+        if name.endswith("/nan_predictions") and value > 0
+    ]
+
+
+def _tell_dead(run: record.Run) -> list[str]:
+    """Return a line for each expert or layer with many dead units."""
+    _, gates = gates_picture.group(run.training.curves)
+    layers = sparsity_picture.group(run.training.curves)
+    curves = {**gates.get("dead_units", {}), **layers.get("dead_units", {})}
+    return [
+        f"{100 * points[max(points)]:.0f}% of the units of {name} are dead at the end."
+        for name, points in curves.items()
+        if points[max(points)] > _DEAD_SHARE
+    ]
+
+
+def tell_commands(run: record.Run) -> list:
+    """Return the commands that repeat the run, predict with it and serve it."""
+    folder, name = shlex.quote(run.model_dir), run.experiment.serving.model_name
+    which = "best" if run.best.get("step") is not None else "latest"
+    again = shlex.quote(f"{run.model_dir.rstrip('/')}_again")
+    config = shlex.quote(os.path.join(run.model_dir, "config.gin"))
+    lines = [
+        (
+            "Train the same once more, in another folder",
+            f"python -m launch.train --gin_file {config} --model_dir {again}",
+        ),
+        (
+            "Evaluate",
+            f"python -m launch.evaluate --model_dir {folder} --checkpoint {which}",
+        ),
+        (
+            "Predict rows of files",
+            f"python -m launch.predict --model_dir {folder} --checkpoint {which} "
+            "--input 'new/*.csv' --output predictions.jsonl",
+        ),
+        (
+            "Compare with other runs",
+            f"python -m launch.compare {folder} OTHER_RUN",
+        ),
+    ]
+    if run.export:
+        served = shlex.quote(storage.make_absolute(os.path.dirname(run.export["path"])))
+        serve = f"docker run -p 8501:8501 -v {served}:/models/{name} -e MODEL_NAME={name} "
+        lines.append(("Serve the export", serve + "tensorflow/serving"))
+    return [blocks.Commands(lines)]

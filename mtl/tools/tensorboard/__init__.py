@@ -1,0 +1,13 @@
+"""Shows more of a run in TensorBoard than scalars; each item is switched on separately.
+
+from mtl import experiment
+from mtl.tools import tensorboard
+experiment.Experiment.tensorboard = @tensorboard.TensorBoard()
+tensorboard.TensorBoard.weights = True                 # at every Run.summary_steps
+tensorboard.TensorBoard.gradients = [100, 110]         # or at chosen steps
+tensorboard.TensorBoard.activations = 500              # or every 500 steps
+"""
+
+from mtl.tools.tensorboard.board_hooks import TensorBoard
+
+__all__ = ["TensorBoard"]

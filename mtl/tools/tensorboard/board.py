@@ -1,0 +1,52 @@
+"""The items that a run shows in TensorBoard, and the steps at which they are due.
+
+board = board_lib.Board(settings, summary_steps=100)
+board.due_items                       # {Due(every=100): ["weights"]}
+"""
+
+from __future__ import annotations
+
+import functools
+
+from mtl.deferred import tf
+from mtl.step import due as due_lib
+from mtl.tools.tensorboard import settings as settings_lib
+
+
+class Board:
+    """The items that a training shows.
+
+    Args:
+      settings: the items.
+      summary_steps: the steps between summaries of the run.
+
+    Attributes:
+      graph: the graph of the forward pass; None until it is built, or if it is not shown.
+    """
+
+    def __init__(self, settings: settings_lib.Items, summary_steps: int):
+        self.settings, self._every = settings, summary_steps
+        self.graph: tf.compat.v1.GraphDef | None = None
+
+    @functools.cached_property
+    def due_items(self) -> dict[due_lib.Due, list[str]]:
+        """Return the items of training steps, grouped by the steps at which they are due."""
+        found: dict[due_lib.Due, list[str]] = {}
+        for name in self.settings.list_on(settings_lib.OF_STEPS):
+            found.setdefault(self.settings.due_of(name, self._every), []).append(name)
+        return found
+
+    @property
+    def due_every(self) -> tuple[int, ...]:
+        """Numbers of steps; a session call has to end at each of their multiples."""
+        return tuple(sorted({due.every for due in self.due_items if due.every}))
+
+    @property
+    def due_at(self) -> tuple[int, ...]:
+        """Steps at which a session call has to end."""
+        return tuple(sorted({step for due in self.due_items for step in due.at}))
+
+    def list_due(self, step: int) -> list[str]:
+        """Return the items of evaluations that are due at a step."""
+        on = self.settings.list_on(settings_lib.OF_EVALUATIONS)
+        return [name for name in on if self.settings.due_of(name, 1).includes(step)]

@@ -1,0 +1,228 @@
+"""Shows an evaluation in TensorBoard: curves over its rows, and its first rows as images.
+
+write = evaluations.CurveWriter(heads, items, writer_dir)            # for `curves.Counting`
+hook = evaluations.Rows(features, labels, heads, logits, columns, writer_dir, num_images)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tensorboard.plugins.pr_curve import summary as pr_curves
+
+from mtl import deferred, types
+from mtl import features as features_lib
+from mtl.deferred import tf, tf1
+from mtl.tools.tensorboard import pictures
+
+with deferred.imports():
+    from mtl.monitoring import curves
+
+
+_MOST_LINES = 6
+_LONGEST_LINE = 26
+
+
+class CurveWriter:
+    """Writes the chosen items from the sums of an evaluation.
+
+    Args:
+      heads: the heads of the tasks.
+      items: the chosen items of `settings.OF_EVALUATIONS`.
+      directory: the folder of the event files.
+    """
+
+    def __init__(self, heads: Sequence[types.Head], items: Sequence[str], directory: str):
+        self._names = {h.name: types.read_member(h, types.Head, "class_names") for h in heads}
+        self._items, self._directory = items, directory
+
+    def __call__(self, step: int, counted: Mapping[str, curves.Counted]) -> None:
+        """Write the summaries of all tasks."""
+        writer = tf1.summary.FileWriterCache.get(self._directory)
+        for task, sums in counted.items():
+            for summary in self._draw(task, sums):
+                writer.add_summary(summary, step)
+        writer.flush()
+
+    def _draw(self, task: str, sums: curves.Counted) -> Iterator[tf.compat.v1.Summary]:
+        if sums.confusion is not None:
+            drawn = pictures.draw_matrix(sums.confusion, self._names[task], task)
+            yield _to_summary(f"confusion/{task}", drawn)
+        for number, name in enumerate(sums.names):
+            tag = task if len(sums.names) == 1 else f"{task}/{name}"
+            if "pr_curves" in self._items:
+                yield draw_pr_curve(tag, sums, number)
+            if "prediction_histograms" in self._items:
+                yield _draw_histogram(f"prediction_histograms/{tag}", sums, number)
+        if "roc_curves" in self._items:
+            lines = {name: sums.trace_roc(at) for at, name in enumerate(sums.names)}
+            title = f"{task}: recall by false positive rate"
+            yield _to_summary(f"roc_curves/{task}", pictures.draw_shares(lines, title))
+        if "reliability" in self._items:
+            lines = {name: sums.trace_reliability(at) for at, name in enumerate(sums.names)}
+            title = f"{task}: share of rows by probability"
+            yield _to_summary(f"reliability/{task}", pictures.draw_shares(lines, title))
+
+
+def draw_pr_curve(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.Summary:
+    """Draw the precision-recall curve of a class."""
+    hits, misses = sums.hits[number], sums.misses[number]
+    true, false = (np.cumsum(own[:0:-1])[::-1] for own in (hits, misses))
+    missed, rejected = hits.sum() - true, misses.sum() - false
+    precision = true / np.maximum(true + false, 1e-12)
+    recall = true / np.maximum(true + missed, 1e-12)
+    return pr_curves.raw_data_pb(
+        tag, true, false, rejected, missed, precision, recall, curves.NUM_THRESHOLDS
+    )
+
+
+def _draw_histogram(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.Summary:
+    """Draw the weights of rows by the probability of a class."""
+    bars = sums.count_predictions(number)
+    counts = [bar.positives + bar.negatives for bar in bars]
+    weights, predicted, _ = sums.by_share[:, number].sum(1)
+    histogram = tf1.HistogramProto(
+        min=0.0,
+        max=1.0,
+        num=weights,
+        sum=predicted,
+        bucket_limit=[bar.high for bar in bars],
+        bucket=counts,
+    )
+    return tf1.Summary(value=[tf1.Summary.Value(tag=tag, histo=histogram)])
+
+
+class Rows(tf.compat.v1.train.SessionRunHook):
+    """Draws the first images of an evaluation, with the predictions of each task.
+
+    Args:
+      features: {field: [B, ...]}.
+      labels: {field: [B, ...]}.
+      logits: {task: [B, C]}.
+      heads: the fitted heads of the tasks.
+      columns: the columns of the model, to find images.
+      directory: the folder of the event files.
+      num_images: how many rows are drawn.
+    """
+
+    def __init__(
+        self,
+        features: types.Tensors,
+        labels: types.Tensors,
+        logits: types.Tensors,
+        heads: Sequence[types.Head],
+        columns: Sequence[types.Column],
+        directory: str,
+        num_images: int,
+    ):
+        self._directory, self._num_images = directory, num_images
+        self._heads = {head.name: head for head in heads}
+        found = [(h, curves.watch_head(h, logits[h.name], labels)) for h in heads]
+        self._said = {h.name: said for h, said in found if said and _is_told(h, said)}
+        self._pixels = read_images(features, columns)
+        self._images: dict[str, list[np.ndarray]] = {field: [] for field in self._pixels}
+        self._rows: list[dict[str, dict[str, np.ndarray]]] = []
+        self._kept = 0
+
+    def after_create_session(self, session, coord):
+        self._step = int(session.run(tf1.train.get_global_step()))
+
+    def before_run(self, run_context):
+        is_full = self._kept >= self._num_images
+        return None if is_full else tf1.train.SessionRunArgs([self._said, self._pixels])
+
+    def after_run(self, run_context, run_values):
+        if run_values.results is None:
+            return
+        said, images = run_values.results
+        left = self._num_images - self._kept
+        for field, values in images.items():
+            self._images[field].append(values[:left])
+        self._rows.append({t: {n: v[:left] for n, v in own.items()} for t, own in said.items()})
+        self._kept += len(next(iter(images.values()))[:left])
+
+    def end(self, session):
+        writer = tf1.summary.FileWriterCache.get(self._directory)
+        captions, are_right = self._caption()
+        for field, parts in self._images.items():
+            if parts:
+                drawn = pictures.draw_rows(np.concatenate(parts), captions, are_right)
+                writer.add_summary(_to_summary(f"predictions/{field}", drawn), self._step)
+        writer.flush()
+
+    def _caption(self) -> tuple[list[list[str]], list[list[bool]]]:
+        """Return the lines below each image, and whether they are right."""
+        lines: list[list[str]] = []
+        right: list[list[bool]] = []
+        if not self._said:  # Without predictions for captions, images stand alone.
+            return [[] for _ in range(self._kept)], [[] for _ in range(self._kept)]
+        for batch in self._rows:
+            size = len(next(iter(batch.values()))["targets"]) if batch else 0
+            for row in range(size):
+                told = self._tell_row(batch, row)
+                lines.append([line for line, _ in told])
+                right.append([is_right for _, is_right in told])
+        return lines, right
+
+    def _tell_row(
+        self, batch: Mapping[str, Mapping[str, np.ndarray]], row: int
+    ) -> list[tuple[str, bool]]:
+        return [
+            _tell(self._heads[task], {name: value[row] for name, value in own.items()})
+            for task, own in list(batch.items())[:_MOST_LINES]
+        ]
+
+
+def _is_told(head: types.Head, said: types.Tensors) -> bool:
+    """Return whether a caption can show the predictions: several numbers a row do not fit."""
+    is_number = "value" in said and said["value"].shape.rank == 1
+    return is_number or curves.has_shares(head, said)
+
+
+def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dict[str, tf.Tensor]:
+    """Return {field: [B, H, W, C] in [0, 1]} of the image columns, without normalisation."""
+    found = {}
+    for column in columns:
+        if isinstance(column, features_lib.Image):
+            for (field,) in column.columns.values():
+                found[field] = column.pixels(features, field)
+    return found
+
+
+def _tell(head: types.Head, said: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return the prediction of a task for a row, and if it is right; True if it has no label."""
+    names = types.read_member(head, types.Head, "class_names")
+    target, is_known, is_right = said["targets"], bool(np.any(said["weights"] > 0)), True
+    if "class_id" in said and np.ndim(target) == 0:
+        line, is_right = _tell_class(names, said, is_known)
+    elif "value" in said and np.ndim(said["value"]) == 0:
+        line = f"{said['value']:.4g}" + (f", was {target:.4g}" if is_known else "")
+    else:
+        high = [n for n, p in zip(names, said["probabilities"], strict=True) if p > 0.5]
+        line = ", ".join(high) or "(none)"
+    whole = f"{head.name}: {line}"
+    return whole if len(whole) <= _LONGEST_LINE else f"{whole[: _LONGEST_LINE - 1]}…", is_right
+
+
+def _tell_class(names: Sequence[str], said: Mapping[str, Any], is_known: bool) -> tuple[str, bool]:
+    chosen, true, share = int(said["class_id"]), int(said["targets"]), np.nan
+    if "probability" in said:
+        share = said["probability"] if chosen else 1 - said["probability"]
+    elif "probabilities" in said:
+        share = said["probabilities"][chosen]
+    line = f"{names[chosen]} ({share:.2f})"
+    if chosen == true or not is_known:
+        return line, True
+    return f"{line}, was {names[true]}", False
+
+
+def _to_summary(tag: str, picture: pictures.Picture) -> tf.compat.v1.Summary:
+    image = tf1.Summary.Image(
+        width=picture.width,
+        height=picture.height,
+        colorspace=3,
+        encoded_image_string=picture.png,
+    )
+    return tf1.Summary(value=[tf1.Summary.Value(tag=tag, image=image)])

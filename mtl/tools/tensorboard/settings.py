@@ -1,0 +1,202 @@
+"""Settings of the items that TensorBoard shows, and of their steps.
+
+tensorboard.TensorBoard.weights = True
+tensorboard.TensorBoard.variables = ["^network/"]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from mtl import checks, features, types
+from mtl.step import due
+from mtl.tools.tensorboard import pictures
+from mtl.variables import patterns
+
+ONCE = ("graph", "configuration", "custom_scalars", "hparams", "embeddings")
+"""Items that are written once, at the start of a training."""
+
+OF_GRADIENTS = (
+    "gradients_before_surgery",
+    "task_gradients",
+    "gradients",
+    "clipped_gradients",
+    "updates",
+)
+OF_STEPS = ("weights", *OF_GRADIENTS, "activations", "dead_units")
+"""Items of training steps."""
+
+MATRICES = ("confusion",)
+"""Items that count predictions by pairs of classes."""
+
+CURVES = ("pr_curves", "roc_curves", "reliability", "prediction_histograms")
+"""Items that count predictions by thresholds or bins."""
+
+OF_EVALUATIONS = ("predictions", *MATRICES, *CURVES)
+"""Items of evaluations."""
+
+_DRAWN = ("predictions", "confusion", "roc_curves", "reliability")
+_MOST_TASKS = 32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Items:
+    """The items that TensorBoard shows: the settings of `TensorBoard`.
+
+    Attributes:
+      graph: the first forward pass with its losses, by scopes; variables, constants and checks are
+        folded, and weighting, surgery and update are one node each.
+      configuration: the run's config.gin, as text.
+      custom_scalars: a layout with the scalars of each task together.
+      hparams: the settings that are numbers, texts or bools, and the main metric of each task.
+      embeddings: names the rows of tables for the projector, which reads the checkpoint.
+      weights: a histogram of each variable, at the start of the step.
+      gradients_before_surgery: histograms of the gradients of the sum of the weighted losses; with
+        a surgery, this needs another backward pass.
+      task_gradients: histograms of the gradients of each task's weighted loss; this needs a
+        backward pass for each task.
+      gradients: histograms of the gradients that surgery combines, or of their plain sum.
+      clipped_gradients: histograms of the gradients that the optimizer gets: with regularisation,
+        clipped and transformed.
+      updates: a histogram of the change of each variable in the step, and a scalar: the norm of the
+        change relative to the norm of the weights at the start. For tables, only rows that the
+        batch looked up.
+      activations: a histogram of the outputs of each activation, for the first slice on the first
+        replica.
+      dead_units: the share of units of each activation that are 0 for all of these rows.
+      predictions: the first rows of the split with an image, and the predictions of each task.
+      confusion: a matrix for each task with classes, as a picture; cells are sums of label weights.
+      pr_curves: precision and recall of each binary task, and of each class of the others.
+      roc_curves: recall and false positive rate of the same tasks, as a picture for each task.
+      reliability: the share of positives by predicted probability, in the bins of the metric
+        `calibration_error`, as a picture for each task.
+      prediction_histograms: histograms of the probabilities of the same tasks.
+      variables: patterns; histograms show the variables that match one, or all without patterns.
+      num_images: how many rows `predictions` shows.
+    """
+
+    graph: bool = True
+    configuration: bool = True
+    custom_scalars: bool = True
+    hparams: bool = True
+    embeddings: bool = False
+    weights: due.When = False
+    gradients_before_surgery: due.When = False
+    task_gradients: due.When = False
+    gradients: due.When = False
+    clipped_gradients: due.When = False
+    updates: due.When = False
+    activations: due.When = False
+    dead_units: due.When = False
+    predictions: due.When = False
+    confusion: due.When = False
+    pr_curves: due.When = False
+    roc_curves: due.When = False
+    reliability: due.When = False
+    prediction_histograms: due.When = False
+    variables: Sequence[str] = ()
+    num_images: int = 16
+
+    def __post_init__(self):
+        for name in ONCE:
+            checks.is_a(f"TensorBoard.{name}", getattr(self, name), bool, "be True or False")
+        for name in (*OF_STEPS, *OF_EVALUATIONS):
+            due.check(f"TensorBoard.{name}", getattr(self, name))
+        patterns.check_patterns("TensorBoard.variables", self.variables)
+        checks.is_a("TensorBoard.num_images", self.num_images, int, "be a number of rows")
+        checks.at_least("TensorBoard.num_images", self.num_images, 1)
+        checks.require(
+            self.num_images <= pictures.MOST_IMAGES,
+            "TensorBoard.num_images",
+            f"be at most {pictures.MOST_IMAGES}",
+            self.num_images,
+        )
+
+    def list_on(self, names: Sequence[str]) -> list[str]:
+        """Return the items of these names that are on."""
+        return [name for name in names if getattr(self, name) is not False]
+
+    def due_of(self, name: str, every: int) -> due.Due:
+        """Return the steps at which an enabled item is due; `every` replaces True."""
+        found = due.Due.from_setting(getattr(self, name), every)
+        assert found is not None
+        return found
+
+    def check_experiment(self, experiment: Any) -> None:
+        """Fail unless the model has what the items show."""
+        columns, heads = experiment.model.columns, experiment.model.heads
+        has_image = any(isinstance(column, features.Image) for column in columns)
+        fix = "The model has no column @features.Image()."
+        if self.predictions is not False:
+            checks.require(has_image, "TensorBoard.predictions", "be False", self.predictions, fix)
+        for name, found in _list_shown(heads).items():
+            if getattr(self, name) is not False:
+                where, fix = f"TensorBoard.{name}", "No task has classes."
+                checks.require(bool(found), where, "be False", getattr(self, name), fix)
+        if self.list_on(_DRAWN):
+            pictures.require_pillow(f"TensorBoard.{self.list_on(_DRAWN)[0]}")
+
+    def check_run(
+        self, run: Any, adds_losses: bool, num_losses: int, replicas: int, has_servers: bool
+    ) -> None:
+        """Fail unless the items can be shown in a run, and are due in it.
+
+        Args:
+          run: an `experiment.Run`.
+          adds_losses: True if the step takes gradients of the plain sum of the losses.
+          num_losses: how many losses there are, of tasks and auxiliary ones.
+          replicas: how many replicas take a step together.
+          has_servers: True if workers train asynchronously, with parameter servers.
+        """
+        for name in self.list_on(OF_STEPS):
+            where, value = f"TensorBoard.{name}", getattr(self, name)
+            rule = "be False with parameter servers, where no worker sees every step"
+            checks.require(not has_servers, where, rule, value)
+            self._check_due(where, value, run.summary_steps, run.train_steps)
+        if self.task_gradients is not False:
+            rule = f"be False with more than {_MOST_TASKS} losses, for each is a pass back"
+            where, value = "TensorBoard.task_gradients", self.task_gradients
+            checks.require(
+                num_losses <= _MOST_TASKS, where, rule, value, f"There are {num_losses}."
+            )
+        needs_all = [] if adds_losses else ["gradients_before_surgery"]
+        for name in self.list_on(["task_gradients", *needs_all]):
+            rule = "be False where several replicas train: they cannot meet at some steps only"
+            checks.require(replicas == 1, f"TensorBoard.{name}", rule, getattr(self, name))
+        for name in self.list_on(OF_EVALUATIONS):
+            self._check_evaluated(f"TensorBoard.{name}", getattr(self, name), run)
+
+    def _check_due(self, where: str, value: Any, every: int, last: int) -> None:
+        found = due.Due.from_setting(value, every)
+        assert found is not None
+        late = [step for step in found.at or (found.every,) if step > last]
+        rule = f"be due up to the last step, {last}"
+        fix = f"Run.summary_steps is {every}." if value is True else ""
+        checks.require(not late, where, rule, value, fix)
+
+    def _check_evaluated(self, where: str, value: Any, run: Any) -> None:
+        if value is True:
+            return
+        every = run.checkpoint_steps
+        rule = "be True or False where Run.checkpoint_secs says when to evaluate"
+        checks.require(every is not None, where, rule, value)
+        evaluated = {*range(every, run.train_steps + 1, every), run.train_steps}
+        found = due.Due.from_setting(value, every)
+        assert found is not None
+        rule = f"name steps that are evaluated: multiples of {every}, and {run.train_steps}"
+        wrong = [step for step in found.at if step not in evaluated]
+        is_met = bool(found.at) or any(map(found.includes, evaluated))
+        checks.require(not wrong and is_met, where, rule, value)
+
+
+def _list_shown(heads: Sequence[types.Head]) -> dict[str, list[types.Head]]:
+    """Return {item: the heads that it shows}, of matrices and curves."""
+    of_rows = [h for h in heads if not types.read_member(h, types.Head, "is_dense")]
+    with_classes = [h for h in of_rows if types.read_member(h, types.Head, "class_names")]
+    one_class = [h for h in with_classes if types.read_member(h, types.Head, "has_one_class")]
+    return {
+        **dict.fromkeys(MATRICES, one_class),
+        **dict.fromkeys(CURVES, with_classes),
+    }

@@ -1,0 +1,284 @@
+"""Shows a training step if it is due: in a branch of the graph, without cost for other steps.
+
+model_fn = functools.partial(model.model_fn, extensions=[watch_lib.Watching(board)])
+
+It reads the gradients that surgery and update compute anyway. Other gradients, such as for single
+tasks, are computed within the branch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from mtl import checks, types
+from mtl.deferred import tf, tf1
+from mtl.step import noted, replicas, summaries, whole_batch
+from mtl.tools.tensorboard import board as board_lib
+from mtl.tools.tensorboard import histograms, step_graph
+from mtl.variables import patterns, stacks
+
+Pairs = list[tuple["tf.Variable", types.Gradient]]
+Kept = list["tf.Tensor"]
+"""Weights as a step found them, one dimension each; of a table the rows that it looks up."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Watching:
+    """Makes the watch of each training step.
+
+    Attributes:
+      board: the items to show.
+    """
+
+    board: board_lib.Board
+    suits_stacks = True
+
+    def __call__(self, model: Any, features: types.Tensors, labels: types.Tensors) -> Watch:
+        """Return the watch of the step that is being built."""
+        return Watch(self.board, model.adds_losses)
+
+
+class Watch(types.StepExtension):
+    """The items that one training step shows.
+
+    Args:
+      board: the items to show.
+      adds_losses: True if the surgery is the plain sum.
+    """
+
+    def __init__(self, board: board_lib.Board, adds_losses: bool = True):
+        self._board, self._adds_losses = board, adds_losses
+        # All replicas compute the same items; the first one shows them.
+        self._is_shown = tf.get_static_value(replicas.replica_index()) in (0, None)
+        self._items = board.due_items if self._is_shown else {}
+        self._outputs: dict[str, tf.Tensor] = {}
+        self._has_seen = False
+        self._parts: list[_Part] = []
+
+    def wrap_forward(self, forward: types.Forward) -> types.Forward:
+        """Return a forward pass that shows the first pass that is built."""
+        if not self._is_shown:
+            return forward
+
+        def seen(features: Any, labels: Any) -> whole_batch.ForwardPass:
+            if self._has_seen:
+                return forward(features, labels)
+            self._has_seen = True
+            with noted.note_outputs() as outputs:
+                built = forward(features, labels)
+            self._outputs = dict(outputs)
+            if self._board.settings.graph:
+                self._board.graph = step_graph.draw(built.losses, (features, labels))
+            return built
+
+        return seen
+
+    @contextlib.contextmanager
+    def around_update(self, found: Any, batch: Any) -> Iterator[None]:
+        """Show the gradients of the update that is built within it.
+
+        Raises:
+          UserError: the update shows no gradients, a pattern matches no variable, or the network
+            has no activation to show.
+        """
+        if not self._items:
+            yield
+            return
+        del batch
+        variables, gradients = found.variables, found.gradients
+        self._choose(variables)
+        self._require_outputs()
+
+        def look(clipped: Sequence[types.Connected], moving: Sequence[tf.Variable]) -> None:
+            step = tf1.train.get_or_create_global_step().read_value() + 1
+            combined = self._only_chosen(variables, gradients)
+            taken = self._only_chosen(moving, clipped)
+            for due, items in self._items.items():
+                part = _Part(due.tell(step), taken if "updates" in items else [])
+                part.look(functools.partial(self._draw, items, combined, taken, found.scaled))
+                self._parts.append(part)
+
+        with noted.look_at_gradients(look):
+            yield
+        fix = "Its update does not call `noted.show_gradients`."
+        self._require(bool(self._parts), next(iter(self._items.values()))[0], "update", fix)
+
+    def after_update(self, moved: tf.Operation) -> tf.Operation:
+        """Add the due items of a step to its summaries, once it has moved the weights."""
+        for part in self._parts:
+            summaries.add_due(part.finish(moved))
+        return moved
+
+    def _choose(self, variables: Sequence[tf.Variable]) -> None:
+        for pattern in self._board.settings.variables:
+            patterns.select_variables("TensorBoard.variables", pattern, variables)
+
+    def _require_outputs(self) -> None:
+        on = {name for items in self._items.values() for name in items}
+        fix = "No layer of the network applies an activation by `mtl.layers`."
+        for name in ("activations", "dead_units"):
+            self._require(name not in on or bool(self._outputs), name, "network", fix)
+
+    def _require(self, fits: bool, item: str, part: str, fix: str) -> None:
+        got = getattr(self._board.settings, item)
+        checks.require(fits, f"TensorBoard.{item}", f"be False with this {part}", got, fix)
+
+    def _only_chosen(
+        self, variables: Sequence[tf.Variable], gradients: Sequence[types.Gradient]
+    ) -> Pairs:
+        chosen = self._board.settings.variables
+        return [
+            (variable, gradient)
+            for variable, gradient in zip(variables, gradients, strict=True)
+            if not chosen or any(patterns.matches(pattern, variable) for pattern in chosen)
+        ]
+
+    def _draw(
+        self,
+        items: Sequence[str],
+        combined: Pairs,
+        clipped: Pairs,
+        batch: whole_batch.WholeBatch,
+    ) -> list[tf.Tensor]:
+        """Draw the items that a step shows before it moves the weights; called in the branch."""
+        drawn: list[tf.Tensor] = []
+        variables = [variable for variable, _ in combined]
+        if "weights" in items:
+            drawn += _draw_weights(variables)
+        if "gradients_before_surgery" in items:
+            before = combined
+            if not self._adds_losses:
+                summed = batch.sum(lambda part: _differentiate_sum(part, variables))
+                before = list(zip(variables, summed, strict=True))
+            drawn += _draw_all("gradients_before_surgery", before)
+        if "task_gradients" in items:
+            drawn += _draw_tasks(batch, variables)
+        if "gradients" in items:
+            drawn += _draw_all("gradients", combined)
+        if "clipped_gradients" in items:
+            drawn += _draw_all("clipped_gradients", clipped)
+        return drawn + self._draw_layers(items, num_tasks=len(batch.first.losses))
+
+    def _draw_layers(self, items: Sequence[str], num_tasks: int) -> list[tf.Tensor]:
+        drawn = []
+        for layer, outputs in self._outputs.items():
+            if "activations" in items:
+                drawn.append(histograms.draw(f"activations/{layer}", outputs))
+            if "dead_units" in items:
+                share = _share_dead(outputs, num_tasks)
+                drawn.append(histograms.draw_scalar(f"dead_units/{layer}", share))
+        return drawn
+
+
+class _Part:
+    """The items that are due at the same steps.
+
+    Args:
+      is_due: a bool scalar.
+      moving: the variables whose updates are shown, with the gradients that the optimizer gets.
+    """
+
+    def __init__(self, is_due: tf.Tensor, moving: Pairs):
+        self._is_due, self._moving = is_due, moving
+        self._summary = tf.constant("")
+        self._kept: Kept = []
+
+    def look(self, draw: Callable[[], list[tf.Tensor]]) -> None:
+        """Draw before the weights move, and keep the weights whose updates are shown."""
+
+        def when_due() -> list[tf.Tensor]:
+            return [histograms.join(draw()), *(_read(*pair) for pair in self._moving)]
+
+        def else_nothing() -> list[tf.Tensor]:
+            return [tf.constant(""), *(tf.zeros([0]) for _ in self._moving)]
+
+        self._summary, *self._kept = tf.cond(self._is_due, when_due, else_nothing)
+        # Each output of a branch is ready separately: wait for all of them.
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.group(self._summary, *self._kept))
+
+    def finish(self, train_op: tf.Operation) -> tf.Tensor:
+        """Return the summary of the step, with the change of the weights."""
+        if not self._moving:
+            return self._summary
+
+        def when_due() -> tf.Tensor:
+            drawn = []
+            for (variable, gradient), before in zip(self._moving, self._kept, strict=True):
+                drawn += _draw_update(variable, gradient, before)
+            return histograms.join([self._summary, *drawn])
+
+        with tf.control_dependencies([train_op]):
+            return tf.cond(self._is_due, when_due, lambda: tf.constant(""))
+
+
+def _differentiate_sum(part: Any, variables: Sequence[tf.Variable]) -> list[types.Gradient]:
+    return tf.gradients(tf.add_n(list(part.losses.values())), list(variables))
+
+
+def _draw_weights(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    return [
+        histograms.draw(f"weights/{name}", values)
+        for variable in variables
+        for name, values in histograms.split(variable, variable.read_value())
+    ]
+
+
+def _draw_all(prefix: str, pairs: Pairs) -> list[tf.Tensor]:
+    return [
+        drawn
+        for variable, gradient in pairs
+        for drawn in histograms.draw_gradient(prefix, gradient, variable)
+    ]
+
+
+def _draw_tasks(batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    """Draw the gradients of each task's weighted loss."""
+
+    def of_part(part: Any) -> dict[str, list[types.Gradient]]:
+        return {task: tf.gradients(loss, list(variables)) for task, loss in part.losses.items()}
+
+    drawn = []
+    for task, gradients in batch.sum(of_part).items():
+        for pair in zip(variables, gradients, strict=True):
+            drawn += _draw_all(f"task_gradients/{task}", [pair])
+    return drawn
+
+
+def _read(variable: tf.Variable, gradient: types.Gradient) -> tf.Tensor:
+    """Return a variable's entries, [N]; for a table, only of rows with a gradient."""
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.gather(variable, tf.unique(gradient.indices).y)
+    else:
+        values = variable.read_value()
+    return tf.reshape(tf.cast(values, tf.float32), [-1])
+
+
+def _draw_update(
+    variable: tf.Variable, gradient: types.Gradient, before: tf.Tensor
+) -> list[tf.Tensor]:
+    change = _read(variable, gradient) - before
+    shape, is_table = variable.shape, isinstance(gradient, tf.IndexedSlices)
+    if is_table:
+        shape = tf.TensorShape([None, *shape[1:]])
+    form = [-1, *shape[1:]]
+    changes = histograms.split(variable, tf.reshape(change, form))
+    found = histograms.split(variable, tf.reshape(before, form))
+    drawn = []
+    for (name, moved), (_, weights) in zip(changes, found, strict=True):
+        drawn.append(histograms.draw(f"updates/{name}", moved))
+        share = tf.linalg.norm(moved) / tf.linalg.norm(weights)
+        drawn.append(histograms.draw_scalar(f"update_ratio/{name}", share))
+    return drawn
+
+
+def _share_dead(outputs: tf.Tensor, num_tasks: int) -> tf.Tensor:
+    """Return the share of units, along the last axis, that are 0 everywhere."""
+    axes = list(range(outputs.shape.rank - 1))
+    # In a stack, [B, T, H], each task has separate units.
+    if stacks.are_stacked(num_tasks) and outputs.shape[1:-1] == [num_tasks]:
+        axes = [0]
+    return tf.reduce_mean(tf.cast(tf.reduce_all(tf.equal(outputs, 0), axes), tf.float32))

@@ -1,0 +1,131 @@
+"""Reports to MLflow: a tracking server, a database or a folder; needs the extra `mlflow`.
+
+from mtl.tools import tracking
+experiment.Experiment.trackers = [@tracking.MLflow()]
+tracking.MLflow.tracking_uri = "sqlite:///mlflow.db"     # by default MLflow's own
+tracking.MLflow.experiment = "digits"
+"""
+
+import dataclasses
+import importlib
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from mtl import checks, types
+from mtl.tools.tracking import packages
+
+_STATES = {types.FINISHED: "FINISHED", types.FAILED: "FAILED", types.KILLED: "KILLED"}
+# MLflow limits the parameters of a request to this many.
+_AT_ONCE = 100
+_LOGIN = re.compile(r"//[^/\s]*@")
+_NOT_IN_NAMES = re.compile(r"[^\w\-. /]", re.ASCII)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MLflow(types.Tracker):
+    """Reports to MLflow, by its client.
+
+    Attributes:
+      tracking_uri: the server, "sqlite:///FILE" or a folder; by default MLFLOW_TRACKING_URI, or
+        MLflow's own default. Set passwords in MLflow's environment variables, not here.
+      experiment: the experiment that lists the run; it is created if it is missing.
+      run_name: the name of the run; by default the name of its folder.
+      tags: {name: text} of the run.
+      export_limit_mb: the largest size of a best export that is added as files, in megabytes; 0
+        never adds it.
+      flush_secs: how long the end of a run waits for unfinished reports, in seconds.
+    """
+
+    tracking_uri: str | None = None
+    experiment: str = "mtl"
+    run_name: str | None = None
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    export_limit_mb: float = 0.0
+    flush_secs: float = 10.0
+
+    def __post_init__(self):
+        for name in ("tracking_uri", "run_name"):
+            if getattr(self, name) is not None:
+                checks.is_a(f"MLflow.{name}", getattr(self, name), str, "be a text or None")
+        checks.no_password("MLflow.tracking_uri", self.tracking_uri or "")
+        checks.is_a("MLflow.experiment", self.experiment, str, "be a name")
+        checks.require(bool(self.experiment), "MLflow.experiment", "be a name", self.experiment)
+        checks.mapping("MLflow.tags", self.tags, "be {name: text}")
+        checks.texts("MLflow.tags", list(self.tags.values()), "be {name: text}")
+        checks.at_least("MLflow.export_limit_mb", self.export_limit_mb, 0)
+        checks.positive("MLflow.flush_secs", self.flush_secs)
+
+    @property
+    def destination(self) -> str:
+        """The server, without a password in its address, and the experiment."""
+        uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        return checks.mask(f"{_LOGIN.sub('//', uri)} {self.experiment}".strip())
+
+    def require(self) -> None:
+        """Fail if MLflow is not installed."""
+        packages.require("MLflow", "mlflow")
+
+    def start(self, run: types.RunDescription) -> "_Run":
+        """Begin a run, or go on with the run of this id."""
+        mlflow = importlib.import_module("mlflow")
+        client = mlflow.MlflowClient(tracking_uri=self.tracking_uri)
+        run_id = run.run_id or self._create(client, run)
+        tracked = _Run(client, run_id)
+        if run.parameters:
+            client.update_run(run_id, status="RUNNING")
+            tracked.set_parameters(run.parameters)
+        return tracked
+
+    def _create(self, client: Any, run: types.RunDescription) -> str:
+        found = client.get_experiment_by_name(self.experiment)
+        experiment = found.experiment_id if found else client.create_experiment(self.experiment)
+        tags = {"mtl.model_dir": run.folder, **self.tags}
+        made = client.create_run(experiment, run_name=self.run_name or run.name, tags=tags)
+        return made.info.run_id
+
+
+class _Run(types.TrackedRun):
+    """A run of MLflow."""
+
+    def __init__(self, client: Any, run_id: str):
+        self._client, self._id = client, run_id
+
+    @property
+    def run_id(self) -> str:
+        return self._id
+
+    def set_parameters(self, parameters: Mapping[str, str]) -> None:
+        """Set new parameters. MLflow never changes parameters: changed ones become tags."""
+        known = self._client.get_run(self._id).data.params
+        given = {_spell(name): value for name, value in parameters.items()}
+        for name, value in given.items():
+            if known.get(name, value) != value:
+                self._client.set_tag(self._id, f"changed/{name}", value)
+        entities = importlib.import_module("mlflow.entities")
+        new = [entities.Param(n, value) for n, value in given.items() if n not in known]
+        for first in range(0, len(new), _AT_ONCE):
+            self._client.log_batch(self._id, params=new[first : first + _AT_ONCE])
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        metric, now = importlib.import_module("mlflow.entities").Metric, int(time.time() * 1000)
+        made = [metric(_spell(name), value, now, step) for name, value in metrics.items()]
+        for first in range(0, len(made), _AT_ONCE):
+            self._client.log_batch(self._id, metrics=made[first : first + _AT_ONCE])
+
+    def add_file(self, path: str, folder: str) -> None:
+        if os.path.isdir(path):
+            self._client.log_artifacts(self._id, path, folder or None)
+        else:
+            self._client.log_artifact(self._id, path, folder or None)
+
+    def end(self, state: str | None) -> None:
+        if state is not None:
+            self._client.set_terminated(self._id, _STATES[state])
+
+
+def _spell(name: str) -> str:
+    """Return a name in the characters that MLflow accepts; others become their code."""
+    return _NOT_IN_NAMES.sub(lambda found: f"_x{ord(found.group()):x}", name)

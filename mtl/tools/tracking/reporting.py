@@ -1,0 +1,190 @@
+"""Reports a run to its trackers: its begin and end, its settings, metrics and files.
+
+report = reporting.Reporting(trackers=[mlflow])(run)
+with reporting.go_on([mlflow], "runs/a") as reporters:      # of a trained run
+    reporters.log("eval_test", 500, metrics)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mtl import checks, types
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import flat_settings, run_directory
+from mtl.deferred import tf
+from mtl.distribution import tf_config
+from mtl.files import storage
+from mtl.monitoring import doubts
+from mtl.serving import versions
+from mtl.tools.tracking import reporter, tracked
+
+_log = logging.getLogger(__name__)
+
+# All versions of all trackers accept values of this length, in characters.
+_LONGEST = 500
+_PICTURES = (".svg", ".txt", ".html")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reporting:
+    """Reports a run to trackers: its begin and end, its settings, metrics and files.
+
+    `Experiment.trackers` adds such a part.
+
+    Attributes:
+      trackers: the services, such as `tracking.MLflow`.
+    """
+
+    trackers: Sequence[types.Tracker]
+
+    def __post_init__(self):
+        types.check_trackers("Reporting.trackers", self.trackers)
+
+    def __call__(self, run: types.ObservedRun) -> Report | None:
+        """Return the observer that reports a run; None in a process that does not report."""
+        reports = run.place.is_chief or run.place.job == tf_config.EVALUATOR
+        return Report(run, self.trackers) if reports and self.trackers else None
+
+
+class Report(types.RunObserver):
+    """Reports the part of one process in a training.
+
+    Args:
+      run: the training. Its chief begins and ends the run in trackers; an evaluator adds metrics.
+      trackers: the services.
+    """
+
+    def __init__(self, run: types.ObservedRun, trackers: Sequence[types.Tracker]):
+        is_evaluator = run.place.job == tf_config.EVALUATOR
+        self._trackers = trackers
+        self._experiment, self._model_dir, self._part = run.experiment, run.model_dir, run.part
+        self._is_owner = run.place.is_chief and not is_evaluator
+        self._is_beside = bool(run.place.cluster) and run.experiment.distribution.evaluator
+        self._has_begun = False
+        self._reporters = reporter.Reporters(trackers, run.model_dir, self._is_owner, run.part)
+
+    @contextlib.contextmanager
+    def around_run(self) -> Iterator[None]:
+        """Report the end of the training and how it ended.
+
+        Raises:
+          UserError: a tracker needs a package that is not installed.
+        """
+        for tracker in self._trackers:
+            types.read_member(tracker, types.Tracker, "require")()
+        try:
+            yield
+        except (SystemExit, KeyboardInterrupt):
+            self._end(types.KILLED)
+            raise
+        except BaseException:
+            self._end(types.FAILED)
+            raise
+        self._end(types.FINISHED)
+
+    def prepare(self, is_new: bool) -> None:
+        """Make trackers forget an earlier run in the folder if this one is new; in the chief."""
+        self._reporters.prepare(is_new)
+
+    def begin(self) -> None:
+        """Begin to report, now that the model is built and restored."""
+        folder, prefix = self._model_dir, ""
+        if self._part:
+            folder, prefix = self._part.folder, f"{self._part.name}/"
+        parameters = _list_parameters(self._experiment) if self._is_owner else {}
+        run = types.RunDescription(
+            run_directory.name_run(folder),
+            storage.make_absolute(folder),
+            {f"{prefix}{name}": value for name, value in parameters.items()},
+            is_beside=self._is_beside,
+        )
+        self._reporters.start(run)
+        self._has_begun = True
+        if self._is_owner:
+            self._reporters.add_file(os.path.join(self._model_dir, "config.gin"))
+
+    def end_early(self) -> None:
+        """Begin to report after the evaluation of a run without training steps (`Refit`)."""
+        if self._reporters.are_waiting:
+            self.begin()
+
+    def build_hooks(
+        self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
+    ) -> types.RunHooks:
+        """Return the hook that reports the scalars of a training."""
+        every, batch_size = self._experiment.run.summary_steps, self._experiment.data.batch_size
+        return types.RunHooks(of_steps=[tracked.Tracked(result, every, batch_size, self.log)])
+
+    def log(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Report metrics at a step."""
+        self._reporters.log(kind, step, metrics)
+
+    def _end(self, state: str) -> None:
+        """Report the files of the run and how it ended; lost reports become a doubt of the run."""
+        if self._is_owner:
+            _add_files(self._reporters, self._model_dir)
+        lines = self._reporters.close(state if self._is_owner else None)
+        if self._is_owner and self._has_begun:  # Otherwise the doubts of an earlier process hold.
+            doubts.record_doubts(self._model_dir, "tracking", lines)
+
+
+@contextlib.contextmanager
+def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporter.Reporters]:
+    """Yield reporters that add to the run of a finished training; its state stays as it is.
+
+    Logs a line for a tracker that does not know the run, or whose package is not installed.
+    """
+    able = []
+    for tracker in trackers:
+        name = types.read_member(tracker, types.Tracker, "name")
+        known = reporter.Reporter(tracker, model_dir).kept.read_id()
+        try:
+            types.read_member(tracker, types.Tracker, "require")()
+        except checks.UserError as error:
+            _log.warning("Warning: nothing is reported: %s", error)
+            continue
+        if known:
+            able.append(tracker)
+        else:
+            _log.info("Nothing is reported: tracker %s knows no run of %s", name, model_dir)
+    reporters = reporter.Reporters(able, model_dir, is_owner=False)
+    name, folder = run_directory.name_run(model_dir), storage.make_absolute(model_dir)
+    reporters.start(types.RunDescription(name, folder))
+    try:
+        yield reporters
+    finally:
+        for line in reporters.close(None):
+            _log.warning("Warning: %s", line)
+
+
+def _list_parameters(experiment: experiment_lib.Experiment) -> dict[str, str]:
+    """Return {setting: value} of all settings; too long values are cut, with a log line."""
+    found = {one.path: one.value for one in flat_settings.flatten(experiment)}
+    found = {name: value for name, value in found.items() if not name.startswith("trackers")}
+    long = [name for name, value in found.items() if len(value) > _LONGEST]
+    if long:
+        line = "Trackers get the first and last letters of settings longer than %d: %s"
+        _log.info(line, _LONGEST, ", ".join(long))
+    return {name: flat_settings.cut(value, _LONGEST) for name, value in found.items()}
+
+
+def _add_files(reporters: reporter.Reporters, model_dir: str) -> None:
+    """Add the pictures, the report and the export of a run, if there are any."""
+    for folder in ("", "profile"):
+        lying = os.path.join(model_dir, folder)
+        names = tf.io.gfile.listdir(lying) if tf.io.gfile.isdir(lying) else []
+        for name in sorted(names):
+            if name.endswith(_PICTURES):
+                reporters.add_file(os.path.join(lying, name), folder)
+    for kind in ("best", "latest"):
+        folder = os.path.join(model_dir, "export", kind)
+        exported = versions.list_versions(folder)
+        if exported:
+            reporters.add_export(os.path.join(folder, str(exported[-1])), f"export/{kind}")
+            return

@@ -1,0 +1,343 @@
+"""Operations on an experiment: train, evaluate, predict, prune, audit, debug and export it.
+
+metrics, steps = verbs.train(experiment, "runs/digits")
+rows = verbs.predict(experiment, "runs/digits", checkpoint="best")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from mtl import checks, deferred, distribution, scoring, transfer, types
+from mtl import experiment as experiment_lib
+from mtl.checkpoints import run_directory
+from mtl.deferred import tf
+from mtl.files import storage
+from mtl.monitoring import progress
+from mtl.runs import (
+    diagnosis,
+    estimators,
+    evaluation,
+    failures,
+    fitting,
+    places,
+    preparation,
+    training,
+)
+from mtl.tools import attached, clip_audit
+from mtl.tools.clip_audit import checkpoint_audit, report
+from mtl.tools.pruning import finished_pruning
+from mtl.tools.tracking import reporting
+
+with deferred.imports():
+    from mtl.runs import unknown_values
+
+__all__ = [
+    "audit_clipping",
+    "count_unknown",
+    "debug",
+    "evaluate",
+    "export",
+    "open_scorer",
+    "plan_warm_start",
+    "predict",
+    "prune",
+    "train",
+]
+
+
+def train(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    on_start: Callable[[], None] = lambda: None,
+    part: types.RunPart | None = None,
+) -> tuple[dict[str, Any], int]:
+    """Train up to `run.train_steps` and evaluate every checkpoint, exporting latest and best.
+
+    Goes on from the last intact checkpoint in `model_dir`, as if there had been no interruption.
+
+    Args:
+      experiment: the settings of the run.
+      model_dir: where everything is written.
+      on_start: called once the model is built and restored, before the first step.
+      part: the role of the training in a run of several, such as a stage, for its trackers.
+
+    Returns:
+      The metrics of the last evaluation, {} if another process evaluates; and the number of
+      steps trained by this call.
+
+    Raises:
+      UserError: the settings, the data or the files in `model_dir` have an error.
+      SystemExit: a signal asked to stop; what was trained is saved.
+    """
+    observers = attached.list_observers(experiment)
+    return training.Training(experiment, model_dir, on_start, part, observers).run()
+
+
+def evaluate(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    split: str | None = None,
+    checkpoint: str = "latest",
+    is_attacked: bool = False,
+    with_curves: bool = False,
+) -> dict[str, Any]:
+    """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
+
+    `evaluation.evaluate` describes the files that it writes. The trackers of the run get the
+    metrics, too, unless inputs are attacked.
+    """
+    metrics = evaluation.evaluate(
+        experiment, model_dir, split, checkpoint, is_attacked, with_curves
+    )
+    trackers = attached.list_trackers(experiment)
+    if trackers and not is_attacked:
+        with reporting.go_on(trackers, model_dir) as reporters:
+            reporters.log(
+                evaluation.name_stream(experiment, split), *evaluation.split_step(metrics)
+            )
+    return metrics
+
+
+def plan_warm_start(experiment: experiment_lib.Experiment) -> transfer.Plan:
+    """Return the start of every variable of a new run, with the reasons; write nothing.
+
+    Raises:
+      UserError: an error of `train`.
+    """
+    rule, fix = "be set", "Bind Experiment.warm_start = @transfer.WarmStart()."
+    warm_start = experiment.warm_start
+    if warm_start is None:
+        checks.fail("Experiment.warm_start", rule, None, fix)
+    with tempfile.TemporaryDirectory() as scratch:
+        fitting.fit_statistics(experiment.data, experiment.model, warm_start, scratch)
+        data, model, run = experiment.data, experiment.model, experiment.run
+        with preparation.open_plan(warm_start, data, model, run, scratch) as plan:
+            return plan
+
+
+def predict(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    split: str | None = None,
+    checkpoint: str = "latest",
+    keep: Sequence[str] = (),
+) -> Iterator[dict[str, Any]]:
+    """Yield {"<task>/<name>": value} for each example of `split`, in order.
+
+    The features `keep` of the example come first: features, labels, and columns of a CSV file.
+    They pass through the graph together with the row, so they cannot get mixed up.
+    """
+    split = split or experiment.data.eval_split
+    data = experiment.data.keep_fields(keep)
+
+    def batches() -> tf.data.Dataset:
+        if not data.spec.labels:
+            return data.one_pass(split, with_labels=False)
+        return data.one_pass(split).map(lambda features, labels: {**features, **labels})
+
+    with (
+        run_directory.hold_checkpoint(model_dir, checkpoint) as path,
+        diagnosis.explain_run_errors(experiment.data, experiment.model, path, split),
+    ):
+        estimator = estimators.build_estimator(
+            experiment, model_dir, path, keep, tell_unknown=unknown_values.warn
+        )
+        yield from scoring.kept.restore_rows(estimator.predict(batches, checkpoint_path=path))
+
+
+def prune(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    output_dir: str,
+    checkpoint: str = "latest",
+    rows: int = 1024,
+    on_start: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, Any], float]:
+    """Cut weights of a finished run at once; return metrics, and the share that is cut.
+
+    `output_dir` then holds a run that you can evaluate, export, and train on with these masks.
+
+    Args:
+      experiment: the experiment of the run, with `model.pruning`; it ends at the checkpoint's step.
+      model_dir: the folder of the run, which stays as it is.
+      output_dir: the folder of the new run.
+      checkpoint: "latest", "best" or a path.
+      rows: how many rows of the training split a criterion sees if it reads inputs or gradients.
+      on_start: called before the new run is written.
+
+    Raises:
+      UserError: the parts cannot prune this run, or `output_dir` already holds a run.
+    """
+    with run_directory.hold_checkpoint(model_dir, checkpoint) as path:
+        storage.require_plain("--output_dir", output_dir)
+        is_new = run_directory.find_latest(output_dir) is None
+        fix = "launch.train goes on with a pruned run, and evaluates one that was not yet."
+        checks.require(is_new, "--output_dir", "hold no run", output_dir, fix)
+        cut = finished_pruning.choose_cut(experiment, model_dir, path, rows)
+        with run_directory.lock_run(output_dir), run_directory.claim_run(output_dir) as keep:
+            on_start()
+            finished_pruning.write_run(experiment, model_dir, path, cut, output_dir)
+            keep()
+    return train(experiment, output_dir)[0], cut.sparsity
+
+
+def audit_clipping(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    checkpoint: str = "all",
+    output: str | None = None,
+    key: str | None = None,
+    others: Sequence[str] = (),
+) -> str:
+    """Audit the training split, a visit for each checkpoint; return the path of the summary.
+
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of a trained run.
+      checkpoint: "all" checkpoints that the run kept, or one of them.
+      output: the folder of the report; `<model_dir>/clip_audit/checkpoints` by default.
+      key: the field that identifies samples, instead of `ClipAudit.key`.
+      others: reports of other runs on the same samples, for comparison.
+    """
+    found = attached.select_observers(experiment, clip_audit.ClipAudit)
+    settings = found[0] if found else clip_audit.ClipAudit()
+    settings = dataclasses.replace(settings, key=key or settings.key)
+    settings.check_key(experiment.data.spec)
+    for other in others:
+        report.read_samples(other)
+    output = output or os.path.join(model_dir, "clip_audit", "checkpoints")
+    storage.require_possible("--output", output, "a folder", output)
+    guard = scoring.Protection(files=experiment.files_read)
+    for name in report.FILES:
+        guard.check(os.path.join(output, name))
+    run_directory.require_writable("--output", output)
+    data, model, run = experiment.data, experiment.model, experiment.run
+    with (
+        _holding(model_dir, checkpoint) as paths,
+        diagnosis.explain_run_errors(data, model, paths[-1], data.train_split),
+    ):
+        checkpoint_audit.audit_checkpoints(data, model, run, model_dir, settings, paths, output)
+    return report.write(output, settings, others)
+
+
+@contextlib.contextmanager
+def _holding(model_dir: str, checkpoint: str) -> Iterator[list[str]]:
+    """Hold "all" kept checkpoints, or one, so that they are not deleted."""
+    with contextlib.ExitStack() as held:
+        hold = functools.partial(run_directory.hold_checkpoint, model_dir)
+        last = held.enter_context(hold("latest" if checkpoint == "all" else checkpoint))
+        every = run_directory.list_checkpoints(model_dir) if checkpoint == "all" else []
+        # Another process may delete older checkpoints before they are held.
+        older = [path for path in every if path != last and run_directory.is_checkpoint(path)]
+        yield [*(held.enter_context(hold(path)) for path in older), last]
+
+
+def debug(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    step: int | None = None,
+    prompt: bool = False,
+) -> str:
+    """Replay a step of a run under TensorFlow's debugger, and find the op that broke it.
+
+    Writes only `<model_dir>/debug/step_<n>` into the run.
+
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      step: the global step at its beginning; by default the step at which the run failed.
+      prompt: True opens tfdbg in the terminal at this step, and writes nothing.
+
+    Returns:
+      A text to print.
+
+    Raises:
+      UserError: the step, an earlier checkpoint or the state of the input is missing.
+    """
+    # These imports load private parts of TensorFlow's debugger, which no other verb may need.
+    from mtl.tools.debugging import findings, page, replay
+
+    run_directory.checkpoint_path(model_dir, "latest")
+    step = failures.read_step(model_dir) if step is None else step
+    if step is None:
+        rule = "be given where the run has not failed at a loss or gradient that is not finite"
+        checks.fail("--step", rule, None)
+    last = experiment.run.train_steps
+    checks.require(step < last, "--step", f"be less than Run.train_steps, {last}", step)
+    if prompt:
+        replay.prompt_step(experiment, model_dir, step)
+        return ""
+    folder = os.path.join(model_dir, "debug", f"step_{step}")
+    with replay.open_step(experiment, model_dir, step) as replayed:
+        found = findings.examine_step(replayed)
+        run_directory.require_writable("--model_dir", folder)
+        is_told = experiment.distribution.strategy == distribution.ONE
+        command = failures.suggest_command(model_dir, step, tells_strategy=is_told)
+        numbers = found.findings[0].rows.numbers if found.findings else ()
+        where = places.find_places(experiment.data, findings.read_rows(replayed, numbers))
+        return page.write(found, folder, command, where)
+
+
+@contextlib.contextmanager
+def open_scorer(
+    experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str = "latest"
+) -> Iterator[scoring.Checkpoint]:
+    """Open a scorer that predicts every task for serialized tf.Examples with a checkpoint."""
+    with (
+        run_directory.hold_checkpoint(model_dir, checkpoint) as path,
+        diagnosis.explain_run_errors(experiment.data, experiment.model, path),
+    ):
+        estimator = estimators.build_estimator(experiment, model_dir, path)
+        with scoring.Checkpoint.restored(estimator, experiment.data.spec, path) as model:
+            yield model
+
+
+@contextlib.contextmanager
+def count_unknown(
+    experiment: experiment_lib.Experiment, model_dir: str, model: Any
+) -> Iterator[unknown_values.Counted]:
+    """Yield a model that warns, after the predictions, of fields with many unknown values."""
+    with unknown_values.count_in(model, experiment, model_dir, unknown_values.warn) as counted:
+        yield counted
+
+
+def export(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    export_dir: str,
+    checkpoint: str = "latest",
+    before: Callable[[str], None] = lambda written: None,
+    is_converted: bool = False,
+) -> str:
+    """Write `export_dir/<version>`, a SavedModel for TF Serving, and return its path.
+
+    If `before`, called with the folder of the export, fails, the export is not published. If
+    it converts the export to another format, `is_converted` makes the export fit that format.
+
+    Raises:
+      UserError: the checkpoint does not exist, or the export predicts other values.
+    """
+    storage.require_plain("--export_dir", export_dir)
+    with (
+        run_directory.hold_checkpoint(model_dir, checkpoint) as path,
+        diagnosis.explain_run_errors(experiment.data, experiment.model, path),
+        run_directory.dropping_empty(export_dir),
+    ):
+        run_directory.require_writable("--export_dir", export_dir)
+        estimator = estimators.build_exported(experiment, model_dir, path, is_converted)
+        exporter = estimators.build_exporter(experiment, model_dir)
+        told = f"exporting {path} to {export_dir}, and checking what it predicts"
+        with progress.tell_while(lambda: told):
+            written = exporter(estimator, export_dir, path, before)
+    trackers = attached.list_trackers(experiment)
+    if trackers:
+        with reporting.go_on(trackers, model_dir) as reporters:
+            reporters.add_export(written, f"export/{os.path.basename(export_dir.rstrip('/'))}")
+    return written

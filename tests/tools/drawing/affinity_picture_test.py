@@ -1,0 +1,43 @@
+import csv
+import math
+import pathlib
+import re
+
+import pytest
+
+from mtl.tools.drawing import affinity_picture
+
+CURVES = {
+    "affinity/a/a": {10: 0.5, 20: 0.7},
+    "affinity/a/b": {10: 0.02, 20: 0.04},
+    "affinity/b/a": {10: -0.01},
+    "affinity/b/b": {10: 0.3, 20: 0.3},
+    "surgery/cosine/a/b": {10: 0.25, 20: 0.75},
+    "affinity/c/a": {},
+    "loss": {10: 1.0},
+}
+
+
+def test_a_table_and_a_picture_of_the_means(tmp_path):
+    path = affinity_picture.draw(str(tmp_path), CURVES)
+    lines = list(csv.DictReader((tmp_path / "affinity.csv").open()))
+    assert [(line["from"], line["onto"]) for line in lines] == [
+        ("a", "a"),
+        ("a", "b"),
+        ("b", "a"),
+        ("b", "b"),
+    ]
+    assert float(lines[1]["affinity"]) == pytest.approx(0.03)
+    error = math.sqrt(0.0002) / math.sqrt(2)
+    assert float(lines[1]["standard_error"]) == pytest.approx(error, rel=1e-5)
+    assert (lines[1]["measurements"], lines[1]["cosine"]) == ("2", "0.5")
+    assert lines[2]["cosine"] == "0.5" and lines[2]["standard_error"] == ""
+    texts = re.findall(r">([^<]+)</text>", pathlib.Path(path).read_text())
+    at = texts.index("affinity of the row onto the column, in units of 0.1 (alone: 0)")
+    # Row a: itself, then onto b; row b: onto a, then itself.
+    assert texts[at + 1 : at + 7] == ["a", "0.00", "0.30", "b", "-0.10", "0.00"]
+
+
+def test_a_run_without_measurements_has_no_picture(tmp_path):
+    assert affinity_picture.draw(str(tmp_path), {"loss": {1: 2.0}}) is None
+    assert list(tmp_path.iterdir()) == []

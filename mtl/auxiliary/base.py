@@ -42,7 +42,11 @@ class Base(types.AuxiliaryLoss):
 
 def list_towers(heads: Mapping[str, types.Head]) -> list[str]:
     """Return the tasks with a tower; other tasks are composed of these."""
-    return [task for task, h in heads.items() if not types.read_member(h, types.Head, "composes")]
+    return [
+        task
+        for task, h in heads.items()
+        if not types.read_member(h, types.ComposingHead, "composes")
+    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +109,11 @@ class OfLabels(OfHeads):
         """Return the chosen tasks; by default all tasks whose heads have a loss."""
         if self.heads is not None:
             return self.heads
-        return [task for task, h in heads.items() if types.read_member(h, types.Head, "has_loss")]
+        return [
+            task
+            for task, h in heads.items()
+            if types.read_member(h, types.UnlabelledHead, "has_loss")
+        ]
 
     def row_weights(self, labels: types.Tensors, heads: Mapping[str, types.Head]) -> tf.Tensor:
         """Return the weights of rows in each task, {label: [B, ...]} -> [B, P]."""

@@ -168,7 +168,7 @@ class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
         checks.rate(self._where("threshold"), self.threshold)
 
     def _suits(self, head: types.Head) -> bool:
-        return super()._suits(head) and types.read_member(head, types.Head, "has_one_class")
+        return super()._suits(head) and types.read_member(head, types.ClassHead, "has_one_class")
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute the losses of the rows by the predicted classes, [B]."""

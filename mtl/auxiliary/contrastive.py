@@ -104,7 +104,7 @@ class _OfClass(representation.OfRepresentation):
         super().check(heads)
         checks.one_of(self._where("head"), self.head, heads)
         head = heads[self.head]
-        fits = types.read_member(head, types.Head, "has_one_class")
+        fits = types.read_member(head, types.ClassHead, "has_one_class")
         fits = fits and isinstance(head, types.WeighingHead)
         rule = "be a task whose rows have one class of several"
         fix = f"It is {type(head).__name__}."
@@ -179,7 +179,9 @@ class CentreLoss(_OfClass):
         """Return the losses of rows, [B]; 0 without a label."""
         vectors = self._read(activations)
         classes, counts = self._find_classes(activations)
-        shape = [len(activations.heads[self.head].class_names), vectors.shape[1]]
+        head = activations.heads[self.head]
+        names = types.read_member(head, types.ClassHead, "class_names")
+        shape = [len(names), vectors.shape[1]]
         centres = tf1.get_variable("centres", shape, tf.float32, tf1.zeros_initializer())
         losses = tf.reduce_sum(tf.square(vectors - tf.gather(centres, classes)), 1) / 2
         return tf.where(counts, losses, tf.zeros_like(losses))

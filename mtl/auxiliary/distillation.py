@@ -128,7 +128,7 @@ class Distillation(_OfTeacher, base.OfHeads):
             checks.fail(self._where("teacher"), rule, sorted(predictions))
 
     def _find_temperature(self, head: types.Head) -> float:
-        if not types.read_member(head, types.Head, "class_names"):
+        if not types.read_member(head, types.ClassHead, "class_names"):
             return 1.0
         if isinstance(self.temperature, Mapping):
             return self.temperature.get(head.name, 1.0)
@@ -137,7 +137,7 @@ class Distillation(_OfTeacher, base.OfHeads):
     def _check_classes(self, teacher: Teacher, task: str, head: types.Head) -> None:
         """Fail if the teacher's metadata name other classes than the student has."""
         theirs = teacher.described.get("tasks", {}).get(task, {}).get("classes")
-        own = list(types.read_member(head, types.Head, "class_names"))
+        own = list(types.read_member(head, types.ClassHead, "class_names"))
         rule = f"have the classes of task {task!r}, {own[:10]}"
         checks.require(theirs in (None, own), self._where("teacher"), rule, theirs)
 

@@ -49,7 +49,7 @@ class GradientReversal(representation.OfRepresentation):
         where, rule = self._where("head"), "be a head such as @heads.Binary()"
         members = ("field", "logits", "losses", "examples", "row_weights")
         checks.has(where, self.head, members, rule)
-        learns = types.read_member(self.head, types.Head, "accumulators")()
+        learns = types.read_member(self.head, types.FittedHead, "accumulators")()
         rule = "count nothing in the training split"
         fix = "Give it the class_counts."
         checks.require(not learns, where, rule, self.head.name, fix)

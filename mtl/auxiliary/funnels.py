@@ -74,7 +74,7 @@ class InversePropensity(base.Base):
         within, rule = getattr(heads[self.task], "within", None), "name a task with a space"
         fix = f"Set the setting within of its head, such as to {self.propensity!r}."
         checks.require(within is not None, self._where("task"), rule, self.task, fix)
-        composes = types.read_member(heads[self.task], types.Head, "composes")
+        composes = types.read_member(heads[self.task], types.ComposingHead, "composes")
         rule, fix = "name a task with a tower of its own", "It is composed of others."
         checks.require(not composes, self._where("task"), rule, self.task, fix)
         fields = [within] if isinstance(within, str) else list(within or ())
@@ -217,7 +217,7 @@ class Calibrator(base.Base):
 
 def _find_space(head: types.Head) -> Any:
     """Return the space of a task's probability; None for all rows."""
-    composes = types.read_member(head, types.Head, "composes")
+    composes = types.read_member(head, types.ComposingHead, "composes")
     return None if composes else getattr(head, "within", None)
 
 
@@ -225,7 +225,7 @@ def require_binary(where: str, task: str, heads: Mapping[str, types.Head]) -> No
     """Fail unless the task exists, with a head that has one logit for two classes."""
     checks.one_of(where, task, heads)
     head: Any = heads[task]
-    classes = types.read_member(head, types.Head, "class_names")
+    classes = types.read_member(head, types.ClassHead, "class_names")
     fits = isinstance(head, types.WeighingHead) and len(classes) == 2
     fits = fits and getattr(head, "size", None) == 1
     fix = f"It is {type(head).__name__}."

@@ -35,7 +35,7 @@ def build_metrics(
     """
     found = {}
     # Heads that compare rows would rank fewer rows in a slice, so ranks would look better.
-    apart = [head for head in heads if types.read_member(head, types.Head, "are_rows_apart")]
+    apart = [head for head in heads if types.read_member(head, types.GroupHead, "are_rows_apart")]
     fields, where = {**features, **labels}, "MultiTaskModel.slices"
     for one in slices_lib.list_slices(slices):
         rows = slices_lib.find_rows(fields, one, where)

@@ -37,7 +37,9 @@ class MultiTaskModel(passes.Passes):
 
     def fitted(self, statistics: features_lib.Statistics) -> MultiTaskModel:
         """Return the model with everything that heads and metrics learn before training."""
-        heads = [types.read_member(head, types.Head, "fitted")(statistics) for head in self.heads]
+        heads = [
+            types.read_member(head, types.FittedHead, "fitted")(statistics) for head in self.heads
+        ]
         combined = [
             types.read_member(part, types.CombinedMetric, "fitted")(statistics)
             for part in self.combined_metrics
@@ -148,7 +150,7 @@ class MultiTaskModel(passes.Passes):
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
         """Build one training step: encode -> network -> heads -> weighting -> surgery -> update."""
         for head in self.heads_with_loss:
-            labels = types.read_member(head, types.Head, "see_batch")(labels)
+            labels = types.read_member(head, types.BatchHead, "see_batch")(labels)
         made = [make(self, features, labels) for make in options.extensions or ()]
         with extensions_lib.enter(made) as extensions:
             forward: types.Forward = functools.partial(self._pass_forward, options.statistics)
@@ -190,7 +192,7 @@ class MultiTaskModel(passes.Passes):
         def build(features: Any, labels: Any) -> tuple[Any, dict[str, tf.Tensor]]:
             forward = functools.partial(self._pass_forward, statistics, training=False)
             for head in self.heads_with_loss:
-                labels = types.read_member(head, types.Head, "see_batch")(labels)
+                labels = types.read_member(head, types.BatchHead, "see_batch")(labels)
             weights, apart = self._sum_row_weights, self.are_rows_apart
             with summaries.drop_summaries(), whole_batch.withhold_collections():
                 batch = whole_batch.build_batch(forward, weights, features, labels, 1, apart)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from mtl import checks, deferred, types
 from mtl import features as features_lib
@@ -70,7 +70,7 @@ class Passes(settings.Settings):
         def build(head: types.Head, tower: tf.Tensor) -> tf.Tensor:
             trainable = types.read_member(head, types.Head, "trainable")
             with tf1.variable_scope(f"head/{head.name}"), freezing_lib.hold_part(trainable):
-                calibrate = types.read_member(head, types.Head, "calibrate")
+                calibrate = types.read_member(head, types.CalibratedHead, "calibrate")
                 return calibrate(head.logits(tower), features)
 
         with_tower = set(self.tower_tasks)
@@ -79,7 +79,7 @@ class Passes(settings.Settings):
         for head in self.heads:
             if head.name not in with_tower:
                 with tf1.variable_scope(f"head/{head.name}"):
-                    found[head.name] = head.compose(found)
+                    found[head.name] = cast(types.ComposingHead, head).compose(found)
         return {head.name: found[head.name] for head in self.heads}
 
     def build_outputs(
@@ -183,7 +183,7 @@ class Passes(settings.Settings):
 def _check_tower(where: str, head: types.Head, shape: tf.TensorShape) -> None:
     """Fail unless a tower is a map for a head with a label map, and a vector for other heads."""
     rank, rule, fix = 2, "be [B, H] of a known H", ""
-    if types.read_member(head, types.Head, "is_dense"):
+    if types.read_member(head, types.MapHead, "is_dense"):
         rank, rule = 4, "be a map, [B, H, W, C] of known sizes"
         fix = "The trunk networks.UNet gives maps."
     elif shape.rank == 4:

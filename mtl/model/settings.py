@@ -90,7 +90,7 @@ class Settings:
         if self.mixing is not None:
             self._check_mixing()
         for head in self.heads:
-            if types.read_member(head, types.Head, "is_dense"):
+            if types.read_member(head, types.MapHead, "is_dense"):
                 self._check_places(head)
         types.check_parts(self._parts, "check_model", self)
 
@@ -107,7 +107,7 @@ class Settings:
             where = f"{type(head).__name__}.calibration_slices of task {head.name!r}"
             for field in getattr(head, "calibration_slices", ()):
                 checks.one_of(where, field, spec.feature_fields)
-            types.read_member(head, types.Head, "check_fields")(spec)
+            types.read_member(head, types.CheckingHead, "check_fields")(spec)
             _check_sampler(sampler, head)
 
     def _check_heads(self) -> None:
@@ -153,7 +153,7 @@ class Settings:
         """Fail unless every head without a tower can be composed, and every tower learns."""
         where, tower_tasks = "MultiTaskModel.heads", self.tower_tasks
         for head in self.heads:
-            for task in types.read_member(head, types.Head, "composes"):
+            for task in types.read_member(head, types.ComposingHead, "composes"):
                 here = f"{where}: a task of {head.name!r}"
                 checks.one_of(here, task, tower_tasks)
                 kind = type(self.heads_by_task[task])
@@ -205,12 +205,16 @@ class Settings:
     @property
     def tower_tasks(self) -> tuple[str, ...]:
         """The tasks with a tower of the network; other tasks are composed of these."""
-        return tuple(h.name for h in self.heads if not types.read_member(h, types.Head, "composes"))
+        return tuple(
+            h.name for h in self.heads if not types.read_member(h, types.ComposingHead, "composes")
+        )
 
     @property
     def heads_with_loss(self) -> Sequence[types.Head]:
         """The heads whose losses training adds up."""
-        return [head for head in self.heads if types.read_member(head, types.Head, "has_loss")]
+        return [
+            head for head in self.heads if types.read_member(head, types.UnlabelledHead, "has_loss")
+        ]
 
     @property
     def heads_by_task(self) -> dict[str, types.Head]:
@@ -260,7 +264,9 @@ class Settings:
     @property
     def are_losses_apart(self) -> bool:
         """True if no head compares rows with each other."""
-        return all(types.read_member(head, types.Head, "are_rows_apart") for head in self.heads)
+        return all(
+            types.read_member(head, types.GroupHead, "are_rows_apart") for head in self.heads
+        )
 
     @property
     def held(self) -> freezing_lib.Freezing:
@@ -370,19 +376,19 @@ class Settings:
             own = {f"features/{name}/": names for name, names in of_column.items()}
             named = row_names_lib.join(named, own)
         for head in self.heads:
-            of_head = types.read_member(head, types.Head, "row_names")
+            of_head = types.read_member(head, types.NamingHead, "row_names")
             named |= {f"head/{head.name}/": of_head} if of_head else {}
         return named
 
 
 def _check_sampler(sampler: Any, head: types.Head) -> None:
     """Fail if sampler and loss correct the same imbalance, or the sampler splits groups."""
-    balanced = types.read_member(head, types.Head, "balances")
+    balanced = types.read_member(head, types.ClassHead, "balances")
     twice = sampler and sampler.balances and sampler.balances == balanced
     rule = f"not balance {balanced!r} where the loss of {head.name!r} does"
     fix = "Together they correct twice: leave out one of the two."
     checks.require(not twice, "Pipeline.sampler", rule, sampler, fix)
-    group = types.read_member(head, types.Head, "whole_groups")
+    group = types.read_member(head, types.GroupHead, "whole_groups")
     rule = f"keep the groups of {group!r} whole, which head {head.name!r} ranks"
     fix = f"Set it to @whole_groups.WholeGroups() with group = {group!r}."
     is_whole = getattr(sampler, "group", None) == group

@@ -197,7 +197,7 @@ class Counting(tf.compat.v1.train.SessionRunHook):
         self, head: types.Head, said: types.Tensors, has_curves: bool, has_matrices: bool
     ) -> None:
         """Watch the tensors of a task that its curves and its matrix need."""
-        names = types.read_member(head, types.Head, "class_names")
+        names = types.read_member(head, types.ClassHead, "class_names")
         has_one = said["targets"].shape.rank == 1 and "class_id" in said
         has_matrix = has_matrices and has_one and len(names) <= MOST_CLASSES
         if not (has_matrix or has_curves):
@@ -230,7 +230,7 @@ class Counting(tf.compat.v1.train.SessionRunHook):
 
 def has_shares(head: types.Head, said: types.Tensors) -> bool:
     """Return whether a task predicts a probability for each of its classes."""
-    names = types.read_member(head, types.Head, "class_names")
+    names = types.read_member(head, types.ClassHead, "class_names")
     shares = said.get("probabilities")
     is_binary = said["targets"].shape.rank == 1 and {"class_id", "probability"} <= said.keys()
     return is_binary or (shares is not None and shares.shape[-1] == len(names))

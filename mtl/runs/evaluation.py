@@ -330,7 +330,7 @@ def watch_curves(
       UserError: no task has classes, or the folder cannot be written.
     """
     heads = experiment.model.fitted(fitting.load_statistics(model_dir)).heads
-    names = {head.name: types.read_member(head, types.Head, "class_names") for head in heads}
+    names = {head.name: types.read_member(head, types.ClassHead, "class_names") for head in heads}
     rule = "be left out where no task has classes"
     checks.require(any(names.values()), "--curves", rule, True)
     parent = os.path.join(model_dir, "curves")

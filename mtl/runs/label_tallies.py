@@ -116,10 +116,10 @@ class Classes:
             head.name: head
             for head in heads
             if isinstance(head, types.ExampleHead)
-            and types.read_member(head, types.Head, "class_names")
+            and types.read_member(head, types.ClassHead, "class_names")
         }
         self.unseen = {
-            name: set(range(len(types.read_member(head, types.Head, "class_names"))))
+            name: set(range(len(types.read_member(head, types.ClassHead, "class_names"))))
             for name, head in self._heads.items()
         }
 
@@ -141,7 +141,7 @@ def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
         return collections.Counter()
     except diagnosis.list_run_errors():
         return collections.Counter()
-    is_of_places = types.read_member(head, types.Head, "is_dense")
+    is_of_places = types.read_member(head, types.MapHead, "is_dense")
     if targets.ndim == 2 and not is_of_places:  # A row may have several classes.
         return collections.Counter(np.nonzero((targets > 0.5) & present)[1].tolist())
     ids, counts = np.unique(targets[present].astype(np.int64), return_counts=True)
@@ -192,7 +192,7 @@ def _count_split(
 
 
 def _describe(head: types.Head, rows: dict[int, int], data: pipeline.Pipeline) -> str:
-    names = types.read_member(head, types.Head, "class_names")
+    names = types.read_member(head, types.ClassHead, "class_names")
     listed = ", ".join(f"{names[i]!r} ({n:,})" for i, n in sorted(rows.items())[:_LISTED])
     more = f" and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
     return (

@@ -242,7 +242,8 @@ def _label(head: types.Head) -> str:
 
 def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
     try:
-        if isinstance(head, base.Labelled) and not head.are_rows_apart:
+        are_apart = types.read_member(head, types.GroupHead, "are_rows_apart")
+        if isinstance(head, base.Labelled) and not are_apart:
             # A row may be compared with rows of other batches.
             _, present = head.targets(head.label_of(labels))
             return bool(tf.reduce_any(head.weights(labels, present) > 0))

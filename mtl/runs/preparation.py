@@ -327,7 +327,7 @@ def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.P
 def check_added_rows(model: model_lib.MultiTaskModel, parts: int) -> None:
     """Fail unless the number of replicas and micro-batches divides the rows that heads add."""
     for head in model.heads:
-        added = types.read_member(head, types.Head, "rows_added")
+        added = types.read_member(head, types.AddingHead, "rows_added")
         what = "Run.micro_batches times the number of replicas"
         rule = f"divide the {added} rows that head {head.name!r} adds to a batch"
         checks.require(not added % parts, what, rule, parts)

@@ -223,7 +223,7 @@ class Training:
         """The settings that decide the order of the examples."""
         settings = (self._data, self._run.seed, self._place.workers)
         added = [
-            types.read_member(head, types.Head, "rows_added")
+            types.read_member(head, types.AddingHead, "rows_added")
             for head in self._experiment.model.heads
         ]
         if any(added):
@@ -352,7 +352,7 @@ class Training:
             parts=reading.parts,
         )
         for head in self._experiment.model.heads:
-            add_rows = types.read_member(head, types.Head, "add_rows")
+            add_rows = types.read_member(head, types.AddingHead, "add_rows")
             dataset = add_rows(dataset, self._data.spec, reading)
         # We make the iterator, instead of Estimator: checkpoints save its position, and the
         # loop over steps calls `get_next` in its body.

@@ -49,7 +49,7 @@ def _field(field: spec_lib.Field) -> dict[str, Any]:
 
 def _task(head: types.Head, units: Mapping[str, str]) -> dict[str, Any]:
     described: dict[str, Any] = {"head": type(head).__name__}
-    classes = types.read_member(head, types.Head, "class_names")
+    classes = types.read_member(head, types.ClassHead, "class_names")
     if classes:
         described["classes"] = list(classes)
     return {**described, "unit": units[head.name]} if head.name in units else described

@@ -327,7 +327,7 @@ class _Tau(_Computed):
 
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
         """Return the classifier of the best balanced accuracy on the rows, the first of equals."""
-        counts = types.read_member(head, types.Head, "class_counts")
+        counts = types.read_member(head, types.ClassHead, "class_counts")
         candidates = [self.at(tau, old, counts) for tau in self.taus]
         if len(candidates) == 1:
             return candidates[0]

@@ -29,13 +29,24 @@ from mtl.types.data import Reading, Source
 from mtl.types.emitting import Emitting
 from mtl.types.extensions import Forward, MakeExtension, StepExtension
 from mtl.types.heads import (
+    AddingHead,
+    BatchHead,
+    CalibratedHead,
+    CheckingHead,
+    ClassHead,
     CombinedMetric,
     ComparableHead,
+    ComposingHead,
     ExampleHead,
+    FittedHead,
+    GroupHead,
     Head,
     LossInputs,
+    MapHead,
+    NamingHead,
     TeachableHead,
     UncertainHead,
+    UnlabelledHead,
     WeighingHead,
 )
 from mtl.types.hooks import Hook, Steps
@@ -83,6 +94,17 @@ from mtl.types.values import (
 )
 
 __all__ = [
+    "FittedHead",
+    "CalibratedHead",
+    "ClassHead",
+    "MapHead",
+    "GroupHead",
+    "AddingHead",
+    "BatchHead",
+    "ComposingHead",
+    "UnlabelledHead",
+    "NamingHead",
+    "CheckingHead",
     "Accumulator",
     "Activations",
     "Attack",

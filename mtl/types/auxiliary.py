@@ -101,7 +101,7 @@ class AuxiliaryLoss(Protocol):
 
     @property
     def teaches(self) -> Sequence[str]:
-        """The tasks without a loss (`Head.has_loss`) that it can teach."""
+        """The tasks without a loss (`UnlabelledHead.has_loss`) that it can teach."""
         return ()
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from mtl import spec as spec_lib
 from mtl.deferred import tf
@@ -28,8 +28,9 @@ class LossInputs(NamedTuple):
 class Head(Protocol):
     """One task: turns its tower into logits, loss, predictions and metrics; scope `head/<task>`.
 
-    If the label is a map (`is_dense`), towers and logits are maps [B, H, W, C] in place of [B, H]
-    and [B, C].
+    A head may have more members: those of `FittedHead`, `CalibratedHead`, `ClassHead`, `MapHead`,
+    `GroupHead`, `AddingHead`, `BatchHead`, `ComposingHead`, `UnlabelledHead`, `NamingHead` and
+    `CheckingHead`. A head without a member has the default that the protocol declares.
     """
 
     name: str
@@ -62,20 +63,6 @@ class Head(Protocol):
     def check(self, labels: Mapping[str, values.PythonValue]) -> str | None:
         """Check the label values of a record (Python values); return an error text, or None."""
 
-    def accumulators(self) -> Mapping[str, columns.Accumulator]:
-        """Return accumulators for statistics of its labels, by the names that statistics keep."""
-        return {}
-
-    def fitted(self, statistics: columns.Statistics) -> Head:
-        """Return the head with the statistics of its accumulators."""
-        del statistics
-        return self
-
-    def calibrate(self, logits: tf.Tensor, features: values.Tensors) -> tf.Tensor:
-        """Calibrate logits, maybe by features: [B, C], {field: [B, ...]} -> [B, C]."""
-        del features
-        return logits
-
     @property
     def directions(self) -> Mapping[str, bool]:
         """{metric: True if a higher value is better}, the most important metric first.
@@ -95,6 +82,70 @@ class Head(Protocol):
         return None
 
     @property
+    def trainable(self) -> bool:
+        """True if its variables may move."""
+        return True
+
+
+class FittedHead(Protocol):
+    """A head that learns statistics of its labels before training."""
+
+    def accumulators(self) -> Mapping[str, columns.Accumulator]:
+        """Return accumulators for statistics of its labels, by the names that statistics keep."""
+        return {}
+
+    def fitted(self, statistics: columns.Statistics) -> Any:
+        """Return the head with the statistics of its accumulators."""
+        del statistics
+        return self
+
+
+class CalibratedHead(Protocol):
+    """A head that calibrates its logits."""
+
+    def calibrate(self, logits: tf.Tensor, features: values.Tensors) -> tf.Tensor:
+        """Calibrate logits, maybe by features: [B, C], {field: [B, ...]} -> [B, C]."""
+        del features
+        return logits
+
+
+class ClassHead(Protocol):
+    """A head that predicts classes."""
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The names of the classes in the order of their ids; empty without classes."""
+        return ()
+
+    @property
+    def has_one_class(self) -> bool:
+        """True if each of its rows has one class of several."""
+        return bool(self.class_names)
+
+    @property
+    def class_counts(self) -> Sequence[int] | Mapping[str, int] | None:
+        """The number of training rows of each class; None if it is not known."""
+        return None
+
+    @property
+    def balances(self) -> str | None:
+        """The label field whose rare classes weigh more in the loss; None for equal weights."""
+        return None
+
+
+class MapHead(Protocol):
+    """A head that predicts a value for each place of a map."""
+
+    @property
+    def is_dense(self) -> bool:
+        """True if the label is a map: towers and logits are [B, H, W, C], not [B, H] and [B, C]."""
+        return False
+
+
+class GroupHead(Protocol):
+    """A head whose loss compares rows."""
+
+    @property
     def are_rows_apart(self) -> bool:
         """True if the loss is a weighted mean of losses that each depend on a single row."""
         return True
@@ -104,9 +155,9 @@ class Head(Protocol):
         """The label field whose groups must stay whole in a training batch; None without groups."""
         return None
 
-    def check_fields(self, spec: spec_lib.Spec) -> None:
-        """Fail unless a specification has the features that its settings name."""
-        del spec
+
+class AddingHead(Protocol):
+    """A head that adds rows to training batches."""
 
     @property
     def rows_added(self) -> int:
@@ -123,6 +174,10 @@ class Head(Protocol):
         del spec, reading
         return batches
 
+
+class BatchHead(Protocol):
+    """A head that looks at the whole batch of a step."""
+
     def see_batch(self, labels: values.Tensors) -> values.Tensors:
         """Return the labels of a step's whole batch, with added fields that its loss needs.
 
@@ -132,30 +187,9 @@ class Head(Protocol):
         """
         return labels
 
-    @property
-    def class_names(self) -> Sequence[str]:
-        """The names of the classes in the order of their ids; empty without classes."""
-        return ()
 
-    @property
-    def has_one_class(self) -> bool:
-        """True if each of its rows has one class of several."""
-        return bool(self.class_names)
-
-    @property
-    def is_dense(self) -> bool:
-        """True if the label is a map, with a prediction for each place."""
-        return False
-
-    @property
-    def class_counts(self) -> Sequence[int] | Mapping[str, int] | None:
-        """The number of training rows of each class; None if it is not known."""
-        return None
-
-    @property
-    def has_loss(self) -> bool:
-        """True if training adds its loss; if False, it learns from losses that read its logits."""
-        return True
+class ComposingHead(Protocol):
+    """A head that combines logits of other tasks."""
 
     @property
     def composes(self) -> Sequence[str]:
@@ -166,20 +200,31 @@ class Head(Protocol):
         """Compute its logits from the logits of the tasks in `composes`, {task: [B, C]}."""
         raise NotImplementedError
 
+
+class UnlabelledHead(Protocol):
+    """A head that learns from the losses of other parts."""
+
     @property
-    def balances(self) -> str | None:
-        """The label field whose rare classes weigh more in the loss; None for equal weights."""
-        return None
+    def has_loss(self) -> bool:
+        """True if training adds its loss; if False, it learns from losses that read its logits."""
+        return True
+
+
+class NamingHead(Protocol):
+    """A head that names the columns of its last layer."""
 
     @property
     def row_names(self) -> columns.RowNames | None:
         """The names of the columns of its last layer; None if they have no names."""
         return None
 
-    @property
-    def trainable(self) -> bool:
-        """True if its variables may move."""
-        return True
+
+class CheckingHead(Protocol):
+    """A head whose settings name features."""
+
+    def check_fields(self, spec: spec_lib.Spec) -> None:
+        """Fail unless a specification has the features that its settings name."""
+        del spec
 
 
 class CombinedMetric(Protocol):

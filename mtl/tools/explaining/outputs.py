@@ -43,7 +43,7 @@ def describe_output(head: types.Head, logits: tf.Tensor) -> Output | None:
     directly: a value, the logarithm of a density, or a score.
     """
     said = head.predictions(logits)
-    classes = [str(name) for name in types.read_member(head, types.Head, "class_names")]
+    classes = [str(name) for name in types.read_member(head, types.ClassHead, "class_names")]
     return (
         _describe_probability(head.name, said, logits, classes)
         or _describe_number(head.name, said)

@@ -130,7 +130,7 @@ def draw(experiment: experiment_lib.Experiment, split: str, most: int) -> drawn_
 def find_groups(experiment: experiment_lib.Experiment) -> str | None:
     """Return the label field whose equal values form the groups that a head ranks, or None."""
     heads = experiment.model.heads
-    found = (types.read_member(head, types.Head, "whole_groups") for head in heads)
+    found = (types.read_member(head, types.GroupHead, "whole_groups") for head in heads)
     return next((field for field in found if field), None)
 
 

@@ -111,7 +111,8 @@ def _of_auc(own: Mapping[str, float], rows: held_out.Rows | None, head: types.He
 
 
 def _of_balanced(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
-    return 1 / len(head.class_names) if head.class_names else None
+    names = types.read_member(head, types.ClassHead, "class_names")
+    return 1 / len(names) if names else None
 
 
 def _of_rmse(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):

@@ -243,7 +243,7 @@ def _tell_confusion(head: types.Head, rows: held_out.Rows) -> list:
     """Return the rows by true and predicted class; for many classes, only frequent confusions."""
     if rows.kind == held_out.NUMBER:
         return []
-    names = list(types.read_member(head, types.Head, "class_names")) or ["0", "1"]
+    names = list(types.read_member(head, types.ClassHead, "class_names")) or ["0", "1"]
     if len(names) > _MOST_CLASSES:
         return [_tell_confusions(names, assess.count_confusions(rows))]
     return [_count_confusion(rows, names)]

@@ -117,8 +117,8 @@ class _Labels:
     def __init__(self, head: Any):
         self.task, self._head = head.name, head
         # In a map, each place has a class, not each row.
-        is_dense = types.read_member(head, types.Head, "is_dense")
-        self._names = () if is_dense else types.read_member(head, types.Head, "class_names")
+        is_dense = types.read_member(head, types.MapHead, "is_dense")
+        self._names = () if is_dense else types.read_member(head, types.ClassHead, "class_names")
         self._labelled = 0
         self._counts: collections.Counter[int] = collections.Counter()
         self._number, self._mean, self._squares = 0, 0.0, 0.0

@@ -35,7 +35,7 @@ class CurveWriter:
     """
 
     def __init__(self, heads: Sequence[types.Head], items: Sequence[str], directory: str):
-        self._names = {h.name: types.read_member(h, types.Head, "class_names") for h in heads}
+        self._names = {h.name: types.read_member(h, types.ClassHead, "class_names") for h in heads}
         self._items, self._directory = items, directory
 
     def __call__(self, step: int, counted: Mapping[str, curves.Counted]) -> None:
@@ -193,7 +193,7 @@ def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dic
 
 def _tell(head: types.Head, said: Mapping[str, Any]) -> tuple[str, bool]:
     """Return the prediction of a task for a row, and if it is right; True if it has no label."""
-    names = types.read_member(head, types.Head, "class_names")
+    names = types.read_member(head, types.ClassHead, "class_names")
     target, is_known, is_right = said["targets"], bool(np.any(said["weights"] > 0)), True
     if "class_id" in said and np.ndim(target) == 0:
         line, is_right = _tell_class(names, said, is_known)

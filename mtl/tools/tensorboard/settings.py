@@ -193,9 +193,9 @@ class Items:
 
 def _list_shown(heads: Sequence[types.Head]) -> dict[str, list[types.Head]]:
     """Return {item: the heads that it shows}, of matrices and curves."""
-    of_rows = [h for h in heads if not types.read_member(h, types.Head, "is_dense")]
-    with_classes = [h for h in of_rows if types.read_member(h, types.Head, "class_names")]
-    one_class = [h for h in with_classes if types.read_member(h, types.Head, "has_one_class")]
+    of_rows = [h for h in heads if not types.read_member(h, types.MapHead, "is_dense")]
+    with_classes = [h for h in of_rows if types.read_member(h, types.ClassHead, "class_names")]
+    one_class = [h for h in with_classes if types.read_member(h, types.ClassHead, "has_one_class")]
     return {
         **dict.fromkeys(MATRICES, one_class),
         **dict.fromkeys(CURVES, with_classes),

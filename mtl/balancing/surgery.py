@@ -33,6 +33,11 @@ class Sum(types.Surgery):
     """The gradient of the sum of the weighted losses, in one backward pass."""
 
     reads_losses = False
+    adds_losses = True
+
+    @property
+    def is_entrywise(self) -> bool:
+        return type(self) is Sum
 
     def __call__(
         self,

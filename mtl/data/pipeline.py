@@ -19,7 +19,7 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import files, label_counts, sampling, whole_groups
+from mtl.data import files, label_counts, sampling
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
@@ -75,7 +75,7 @@ class Pipeline:
     eval_split: str = "test"
     shuffle_buffer: int = 10_000
     cache: bool = False
-    sampler: sampling.Power | whole_groups.WholeGroups | None = None
+    sampler: sampling.Power | types.BatchSampler | None = None
 
     def __post_init__(self):
         checks.is_a("Pipeline.spec", self.spec, spec_lib.Spec, "be a Spec, such as @spec.Spec()")
@@ -89,8 +89,8 @@ class Pipeline:
         if self.sampler is not None:
             self._check_sampler(self.sampler)
 
-    def _check_sampler(self, sampler: sampling.Power | whole_groups.WholeGroups) -> None:
-        if isinstance(sampler, whole_groups.WholeGroups):
+    def _check_sampler(self, sampler: sampling.Power | types.BatchSampler) -> None:
+        if isinstance(sampler, types.BatchSampler):
             sampler.check(self.spec)
         else:
             checks.require_part("Pipeline.sampler", sampler, "sampling.Power", arguments=6)
@@ -137,9 +137,9 @@ class Pipeline:
         read = functools.partial(self._read, split, num_shards, shard)
         if training:
             records = _keep_in_memory(read) if self.cache else read()
-            if isinstance(self.sampler, whole_groups.WholeGroups):
+            if isinstance(self.sampler, types.BatchSampler):
                 sizes = (batch_size, parts, num_shards)
-                return self._whole_groups(self.sampler, records, seed, statistics, split, *sizes)
+                return self._form_batches(self.sampler, records, seed, statistics, split, *sizes)
             records = self._shuffled(self.sampler, records, seed, statistics, start_step)
             batches = source_lib.batch(records, batch_size, drop_remainder=True)
         else:
@@ -165,7 +165,7 @@ class Pipeline:
     @property
     def depends_on_parts(self) -> bool:
         """Whether the rows of a batch depend on the parts that it will be cut into."""
-        return isinstance(self.sampler, whole_groups.WholeGroups)
+        return isinstance(self.sampler, types.BatchSampler)
 
     def require_memory(self, batch_size: int, training: bool = True) -> None:
         """Fail if a batch, or the records that are shuffled, surely do not fit into memory.
@@ -261,9 +261,9 @@ class Pipeline:
 
         return tf.data.Dataset.range(first, tf.int64.max).flat_map(one_pass)
 
-    def _whole_groups(
+    def _form_batches(
         self,
-        sampler: whole_groups.WholeGroups,
+        sampler: types.BatchSampler,
         records: tf.data.Dataset,
         seed: int,
         statistics: Any,
@@ -272,22 +272,25 @@ class Pipeline:
         parts: int,
         num_shards: int,
     ) -> tf.data.Dataset:
-        """Return an endless stream of padded batches that cut no group."""
+        """Return the endless batches that a sampler forms."""
         if num_shards > 1:
             deal = types.read_member(self.source, types.Source, "shard")
-            rule = f"hold a file for each of {num_shards} workers, as WholeGroups deals whole files"
+            name = type(sampler).__name__
+            rule = f"hold a file for each of {num_shards} workers, as {name} deals whole files"
             checks.require(deal(split, num_shards, 0) is not None, f"split {split!r}", rule, 1)
-        rows, field = batch_size // parts, self.spec.fields[sampler.group]
+        rows = batch_size // parts
         if statistics is not None:
             sampler.require_room(statistics, rows)
-        batches = sampler(records, self.source, field, self.shuffle_buffer, seed, rows, parts)
+        batches = sampler.form_batches(
+            records, self.source, self.spec, self.shuffle_buffer, seed, rows, parts
+        )
 
         @tf.autograph.experimental.do_not_convert
         def decode(batch: Any, is_row: tf.Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
             values = self._decode(batch, True)
             source_lib.set_batch_size(values, batch_size)
             features, labels = self.spec.split(values)
-            labels = whole_groups.mask_labels(self.spec, labels, is_row)
+            labels = source_lib.mask_labels(self.spec, labels, is_row)
             source_lib.set_batch_size(labels, batch_size)
             return features, labels
 

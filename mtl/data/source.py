@@ -177,3 +177,23 @@ def set_batch_size(values: Mapping[str, Any], size: int) -> None:
     for value in values.values():
         if isinstance(value, tf.RaggedTensor):
             value.row_splits.set_shape([size + 1])
+
+
+def mask_labels(spec: spec_lib.Spec, labels: dict[str, Any], is_row: tf.Tensor) -> dict[str, Any]:
+    """Return {label: [B, ...]} with those of padding marked as missing; keys stay as they are."""
+    found = dict(labels)
+    for name, field in spec.label_fields.items():
+        value, missing = labels[name], tf.constant(field.missing, labels[name].dtype)
+        if isinstance(value, tf.RaggedTensor):
+            lengths = value.row_lengths()
+            kept = tf.boolean_mask(value.values, tf.repeat(is_row, lengths))
+            own = tf.RaggedTensor.from_row_lengths(kept, tf.where(is_row, lengths, 0))
+            padding = tf.cast(~is_row, lengths.dtype)
+            fill = tf.RaggedTensor.from_row_lengths(
+                tf.fill([tf.reduce_sum(padding)], missing), padding
+            )
+            found[name] = tf.concat([own, fill], axis=1)
+        else:
+            mask = tf.reshape(is_row, [-1, *[1] * (value.shape.rank - 1)])
+            found[name] = tf.where(mask, value, missing)
+    return found

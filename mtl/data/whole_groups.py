@@ -67,27 +67,18 @@ class WholeGroups:
         where = "each part of a batch"
         checks.require(largest <= rows, where, f"{rule} in one slice of one replica", rows, fix)
 
-    def __call__(
+    def form_batches(
         self,
         records: tf.data.Dataset,
         source: types.Source,
-        field: spec_lib.Field,
+        spec: spec_lib.Spec,
         shuffle_buffer: int,
         seed: int,
         rows: int,
         parts: int,
     ) -> tf.data.Dataset:
-        """Return endless batches of raw records, and which rows are no padding, [rows * parts].
-
-        Args:
-          records: raw records, in the order of the source.
-          source: decodes them.
-          field: of the key.
-          shuffle_buffer: how many groups are mixed.
-          seed: what their order depends on, beside the pass.
-          rows: in each part of a batch.
-          parts: into how many equal parts a batch is cut.
-        """
+        """Return endless batches of raw records, and which rows are real, [rows * parts]."""
+        field = spec.fields[self.group]
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
             groups = _split_groups(records, source, field)
@@ -165,26 +156,6 @@ def _fingerprints(keys: np.ndarray) -> np.ndarray:
 
 def _name(group: str) -> str:
     return f"group/{group}"
-
-
-def mask_labels(spec: spec_lib.Spec, labels: dict[str, Any], is_row: tf.Tensor) -> dict[str, Any]:
-    """Return {label: [B, ...]} with those of padding marked as missing; keys stay as they are."""
-    found = dict(labels)
-    for name, field in spec.label_fields.items():
-        value, missing = labels[name], tf.constant(field.missing, labels[name].dtype)
-        if isinstance(value, tf.RaggedTensor):
-            lengths = value.row_lengths()
-            kept = tf.boolean_mask(value.values, tf.repeat(is_row, lengths))
-            own = tf.RaggedTensor.from_row_lengths(kept, tf.where(is_row, lengths, 0))
-            padding = tf.cast(~is_row, lengths.dtype)
-            fill = tf.RaggedTensor.from_row_lengths(
-                tf.fill([tf.reduce_sum(padding)], missing), padding
-            )
-            found[name] = tf.concat([own, fill], axis=1)
-        else:
-            mask = tf.reshape(is_row, [-1, *[1] * (value.shape.rank - 1)])
-            found[name] = tf.where(mask, value, missing)
-    return found
 
 
 def _split_groups(

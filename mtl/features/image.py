@@ -63,6 +63,10 @@ class Image(column.PerField):
             where, example = "Image.augmentations", "augmentations.Flip"
             checks.require_part(where, part, example, arguments=2, attributes=["num_draws"])
 
+    @property
+    def reads_files(self) -> bool:
+        return True
+
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column: the accumulator of its channels' moments}."""
         if self.normalization != "z_score":

@@ -139,6 +139,11 @@ class Quantization:
                     f"{where}[{pattern!r}]", quantizer, "quantization.Uniform", arguments=2
                 )
 
+    @property
+    def is_entrywise(self) -> bool:
+        """True with the default settings."""
+        return self == Quantization()
+
     @contextlib.contextmanager
     def quantize_network(self, training: bool, requires_use: bool = True) -> Iterator[None]:
         """Quantise the network that is built within the context.

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mtl import checks, networks, types
+from mtl import checks, types
 from mtl import features as features_lib
 from mtl import heads as heads_lib
 from mtl.auxiliary import emitted as emitted_losses
@@ -15,7 +15,6 @@ from mtl.balancing import weighting as weighting_lib
 from mtl.heads import metrics as metrics_lib
 from mtl.heads import slices as slices_lib
 from mtl.layers import quantization as quantization_lib
-from mtl.optimization import update as update_lib
 from mtl.sparsity import pruning as pruning_lib
 from mtl.variables import freezing as freezing_lib
 from mtl.variables import row_names as row_names_lib
@@ -276,27 +275,17 @@ class Settings:
     @property
     def adds_losses(self) -> bool:
         """True if the gradient is the gradient of the plain sum of the weighted losses."""
-        return isinstance(self.surgery, surgery_lib.Sum)
+        return types.read_member(self.surgery, types.Surgery, "adds_losses")
 
     @property
     def stacks_tasks(self) -> bool:
         """True if equal tasks may share variables of the graph; see `mtl.variables.stacks`.
 
-        All parts have to be known to ignore the names of variables, and to treat variables entry
-        by entry. Your own parts, and subclasses, may do anything.
+        All parts of a step have to treat variables entry by entry.
         """
-        are_plain = (
-            type(self.network) is networks.SharedBottom,
-            type(self.weighting) in map(vars(weighting_lib).get, weighting_lib.__all__),
-            type(self.surgery) is surgery_lib.Sum,
-            type(self.update) is update_lib.Update and self.update.is_entrywise,
-            self.held == freezing_lib.Freezing(),
-            self.quantization == quantization_lib.Quantization(),
-            not self.pruning,
-            self.mixing is None,
-            not self.built_losses,
-        )
-        return all(are_plain)
+        parts = [self.network, self.weighting, self.surgery, self.update, self.held]
+        parts += [self.quantization, *self.pruning, *self.built_losses]
+        return types.are_entrywise(parts if self.mixing is None else [*parts, self.mixing])
 
     @property
     def _parts(self) -> list[Any]:

@@ -37,6 +37,10 @@ class SharedBottom:
         checks.require_part("SharedBottom.trunk", self.trunk, "networks.MLP", arguments=2)
         trunk_lib.check_tower("SharedBottom.tower", self.tower)
 
+    @property
+    def is_entrywise(self) -> bool:
+        return type(self) is SharedBottom
+
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Run trunk and towers, {column: [B, D] or [B, H, W, C]} -> {task: [B, H]}.
 

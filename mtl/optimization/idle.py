@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from mtl import types
 from mtl.optimization import schedules, update
 from mtl.variables import freezing as freezing_lib
 from mtl.variables import patterns
@@ -36,9 +37,14 @@ class Moving:
 
 
 def find_moving(
-    part: update.Update, freezing: freezing_lib.Freezing, variables: Iterable[str], last: int
+    part: types.Update, freezing: freezing_lib.Freezing, variables: Iterable[str], last: int
 ) -> list[Moving]:
-    """Return in which of the steps 0 to `last` - 1 variables move, once for alike variables."""
+    """Return in which of the steps 0 to `last` - 1 variables move, once for alike variables.
+
+    An update of another class does not say which variables it moves: the list is then empty.
+    """
+    if not isinstance(part, update.Update):
+        return []
     ends = {where: _find_end(rate, last) for where, rate in _list_rates(part).items()}
     found: dict[tuple, Moving] = {}
     for name in variables:

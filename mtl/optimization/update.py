@@ -88,6 +88,8 @@ class Update(types.Update):
     @property
     def is_entrywise(self) -> bool:
         """True if no setting chooses variables by name, and all act on each entry alone."""
+        if type(self) is not Update:
+            return False
         chooses = self.optimizers or self.rates or self.transforms or self.average
         # Subclasses may do anything.
         is_known = optimizers_lib.moves_entries_alike(self.optimizer)

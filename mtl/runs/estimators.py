@@ -80,8 +80,7 @@ def build_exported(
     Each task keeps separate variables: the rewriting of exports reads them by task. TensorFlow Lite
     cannot split texts and integers of all tasks into those of each task.
     """
-    is_plain = isinstance(experiment.serving.optimized, serving.AsTrained | None)
-    may_stack = is_plain and not is_converted
+    may_stack = experiment.serving.keeps_graph and not is_converted
     return build_estimator(experiment, model_dir, checkpoint, may_stack=may_stack)
 
 

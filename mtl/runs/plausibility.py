@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from mtl import checks, types
-from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl import spec as spec_lib
 from mtl.data import pipeline
@@ -228,7 +227,8 @@ def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, spl
 def _fields(model: model_lib.MultiTaskModel, spec: spec_lib.Spec) -> dict[str, bool]:
     """Return {field that a column reads: whether it holds text}."""
     return {
-        field: spec.fields[field].dtype == "string" and not isinstance(column, features_lib.Image)
+        field: spec.fields[field].dtype == "string"
+        and not types.read_member(column, types.Column, "reads_files")
         for column in model.columns
         for fields in column.columns.values()
         for field in fields

@@ -26,7 +26,6 @@ from mtl.deferred import compat, tf, tf1
 from mtl.model import graph_options
 from mtl.monitoring import doubts
 from mtl.optimization import idle
-from mtl.optimization import update as update_lib
 from mtl.runs import diagnosis, evaluation_graph, fitting, label_tallies, plausibility
 from mtl.sparsity import cuts
 from mtl.transfer import refit as refit_lib
@@ -256,12 +255,10 @@ def _check_moving(
         for part in model.pruning
         if part.schedule.last_step >= last
     ]
-    # An update of another class does not say which variables it moves at which step.
-    if isinstance(model.update, update_lib.Update):
-        found = idle.find_moving(model.update, model.held, variables, last)
-        if first < last and found and all(moving.is_idle(first, last) for moving in found):
-            _refuse_idle(found, last)
-        lines += _describe_idle(found, last)
+    found = idle.find_moving(model.update, model.held, variables, last)
+    if first < last and found and all(moving.is_idle(first, last) for moving in found):
+        _refuse_idle(found, last)
+    lines += _describe_idle(found, last)
     doubts.record_doubts(model_dir, "settings", lines)
 
 

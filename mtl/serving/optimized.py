@@ -46,6 +46,10 @@ class Optimized:
             checks.positive("Optimized.tolerance", self.tolerance)
 
     @property
+    def keeps_graph(self) -> bool:
+        return False
+
+    @property
     def allowed(self) -> float:
         """The tolerance in use."""
         return _TOLERANCES[self.weights] if self.tolerance is None else self.tolerance
@@ -71,6 +75,10 @@ class Optimized:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AsTrained:
     """Leaves exports as they are, with variables and, after pruning, with all units."""
+
+    @property
+    def keeps_graph(self) -> bool:
+        return True
 
     @property
     def allowed(self) -> float:

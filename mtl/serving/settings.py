@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from mtl import checks
+from mtl import checks, types
 from mtl.variables import patterns
 
 DEFAULT, LEAN, RAW = "serving_default", "lean", "raw"
@@ -21,6 +21,11 @@ class Rewriting(Protocol):
     @property
     def allowed(self) -> float:
         """The largest difference that its predictions may have."""
+
+    @property
+    def keeps_graph(self) -> bool:
+        """True if it leaves the graph as it is."""
+        return False
 
     def __call__(self, directory: str) -> None:
         """Rewrite the SavedModel in a directory."""
@@ -71,6 +76,12 @@ class Serving:
         if self.optimized is not None:
             example, needed = "serving.Optimized", ["allowed"]
             checks.require_part("Serving.optimized", self.optimized, example, 1, needed)
+
+    @property
+    def keeps_graph(self) -> bool:
+        """True if exports have the graph that the model builds."""
+        rewriting = self.optimized
+        return rewriting is None or types.read_member(rewriting, Rewriting, "keeps_graph")
 
     def check_experiment(self, experiment: Any) -> None:
         """Fail unless the settings fit the data and the tasks."""

@@ -25,7 +25,7 @@ from mtl.types.columns import (
     Table,
     Tokenizer,
 )
-from mtl.types.data import Reading, Source
+from mtl.types.data import BatchSampler, Reading, Source
 from mtl.types.emitting import Emitting
 from mtl.types.extensions import Forward, MakeExtension, StepExtension
 from mtl.types.heads import (
@@ -59,7 +59,14 @@ from mtl.types.observers import (
     RunObserver,
     check_span,
 )
-from mtl.types.parts import check_parts, count_rows, read_member, walk_parts
+from mtl.types.parts import (
+    EntrywisePart,
+    are_entrywise,
+    check_parts,
+    count_rows,
+    read_member,
+    walk_parts,
+)
 from mtl.types.tracking import (
     FAILED,
     FINISHED,
@@ -94,6 +101,9 @@ from mtl.types.values import (
 )
 
 __all__ = [
+    "BatchSampler",
+    "EntrywisePart",
+    "are_entrywise",
     "FittedHead",
     "CalibratedHead",
     "ClassHead",

@@ -79,6 +79,11 @@ class Column(emitting.Emitting, Protocol):
         """Return accumulators for its statistics, by the names that statistics keep."""
         return {}
 
+    @property
+    def reads_files(self) -> bool:
+        """True if its texts are the bytes of files, such as images."""
+        return False
+
     def row_names(self, fitted: Statistics) -> Mapping[str, RowNames]:
         """Return the names of the rows of its tables, {column: names}."""
         del fitted

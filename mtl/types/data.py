@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from mtl import spec as spec_lib
 from mtl.deferred import tf
@@ -75,3 +75,37 @@ class Source(Protocol):
         """
         del split, num_shards, shard
         return None
+
+
+@runtime_checkable
+class BatchSampler(Protocol):
+    """A sampler that forms the training batches itself, such as whole groups."""
+
+    def check(self, spec: spec_lib.Spec) -> None:
+        """Fail unless a specification has the fields that it reads."""
+
+    def require_room(self, statistics: columns.Statistics, rows: int) -> None:
+        """Fail unless the training split suits parts of a batch of so many rows."""
+
+    def form_batches(
+        self,
+        records: tf.data.Dataset,
+        source: Source,
+        spec: spec_lib.Spec,
+        shuffle_buffer: int,
+        seed: int,
+        rows: int,
+        parts: int,
+    ) -> tf.data.Dataset:
+        """Return endless batches of raw records, and which rows are real, [rows * parts].
+
+        Args:
+          records: the raw records in the order of the source.
+          source: decodes the records.
+          spec: the fields of a record.
+          shuffle_buffer: the number of units, such as groups, that are mixed.
+          seed: the order depends on it and on the epoch.
+          rows: the number of rows in each part of a batch.
+          parts: the number of equal parts into which a batch is cut.
+        """
+        ...

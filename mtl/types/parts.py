@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from mtl import checks
 from mtl.deferred import tf
@@ -17,6 +17,23 @@ def read_member(part: object, protocol: type, name: str) -> Any:
     if hasattr(part, name):
         return getattr(part, name)
     return inspect.getattr_static(protocol, name).__get__(part, type(part))
+
+
+class EntrywisePart(Protocol):
+    """A part under which equal tasks may share variables; see `mtl.variables.stacks`."""
+
+    @property
+    def is_entrywise(self) -> bool:
+        """True if it ignores the names of variables, and treats them entry by entry.
+
+        A class answers for itself alone, because its subclasses may do anything.
+        """
+        return False
+
+
+def are_entrywise(parts: Iterable[object]) -> bool:
+    """Return True if all parts are entrywise."""
+    return all(read_member(part, EntrywisePart, "is_entrywise") for part in parts)
 
 
 def walk_parts(part: Any) -> Iterator[Any]:

@@ -84,6 +84,11 @@ class Surgery(Protocol):
         """True if the direction depends on the values of the losses."""
         return True
 
+    @property
+    def adds_losses(self) -> bool:
+        """True if the direction is the gradient of the sum of the losses."""
+        return False
+
     @abc.abstractmethod
     def __call__(
         self,

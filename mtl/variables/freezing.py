@@ -72,6 +72,11 @@ class Freezing:
             checks.require_part(f"Freezing.entries[{pattern!r}]", mask, "masks.Rows", arguments=2)
         checks.one_of("Freezing.batch_norm", self.batch_norm, ("inference", "adapt"))
 
+    @property
+    def is_entrywise(self) -> bool:
+        """True with the default settings."""
+        return self == Freezing()
+
     def first_step(self, variable: tf.Variable | str) -> float:
         """Return the step from which a variable moves; infinite if it never does."""
         if any(patterns.matches(pattern, variable) for pattern in self.frozen):

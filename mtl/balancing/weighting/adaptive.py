@@ -18,7 +18,7 @@ from mtl.step import step_state
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DynamicWeightAverage(types.Weighting):
+class DynamicWeightAverage(base.Weighting):
     """`w_t = T softmax_t(r / temperature)`, `r_t = L_t(k - 1) / L_t(k - 2)`, L(k) of period k.
 
     S. Liu, E. Johns, A. J. Davison, "End-to-End Multi-Task Learning with Attention", 2019,
@@ -76,7 +76,7 @@ class DynamicWeightAverage(types.Weighting):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FAMO(types.Weighting):
+class FAMO(base.Weighting):
     """Fast adaptive multitask optimisation: all losses fall at the same rate, in one backward pass.
 
     `L = sum_t c z_t log(L_t)`, `z = softmax(xi)`, `c = 1 / sum_t (z_t / L_t)`; and then

@@ -18,6 +18,14 @@ _LEAST = 1e-30
 _GREATEST_WEIGHT = 1e30
 
 
+class Weighting(types.Weighting):
+    """A weighting of this package."""
+
+    @property
+    def is_entrywise(self) -> bool:
+        return type(self).__module__.startswith(f"{__package__}.")
+
+
 def stack_losses(losses: types.Tensors) -> tf.Tensor:
     """Stack the losses, {task: scalar} -> [T] float64; gradients stop here."""
     return tf.stop_gradient(tf.cast(tf.stack(list(losses.values())), tf.float64))

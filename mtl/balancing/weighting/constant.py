@@ -17,7 +17,7 @@ from mtl.step import draws
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Equal(types.Weighting):
+class Equal(base.Weighting):
     """Every task has the weight 1: `L = sum_t L_t`."""
 
     reads_losses = False
@@ -29,7 +29,7 @@ class Equal(types.Weighting):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Fixed(types.Weighting):
+class Fixed(base.Weighting):
     """Constant weights: `L = sum_t w_t L_t`.
 
     The weights are used as given and not normalised, so they also scale the learning rate.
@@ -62,7 +62,7 @@ class Fixed(types.Weighting):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Scheduled(types.Weighting):
+class Scheduled(base.Weighting):
     """Weights that change over the steps: `L = sum_t w_t(step) L_t`.
 
     Attributes:
@@ -120,7 +120,7 @@ _DISTRIBUTIONS: dict[str, Callable[[int, tf.Tensor], tf.Tensor]] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RandomLossWeighting(types.Weighting):
+class RandomLossWeighting(base.Weighting):
     """Weights drawn at every step: `L = sum_t w_t L_t`, `w = softmax(z)`, `z_t ~ N(0, 1)`.
 
     B. Lin, F. Ye, Y. Zhang, I. W. Tsang, "Reasonable Effectiveness of Random Weighting: A Litmus

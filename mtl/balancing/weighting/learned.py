@@ -22,7 +22,7 @@ _LIMIT = 50.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UncertaintyWeighting(types.Weighting):
+class UncertaintyWeighting(base.Weighting):
     """Homoscedastic uncertainty: `L = sum_t c_t exp(-s_t) L_t + s_t / 2`, `s_t = log sigma_t^2`.
 
     A. Kendall, Y. Gal, R. Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses for Scene
@@ -61,7 +61,7 @@ class UncertaintyWeighting(types.Weighting):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class IMTLL(types.Weighting):
+class IMTLL(base.Weighting):
     """Impartial losses, IMTL-L: `L = sum_t exp(s_t) L_t - s_t`, which draws `exp(s_t) L_t` to 1.
 
     L. Liu, Y. Li, Z. Kuang, J. Xue, Y. Chen, W. Yang, Q. Liao, W. Zhang, "Towards Impartial

@@ -14,7 +14,7 @@ from mtl.deferred import tf
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GeometricLoss(types.Weighting):
+class GeometricLoss(base.Weighting):
     """The geometric mean of the losses: `L = (prod_t L_t)^(1/T)`, so `w_t = L / (T L_t)`.
 
     S. Chennupati, G. Sistu, S. Yogamani, S. A. Rawashdeh, "MultiNet++: Multi-Stream Feature
@@ -39,7 +39,7 @@ class GeometricLoss(types.Weighting):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LogLoss(types.Weighting):
+class LogLoss(base.Weighting):
     """The logarithms of the losses: `L = sum_t log(L_t + epsilon)`, so `w_t = 1 / (L_t + epsilon)`.
 
     The transformation of losses in B. Lin, W. Jiang, F. Ye, Y. Zhang, P. Chen, Y. Chen, S. Liu,

@@ -22,7 +22,7 @@ from mtl.step import step_state
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SmoothTchebycheff(types.Weighting):
+class SmoothTchebycheff(base.Weighting):
     """The paper's form: `g = mu log sum_t exp(p_t (L_t - z_t) / mu)`.
 
     So `w_t = p_t softmax_t(p (L - z) / mu)`, the gradient of g. The weighted losses w_t L_t have
@@ -75,7 +75,7 @@ class SmoothTchebycheff(types.Weighting):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SmoothTchebycheffMTL(types.Weighting):
+class SmoothTchebycheffMTL(base.Weighting):
     """The form of the authors' multi-task code: `g = T mu log sum_t exp(log(L_t / n_t) / mu)`.
 
     So `w_t = T softmax_t(log(L / n) / mu) / L_t`. n_t, the nadir, is the task's average loss over

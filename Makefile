@@ -40,7 +40,7 @@ test-all: $(VENV)/installed-dev
 test-oldest:
 	$(PYTHON) -m tests.matrix --envs .matrix --tensorflow 2.15 --tests \
 		tests/experiment_test.py tests/model tests/step/training_loop_test.py tests/conformance \
-		tests/compat/estimator_test.py tests/compat/surface_test.py tests/features/growing_test.py tests/debugging \
+		tests/compat/estimator_test.py tests/compat/surface_test.py tests/features/growing_test.py tests/tools/debugging \
 		--match 'not conformance or binary or LazyAdam or PCGrad or Uncertainty or mlp'
 
 # Its environment alone.

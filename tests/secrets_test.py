@@ -18,8 +18,8 @@ from mtl.tools import tracking
 from mtl.tools.reports import blocks, comparison, comparison_page, comparison_text, page, report
 from mtl.tools.tracking import kept, reporting
 from tests import tiny
-from tests.reports import runs
-from tests.tracking import trackers
+from tests.tools.reports import runs
+from tests.tools.tracking import trackers
 
 SECRET = "s3cr3tPass"
 PLACES = [f"http://me:{SECRET}@host:5000", f"mysql://me:{SECRET}@host/db", f"x://h?token={SECRET}"]

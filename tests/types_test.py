@@ -107,10 +107,11 @@ def test_parts_of_the_required_members_alone_are_trained(tmp_path):
 
 def test_defaults_of_members_that_a_part_leaves_out():
     head = Absolute(name="size")
-    for part in (head, types.Head):
-        members = ("field", "weight", "class_names", "class_counts", "balances", "row_names")
-        assert all(hasattr(part, member) for member in members)
-    assert head.field == "size"
+    assert head.field == "size" and head.weight is None
+    assert types.read_member(head, types.ClassHead, "class_names") == ()
+    assert types.read_member(head, types.GroupHead, "are_rows_apart") is True
+    assert types.read_member(head, types.FittedHead, "fitted")(None) is head
+    assert types.read_member(head, types.AddingHead, "rows_added") == 0
     assert types.read_member(Halves(), types.Weighting, "reads_losses") is True
     assert types.read_member(tiny.Rows(splits={}), types.Source, "shard")("train", 2, 0) is None
     assert not isinstance(head, types.ExampleHead)

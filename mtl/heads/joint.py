@@ -60,6 +60,14 @@ class Joint(binary.Binary):
         where, slices = self._where("calibration_slices"), self.calibration_slices
         checks.require(not slices, where, "be empty where logits are composed", slices, fix)
 
+    def check_model(self, model: Any) -> None:
+        """Fail unless the tasks of the chain have a head `Binary`."""
+        for task in self.composes:
+            kind = type(model.heads_by_task[task])
+            where = f"MultiTaskModel.heads: a task of {self.name!r}"
+            rule, fix = "have a head Binary", f"It is {kind.__name__}."
+            checks.require(issubclass(kind, binary.Binary), where, rule, task, fix)
+
     @property
     def composes(self) -> Sequence[str]:
         """The tasks of the chain, each listed once."""

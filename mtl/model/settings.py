@@ -7,7 +7,6 @@ from typing import Any
 
 from mtl import checks, types
 from mtl import features as features_lib
-from mtl import heads as heads_lib
 from mtl.auxiliary import emitted as emitted_losses
 from mtl.balancing import balanced
 from mtl.balancing import surgery as surgery_lib
@@ -153,16 +152,10 @@ class Settings:
         where, tower_tasks = "MultiTaskModel.heads", self.tower_tasks
         for head in self.heads:
             for task in types.read_member(head, types.ComposingHead, "composes"):
-                here = f"{where}: a task of {head.name!r}"
-                checks.one_of(here, task, tower_tasks)
-                kind = type(self.heads_by_task[task])
-                is_binary = issubclass(kind, heads_lib.Binary)
-                checks.require(
-                    is_binary, here, "have a head Binary", task, f"It is {kind.__name__}."
-                )
+                checks.one_of(f"{where}: a task of {head.name!r}", task, tower_tasks)
         checks.require(bool(self.heads_with_loss), where, "hold a task with a loss", self.tasks)
         teachers = (
-            *((head, types.Head, "composes") for head in self.heads_with_loss),
+            *((head, types.ComposingHead, "composes") for head in self.heads_with_loss),
             *((part, types.AuxiliaryLoss, "teaches") for part in self.built_losses),
         )
         taught = {task for teacher in teachers for task in types.read_member(*teacher)}

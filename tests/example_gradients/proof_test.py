@@ -9,13 +9,13 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.clip_audit import norms_test
 
 from mtl import layers, types
 from mtl.compat import keras as compat_keras
 from mtl.example_gradients import proof, uses
 from tests.conformance import heads as heads_table
 from tests.conformance import heads_test
+from tests.tools.clip_audit import norms_test
 
 pytestmark = pytest.mark.medium
 

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from mtl import features, histories, layers
 from mtl.features import tokenizers
-from tests.clip_audit import norms_test
+from tests.tools.clip_audit import norms_test
 
 NOTHING = features.Statistics(directory="", entries={})
 

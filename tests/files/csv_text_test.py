@@ -13,7 +13,7 @@ from mtl.tools.clip_audit import tables
 from mtl.tools.explaining import tables as explained
 from mtl.tools.reports import comparison, comparison_text
 from tests import tiny
-from tests.reports import runs
+from tests.tools.reports import runs
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FORMULAS = [

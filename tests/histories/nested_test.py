@@ -10,8 +10,8 @@ import tensorflow as tf
 from mtl import checks, features, histories, layers, networks, spec, verbs
 from mtl.optimization import optimizers
 from tests import tiny
-from tests.clip_audit import norms_test
 from tests.histories import padding
+from tests.tools.clip_audit import norms_test
 
 tf1 = tf.compat.v1
 

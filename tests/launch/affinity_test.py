@@ -7,7 +7,7 @@ import pytest
 from mtl.balancing import surgery
 from mtl.configs import config
 from tests.launch import toy
-from tests.monitoring import balancing_picture_test
+from tests.tools.drawing import balancing_picture_test
 
 pytestmark = pytest.mark.medium
 

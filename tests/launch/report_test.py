@@ -9,7 +9,7 @@ import pytest
 
 from mtl.checkpoints import lock
 from tests.launch import launchers_test, toy
-from tests.reports import page_test
+from tests.tools.reports import page_test
 
 pytestmark = pytest.mark.slow
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from mtl.tools.clip_audit import statistics, tables, visits
-from mtl.tools.clip_audit.audit import ClipAudit
+from mtl.tools.clip_audit import ClipAudit, statistics, tables, visits
 
 BATCHES, ROWS = 12, 7
 

@@ -5,7 +5,7 @@ import pytest
 from sklearn import base, inspection
 
 from mtl.tools.explaining import dependence, outputs
-from tests.explaining import importance_test
+from tests.tools.explaining import importance_test
 
 
 class _Regressor(base.RegressorMixin, base.BaseEstimator):

@@ -11,8 +11,8 @@ import tensorflow as tf
 from mtl import checks, heads
 from mtl.tools.explaining import describe, explanation, settings, tables
 from mtl.tools.reports import page
-from tests.explaining import conftest
-from tests.reports import page_test
+from tests.tools.explaining import conftest
+from tests.tools.reports import page_test
 
 pytestmark = pytest.mark.medium
 

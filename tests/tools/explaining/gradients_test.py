@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from mtl.tools.explaining import gradients, rows
 from mtl.variables import freezing, patterns
-from tests.explaining import conftest
+from tests.tools.explaining import conftest
 
 tf1 = tf.compat.v1
 TASKS = ["first", "second", "kind"]

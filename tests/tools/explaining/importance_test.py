@@ -6,7 +6,7 @@ from sklearn import inspection, metrics, utils
 
 from mtl import checks, verbs
 from mtl.tools.explaining import importance, inputs, rows, scores
-from tests.explaining import conftest
+from tests.tools.explaining import conftest
 
 FIELDS = ("a", "b", "noise")
 

@@ -5,7 +5,7 @@ import pytest
 
 from mtl import checks, features, histories, spec
 from mtl.tools.explaining import inputs
-from tests.explaining import conftest
+from tests.tools.explaining import conftest
 
 EXPERIMENT = conftest.make()
 COLUMNS = EXPERIMENT.model.columns

@@ -3,7 +3,7 @@
 import pytest
 
 from mtl.tools.profiling import advice
-from tests.profiling import made
+from tests.tools.profiling import made
 
 PLAIN = advice.Settings()
 

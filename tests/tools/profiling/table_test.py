@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from mtl.tools.profiling import memory, table, words
-from tests.profiling import made
+from tests.tools.profiling import made
 
 tf1 = tf.compat.v1
 

@@ -8,7 +8,7 @@ import pytest
 
 from mtl.tools.rehearsal import rehearsal, rehearsal_text
 from tests import tiny
-from tests.explaining import conftest
+from tests.tools.explaining import conftest
 
 pytestmark = pytest.mark.medium
 

@@ -7,7 +7,7 @@ from sklearn import metrics as sklearn_metrics
 from mtl import heads
 from mtl.tools.reports import baselines, blocks, held_out, page, report
 from tests import tiny
-from tests.reports import runs
+from tests.tools.reports import runs
 
 
 def _numbers(label):

@@ -8,7 +8,7 @@ import pytest
 from mtl import checkpoints, checks
 from mtl.tools.reports import comparison, comparison_page, comparison_text, page
 from tests import tiny
-from tests.reports import runs
+from tests.tools.reports import runs
 
 
 def _found(values, metric="sign/auc"):

@@ -16,7 +16,7 @@ from mtl.tools.reports import (
     size_sections,
     splits,
 )
-from tests.reports import runs
+from tests.tools.reports import runs
 
 
 def _lines(told):

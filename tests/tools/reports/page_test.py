@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mtl.tools.reports import blocks, curve_sections, figures, page, report, row_sections
-from tests.reports import runs
+from tests.tools.reports import runs
 
 BAD = "<script>alert('x')</script>\x00\x1b & \"é"
 OUTSIDE = re.compile(

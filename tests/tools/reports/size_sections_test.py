@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mtl.tools.reports import size_sections
-from tests.reports import runs
+from tests.tools.reports import runs
 
 
 @pytest.mark.parametrize(

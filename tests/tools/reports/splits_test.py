@@ -7,7 +7,7 @@ import tensorflow as tf
 from mtl import checks, heads
 from mtl.tools.reports import record, report, row_sections, size_sections, splits
 from tests import tiny
-from tests.reports import runs
+from tests.tools.reports import runs
 
 
 def _count(head, *batches):

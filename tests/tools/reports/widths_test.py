@@ -11,7 +11,7 @@ import pytest
 
 from mtl.tools.explaining import pictures
 from mtl.tools.reports import blocks, comparison, comparison_page, figures, page, svg_text
-from tests.reports import runs
+from tests.tools.reports import runs
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""

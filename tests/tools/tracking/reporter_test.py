@@ -7,7 +7,7 @@ import pytest
 
 from mtl import types
 from mtl.tools.tracking import reporter
-from tests.tracking import trackers
+from tests.tools.tracking import trackers
 
 RUN = types.RunDescription("a", "runs/a", parameters={"run.seed": "1"})
 

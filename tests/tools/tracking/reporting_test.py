@@ -14,7 +14,7 @@ from mtl.runs import evaluation
 from mtl.tools import tracking
 from mtl.tools.tracking import packages, reporter, reporting
 from tests import tiny
-from tests.tracking import trackers
+from tests.tools.tracking import trackers
 
 ALONE = settings.Place(distribution.ONE, ("/cpu:0",))
 

@@ -1,4 +1,4 @@
-"""Where examples come from: sources of raw records, and the pipeline that batches them.
+"""Sources of raw records, and the pipeline that turns them into batches.
 
 pipeline.Pipeline.source = @tfds.Tfds()
 pipeline.Pipeline.spec = @spec.Spec()

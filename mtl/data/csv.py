@@ -1,10 +1,10 @@
-"""Text files with one example in a line; ".gz" is decompressed.
+"""Text files with one example in each line; files that end in ".gz" are decompressed.
 
 csv.Csv.files = {"train": "data/part-*.csv.gz", "test": ("data/a.csv", "data/b.csv")}
-csv.Csv.columns = ("age", "workclass", "income")            # left out: the files have a header
+csv.Csv.columns = ("age", "workclass", "income")            # without it, files have a header
 csv.Csv.missing = ("", "?")
 
-A list is written as a|b|c, and a list of lists as a;b|c||d: four items, the third without values.
+Write a list as a|b|c, and a list of lists as a;b|c||d: four items, the third without values.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mtl.data import files, source
 from mtl.deferred import tf
 from mtl.spec import literals
 
-# Of the fields that are decoded together, how many an error of TensorFlow's names.
+# Fields are decoded together; an error of TensorFlow names so many of them.
 _LISTED = 3
-# What `tf.strings.strip` drops; Python's `strip` takes U+2028, U+0085 and more for space as well.
+# The spaces of `tf.strings.strip`; Python's `strip` also drops U+2028, U+0085 and more.
 _SPACES = " \t\n\v\f\r"
 
 
@@ -31,27 +31,26 @@ _SPACES = " \t\n\v\f\r"
 class Csv(types.Source):
     """A source that reads delimited text.
 
-    A compressed file is read through once, when a process first uses it, to be sure that it is
-    whole; for files of many gigabytes TFRecord is the better format.
+    A process reads a compressed file through once, at its first use, to check that it is whole.
+    TFRecord is the better format for files of many gigabytes.
 
-    Spaces around a value are dropped, and so are blank lines. A value that holds the delimiter
-    stands in double quotes, which follow the delimiter directly; it cannot hold a line break.
-    What is a number `mtl.spec.literals` says: 1000 and 1e3 are, 1,000, 1_000 and 0x3E8 are not.
+    Spaces around a value and blank lines are dropped. Put double quotes around a value that holds
+    the delimiter, directly behind the delimiter before it. A value cannot hold a line break.
+    `mtl.spec.literals` defines numbers: 1000 and 1e3 are valid; 1,000, 1_000 and 0x3E8 are errors.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
       data_dir: where relative paths start; "" is the current directory.
-      columns: the names of the columns in their order; empty means that the first line of each
-        file names them.
+      columns: the names of the columns in order; if empty, the first line of each file names them.
       delimiter: the character between two values.
-      list_delimiter: the character between the parts of a value that is a list or an array; of
-        an array it separates all values, row by row. Of a list of lists it separates the items.
-      item_delimiter: the character between the values of one item in a list of lists. Nothing
-        between two list_delimiters is an item without values, and so is item_delimiter alone.
-      missing: what stands for an absent value. A field with a default then takes it, and a label is
-        marked missing. Without a default an empty text is the value of a feature of strings, of
-        which columns make an unknown category; any other field is an error.
-      comment: lines that start with it are dropped; "" is none.
+      list_delimiter: the character between the values of a list or an array, and between the
+        items of a list of lists. The values of an array are written row by row.
+      item_delimiter: the character between values in an item of a list of lists. An item without
+        values is an empty text, or item_delimiter alone.
+      missing: texts that mark an absent value. The field's default replaces it, and a label becomes
+        a missing label. In a feature of one string without a default, an empty text is a value,
+        and columns make it an unknown category. Other fields without a default are errors.
+      comment: lines that start with this text are dropped; "" drops none.
     """
 
     files: Mapping[str, str | Sequence[str]]
@@ -61,7 +60,7 @@ class Csv(types.Source):
     list_delimiter: str = "|"
     missing: Sequence[str] = ("",)
     comment: str = ""
-    # Not in the repr, by which a run tells whether its data are as they were in earlier versions.
+    # Not in the repr: runs compare it with a saved one, which may lack this setting.
     item_delimiter: str = dataclasses.field(default=";", repr=False)
 
     def __post_init__(self):
@@ -79,18 +78,18 @@ class Csv(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split."""
-        # Not in large blocks: a checkpoint of the input holds those that are begun, and a bad line
-        # in one of them could not be mended before a run goes on.
+        # Not in large blocks: a checkpoint of the input holds the current block. You could not mend
+        # a bad line in it before the run goes on.
         paths = self._check(split)
         lines = files.read_line_by_line(paths, 0 if self.columns else 1, self._dropped)
         return lines.unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset:
-        """Return the lines of a split, those of a part of a file together."""
+        """Return the lines of a split in blocks."""
         return files.read_lines(self._check(split), 0 if self.columns else 1, self._dropped)
 
     def _check(self, split: str) -> list[str]:
-        """Return the files of a split; fail on one that holds no such lines."""
+        """Return the files of a split; fail if a file is damaged, not text, or has another header."""
         paths = self._find(split)
         for path in paths:
             files.check_whole(path)
@@ -107,7 +106,7 @@ class Csv(types.Source):
 
     @functools.cached_property
     def _dropped(self) -> str:
-        """The pattern of lines that hold no example, as both TensorFlow and Python read it."""
+        """The pattern of lines without an example, which TensorFlow and Python read alike."""
         comment = f"|{re.escape(self.comment)}.*" if self.comment else ""
         return rf"[ \t\r]*{comment}"
 
@@ -142,7 +141,7 @@ class Csv(types.Source):
     def _list_positions(
         self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> dict[str, int]:
-        """Return where each field stands; the counts of items stand where the items do."""
+        """Return the column of each field; counts of items have the column of the items."""
         return {name: self._position(fields[spec.counted.get(name, name)]) for name in fields}
 
     def _position(self, field: spec_lib.Field) -> int:
@@ -159,7 +158,7 @@ class Csv(types.Source):
         return self._positions[field.name]
 
     def _check_delimiter(self, name: str) -> None:
-        """Fail if a header lacks a name that it has with another delimiter."""
+        """Fail if another delimiter would find the name in the header."""
         for delimiter in ",;\t| ":
             for column in self.names:
                 parts = [part.strip(_SPACES + '"') for part in column.split(delimiter)]
@@ -171,14 +170,14 @@ class Csv(types.Source):
     def decode(
         self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, tf.Tensor | tf.RaggedTensor]:
-        """Lines [B] -> {name: [B, ...]}."""
+        """Turn lines [B] into {name: [B, ...]}."""
         fields = spec.fields if with_labels else spec.feature_fields
         positions = self._list_positions(fields, spec)
         cells = tf.io.decode_csv(batch, [[""]] * len(self.names), self.delimiter)
         values: dict[str, tf.Tensor | tf.RaggedTensor] = {}
         for alike in _alike(fields.values()):
             own = [cells[positions[field.name]] for field in alike]
-            # All fields of a kind at once: a graph of a few ops, however many columns there are.
+            # All fields of a kind together: the graph stays small with many columns.
             decoded = self._decode(tf.strings.strip(tf.stack(own)), _in_one(alike))
             values |= zip([field.name for field in alike], tf.unstack(decoded), strict=True)
         for name, field in fields.items():
@@ -192,10 +191,10 @@ class Csv(types.Source):
     def _decode_items(
         self, cells: tf.Tensor, field: spec_lib.Field
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Cells [B] -> the values [B, (N)], and how many of them each item has, [B, (L)]."""
+        """Turn cells [B] into values [B, (N)], and the number of values in each item [B, (L)]."""
         cells = self._fill(tf.strings.strip(cells), field)
         items = tf.strings.split(cells, self.list_delimiter)
-        # An empty text splits into one empty part; as a list it has no items.
+        # An empty text splits into one empty part, but it is a list without items.
         items = tf.ragged.boolean_mask(
             items, items.with_values(tf.gather(tf.not_equal(cells, ""), items.value_rowids()))
         )
@@ -214,14 +213,14 @@ class Csv(types.Source):
             return _to_numbers(cells, field)
         parts = tf.strings.split(cells, self.list_delimiter)
         if field.is_ragged:
-            # An empty text splits into one empty part; as a list it has none.
+            # An empty text splits into one empty part, but it is an empty list.
             parts = tf.ragged.boolean_mask(parts, tf.not_equal(parts, ""))
             return parts.with_flat_values(_to_numbers(parts.flat_values, field))
         values = _to_numbers(_rectangular(parts, field), field)
         return tf.reshape(values, [-1, *field.shape])
 
     def _fill(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
-        """Put the default where a value is absent; fail when run where there is none."""
+        """Replace absent values by the default; the op fails if the field has no default."""
         absent = tf.zeros_like(cells, tf.bool)
         for mark in self._marks(field):
             absent |= tf.equal(cells, mark)
@@ -234,7 +233,7 @@ class Csv(types.Source):
             return tf.identity(cells)
 
     def _marks(self, field: spec_lib.Field) -> list[str]:
-        """Return what stands for an absent value of this field."""
+        """Return the texts that mark an absent value of this field."""
         is_text = field.dtype == "string" and not field.shape and field.is_required
         return [mark for mark in self.missing if mark or not is_text]
 
@@ -247,7 +246,7 @@ class Csv(types.Source):
                 yield f"{path} line {number}", problem_or_values
 
     def lines(self, path: str) -> Iterator[tuple[int, bytes | str]]:
-        """Yield the lines that hold an example, from 1 on, and in a str what ended them early."""
+        """Yield (number from 1, line) of lines with an example; a str is the error that ended them."""
         self._check_header(path)
         dropped, number = re.compile(self._dropped.encode()), 0
         try:
@@ -260,7 +259,7 @@ class Csv(types.Source):
             yield number + 1, source.unreadable(error)
 
     def parser(self, spec: spec_lib.Spec) -> Callable[[bytes], dict[str, Any] | str]:
-        """Return what turns a line into {name: value}, or says what is wrong with it."""
+        """Return a function that turns a line into {name: value}, or into the text of an error."""
         positions = self._list_positions(spec.fields, spec)
         return lambda line: self._scan_line(line.decode(errors="replace"), spec, positions)
 
@@ -282,17 +281,17 @@ class Csv(types.Source):
         return spec.example(read)
 
     def read_cell(self, text: str, field: spec_lib.Field) -> list[Any] | None:
-        """Return the values in the text of one cell, by item of a list of lists; None if absent."""
+        """Return the values in a cell, grouped by item for a list of lists; None if absent."""
         cell = text.strip(_SPACES)
         return self._items(cell, field) if field.is_nested else self._parts(cell, field)
 
     def _items(self, cell: str, field: spec_lib.Field) -> list[list[str]]:
-        """Return the values of each item in a cell that holds a list of lists."""
+        """Return the values of each item in a cell with a list of lists."""
         items = [] if cell in ("", *self._marks(field)) else cell.split(self.list_delimiter)
         return [[part for part in item.split(self.item_delimiter) if part] for item in items]
 
     def _parts(self, cell: str, field: spec_lib.Field) -> list[str] | None:
-        """Return the values in a cell; None where it is absent."""
+        """Return the values in a cell; None if it is absent."""
         if cell in self._marks(field):
             return None
         parts = self._split(cell, field)
@@ -307,7 +306,7 @@ class Csv(types.Source):
         return [part for part in parts if part] if field.is_ragged else parts
 
     def _cells(self, line: str) -> tuple[list[str], str]:
-        """Return the trimmed values of a line, as `tf.io.decode_csv` does, and what is wrong."""
+        """Return the trimmed values of a line, as `tf.io.decode_csv` does, and the error or ""."""
         cells: list[str] = []
         start, line = 0, line.rstrip("\r\n")
         while start <= len(line):
@@ -323,13 +322,13 @@ class Csv(types.Source):
 
     @functools.cached_property
     def _cell(self) -> re.Pattern:
-        """One value of a line: in quotes, a quote inside written twice, or without any quote."""
+        """The pattern of a value: in quotes, with quotes inside doubled, or without any quote."""
         end = re.escape(self.delimiter)
         return re.compile(rf'"((?:[^"]|"")*)"(?={end}|$)|([^"{end}]*)(?={end}|$)')
 
 
 def _alike(fields: Iterable[spec_lib.Field]) -> list[list[spec_lib.Field]]:
-    """Return the fields of one value that differ in their names alone, where there are several."""
+    """Return groups of two or more scalar fields that differ only in their names."""
     kinds: dict[tuple[str, str], list[spec_lib.Field]] = {}
     for field in fields:
         if not field.shape:
@@ -339,7 +338,7 @@ def _alike(fields: Iterable[spec_lib.Field]) -> list[list[spec_lib.Field]]:
 
 
 def _in_one(fields: Sequence[spec_lib.Field]) -> spec_lib.Field:
-    """Return a field that stands for all of these."""
+    """Return a field that represents all of these."""
     names = ", ".join(field.name for field in fields[:_LISTED])
     more = f" or {len(fields) - _LISTED} more" if len(fields) > _LISTED else ""
     return dataclasses.replace(fields[0], name=names + more)
@@ -358,24 +357,24 @@ def _rectangular(parts: tf.RaggedTensor, field: spec_lib.Field) -> tf.Tensor:
 
 
 def _to_numbers(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
-    """Texts -> the field's type; fails when run on what is no such number."""
+    """Convert texts to the field's type; the op fails if a text is not such a number."""
     if field.dtype == "string":
         return texts
-    texts = tf.strings.strip(texts)  # Of the parts of a list.
+    texts = tf.strings.strip(texts)  # The parts of a list still have spaces.
     if field.dtype == "float32":
         return _to_floats(texts, field)
     if field.dtype in literals.TRUTH_TYPES:
         for word, number in literals.TRUTH.items():
             texts = tf.strings.regex_replace(texts, f"^{word}$", number)
-    # +5 and 5.0 are 5; TensorFlow 2.15 refuses the sign, all versions the point.
+    # +5 and 5.0 mean 5. TensorFlow 2.15 refuses the sign, and all versions refuse the point.
     texts = tf.strings.regex_replace(texts, r"^(?:\+?([0-9]+)|(-[0-9]+))(?:\.0*)?$", r"\1\2")
     return dataclasses.replace(field, shape=()).cast(tf.strings.to_number(texts, tf.int64))
 
 
 def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
-    """Texts -> float32; fails when run on what TensorFlow reads as a number and we do not."""
+    """Convert texts to float32; the op fails for numbers that TensorFlow reads and we refuse."""
     numbers = tf.strings.to_number(texts, tf.float32)
-    # What is not infinite by its text is too large.
+    # If a number is infinite and its text is not, it is too large.
     infinite = tf.boolean_mask(texts, tf.math.is_inf(numbers))
     known = _all_match(texts, literals.FLOAT) & _all_match(infinite, literals.INFINITE)
     message = f"field {field.name!r} must be float32"
@@ -384,11 +383,9 @@ def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
 
 
 def _all_match(texts: tf.Tensor, pattern: str) -> tf.Tensor:
-    """Return whether all [N] match, by one look at all together.
+    """Return True if all texts [N] match; joined into one text they take a fraction of the time.
 
-    One by one takes several times as long.
-
-    A text that holds a line break counts as two here; as a number it is none for TensorFlow.
+    A text with a line break counts as two here, but TensorFlow refuses it as a number.
     """
     joined = tf.strings.reduce_join(texts, separator="\n")
     return tf.strings.regex_full_match(joined, rf"(?:{pattern}(?:\n{pattern})*)?")

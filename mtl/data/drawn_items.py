@@ -1,4 +1,4 @@
-"""Items that are drawn from the training split, as rows that follow those of each batch.
+"""Items drawn from the training split; they become rows behind the rows of each batch.
 
 clicked/heads.Retrieval.negatives = @drawn_items.DrawnItems()
 drawn_items.DrawnItems.num = 512
@@ -28,21 +28,21 @@ from mtl.deferred import tf
 class DrawnItems:
     """Draws `num` items for each batch, each with a probability of `count^power / sum count^power`.
 
-    The count of an item is that of its rows in the training split. 1 draws items as often as they
-    come, 0 all alike, and 0.75 is the choice of T. Mikolov et al., "Distributed Representations of
-    Words and Phrases and their Compositionality", 2013, arXiv:1310.4546. An item may be drawn twice
-    in a batch.
+    The count of an item is the number of its rows in the training split. Power 1 draws items in
+    proportion to their counts, and 0 draws all alike. 0.75 is the choice of T. Mikolov et al.,
+    "Distributed Representations of Words and Phrases and their Compositionality", 2013,
+    arXiv:1310.4546. A batch may draw an item twice.
 
-    An item becomes a row behind those of the batch. It has the item's own features, all others are
-    those of some row of the batch, and its labels are missing. So it weighs nothing in the losses
-    of other heads, but a batch norm and auxiliary losses without a label see it, and the columns of
-    the query are encoded once more for nothing. Each slice and each replica gets an equal part of
-    the items.
+    An item becomes a row behind the other rows of the batch. The row has the item's features; it
+    copies all other features from a row of the batch, and its labels are missing. So it has no
+    weight in the losses of other heads. Batch norm and auxiliary losses without a label see it, and
+    the model encodes the columns of the query once more. Each slice and each replica gets an equal
+    part of the items.
 
     Attributes:
-      num: how many are drawn for a batch, over all replicas and workers.
+      num: the number of items drawn for a batch, over all replicas and workers.
       features: the features of the item, which have to be the same in all of its rows.
-      power: in [0, 1].
+      power: the exponent of the counts, in [0, 1].
     """
 
     num: int
@@ -60,34 +60,34 @@ class DrawnItems:
 
     @property
     def shares(self) -> Mapping[int | str, float] | None:
-        """{item: the probability that a draw gives it}; None until items are counted."""
+        """{item: its probability in a draw}; None until items are counted."""
         return None
 
-    def fitted(self, task: str, statistics: types.Statistics) -> DrawnItems:
-        """Return the part with the items of the training split, as `accumulators` counted them."""
+    def fitted(self, task: str, statistics: types.Statistics) -> "DrawnItems":
+        """Return the part with the items of the training split that `accumulators` counted."""
         entry = statistics.for_column(_name(task))
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         counts = dict(zip(entry["items"], entry["counts"], strict=True))
         return _CountedItems(**settings, counts=counts)
 
     def check(self, spec: spec_lib.Spec) -> None:
-        """Fail unless a specification has the features, each one value or one list a row."""
+        """Fail if a specification lacks a feature, or a feature is a list of lists."""
         for name in self.features:
             checks.one_of("DrawnItems.features", name, spec.features)
             field, where = spec.fields[name], f"DrawnItems.features {name!r}"
             checks.require(not field.is_nested, where, "be no list of lists", field.shape)
 
     def accumulators(self, task: str, item: str) -> dict[str, types.Accumulator]:
-        """Return what gathers the items of the training split, by the field that names them."""
+        """Return {name in the statistics: accumulator of the items that the field `item` names}."""
         return {_name(task): Items(item=item, features=tuple(self.features))}
 
     def append(
         self, task: str, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: types.Reading
     ) -> tf.data.Dataset:
-        """Return the batches with the rows of drawn items behind the rows of each of their parts.
+        """Return the batches with rows of drawn items behind the rows of each part.
 
-        A label field `drawn_field(task)` holds the items of these rows, and is missing elsewhere.
-        The parts of all processes have to divide `num`.
+        The label field `drawn_field(task)` holds the items of these rows; other rows lack it.
+        `num` must be a multiple of the number of parts of all processes together.
         """
         parts, num = reading.parts, self.num // reading.num_shards
         shares = cast(Mapping, self.fitted(task, reading.statistics).shares)
@@ -130,7 +130,7 @@ class DrawnItems:
     def _read_tables(
         self, task: str, spec: spec_lib.Spec, statistics: types.Statistics
     ) -> dict[str, Any]:
-        """Return {feature: those of all items}, read when the input starts."""
+        """Return {feature: its values for all items}, which are read when the input starts."""
         path = statistics.path(statistics.for_column(_name(task))["file"])
         parts = tf.io.parse_tensor(tf.io.read_file(path), tf.string)
         found, places = {}, iter(range(2 * len(self.features)))
@@ -148,29 +148,29 @@ class DrawnItems:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _CountedItems(DrawnItems):
-    """Knows how many rows of the training split each item has."""
+    """`DrawnItems` that knows the number of rows of each item in the training split."""
 
     counts: Mapping[int | str, int]
 
     @functools.cached_property
     def shares(self) -> Mapping[int | str, float]:
-        """{item: the probability that a draw gives it}."""
+        """{item: its probability in a draw}."""
         weights = np.array(list(self.counts.values()), np.float64) ** self.power
         return dict(zip(self.counts, (weights / weights.sum()).tolist(), strict=True))
 
 
 def drawn_field(task: str) -> str:
-    """Return the name of the label field with the items that were drawn for a task."""
+    """Return the name of the label field with the items drawn for a task."""
     return f"{task}/drawn"
 
 
 @dataclasses.dataclass(kw_only=True)
 class Items:
-    """An accumulator of the items of a split: how many rows each has, and its features.
+    """An accumulator of the items of a split: the number of rows and the features of each.
 
     Attributes:
       item: the field that names the item of a row; a row without one is left out.
-      features: the fields that are kept of each item.
+      features: the fields to keep for each item.
     """
 
     item: str
@@ -203,7 +203,7 @@ class Items:
                     checks.fail(where, rule, f"two values for {self.item} {_text(key)!r}")
 
     def _freeze_rows(self, name: str, values: tf.Tensor | tf.RaggedTensor) -> list[Any]:
-        """Return a feature row by row, so that equal ones are equal; note its type and shape."""
+        """Return a feature row by row, in a form that == compares; note its type and shape."""
         is_list = isinstance(values, tf.RaggedTensor)
         flat = (values.flat_values if is_list else values).numpy()
         self._kinds[name] = (flat.dtype, flat.shape[1:], is_list)
@@ -232,14 +232,14 @@ def _name(task: str) -> str:
 
 
 def _freeze(value: Any) -> Any:
-    """Return the features of a row so that equal ones are equal, missing numbers as well."""
+    """Return a feature of a row in a form that == compares; NaN equals NaN."""
     if isinstance(value, bytes):
         return value
     return value.tolist() if value.dtype.kind == "O" else value.tobytes()
 
 
 def _thaw(rows: Sequence[Any], dtype: np.dtype, shape: tuple, is_list: bool) -> list[tf.Tensor]:
-    """Return the values of frozen rows as a tensor; of lists also where each of them starts."""
+    """Return the values of frozen rows as a tensor; for lists, also their row splits."""
     is_text = dtype.kind == "O"
     if is_text:
         flat = list(itertools.chain(*rows)) if is_list else rows
@@ -253,7 +253,7 @@ def _thaw(rows: Sequence[Any], dtype: np.dtype, shape: tuple, is_list: bool) -> 
 
 
 def _text(item: int | bytes) -> int | str:
-    """Return the item as JSON and TensorFlow hold it alike."""
+    """Return the item in a form that JSON and TensorFlow both hold."""
     if not isinstance(item, bytes):
         return item
     try:
@@ -263,7 +263,7 @@ def _text(item: int | bytes) -> int | str:
 
 
 def _missing_rows(value: tf.Tensor | tf.RaggedTensor, count: int) -> tf.Tensor | tf.RaggedTensor:
-    """Return rows of missing labels, of the kind of others."""
+    """Return rows of missing labels, with the type and shape of `value`."""
     missing: Mapping[str, Any] = spec_lib.MISSING
     fill = tf.constant(missing.get(value.dtype.name, 0), value.dtype)
     if isinstance(value, tf.RaggedTensor):

@@ -1,10 +1,10 @@
-"""Rows drawn at random over a whole split, for what looks at a part of it.
+"""Rows drawn at random from a whole split, for reports about a part of it.
 
 drawn = drawn_rows.draw(data, "test", most=2000, seed=1)
-drawn.places, drawn.total                     # where they stand in the split, and how long it is
+drawn.places, drawn.total                     # their places in the split, and its length
 drawn_rows.keep(data, "test", drawn).one_pass("test")      # these rows, in the order of the split
 
-The first rows of a split are no sample of it: a table may be sorted by a date, a class or a user.
+Do not take the first rows as a sample: a table may be sorted by a date, a class or a user.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Drawn(NamedTuple):
     """Rows of a split.
 
     Attributes:
-      places: where each of them stands in the split, from 0 on: ascending int64 [K].
-      total: how many rows the split has.
+      places: the place of each row in the split, from 0: ascending int64 [K].
+      total: the number of rows in the split.
     """
 
     places: np.ndarray
@@ -37,26 +37,26 @@ class Drawn(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether they are all rows of the split."""
+        """True if these are all rows of the split."""
         return len(self.places) == self.total
 
 
 def draw(
     data: pipeline.Pipeline, split: str, most: int, seed: int, group: str | None = None
 ) -> Drawn:
-    """Draw rows without replacement, each with the same chance; all rows if there are no more.
+    """Draw rows without replacement, each with the same chance; a short split gives all rows.
 
     Args:
-      data: where they come from.
+      data: the data with the rows.
       split: one of its splits.
-      most: how many rows are drawn.
-      seed: what the choice depends on.
-      group: a label field, whose groups of equal values are drawn whole, as many as it takes to
-        have `most` rows.
+      most: the number of rows to draw.
+      seed: the seed of the draw.
+      group: a label field. Rows with equal values are drawn together, until there are at least
+        `most` rows.
 
     Raises:
-      UserError: there is no such split.
-      Exception: what reading it ended with.
+      UserError: the split does not exist.
+      Exception: the error that ended the reading of the split.
     """
     if group is None:
         total = _count_rows(data, split)
@@ -69,7 +69,7 @@ def draw(
 
 
 def keep(data: pipeline.Pipeline, split: str, drawn: Drawn) -> pipeline.Pipeline:
-    """Return the same data, where a split holds the drawn rows alone."""
+    """Return the same data with only the drawn rows in a split."""
     if drawn.is_whole:
         return data
     source = _DrawnRows(source=data.source, split=split, places=drawn.places)
@@ -77,7 +77,7 @@ def keep(data: pipeline.Pipeline, split: str, drawn: Drawn) -> pipeline.Pipeline
 
 
 def _choose(keys: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """Return the places of the rows of groups that are drawn one by one, until there are enough."""
+    """Draw groups one by one until they have `most` rows; return the places of these rows."""
     _, groups, sizes = np.unique(keys, return_inverse=True, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(sizes))
     count = int(np.searchsorted(np.cumsum(sizes[order]), most)) + 1
@@ -85,7 +85,7 @@ def _choose(keys: np.ndarray, most: int, seed: int) -> np.ndarray:
 
 
 def _count_rows(data: pipeline.Pipeline, split: str) -> int:
-    """Count the records, none of which is decoded."""
+    """Count the records without decoding them."""
 
     def count() -> tf.data.Dataset:
         batches = source_lib.read_batches(data.source, split, _ROWS_AT_ONCE)
@@ -110,7 +110,7 @@ def _iterate(make: Any) -> Iterator[Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _DrawnRows(source_lib.ChosenRows):
-    """The rows at some places of a split, and the other splits whole."""
+    """A source with only some rows of one split, and the other splits whole."""
 
     source: types.Source
     split: str
@@ -122,7 +122,7 @@ class _DrawnRows(source_lib.ChosenRows):
         return list(getattr(self.source, "names", ()))
 
     def chooser(self, split: str) -> source_lib.Chooser | None:
-        """Return what chooses the rows; None for another split."""
+        """Return a function that chooses the rows; None for another split."""
         return self._takes if split == self.split else None
 
     def _takes(self, numbers: tf.Tensor, _: Any) -> tf.Tensor:

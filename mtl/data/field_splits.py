@@ -1,4 +1,4 @@
-"""Splits by a field: rows of one user stay together, or the last days are held out.
+"""Splits by a field, to keep the rows of a user together or to hold out the last days.
 
 pipeline.Pipeline.source = @field_splits.ByKey()
 field_splits.ByKey.source = @csv.Csv()
@@ -28,7 +28,7 @@ from mtl.deferred import tf
 from mtl.spec import literals
 
 _ROWS_AT_ONCE = 1024
-# As many as a hash tells apart.
+# The number of hash values.
 _BUCKETS = 1 << 31
 # A whole number as a column of floats writes it.
 _WHOLE = r"^([+-]?[0-9]+)\.0*$"
@@ -36,12 +36,12 @@ _WHOLE = r"^([+-]?[0-9]+)\.0*$"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ByField(source_lib.ChosenRows):
-    """What splits by a field share.
+    """The base class of splits by a field.
 
     Attributes:
-      source: of the rows.
-      field: the column that decides, text or a number.
-      split: the split that is cut; others are passed on.
+      source: the source of the rows.
+      field: the column that decides the split, text or a number.
+      split: the split that is cut; other splits of the source stay as they are.
     """
 
     source: types.Source
@@ -61,7 +61,7 @@ class ByField(source_lib.ChosenRows):
 
     @abc.abstractmethod
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        """Return which rows a split holds: texts of the field [B], numbers of rows -> bool [B]."""
+        """Return True for rows of a split, bool [B], from texts of the field and row numbers [B]."""
 
     @property
     def names(self) -> list[str]:
@@ -73,7 +73,7 @@ class ByField(source_lib.ChosenRows):
         return spec_lib.Spec(features={self.field: "string"}, labels={}, defaults={self.field: ""})
 
     def chooser(self, split: str) -> source_lib.Chooser | None:
-        """Return what chooses the rows of a split; None for one of the source's own."""
+        """Return a function that chooses the rows of a split; None for a split of the source."""
         if split not in (self.split, *self.new_splits):
             return None
 
@@ -92,7 +92,7 @@ class ByField(source_lib.ChosenRows):
         pairs = zip(own, self.source.scan(self.split, spec), strict=True)
         first = 0
         while some := list(itertools.islice(pairs, _ROWS_AT_ONCE)):
-            # A record that cannot be read is told, whatever its split.
+            # Every split reports unreadable records, because their split is unknown.
             texts = [v[self.field] if isinstance(v, dict) else "" for (_, v), _ in some]
             kept = self._decide(split, texts, first)
             first += len(some)
@@ -101,7 +101,7 @@ class ByField(source_lib.ChosenRows):
                     yield row
 
     def _decide(self, split: str, texts: list[Any], first: int) -> Any:
-        """Return which rows a split holds, also where a graph is being built."""
+        """Return True for rows of a split, bool [B]; works while a graph is being built."""
         numbers = list(range(first, first + len(texts)))
         made = source_lib.iterate(
             lambda: tf.data.Dataset.from_tensors((texts, tf.constant(numbers, tf.int64))).map(
@@ -114,14 +114,14 @@ class ByField(source_lib.ChosenRows):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ByKey(ByField):
-    """A source whose rows with the same key lie in one split, drawn by a hash of the key.
+    """A source that keeps rows with the same key in one split, drawn by a hash of the key.
 
-    A held-out split has about its share of the keys. 7 and 7.0 are the same key. Each row without a
-    key counts as a key of its own.
+    A held-out split has about its share of the keys. 7 and 7.0 are the same key. Rows without a key
+    are drawn one by one.
 
     Attributes:
       held_out: {new split: its share of the keys}.
-      seed: decides which keys are taken.
+      seed: the seed of the draw.
     """
 
     held_out: Mapping[str, float]
@@ -139,11 +139,11 @@ class ByKey(ByField):
 
     @property
     def new_splits(self) -> list[str]:
-        """Those of `held_out`."""
+        """The splits of `held_out`."""
         return list(self.held_out)
 
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        """Return which keys [B] a split holds."""
+        """Return True for rows whose keys a split holds, bool [B]."""
         keys = tf.strings.regex_replace(texts, _WHOLE, r"\1")
         rows = tf.strings.join(["row ", tf.strings.as_string(numbers)])
         keys = tf.where(tf.equal(tf.strings.strip(texts), ""), rows, keys)
@@ -158,14 +158,14 @@ class ByKey(ByField):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ByTime(ByField):
-    """A source whose held-out splits are later than its training split.
+    """A source with held-out splits that are later than its training split.
 
-    Times are numbers, or texts such as 2024-05-31, 2024/5/31 9:05 or 2024-05-31 12:30:00 PM, of
-    which time zones and fractions of a second do not count. A row without a time lies in no split,
-    which a new run counts and tells.
+    Times are numbers, or texts such as 2024-05-31, 2024/5/31 9:05 or 2024-05-31 12:30:00 PM. Time
+    zones and fractions of a second are ignored. Rows without a time are left out of all splits; a
+    new run reports their number.
 
     Attributes:
-      starts: {new split: its first time}, in ascending order; each ends where the next one starts.
+      starts: {new split: its first time}, in ascending order; a split ends when the next starts.
     """
 
     starts: Mapping[str, str | float]
@@ -187,17 +187,17 @@ class ByTime(ByField):
 
     @property
     def new_splits(self) -> list[str]:
-        """Those of `starts`."""
+        """The splits of `starts`."""
         return list(self.starts)
 
     @property
     def _numbers(self) -> list[float]:
-        """The starts as they are compared."""
+        """The starts as numbers, for comparison."""
         starts = self.starts.values()
         return [times.read_time(one) if isinstance(one, str) else float(one) for one in starts]
 
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        """Return which times [B] a split holds."""
+        """Return True for rows whose times a split holds, bool [B]."""
         del numbers
         starts, found = self._numbers, self._read(texts)
         place = 0 if split == self.split else self.new_splits.index(split) + 1
@@ -211,7 +211,7 @@ class ByTime(ByField):
         return _to_digits(texts) if is_text else _to_numbers(texts)
 
     def count_left_out(self) -> tuple[int, int, str]:
-        """Return how many rows have no time, of how many, and one text that is none."""
+        """Return the number of rows without a time, the number of rows, and a text without a time."""
 
         @tf.autograph.experimental.do_not_convert
         def find(batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
@@ -224,7 +224,7 @@ class ByTime(ByField):
         )
         for found in batches:
             if isinstance(found, Exception):
-                break  # Whoever reads the rows next says which one it is.
+                break  # The next reader of the rows reports the bad one.
             texts, is_known = found
             rows, missing = rows + len(texts), missing + int((~is_known).sum())
             odd = [text for text in texts[~is_known] if text.strip()]
@@ -233,7 +233,7 @@ class ByTime(ByField):
 
 
 def describe_left_out(source: Any) -> list[str]:
-    """Return a line for each source, and source within it, that leaves rows without a time out."""
+    """Return a line for each source, also within others, that leaves out rows without a time."""
     lines = []
     while source is not None:
         if isinstance(source, ByTime):
@@ -254,7 +254,7 @@ def _to_numbers(texts: tf.Tensor) -> tf.Tensor:
 
 
 def _to_digits(texts: tf.Tensor) -> tf.Tensor:
-    """Texts of times [B] -> float64 [B], NaN where there is none, as `times.read_time`."""
+    """Turn texts [B] into times, float64 [B], like `times.read_time`; NaN without a time."""
     texts = tf.strings.strip(texts)
     is_time = tf.strings.regex_full_match(texts, times.PATTERN)
     texts = tf.where(is_time, texts, "2000-01-01")

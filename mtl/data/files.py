@@ -1,4 +1,4 @@
-"""The files behind a split: finding them and opening them.
+"""Functions that find and open the files of a split.
 
 paths = files.find("Csv.files", {"train": "part-*.csv.gz"}, "train", data_dir="data")
 with files.open_binary(paths[0]) as lines: ...
@@ -22,7 +22,7 @@ from mtl import checks
 from mtl.deferred import tf
 from mtl.files import storage
 
-# What reading a damaged file can end with.
+# The first bytes of files that are not text in UTF-8.
 _NO_TEXT = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
@@ -31,7 +31,7 @@ _NO_TEXT = {
     b"PK\x03\x04": "a ZIP file, such as a spreadsheet",
     b"\x1f\x8b": "gzip, without the ending .gz",
 }
-# How many bytes, and how many lines, make a block.
+# The bytes, or the lines, in a block.
 _CHUNK = 1 << 18
 _LINES = 1024
 _OTHER_SIZE = re.compile(r'input file "(.+)" has body length')
@@ -56,10 +56,10 @@ def check_settings(where: str, files: Any, data_dir: Any) -> None:
 def find(
     where: str, files: Mapping[str, str | Sequence[str]], split: str, data_dir: str = ""
 ) -> list[str]:
-    """Return the files of a split in the order of the setting, those of a glob by name.
+    """Return the files of a split in the order of the setting; a glob gives its files by name.
 
     Raises:
-      UserError: there is no such split, or a path or glob matches no file.
+      UserError: the split does not exist, or a path or glob matches nothing.
     """
     checks.one_of(f"{where} split", split, files)
     where = f"{where}[{split!r}]"
@@ -70,20 +70,19 @@ def find(
 
 
 def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard: int) -> Any:
-    """Return `source` with every `num_shards`-th of the split's files.
-
-    Returns None where it has fewer files.
-    """
+    """Return `source` with every `num_shards`-th file of the split; None if there are fewer."""
     if len(paths) < num_shards:
         return None
-    # The paths that were found have the folder in them.
+    # `paths` contain the folder.
     return dataclasses.replace(source, files={split: paths[shard::num_shards]}, data_dir="")
 
 
 def named_by(source: Any, split: str | None = None) -> list[str]:
-    """Return the files that a source, and those within it, read; none of another kind.
+    """Return the files of a source and of the sources within it; [] if they name none.
 
-    `split` leaves those of its other splits out.
+    Args:
+      source: any source.
+      split: the split whose files are returned; None for all splits.
     """
     folder = getattr(source, "data_dir", "")
     setting = getattr(source, "files", {})
@@ -93,7 +92,7 @@ def named_by(source: Any, split: str | None = None) -> list[str]:
     inner = getattr(source, "source", None)
     if inner is None:
         return found
-    # A split that is cut out of another one has its files.
+    # A split that is cut from another split has the same files.
     is_there = split is None or split in getattr(inner, "files", {})
     cut_from = getattr(source, "split", split)
     return found + named_by(inner, split if is_there else cut_from)
@@ -109,7 +108,7 @@ def _leaves(setting: Any) -> Iterator[str]:
 
 def _present(path: str) -> list[str]:
     path = os.path.expanduser(path)
-    # A name may hold a bracket, so that it is no glob for itself.
+    # A file name with a bracket would not match itself as a glob.
     return [path] if tf.io.gfile.exists(path) else sorted(tf.io.gfile.glob(path))
 
 
@@ -125,7 +124,7 @@ def _matches(where: str, path: str) -> list[str]:
 
 
 def _neighbour(path: str) -> str:
-    """Return what else lies where `path` should be."""
+    """Return a hint: the nearest file name in the folder, or that the folder is missing."""
     folder, name = os.path.split(path)
     if folder and not tf.io.gfile.isdir(folder):
         return f"There is no folder {folder!r}."
@@ -133,21 +132,21 @@ def _neighbour(path: str) -> str:
 
 
 def compression(path: str) -> str:
-    """Return what `tf.data` calls the compression of a file, by its name."""
+    """Return the name that `tf.data` has for the compression of a file, from the file's name."""
     return "GZIP" if path.endswith(".gz") else ""
 
 
 def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset:
     """Return the lines of text files in blocks [n].
 
-    Lines end with a line feed; carriage returns are dropped. `read_line_by_line` does the same at
-    more than twice the cost; it reads compressed files, whose size is not known. A file whose size
-    changes while it is read is an error, see `find_change`.
+    Lines end with a line feed; carriage returns are dropped. Compressed files, whose size is
+    unknown, are read by `read_line_by_line`, which takes more than twice as long. If the size of a
+    file changes while it is read, TensorFlow raises an error; see `find_change`.
 
     Args:
       paths: the files, one after the other.
-      skip: how many lines at the beginning of each file are left out.
-      dropped: a pattern; lines that match it whole are left out as well.
+      skip: the number of lines to leave out at the beginning of each file.
+      dropped: a pattern; lines that match it as a whole are left out.
     """
     if any(map(compression, paths)):
         return read_line_by_line(paths, skip, dropped)
@@ -158,20 +157,20 @@ def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset
 
 
 def read_line_by_line(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset:
-    """Return what `read_lines` does, in blocks of lines that are read one by one."""
+    """Return the same lines in blocks as `read_lines`, but read them one by one."""
     packed = tf.data.Dataset.from_tensor_slices((list(paths), list(map(compression, paths))))
     lines = packed.flat_map(lambda *file: tf.data.TextLineDataset(*file).skip(skip))
     return lines.batch(_LINES).map(functools.partial(_drop, dropped))
 
 
 def find_change(error: str) -> str | None:
-    """Return the file of which an error of TensorFlow's says that its size is another one now."""
+    """Return the file that changed its size, from an error of TensorFlow; None if none did."""
     found = _OTHER_SIZE.search(error)
     return found and found.group(1)
 
 
 def _chunks(path: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
-    """Return the bytes of a file, a chunk at a time, and a line feed behind its last line."""
+    """Return the bytes of a file in chunks, with a line feed behind the last line."""
     rest = (end - start) % _CHUNK
     whole = tf.data.FixedLengthRecordDataset(path, _CHUNK, start, footer_bytes=rest)
     last = tf.data.FixedLengthRecordDataset(path, tf.maximum(rest, 1), header_bytes=end - rest)
@@ -179,7 +178,7 @@ def _chunks(path: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tf.data.Datase
 
 
 def _cut_lines(dropped: str, begun: tf.Tensor, chunk: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the line that a chunk begins, and those that it ends."""
+    """Return the unfinished last line of a chunk, and the lines that end in the chunk."""
     text = tf.strings.regex_replace(tf.strings.join([begun, chunk]), "\r", "")
     lines = tf.strings.split(text, "\n")
     return lines[-1], _drop(dropped, lines[:-1])
@@ -190,7 +189,7 @@ def _drop(pattern: str, lines: tf.Tensor) -> tf.Tensor:
 
 
 def _end_of_lines(path: str, lines: int) -> int:
-    """Return how many bytes the first lines of a file take."""
+    """Return the number of bytes in the first `lines` lines of a file."""
     with open_binary(path) as file:
         return sum(len(file.readline()) for _ in range(lines))
 
@@ -211,12 +210,12 @@ def open_binary(path: str) -> Iterator[Any]:
 
 
 def check_text(path: str) -> None:
-    """Fail on a file whose first bytes are those of a format that is no text, or of UTF-16."""
+    """Fail if the first bytes of a file show UTF-16, or a format other than text."""
     try:
         with open_binary(path) as file:
             start = file.read(1024)
     except list_read_errors():
-        return  # Whoever reads the lines says it with their number.
+        return  # The reader of the lines reports it with the line number.
     kind = next((kind for mark, kind in _NO_TEXT.items() if start.startswith(mark)), None)
     if kind is None and start.count(b"\0") > len(start) // 4:
         kind = "binary, or UTF-16 without a mark"
@@ -226,9 +225,9 @@ def check_text(path: str) -> None:
 
 
 def check_whole(path: str) -> None:
-    """Fail if a compressed file is cut off, which `tf.data` takes for the end of its lines.
+    """Fail if a compressed file is cut off; `tf.data` would take the cut for the end of its lines.
 
-    It reads the file once in a process, as long as the file stays the same.
+    A process reads the file once, and again if its size or time changes.
     """
     if compression(path):
         status = tf.io.gfile.stat(path)
@@ -238,7 +237,7 @@ def check_whole(path: str) -> None:
 
 @functools.cache
 def _gzip_problem(path: str, length: int, mtime: int) -> str:
-    del length, mtime  # Only to know the file again.
+    del length, mtime  # They only make the cache read a changed file again.
     try:
         with open_binary(path) as file:
             while file.read(1 << 20):

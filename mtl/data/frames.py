@@ -4,9 +4,9 @@ from mtl.data import frames
 data = pipeline.Pipeline(source=frames.Frames(splits={"train": train, "test": test}), spec=spec)
 columns = frames.Table(frame, spec.feature_fields).read(0, 512)     # {field: 512 values}
 
-They are read as the same table in a CSV file is. None, NaN, NA and an empty text are an absent
-value: its default stands in, and a label is marked missing. Spaces around a text are dropped, a
-text may hold a number, and lists are lists or text such as a|b.
+A table in memory is read like the same table in a CSV file. None, NaN, NA and an empty text mark
+an absent value: the default replaces it, and a label becomes a missing label. Spaces around a text
+are dropped. A number may be a text, and a list may be a text such as a|b.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from mtl.spec import literals, nested
 
 Values: TypeAlias = Sequence[Any] | np.ndarray
 
-# What is no number and no text, and is not taken for one by chance: dates, complex numbers, ...
+# NumPy kinds of numbers, texts and objects; dates, complex numbers and others are errors.
 _KINDS = "biufOUS"
-_ABSENT = ("NAType", "NaTType")  # Of pandas, which is not imported for it.
+_ABSENT = ("NAType", "NaTType")  # Types of pandas, by name to avoid its import.
 _ARRAYS = {"float32": np.float32, "string": object}
 _ROWS_AT_ONCE = 10_000
 PLAIN_CSV = csv.Csv(files={"input": ""})
@@ -44,15 +44,15 @@ class Table:
     """The fields of rows that Python holds.
 
     Args:
-      data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; what names no field is not
-        looked at.
-      fields: those that are read.
-      where: what a mistake is said to be in.
-      cells: settings by which a text is read, as the cell of a CSV file is: what is missing, what
-        separates the values of a list.
+      data: a DataFrame, {name: [N, ...]}, or a list of {name: value}; columns that are not fields
+        are ignored.
+      fields: the fields to read.
+      where: the name of the data in errors.
+      cells: settings for texts, which are read like cells of a CSV file: the marks of absent values,
+        the characters between the values of a list.
 
     Raises:
-      UserError: `data` is something else, lacks a field, or its columns differ in length.
+      UserError: `data` has another form, lacks a field, or its columns differ in length.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Table:
         return self._rows
 
     def read(self, start: int, stop: int) -> dict[str, Values]:
-        """Return {field: B values} of some rows, with the counts of items of lists of lists.
+        """Return {field: B values} of some rows, and the item counts of lists of lists.
 
         Raises:
-          UserError: by row and field, if a value is none of the field.
+          UserError: a value does not suit its field; the error names the row and the field.
         """
         found: dict[str, Values] = {}
         for field in self._read:
@@ -101,7 +101,7 @@ class Table:
         return found
 
     def serialize(self) -> Iterator[np.ndarray]:
-        """Yield all rows as serialized tf.Examples [B], some thousands at a time."""
+        """Yield all rows as serialized tf.Examples [B], in batches of up to 10,000."""
         for start in range(0, len(self), _ROWS_AT_ONCE):
             yield examples.serialize_examples(self.read(start, start + _ROWS_AT_ONCE))
 
@@ -115,11 +115,11 @@ class Table:
 class Frames(types.Source):
     """A source of rows in memory.
 
-    `mtl.train` writes them beside its run, for the launchers to read: `store`.
+    `mtl.train` writes them beside its run with `store`, so that launchers can read them.
 
     Attributes:
       splits: {split: a DataFrame, a dict of arrays or a list of dicts}.
-      cells: settings by which a text is read, as in `Table`.
+      cells: settings for texts, as in `Table`.
     """
 
     splits: Mapping[str, Any]
@@ -136,7 +136,7 @@ class Frames(types.Source):
         return Table(self.splits[split], fields, f"split {split!r}", self.cells)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the numbers of the rows, as {"split": number of the split, "row": number}."""
+        """Return the rows of a split as {"split": number of the split, "row": number of the row}."""
         checks.one_of("Frames.splits", split, self.splits)
         number, rows = list(self.splits).index(split), _count_rows(self.splits[split])
         splits = source_lib.repeat_value(np.int64(number))
@@ -145,7 +145,7 @@ class Frames(types.Source):
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
-        """Rows by number [B] -> {name: [B, ...]}."""
+        """Turn numbers of rows [B] into {name: [B, ...]}."""
         fields = spec.fields if with_labels else spec.feature_fields
         serialized = functools.cache(functools.partial(self._serialize, fields))
 
@@ -169,13 +169,14 @@ class Frames(types.Source):
 
 
 def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Source:
-    """Write the rows in memory of a source, or of those within it, and return what reads the files.
+    """Write rows in memory to files, and return the source that reads these files.
 
-    Files are named by their content, `<split>-<checksum>.tfrecord`: equal rows are written once,
-    and others never take their place. A source without rows in memory is returned as it is.
+    `source` may be `Frames`, or contain `Frames`; any other source is returned as it is. Checksums
+    name the files, `<split>-<checksum>.tfrecord`: equal rows share a file, and other rows never
+    replace it.
 
     Raises:
-      UserError: a row is malformed, or nothing can be written to `folder`.
+      UserError: a row is malformed, or `folder` cannot be written.
     """
     if isinstance(source, Frames):
         tables = {split: _read_split(source, split, spec) for split in source.splits}
@@ -209,7 +210,7 @@ def _store_split(table: Table, split: str, folder: str) -> str:
 
 
 class _BadValueError(ValueError):
-    """A value that is none of its field: what is wrong, and in which row of those that are read."""
+    """An error about a value that does not suit its field, with the row among the rows read."""
 
     def __init__(self, row: int, problem: str):
         super().__init__(problem)
@@ -217,7 +218,7 @@ class _BadValueError(ValueError):
 
 
 def _columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any], Any]:
-    """Return {name: values} of the data, and its index where it has one."""
+    """Return {name: values} of the data, and its index or None."""
     if isinstance(data, Mapping):
         _require_columns(where, names, list(data))
         return {name: data[name] for name in names}, None
@@ -238,7 +239,7 @@ def _columns_of_rows(
 ) -> dict[str, list[Any]]:
     for row in rows:
         checks.is_a(where, row, Mapping, _FORMS)
-    # Without a row nothing tells of the columns.
+    # Without a row, the columns are unknown.
     known = dict.fromkeys(key for row in rows for key in row) if rows else names
     _require_columns(where, names, list(known))
     return {name: [row.get(name) for row in rows] for name in names}
@@ -255,7 +256,7 @@ def _count_rows(data: Any) -> int:
 
 
 def _array(where: str, values: Any) -> np.ndarray:
-    """Return the values of a column as an array, of objects where they are not all numbers."""
+    """Return the values of a column as an array; of objects, unless all are numbers."""
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if isinstance(values, np.ma.MaskedArray):
@@ -274,12 +275,12 @@ def _array(where: str, values: Any) -> np.ndarray:
 
 def _listed(values: Sequence[Any]) -> np.ndarray:
     kinds = set(map(type, values))
-    if kinds in ({int}, {float}, {bool}):  # Of several kinds NumPy would round the integers.
+    if kinds in ({int}, {float}, {bool}):  # NumPy would round integers among floats.
         array = np.array(values)
-        if kinds == {float} or array.dtype.kind != "f":  # As it rounds those beyond 64 bits.
+        if kinds == {float} or array.dtype.kind != "f":  # It rounds integers beyond 64 bits.
             return array
     array = np.empty(len(values), object)
-    for row, value in enumerate(values):  # At once NumPy would make a matrix of equal lists.
+    for row, value in enumerate(values):  # In one call, NumPy would turn lists of equal length into a matrix.
         array[row] = value
     return array
 
@@ -288,7 +289,7 @@ def _read_column(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> V
     """Return the values of a field: [B, ...], or lists of B arrays.
 
     Raises:
-      _BadValueError: one is none of the field.
+      _BadValueError: a value does not suit the field.
     """
     is_one = values.ndim == 1 and not field.is_ragged and field.size == 1
     fits = not field.is_ragged and values.shape[1:] in (field.shape, (field.size,))
@@ -317,7 +318,7 @@ def _read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
 
 
 def _convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which numbers [N, D] are of the type, and them as such."""
+    """Return True for numbers [N, D] that the type can hold, and the converted numbers."""
     if dtype == "string":
         return np.zeros(values.shape, bool), np.full(values.shape, "", object)
     if dtype == "float32":
@@ -326,7 +327,7 @@ def _convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.isinf(numbers) <= np.isinf(values), numbers
     low, high = literals.RANGES[dtype]
     if values.dtype.kind == "f":
-        # float(high) of int64 is one too many.
+        # float(high) of int64 rounds up, beyond the range.
         good = (values == np.floor(values)) & (values >= low) & (values < float(high + 1))
         return good, np.where(good, values, 0).astype(np.int64)
     good = (values <= high) & (True if values.dtype.kind in "bu" else values >= low)
@@ -334,16 +335,16 @@ def _convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _stand_in(field: spec_lib.Field, row: int) -> Any:
-    """Return what stands in for an absent value; `row` lacks it."""
+    """Return the value that replaces an absent one; an error names `row`."""
     if field.default is not None:
         return field.default
     if field.dtype == "string" and not field.shape:
-        return ""  # As of a CSV file.
+        return ""  # As in a CSV file.
     raise _BadValueError(row, f"{spec_lib.AbsentError()}. {_DEFAULTS}")
 
 
 def _read_each(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> list[Any]:
-    """Return the values of a field one by one; of equal texts once."""
+    """Return the values of a field, read one by one; equal texts are read once."""
     made: list[Any] = []
     texts: dict[str, Any] = {}
     for row, value in enumerate(values):
@@ -372,10 +373,10 @@ def _read_one(field: spec_lib.Field, cells: csv.Csv, row: int, value: Any) -> An
 
 
 def _parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] | None:
-    """Return the values in one cell, as plain Python, by item of a list of lists; None if absent.
+    """Return the values of a cell in plain Python, by item for a list of lists; None if absent.
 
     Raises:
-      ValueError: it is no text, number or list of them.
+      ValueError: the value has a wrong type or form.
     """
     value = _plain(field, value)
     if _is_absent(value):
@@ -395,8 +396,8 @@ def _is_absent(value: Any) -> bool:
 
 
 def _plain(field: spec_lib.Field, value: Any) -> Any:
-    """Return arrays and tuples as lists, numbers of NumPy and bytes as what Python has for them."""
-    if isinstance(value, (np.datetime64, np.timedelta64)):  # An integer, for Python.
+    """Return a value in plain Python: arrays and tuples as lists, bytes as text."""
+    if isinstance(value, (np.datetime64, np.timedelta64)):  # `tolist` may turn it into an integer.
         raise ValueError(_describe(field, value))
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()

@@ -1,4 +1,4 @@
-"""Arrays in IDX files, the format of MNIST and its relatives; ".gz" is decompressed.
+"""Arrays in IDX files, the format of MNIST; files that end in ".gz" are decompressed.
 
 idx.Idx.files = {"train": {"image": "images-idx3-ubyte.gz", "digit": "labels-idx1-ubyte.gz"}}
 idx.Idx.data_dir = "data/mnist"
@@ -21,14 +21,14 @@ from mtl import spec as spec_lib
 from mtl.data import files, source
 from mtl.deferred import tf
 
-# What the third byte of a file says its elements are; all are big-endian.
+# {third byte of a file: type of its elements}; all are big-endian.
 _TYPES = {8: "uint8", 9: "int8", 11: "int16", 12: "int32", 13: "float32", 14: "float64"}
 _FIXED = "name a file for each field, such as {'image': 'images-idx3-ubyte'}"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Array:
-    """What the header of a file says: [rows, *shape] elements of a type."""
+    """The contents of a header: the file holds [rows, *shape] elements of a type."""
 
     path: str
     dtype: str
@@ -46,10 +46,10 @@ class _Array:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Idx(types.Source):
-    """A source that reads one array a field; row i of each belongs to example i.
+    """A source that reads one array for each field; row i of each belongs to example i.
 
-    Files are streamed, not held in memory. A compressed file is read through once, when a process
-    first uses it, to be sure that it is whole.
+    Files are streamed, not held in memory. A process reads a compressed file through once, at its
+    first use, to check that it is whole.
 
     Attributes:
       files: {split: {field: path}}.
@@ -85,7 +85,7 @@ class Idx(types.Source):
         )
 
     def _arrays(self, split: str) -> dict[str, _Array]:
-        """Return {field: what its file holds}; fails unless all hold as many rows."""
+        """Return {field: header of its file}; fail unless all hold the same number of rows."""
         checks.one_of("Idx.files split", split, self.files)
         arrays = {}
         for field, path in self.files[split].items():
@@ -104,7 +104,7 @@ class Idx(types.Source):
 
     @functools.cached_property
     def _first(self) -> dict[str, _Array]:
-        """{field: what the file of the first split holds}, as `decode` is not told the split."""
+        """{field: header of its file in the first split}; `decode` does not know the split."""
         paths = next(iter(self.files.values()))
         found = files.find("Idx.files", {"first": list(paths.values())}, "first", self.data_dir)
         return dict(zip(paths, map(_read_header, found), strict=False))
@@ -160,7 +160,7 @@ def _parsed_header(path: str) -> _Array:
 
 
 def _size(path: str) -> int:
-    """Return the bytes in a file, modulo 2^32; a compressed one tells them in its last four."""
+    """Return the size of a file in bytes, modulo 2^32; gzip keeps it in the last four bytes."""
     with tf.io.gfile.GFile(path, "rb") as file:
         if not files.compression(path):
             return file.size() % 2**32
@@ -183,7 +183,7 @@ def _array_of(field: spec_lib.Field, arrays: Mapping[str, _Array]) -> _Array:
 
 
 def _rows(array: _Array, field: spec_lib.Field) -> Iterator[Any]:
-    """Yield the rows as Python values, or what is wrong with them."""
+    """Yield each row as a Python value, or the text of an error."""
     with files.open_binary(array.path) as file:
         file.read(array.header_bytes)
         for _ in range(array.rows):

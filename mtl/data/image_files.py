@@ -1,4 +1,4 @@
-"""A source of rows that name image files, whose bytes take the place of their paths.
+"""A source that replaces paths of image files by the bytes of the files.
 
 from mtl.data import image_files
 pipeline.Pipeline.source = @image_files.ImageFiles()
@@ -21,7 +21,7 @@ from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.files import images, storage
 
-# Any bytes, as `\C` has it in TensorFlow's expressions: a name need not be UTF-8.
+# `\C` matches any byte in TensorFlow's expressions: a name may not be UTF-8.
 _UPWARDS = r"(?s)(?:\C*/)?\.\.(?:/\C*)?"
 _ABSOLUTE = r"(?:/|\w+://)"
 _NUL = r"(?s)\C*\x00\C*"
@@ -29,19 +29,20 @@ _NUL = r"(?s)\C*\x00\C*"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageFiles(types.Source):
-    """A source whose rows name files: each path becomes the bytes of its file.
+    """A source of rows with paths of files; each path becomes the bytes of its file.
 
-    A model that is exported reads no file: its input is the encoded image, as of any field of
-    encoded images. `launch.predict --input` reads rows with paths as training does.
+    The input of an exported model is the encoded image; the model does not read files.
+    `launch.predict --input` reads rows with paths as training does.
 
-    Files are read where batches are decoded, so that an epoch reads each file once, and no more
-    than a few batches lie in memory. Paths lie below `folder`, so that rows of strangers name no
-    other file.
+    Files are read when batches are decoded: an epoch reads a file once for each row that names it,
+    and memory holds a few batches. Paths outside of `folder` are errors, because rows may come from
+    strangers.
 
     Attributes:
-      source: of the rows, such as `csv.Csv`.
+      source: the source of the rows, such as `csv.Csv`.
       fields: the features that hold a path; "string" in the Spec, one in each row.
-      folder: where relative paths start, and what absolute ones lie in; "" is the current folder.
+      folder: relative paths start here, and absolute paths must lie in it. "" is the current folder
+        and allows only relative paths.
     """
 
     source: types.Source
@@ -57,16 +58,16 @@ class ImageFiles(types.Source):
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the columns, where the source knows them."""
+        """The names of the columns, if the source knows them; otherwise ()."""
         return getattr(self.source, "names", ())
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the raw records of the source; they hold paths."""
+        """Return the raw records of the source, which hold paths."""
         self.require_folder()
         return self.source.records(split)
 
-    def shard(self, split: str, num_shards: int, shard: int) -> ImageFiles | None:
-        """Return the source of every `num_shards`-th of its files; None if they cannot be dealt."""
+    def shard(self, split: str, num_shards: int, shard: int) -> "ImageFiles | None":
+        """Return a source of every `num_shards`-th file; None if `source` cannot be divided."""
         deal = types.read_member(self.source, types.Source, "shard")
         part = deal(split, num_shards, shard)
         return part and dataclasses.replace(self, source=part)
@@ -76,7 +77,7 @@ class ImageFiles(types.Source):
 
         Raises:
           InvalidArgumentError: when run, if a path lies outside of the folder.
-          NotFoundError: when run, if a file is not there.
+          NotFoundError: when run, if a file does not exist.
         """
         values = self.source.decode(batch, spec, with_labels)
         fields = [name for name in self.fields if name in spec.fields]
@@ -84,14 +85,14 @@ class ImageFiles(types.Source):
         return {**values, **{name: self._read(values[name], name) for name in fields}}
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record, and look whether each file is an image."""
+        """Read the split record by record, and check that each file is an image."""
         for location, values in self.source.scan(split, spec):
             yield location, values if isinstance(values, str) else self.read_row(values, spec)
 
     def read_row(
         self, values: Mapping[str, types.PythonValue], spec: spec_lib.Spec
     ) -> dict[str, types.PythonValue] | str:
-        """Return one row with bytes in place of paths, or what is wrong with a file."""
+        """Return one row with bytes in place of paths, or an error text about a file."""
         for name in self.fields:
             checks.one_of("ImageFiles.fields", name, spec.features)
         self._check_fields(spec, self.fields)
@@ -104,7 +105,7 @@ class ImageFiles(types.Source):
         return {**values, **found}
 
     def find_problem(self, name: str, path: Any) -> str:
-        """Return why the file that a field names is no image; "" if it is one."""
+        """Return the reason if the file at `path` is not an image; otherwise ""."""
         encoded = self.read_file(name, path)
         if isinstance(encoded, str):
             return encoded
@@ -135,14 +136,14 @@ class ImageFiles(types.Source):
         return f"field {name!r} must {images.RULE}, got {os.fsdecode(path)!r}{folder}. {reason}"
 
     def require_folder(self) -> None:
-        """Fail unless the folder is there."""
+        """Fail unless the folder exists."""
         storage.require_path("ImageFiles.folder", self._root or ".")
         is_there = tf.io.gfile.isdir(self._root or ".")
         checks.require(is_there, "ImageFiles.folder", "be a folder that exists", self.folder)
 
     @property
     def _root(self) -> str:
-        """The folder with a slash behind it; "" for the current one."""
+        """The folder with a slash behind it; "" for the current folder."""
         return os.path.join(os.path.expanduser(self.folder), "") if self.folder else ""
 
     @property
@@ -158,9 +159,9 @@ class ImageFiles(types.Source):
             checks.require(is_path, "ImageFiles.fields", rule, name)
 
     def _read(self, paths: tf.Tensor, name: str) -> tf.Tensor:
-        """Read the files of paths [B] -> [B]."""
+        """Read the files at paths [B], and return their bytes [B]."""
         inside = re.escape(self._root)
-        # As `read_file` decides, for a whole batch.
+        # The rules of `read_file`, for a whole batch.
         is_absolute = tf.strings.regex_full_match(paths, rf"(?s){_ABSOLUTE}\C*")
         is_below = tf.strings.regex_full_match(paths, rf"(?s){inside}\C*") & bool(self._root)
         is_odd = tf.equal(paths, "") | tf.strings.regex_full_match(paths, _NUL)

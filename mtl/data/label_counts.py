@@ -1,6 +1,6 @@
-"""How many rows of the training split have each value of a label: what a long tail is known by.
+"""Counts of the training split's rows by label, which show a long tail.
 
-label_counts.accumulators("digit")               # what gathers them, with the columns' statistics
+label_counts.accumulators("digit")               # counts with the columns' statistics
 label_counts.read_counts(statistics, "digit")            # {0: 700, 1: 419, ...} or {"cat": 12, ...}
 """
 
@@ -15,10 +15,10 @@ from mtl.spec import literals
 
 @dataclasses.dataclass(kw_only=True)
 class LabelCounts:
-    """An accumulator of the labels of one field; absent ones do not count, and -1 does.
+    """An accumulator that counts the labels of a field; -1 counts, and missing labels do not.
 
     Attributes:
-      label: the field.
+      label: the field with the labels.
     """
 
     label: str
@@ -40,14 +40,14 @@ class LabelCounts:
 
 
 def accumulators(label: str) -> dict[str, LabelCounts]:
-    """Return {name in the statistics: what gathers the counts of this field}."""
+    """Return {name in the statistics: accumulator of the counts of this field}."""
     return {_name(label): LabelCounts(label=label)}
 
 
 def read_counts(
     statistics: types.Statistics, label: str, missing: Collection[Any] = (spec.NO_ID,)
 ) -> dict[int | str, int]:
-    """Return {value of the label: its rows in the training split}, but for the `missing` ones."""
+    """Return {label: its rows in the training split} for all labels that are not `missing`."""
     entry = statistics.for_column(_name(label))
     counts = zip(entry["values"], entry["counts"], strict=True)
     return {value: rows for value, rows in counts if value not in missing}

@@ -1,4 +1,4 @@
-"""Long-tailed data from any source of classes: few rows of most classes, many of a few.
+"""Long-tailed data from any source of classes: a few classes have most of the rows.
 
 from mtl.data import long_tail
 pipeline.Pipeline.source = @long_tail.LongTail()
@@ -29,10 +29,10 @@ _LABELS_AT_ONCE = 1024
 
 
 class Profile(Protocol):
-    """How large the classes are beside the first one."""
+    """A function that gives the size of each class, relative to the first class."""
 
     def __call__(self, num_classes: int) -> Sequence[float]:
-        """Return the share of each class, that of the first is 1."""
+        """Return the size of each class as a share of the first class, whose share is 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,8 @@ class Exponential(_Profile):
     of Samples", 2019, arXiv:1901.05555: the long-tailed CIFAR.
 
     Attributes:
-      factor: the first class has so many times the rows of the last; at least 1, and 100 is what
-        most papers report.
+      factor: the first class has `factor` times the rows of the last; at least 1. Most papers
+        report 100.
     """
 
     def __call__(self, num_classes: int) -> Sequence[float]:
@@ -64,11 +64,11 @@ class Pareto(_Profile):
     """`share[i] = (i + 1)^(-log(factor) / log(C))`: a power law of the rank.
 
     Z. Liu et al., "Large-Scale Long-Tailed Recognition in an Open World", 2019, arXiv:1904.05160,
-    drew ImageNet-LT from a Pareto distribution; these are the sizes by rank of such a draw, and
-    the exponent follows from the factor.
+    drew ImageNet-LT from a Pareto distribution. The shares are the sizes by rank of such a draw;
+    the factor determines the exponent.
 
     Attributes:
-      factor: the first class has so many times the rows of the last; at least 1.
+      factor: the first class has `factor` times the rows of the last; at least 1.
     """
 
     def __call__(self, num_classes: int) -> Sequence[float]:
@@ -78,14 +78,14 @@ class Pareto(_Profile):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Step(_Profile):
-    """`share[i] = 1` of the first classes and `1 / factor` of the others.
+    """`share[i] = 1` for the first classes, and `1 / factor` for the others.
 
     M. Buda, A. Maki, M. Mazurowski, "A systematic study of the class imbalance problem in
     convolutional neural networks", 2018, arXiv:1710.05381.
 
     Attributes:
-      factor: a frequent class has so many times the rows of a rare one; at least 1.
-      rare: the share of the classes that are rare, in [0, 1).
+      factor: a frequent class has `factor` times the rows of a rare class; at least 1.
+      rare: the share of rare classes among all classes, in [0, 1).
     """
 
     rare: float = 0.5
@@ -101,24 +101,25 @@ class Step(_Profile):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LongTail(source_lib.ChosenRows):
-    """A source whose training split is a long-tailed part of another source's.
+    """A source that cuts the training split of another source to a long tail.
 
-    First every split of `held_out` takes so many rows of each class; of what is left, class i keeps
-    `floor(largest * share[i])` rows. Which rows these are is drawn at random; they stay in their
-    order. The classes are those found in the split, in the order of their ids, or by alphabet.
-    Splits that are not named here are passed on. The counts are logged.
+    First, each split of `held_out` takes the same number of rows from every class. Then class i
+    keeps `floor(largest * share[i])` of its other rows. The rows are drawn at random and stay in
+    their order. The classes are the labels in the split, in the order of their ids or by alphabet.
+    Other splits of the source stay as they are. The log shows the counts.
 
-    The labels of the split are read once a process, and a byte is kept for each of its rows.
+    The first use reads the labels of the split. Then memory holds a byte for each row of the split,
+    and another one for each split in `held_out`.
 
     Attributes:
-      source: the source that is cut.
-      label: the field that holds the class; rows without it are left out.
-      label_type: its type in the Spec, int64 or string.
-      profile: how large the classes are beside the first one.
+      source: the source whose split is cut.
+      label: the field that holds the class; rows without a label, or with -1, are left out.
+      label_type: the type of the label in the Spec, int64 or string.
+      profile: a function from the number of classes to their sizes, relative to the first class.
       split: the split that is cut.
       largest: rows of the first class; None takes as many as all classes allow.
       held_out: {new split: rows of each class}, such as {"validation": 50, "test": 100}.
-      seed: decides which rows are drawn.
+      seed: the seed of the draw.
     """
 
     source: types.Source
@@ -148,14 +149,14 @@ class LongTail(source_lib.ChosenRows):
             checks.positive("LongTail.largest", self.largest)
 
     def chooser(self, split: str) -> source_lib.Chooser | None:
-        """Return what chooses the rows of a split; None for one of the source's own."""
+        """Return a function that chooses the rows of a split; None for a split of the source."""
         if split not in self._kept:
             return None
         kept = self._kept[split]
         return lambda numbers, _: tf.gather(kept, numbers)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record, where the source has them."""
+        """Read the split record by record."""
         if split not in self._kept:
             yield from self.source.scan(split, spec)
             return
@@ -164,7 +165,7 @@ class LongTail(source_lib.ChosenRows):
 
     @functools.cached_property
     def _kept(self) -> dict[str, np.ndarray]:
-        """{split: which rows of the cut split it holds}."""
+        """{split: bool [N], True for its rows among the N rows of the split that is cut}."""
         labels = self._labels()
         classes = sorted(set(labels.tolist()) - {spec_lib.MISSING["int64"], spec_lib.NO_ID, b""})
         rule = "tell at least 2 classes apart"
@@ -185,7 +186,7 @@ class LongTail(source_lib.ChosenRows):
         return kept
 
     def _labels(self) -> np.ndarray:
-        """Return the labels of the cut split [N]."""
+        """Return the labels of the split that is cut, [N]."""
         missing = spec_lib.MISSING[self.label_type]
         field = {self.label: self.label_type}
         spec = spec_lib.Spec(features=field, labels={}, defaults={self.label: missing})
@@ -203,11 +204,11 @@ class LongTail(source_lib.ChosenRows):
         return np.concatenate(labels)
 
     def _sizes(self, rows: Mapping[Any, np.ndarray]) -> list[int]:
-        """Return the rows that every class keeps."""
+        """Return the number of rows that each class keeps."""
         shares = self.profile(len(rows))
         fitting = (len(found) / share for found, share in zip(rows.values(), shares, strict=True))
         largest = self.largest or math.floor(min(fitting))
-        # A share times a number may fall below what it is by the last bit.
+        # Rounding may put a product below the whole number that it should be.
         sizes = [math.floor(largest * share + 1e-9) for share in shares]
         self._require(rows, sizes)
         fix = "Raise LongTail.largest or lower the profile's factor."

@@ -1,4 +1,4 @@
-"""A file of NumPy for each field of each row, as LibMTL keeps NYUv2 and CityScapes.
+"""A NumPy file for each field of each row, as LibMTL stores NYUv2 and CityScapes.
 
 npy.Npy.folders = {"train": "train", "test": "val"}          # train/image/0.npy, train/label/0.npy
 npy.Npy.data_dir = "data/nyuv2"
@@ -25,13 +25,13 @@ from mtl.deferred import tf, tf1
 from mtl.files import storage
 
 _ENDING = ".npy"
-# What stands before the header of a file of version 1.0: a mark, the version, the header's length.
+# Before the header of a file of version 1.0: a mark, the version, the header's length.
 _START_BYTES = 10
 _HEADER = re.compile(
     rb"\{'descr': '([<|][a-z]\d)', 'fortran_order': (False|True), "
     rb"'shape': \(([\d, ]*)\), \} *\n"
 )
-# What TensorFlow decodes.
+# The types that TensorFlow decodes.
 _TYPES = (
     *("float16", "float32", "float64", "bool", "uint8", "uint16"),
     *("int8", "int16", "int32", "int64"),
@@ -40,7 +40,7 @@ _FOLDERS = "map splits to folders, such as {'train': 'train'}"
 
 
 class _Kind(NamedTuple):
-    """What a file holds: the type as NumPy writes it, the shape, and in which order."""
+    """The contents of a file: the type in NumPy's notation, the shape, the order of axes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -57,19 +57,19 @@ class _Kind(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Npy(types.Source):
-    """A source that reads `<folder of the split>/<field>/<row>.npy`, an array for each.
+    """A source that reads `<folder of the split>/<field>/<row>.npy`, with one array in each file.
 
-    Files are read where batches are decoded, so that no more than a few batches lie in memory.
-    Rows come in the order of their numbers, or else of their names. All files of a field hold one
-    type and one shape, in one order of axes, that of C or that of Fortran. Axes of 1 may be left
-    out in the Spec, so that depths [H, W, 1] are a field of shape (H, W). Types are those of NumPy
-    that nothing is lost of, and float64 for float32; whole numbers may be stored as floats, as the
-    class ids of NYUv2 are.
+    Files are read when batches are decoded: memory holds a few batches. Numbers as file names give
+    the order of the rows; other names follow by alphabet. All files of a field have the same type,
+    the same shape and the same order of axes, C or Fortran. The Spec may omit axes of size 1: a file
+    [H, W, 1] fits the shape (H, W). A float32 field reads floats, also float64, and integers of up
+    to 16 bits. int64, uint8 and bool fields read integers in their range. An int64 field also reads
+    floats that are whole numbers, such as the class ids of NYUv2.
 
     Attributes:
       folders: {split: folder}.
       data_dir: where relative paths start; "" is the current directory.
-      rename: {field: theirs} for fields whose folders have another name.
+      rename: {field: its folder}, if the folder has another name than the field.
     """
 
     folders: Mapping[str, str]
@@ -85,13 +85,13 @@ class Npy(types.Source):
         checks.texts("Npy.rename", list(self.rename.values()), "map our names to theirs")
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split as {"folder": of the split, "name": of the files}."""
+        """Return the rows as {"folder": folder of the split, "name": file name of the row}."""
         folder, names = self._find(split)
         rows = tf.data.Dataset.from_tensor_slices(names)
         return tf.data.Dataset.zip({"folder": source.repeat_value(folder), "name": rows})
 
     def _find(self, split: str) -> tuple[str, list[str]]:
-        """Return the folder of a split, and the names of its files in the order of rows."""
+        """Return the folder of a split, and the file names of its rows in order."""
         checks.one_of("Npy.folders split", split, self.folders)
         where = f"Npy.folders[{split!r}]"
         folder = os.path.expanduser(os.path.join(self.data_dir, self.folders[split]))
@@ -116,8 +116,8 @@ class Npy(types.Source):
         """Read the files of a batch: {"folder": [B], "name": [B]} -> {name: [B, ...]}.
 
         Raises:
-          InvalidArgumentError: when run, if a file holds something else than the first one.
-          NotFoundError: when run, if a file is not there.
+          InvalidArgumentError: when run, if a file has another type or shape than the first file.
+          NotFoundError: when run, if a file does not exist.
         """
         fields = spec.fields if with_labels else spec.feature_fields
         return {name: self._decode(batch, field) for name, field in fields.items()}
@@ -150,7 +150,7 @@ class Npy(types.Source):
         return field.cast(values)
 
     def _kind_of(self, field: spec_lib.Field) -> _Kind:
-        """Return what the first file of a field holds; fail unless it suits the field."""
+        """Return the kind of the first file of a field; fail unless it suits the field."""
         where = f"Npy field {field.name!r}"
         kind = self._kinds(self._theirs(field.name))
         number, fix = np.dtype(kind.dtype), "Change it in the Spec."
@@ -163,7 +163,7 @@ class Npy(types.Source):
         return kind
 
     def _kinds(self, theirs: str) -> _Kind:
-        """Return what the first file of a folder holds, in the first split, as all have to."""
+        """Return the kind of the first file of a folder in the first split; all must have it."""
         folder, names = self._first
         path = os.path.join(folder, theirs, names[0])
         if not tf.io.gfile.exists(path):
@@ -176,7 +176,7 @@ class Npy(types.Source):
 
     @functools.cached_property
     def _first(self) -> tuple[str, list[str]]:
-        """The folder of the first split and its files, as `decode` is not told the split."""
+        """The folder and the file names of the first split; `decode` does not know the split."""
         return self._find(next(iter(self.folders)))
 
     def _theirs(self, field: str) -> str:
@@ -204,10 +204,10 @@ class Npy(types.Source):
 
 
 def _suits(number: np.dtype, dtype: str) -> bool:
-    """Return whether numbers of a file can be read as a type of field."""
+    """Return True if a field of type `dtype` can read numbers of this type."""
     if number.kind == "f":
         return dtype in ("float32", "int64")
-    # float32 holds whole numbers up to 2^24.
+    # float32 holds all whole numbers up to 2^24.
     is_wide = dtype == "float32" and number.itemsize > 2
     return dtype in ("float32", "int64", "uint8", "bool") and not is_wide
 
@@ -217,13 +217,13 @@ def _value_of(values: Mapping[str, Any], field: spec_lib.Field) -> Any:
 
 
 def _by_number(name: str) -> tuple[float, str]:
-    """Return what sorts files by their numbers, and those without one behind, by name."""
+    """Return a key that sorts files by number; files without a number follow by name."""
     stem = name.removesuffix(_ENDING)
     return (int(stem) if stem.isdecimal() else math.inf, name)
 
 
 def _pattern(kind: _Kind) -> str:
-    """Return what the first bytes of a file match that holds this."""
+    """Return a pattern for the first bytes of a file of this kind."""
     sizes = ", ".join(map(str, kind.shape)) + "," * (len(kind.shape) == 1)
     dtype = re.escape(kind.dtype)
     return (
@@ -233,7 +233,7 @@ def _pattern(kind: _Kind) -> str:
 
 
 def _read(path: str) -> tuple[_Kind, np.ndarray] | str:
-    """Return what a file holds, and its values; or what is wrong with it."""
+    """Return the kind of a file and its values, or the text of an error."""
     if not tf.io.gfile.exists(path):
         return "is not there."
     try:
@@ -254,7 +254,7 @@ def _read(path: str) -> tuple[_Kind, np.ndarray] | str:
 
 
 def _explain_header(content: bytes) -> str:
-    """Return why a file is none of those that are read."""
+    """Return the reason why a file cannot be read."""
     rule = "must be a file of numpy.save of little-endian numbers"
     try:
         array = np.load(io.BytesIO(content), allow_pickle=False)

@@ -1,7 +1,7 @@
-"""A source whose examples know which row of the split they are.
+"""A source that numbers the rows of a split, as a further feature.
 
-data = numbered.number_rows(data)               # a Pipeline with the further feature `numbered.ROW`
-data = numbered.number_rows(data, shuffle=(10_000, 1)) # one pass in another order than the files'
+data = numbered.number_rows(data)               # a Pipeline with the feature `numbered.ROW`
+data = numbered.number_rows(data, shuffle=(10_000, 1)) # one pass in a shuffled order
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Numbered(types.Source):
 
     Attributes:
       source: the source of the rows.
-      shuffle: how many records are mixed before they come, and by what seed; None keeps the order.
+      shuffle: (records in the shuffle buffer, seed); None keeps the order of the source.
     """
 
     source: types.Source
@@ -41,13 +41,13 @@ class Numbered(types.Source):
                 checks.whole("Numbered.shuffle", number, least)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the records as {"row": number, "record": the source's}."""
+        """Return the records as {"row": number, "record": record of the source}."""
         numbers = tf.data.Dataset.range(tf.int64.max)
         records = tf.data.Dataset.zip({"row": numbers, "record": self.source.records(split)})
         return records.shuffle(*self.shuffle) if self.shuffle else records
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Decode a batch as the source does, with the numbers [B] as the field `ROW`."""
+        """Decode a batch as the source does, and add the numbers [B] as the field `ROW`."""
         values = self.source.decode(batch["record"], _without_row(spec), with_labels)
         return {**values, ROW: batch["row"]}
 

@@ -48,7 +48,7 @@ class Csv(types.Source):
       item_delimiter: the character between values in an item of a list of lists. An item without
         values is an empty text, or item_delimiter alone.
       missing: texts that mark an absent value. The field's default replaces it, and a label becomes
-        a missing label. In a feature of one string without a default, an empty text is a value,
+        a missing label. In a scalar string feature without a default, an empty text is a value,
         and columns make it an unknown category. Other fields without a default are errors.
       comment: lines that start with this text are dropped; "" drops none.
     """
@@ -78,8 +78,8 @@ class Csv(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split."""
-        # Not in large blocks: a checkpoint of the input holds the current block. You could not mend
-        # a bad line in it before the run goes on.
+        # Not in large blocks: a checkpoint of the input holds the current block, so you could not
+        # mend a bad line in it.
         paths = self._check(split)
         lines = files.read_line_by_line(paths, 0 if self.columns else 1, self._dropped)
         return lines.unbatch()
@@ -89,7 +89,7 @@ class Csv(types.Source):
         return files.read_lines(self._check(split), 0 if self.columns else 1, self._dropped)
 
     def _check(self, split: str) -> list[str]:
-        """Return the files of a split; fail if a file is damaged, not text, or has another header."""
+        """Return the files of a split; fail if one is damaged, not text or has another header."""
         paths = self._find(split)
         for path in paths:
             files.check_whole(path)
@@ -246,7 +246,7 @@ class Csv(types.Source):
                 yield f"{path} line {number}", problem_or_values
 
     def lines(self, path: str) -> Iterator[tuple[int, bytes | str]]:
-        """Yield (number from 1, line) of lines with an example; a str is the error that ended them."""
+        """Yield (number from 1, line) of the lines with an example; a str is the final error."""
         self._check_header(path)
         dropped, number = re.compile(self._dropped.encode()), 0
         try:

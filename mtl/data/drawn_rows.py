@@ -110,7 +110,7 @@ def _iterate(make: Any) -> Iterator[Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _DrawnRows(source_lib.ChosenRows):
-    """A source with only some rows of one split, and the other splits whole."""
+    """A source that keeps some rows of a split, and all rows of other splits."""
 
     source: types.Source
     split: str

@@ -61,7 +61,7 @@ class ByField(source_lib.ChosenRows):
 
     @abc.abstractmethod
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-        """Return True for rows of a split, bool [B], from texts of the field and row numbers [B]."""
+        """Return True for rows of a split, [B], from texts of the field and row numbers [B]."""
 
     @property
     def names(self) -> list[str]:
@@ -211,7 +211,7 @@ class ByTime(ByField):
         return _to_digits(texts) if is_text else _to_numbers(texts)
 
     def count_left_out(self) -> tuple[int, int, str]:
-        """Return the number of rows without a time, the number of rows, and a text without a time."""
+        """Return the number of rows without a time and of all rows, and a text without a time."""
 
         @tf.autograph.experimental.do_not_convert
         def find(batch: Any) -> tuple[tf.Tensor, tf.Tensor]:

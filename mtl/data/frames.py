@@ -48,8 +48,8 @@ class Table:
         are ignored.
       fields: the fields to read.
       where: the name of the data in errors.
-      cells: settings for texts, which are read like cells of a CSV file: the marks of absent values,
-        the characters between the values of a list.
+      cells: settings for texts, which are read like cells of a CSV file: the marks of absent
+        values, the characters between the values of a list.
 
     Raises:
       UserError: `data` has another form, lacks a field, or its columns differ in length.
@@ -136,7 +136,7 @@ class Frames(types.Source):
         return Table(self.splits[split], fields, f"split {split!r}", self.cells)
 
     def records(self, split: str) -> tf.data.Dataset:
-        """Return the rows of a split as {"split": number of the split, "row": number of the row}."""
+        """Return the rows of a split as {"split": number of the split, "row": its number}."""
         checks.one_of("Frames.splits", split, self.splits)
         number, rows = list(self.splits).index(split), _count_rows(self.splits[split])
         splits = source_lib.repeat_value(np.int64(number))
@@ -280,7 +280,7 @@ def _listed(values: Sequence[Any]) -> np.ndarray:
         if kinds == {float} or array.dtype.kind != "f":  # It rounds integers beyond 64 bits.
             return array
     array = np.empty(len(values), object)
-    for row, value in enumerate(values):  # In one call, NumPy would turn lists of equal length into a matrix.
+    for row, value in enumerate(values):  # NumPy would join equally long lists.
         array[row] = value
     return array
 

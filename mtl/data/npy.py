@@ -61,10 +61,10 @@ class Npy(types.Source):
 
     Files are read when batches are decoded: memory holds a few batches. Numbers as file names give
     the order of the rows; other names follow by alphabet. All files of a field have the same type,
-    the same shape and the same order of axes, C or Fortran. The Spec may omit axes of size 1: a file
-    [H, W, 1] fits the shape (H, W). A float32 field reads floats, also float64, and integers of up
-    to 16 bits. int64, uint8 and bool fields read integers in their range. An int64 field also reads
-    floats that are whole numbers, such as the class ids of NYUv2.
+    the same shape and the same order of axes, C or Fortran. The Spec may omit axes of size 1: a
+    file [H, W, 1] fits the shape (H, W). A float32 field reads floats, also float64, and integers
+    of up to 16 bits. int64, uint8 and bool fields read integers in their range. An int64 field also
+    reads floats that are whole numbers, such as the class ids of NYUv2.
 
     Attributes:
       folders: {split: folder}.

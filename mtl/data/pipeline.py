@@ -25,11 +25,11 @@ from mtl.deferred import tf
 from mtl.distribution import memory
 from mtl.spec import literals
 
-# The op that an error names which comes out of the reading of data.
+# Errors in reading data name this op.
 _READING = "IteratorGetNext"
 _LONGEST_REASON = 200
 _LARGE_BATCH_BYTES, _LARGE_BATCH_ROWS = 1 << 22, 4096
-# How an error tells that numbers have left their range.
+# Words in errors about NaN and infinity.
 _NUMERIC = re.compile(r"finite|\b(nan|inf)\b", re.IGNORECASE)
 
 
@@ -48,24 +48,24 @@ def list_file_errors() -> tuple[type[Exception], ...]:
 class Pipeline:
     """Batches of (features, labels) from a source.
 
-    Training repeats the split without end and cuts the endless stream into batches, so that each
-    batch is full and its size static, and no example is dropped. Evaluation makes one pass in the
-    order of the source and keeps the last, smaller batch.
+    Training repeats the split without end and cuts this stream into batches. Each batch is full,
+    its size is static, and all examples are used. Evaluation makes one pass in the order of the
+    source and keeps the last, smaller batch.
 
     Attributes:
       source: the `Source` of raw records.
       spec: the fields that are read.
       batch_size: examples in a batch, over all replicas and workers.
-      train_split: the split that training and feature statistics read, in the source's words.
+      train_split: the split that training and feature statistics read, as the source names it.
       eval_split: the split that evaluation reads.
-      shuffle_buffer: how many records are mixed in training; a perfect shuffle needs as many as
-        the split holds, and a smaller buffer only mixes neighbours. 1 keeps the order. Each takes
-        24 bytes at once, whether there is a record for it or not.
-      cache: whether training reads the raw records of its shard once, when it starts, and keeps
-        them in memory. Off, because a split may not fit.
-      sampler: how often the rows of each class come up in training, such as `sampling.Power`, or
-        which rows come together, `whole_groups.WholeGroups`; None draws every row once in each
-        epoch (instance-balanced sampling).
+      shuffle_buffer: the number of records that training mixes. A perfect shuffle needs the number
+        of records in the split; a smaller buffer only mixes neighbours. 1 keeps the order. The
+        buffer takes 24 bytes for each record from the start, even if the split is smaller.
+      cache: True lets training read the raw records of its shard once, when it starts, and keep
+        them in memory. The default is False, because a split may exceed memory.
+      sampler: `sampling.Power` sets how often the rows of each class come up in training;
+        `whole_groups.WholeGroups` keeps the rows of a group together. None draws every row once in
+        each epoch (instance-balanced sampling).
     """
 
     source: types.Source
@@ -116,20 +116,20 @@ class Pipeline:
         """Return batches of ({feature: [B, ...]}, {label: [B, ...]}).
 
         Args:
-          split: which part of the source, such as `train_split`.
-          training: whether to shuffle and repeat without end, in place of one pass in order.
-          seed: what the order in training depends on; each epoch has an order of its own.
-          num_shards: into how many parts the files are dealt, or the records where there are fewer
-            files; one for each worker.
-          shard: which of these parts to read.
-          batch_size: examples in a batch where it is not the global one, as in a replica.
-          with_labels: whether the records hold labels; without, labels is {}.
+          split: a split of the source, such as `train_split`.
+          training: True shuffles and repeats without end; False makes one pass in order.
+          seed: the seed of the order in training; the order changes with each epoch.
+          num_shards: the number of parts, one for each worker. Files are divided among them, or
+            records if there are fewer files than parts.
+          shard: the part to read, from 0.
+          batch_size: examples in a batch, such as in a replica; None takes the global size.
+          with_labels: False if the records lack labels; then the dict of labels is empty.
           statistics: `features.Statistics` of the training split, which a sampler needs.
-          start_step: the global step from which training goes on, and the sampler's schedule.
-          parts: into how many equal parts, one after the other, a batch of training will be cut.
+          start_step: the global step at which training and the sampler's schedule continue.
+          parts: the number of equal, consecutive parts into which training will cut a batch.
 
         Raises:
-          UserError: there is no such split, it has no record for this shard, or its files lack a
+          UserError: the split does not exist or lacks a record for this shard, or its files lack a
             field.
         """
         batch_size = batch_size or self.batch_size
@@ -145,10 +145,10 @@ class Pipeline:
         else:
             batches = read(batch_size)
 
-        # Sources are plain graph code, and their errors must reach the user as they are.
+        # Sources are plain graph code; AutoGraph would change their errors.
         @tf.autograph.experimental.do_not_convert
         def decode(*batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-            # Dataset.map passes a tuple's parts one by one; a record is a single value.
+            # `Dataset.map` would pass the parts of a tuple one by one; a record is a single value.
             values = self._decode(batch[0], with_labels)
             if training:
                 source_lib.set_batch_size(values, batch_size)
@@ -158,19 +158,19 @@ class Pipeline:
         return batches.with_options(source_lib.options()).prefetch(source_lib.AHEAD)
 
     def _decode(self, batch: Any, with_labels: bool) -> dict[str, Any]:
-        """Decode raw records as the source does; whatever it is, no text of a list is empty."""
+        """Decode raw records as the source does, and drop empty texts from lists."""
         values = self.source.decode(batch, self.spec, with_labels)
         return self.spec.drop_empty_texts(values)
 
     @property
     def depends_on_parts(self) -> bool:
-        """Whether the rows of a batch depend on the parts that it will be cut into."""
+        """True if the rows of a batch depend on the number of its parts."""
         return isinstance(self.sampler, types.BatchSampler)
 
     def require_memory(self, batch_size: int, training: bool = True) -> None:
-        """Fail if a batch, or the records that are shuffled, surely do not fit into memory.
+        """Fail if a batch or the shuffle buffer surely exceeds memory.
 
-        A batch of training is full; of one that is not, TensorFlow makes room for all records.
+        A batch of training is full. For other batches, only TensorFlow's slots for records count.
         """
         size = batch_size * memory.SLOT
         if training:
@@ -182,18 +182,18 @@ class Pipeline:
         memory.require_memory("Pipeline.batch_size", self.batch_size, size, what)
 
     def one_pass(self, split: str, with_labels: bool = True) -> tf.data.Dataset:
-        """Return the batches of a split in order, once; only {feature: [B, ...]} without labels."""
+        """Return one pass over a split in order; without labels, of {feature: [B, ...]} only."""
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)
 
     def in_large_batches(self, split: str) -> Pipeline:
         """Return the same data in batches of a few megabytes, for a pass that only reads.
 
-        Each batch costs it a millisecond or more. How large a row is the first one tells, with the
-        files that it names; a batch is never smaller than before.
+        Each batch costs a millisecond or more. The first row, with the files that it names, gives
+        the size of a row. `batch_size` never decreases.
         """
         first = next((row for _, row in self.source.scan(split, self.spec)), "")
-        if isinstance(first, str):  # It is none, or a bad one.
+        if isinstance(first, str):  # The split is empty, or its first row is bad.
             return self
         size = sum(map(_least_bytes, self.spec.fields.values()))
         for value in first.values():
@@ -202,10 +202,10 @@ class Pipeline:
         rows = min(_LARGE_BATCH_BYTES // size, _LARGE_BATCH_ROWS)
         return dataclasses.replace(self, batch_size=max(rows, self.batch_size))
 
-    def keep_labels(self) -> Pipeline:
-        """Return the same labels with as few features as there can be, for a pass over labels.
+    def keep_labels(self) -> "Pipeline":
+        """Return the same labels with as few features as possible, for a pass over labels.
 
-        These are the features that heads read as well (`Spec.keys`), or the first one.
+        It keeps the features in `Spec.keys`, which heads also read; without keys, the first feature.
         """
         names = [*(self.spec.keys or list(self.spec.features)[:1]), *self.spec.labels]
         features = {name: kind for name, kind in self.spec.features.items() if name in names}
@@ -213,13 +213,13 @@ class Pipeline:
         spec = dataclasses.replace(self.spec, features=features, defaults=defaults)
         return dataclasses.replace(self, spec=spec, sampler=None)
 
-    def keep_fields(self, names: Sequence[str]) -> Pipeline:
-        """Return the same features, and of the labels and of what else a record holds only `names`.
+    def keep_fields(self, names: Sequence[str]) -> "Pipeline":
+        """Return all features, but only those labels and other columns that `names` lists.
 
-        What is neither a feature nor a label is text, and known only of sources with named columns.
+        Other columns are read as text; only sources with named columns have them.
 
         Raises:
-          UserError: records have no such field.
+          UserError: the records lack a field.
         """
         spec, columns = self.spec, getattr(self.source, "names", ())
         for name in names:
@@ -246,7 +246,7 @@ class Pipeline:
         statistics: Any,
         start_step: int,
     ) -> tf.data.Dataset:
-        """Return an endless stream of passes, each shuffled by itself, and resampled if asked."""
+        """Return an endless stream of shuffled passes, resampled if there is a sampler."""
         if sampler is None:
             return records.shuffle(
                 self.shuffle_buffer, seed, reshuffle_each_iteration=True
@@ -300,13 +300,13 @@ class Pipeline:
     def _read(
         self, split: str, num_shards: int, shard: int, together: int | None = None
     ) -> tf.data.Dataset:
-        """Return the records of one shard: of every n-th file, or every n-th record.
+        """Return the records of a shard, which has every n-th file or every n-th record.
 
         Args:
           split: a split of the source.
-          num_shards: into how many parts the records are dealt.
-          shard: which of them to read.
-          together: how many come in a batch; None for one by one.
+          num_shards: the number of shards.
+          shard: the shard to read, from 0.
+          together: the number of records in a batch; None for single records.
         """
         deal = types.read_member(self.source, types.Source, "shard")
         part = deal(split, num_shards, shard) if num_shards > 1 else None
@@ -324,13 +324,13 @@ class Pipeline:
 
     @functools.cached_property
     def _not_empty(self) -> set[tuple[str, int, int]]:
-        """The shards that hold a record; every evaluation asks, and some sources are slow to."""
+        """The shards known to hold a record, because some sources take long to find one."""
         return set()
 
     def _require_record(
         self, source: types.Source, split: str, num_shards: int, shard: int
     ) -> None:
-        """Fail if the shard is empty: repeating it would end training at step 0, silently."""
+        """Fail if the shard is empty; training would repeat it and end at step 0, silently."""
         found = sum(1 for _ in itertools.islice(source.scan(split, self.spec), shard + 1))
         need = "a record" if num_shards == 1 else f"a record for each of {num_shards} shards"
         checks.require(found > shard, f"split {split!r}", f"hold {need}", found)
@@ -342,9 +342,9 @@ class Pipeline:
         heads: Sequence[types.Head] = (),
         columns: Sequence[types.Column] = (),
     ) -> str | None:
-        """Return the first bad record of a split in one line, after `error` ended a run, or None.
+        """Return a line about the first bad record of a split after `error` ended a run, or None.
 
-        It reads the split once more, record by record, so it takes seconds for each million bytes.
+        This reads the split record by record, and takes seconds for each million bytes.
         """
         changed = files.find_change(source_lib.error_text(error))
         if changed:
@@ -360,11 +360,11 @@ class Pipeline:
             refused = self._refused_alone(split, checking)
             if refused or is_reading:
                 return refused
-        # A number that is not finite is a mistake only where nothing else is.
+        # NaN and infinity are mistakes only if nothing else explains the error.
         return odd if _NUMERIC.search(str(error)) else None
 
     def _find_bad(self, split: str, heads: Sequence[types.Head]) -> tuple[str | None, str | None]:
-        """Return the first bad record, and the first one before it that is not finite."""
+        """Return the first bad record, and the first earlier record with NaN or infinity."""
         odd, records = None, iter(self.source.scan(split, self.spec))
         for location, values in records:
             problem = values if isinstance(values, str) else self._label_problem(values, heads)
@@ -391,7 +391,7 @@ class Pipeline:
             if isinstance(found, Exception):
                 reason = source_lib.explain_unreadable(found)[:_LONGEST_REASON]
                 return f"{location}: TensorFlow cannot read it: {reason}."
-            # Of one record, so that the values of a list are all its own.
+            # The batch has one record, so all values of a list belong to it.
             one = {
                 name: value[0] if isinstance(value, np.ndarray) else value.flat_values
                 for name, value in found.items()
@@ -406,7 +406,7 @@ class Pipeline:
         return next(filter(None, (head.check(labels) for head in heads)), None)
 
     def _not_finite(self, location: str, values: Mapping[str, Any]) -> str | None:
-        """Return the first feature that is not finite and does not declare missing numbers."""
+        """Return a line about the first feature with NaN or infinity whose default is not NaN."""
         for name, field in self.spec.feature_fields.items():
             declared = isinstance(field.default, float) and math.isnan(field.default)
             if field.dtype == "float32" and not declared and not _is_finite(values[name]):
@@ -415,10 +415,10 @@ class Pipeline:
 
 
 def _keep_in_memory(read: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
-    """Return the same records, all of which are read once an iterator starts.
+    """Return the same records; they are all read when an iterator starts, and kept in memory.
 
-    A checkpoint then holds no more than the place among them. With `Dataset.cache` it would hold
-    all records; lists of different lengths still take it.
+    A checkpoint then holds only the place among them. With `Dataset.cache` it would hold all
+    records, as it does for lists of different lengths.
     """
     together = read(tf.int64.max)
     if source_lib.is_ragged(together):
@@ -433,7 +433,7 @@ def _list_checking(columns: Sequence[types.Column]) -> list[types.Column]:
 
 
 def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> str:
-    """Return what else the records lack, so that one look is enough, and what to do."""
+    """Return a text that names all further fields with gaps, and the settings for gaps."""
     places: dict[str, str] = {}
     for location, problem in records:
         for field in problem.fields if isinstance(problem, spec_lib.Gaps) else ():
@@ -446,9 +446,9 @@ def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> s
 
 
 def _least_bytes(field: spec_lib.Field) -> int:
-    """Return what a value takes in a batch at least."""
+    """Return the least number of bytes that a value takes in a batch."""
     width = memory.STRING if field.dtype == "string" else tf.as_dtype(field.dtype).size
-    # Of a list that may be empty, where it starts.
+    # A list may be empty; then only its row split takes memory.
     return 8 if field.is_ragged else field.size * width
 
 

@@ -1,4 +1,4 @@
-"""Sampling of classes in training: how often the rows of each class come up.
+"""Sampling of classes in training, which sets how often the rows of each class come up.
 
 from mtl.data import sampling
 pipeline.Pipeline.sampler = @sampling.Power()
@@ -20,31 +20,31 @@ from mtl.data import label_counts
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 
-# Records that are read together: their labels are decoded at once.
+# The number of records whose labels are decoded together.
 _RECORDS = 128
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Power:
-    """A row of class j is drawn with probability `p_j / n_j`, `p_j = n_j^q / sum_i n_i^q`.
+    """Draws a row of class j with probability `p_j / n_j`, `p_j = n_j^q / sum_i n_i^q`.
 
     B. Kang et al., "Decoupling Representation and Classifier for Long-Tailed Recognition", 2020,
     arXiv:1910.09217: q = 1 is instance-balanced sampling, 0 class-balanced, 1/2 square-root.
 
-    One pass over the records draws about as many as there are: a record that is due r times comes
-    up floor(r) times, and once more with the probability of the rest. So a stream of any length is
-    resampled as it is read, each shard by itself, and nothing but the rows of the classes needs to
-    be known. A record without the label comes up once.
+    One pass draws about the number of records in the split. A record that is due r times comes up
+    floor(r) times, and once more with probability r - floor(r). So each shard is resampled while it
+    is read, and only the counts of the classes must be known. A record without the label comes up
+    once.
 
     Attributes:
       label: the field that holds the class.
       exponent: q, in [0, 1].
-      missing: the labels of records that count as without one; [] where -1 is a class.
+      missing: labels that count as missing; set [] if -1 is a class.
     """
 
     label: str
     exponent: float = 0.0
-    # Not in the repr, by which a run tells whether its data are as they were in earlier versions.
+    # Not in the repr: runs compare it with a saved one, which may lack this setting.
     missing: Sequence[Any] = dataclasses.field(default=(spec_lib.NO_ID,), repr=False)
 
     def __post_init__(self):
@@ -55,7 +55,7 @@ class Power:
         checks.require(in_range, "Power.exponent", "be in [0, 1]", self.exponent)
 
     def check_experiment(self, experiment: Any) -> None:
-        """Fail if it takes for missing what a head takes for a class."""
+        """Fail if a label in `missing` is a class of a head."""
         for head in experiment.model.heads:
             named = getattr(head, "named_values", ())
             for value in self.missing if named and self.label == head.field else ():
@@ -65,11 +65,11 @@ class Power:
 
     @property
     def balances(self) -> str | None:
-        """The label whose classes come up more evenly than they are."""
+        """The label whose classes come up more evenly than in the split; None if none does."""
         return self.label if self.exponent < 1 else None
 
     def accumulators(self) -> dict[str, Any]:
-        """Return what counts the rows of the classes."""
+        """Return {name in the statistics: accumulator of the rows of each class}."""
         return label_counts.accumulators(self.label)
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
@@ -86,14 +86,14 @@ class Power:
         seed: int,
         epoch: tf.Tensor,
     ) -> tf.data.Dataset:
-        """Return the records of one pass, each as often as it is due.
+        """Return one pass over the records, in which each comes up as often as it is due.
 
         Args:
           records: raw records, in the order of the source.
           source: decodes them.
-          field: of the label.
+          field: the field of the label.
           counts: {label: its rows in the training split}.
-          seed: what the draws depend on, beside the pass and the place in it.
+          seed: the seed of the draws, which also depend on the pass and the place in it.
           epoch: the number of the pass, an int64 scalar.
         """
         rows = np.array(list(counts.values()), np.float64)
@@ -119,13 +119,13 @@ class Power:
 class Progressive(Power):
     """`p_j(t) = (1 - t) p_j(instance-balanced) + t p_j(class-balanced)`, t from 0 to 1.
 
-    B. Kang et al., 2020, arXiv:1910.09217: t is the number of the pass over the records by that of
-    all passes.
+    B. Kang et al., 2020, arXiv:1910.09217: t is the number of the pass over the records, divided by
+    the number of all passes.
 
     Attributes:
       label: the field that holds the class.
-      exponent: q of what is reached in the end; 0 is the paper's.
-      epochs: the pass in which it is reached; usually those of the whole run.
+      exponent: q at t = 1; the paper has 0.
+      epochs: the pass at which t reaches 1; usually the number of passes of the run.
     """
 
     epochs: int
@@ -146,7 +146,7 @@ def _powers(counts: np.ndarray, exponent: float) -> np.ndarray:
 
 
 def _of_label(labels: tf.Tensor, known: list[Any], times: tf.Tensor) -> tf.Tensor:
-    """Turn [B] labels into how often each is due, 1 where it is not known."""
+    """Return how often each label [B] is due, [B]; 1 for an unknown label."""
     hits = tf.equal(labels[:, tf.newaxis], tf.constant(known, labels.dtype))
     due = tf.gather(tf.convert_to_tensor(times), tf.argmax(hits, axis=1))
     return tf.where(tf.reduce_any(hits, axis=1), due, tf.ones_like(due))

@@ -1,4 +1,4 @@
-"""What the pipeline asks of a source of examples; `Csv`, `Idx`, `TfRecord` and `Tfds` are such.
+"""Functions for sources of examples, such as `Csv`, `Idx`, `TfRecord` and `Tfds`.
 
 pipeline.Pipeline.source = @csv.Csv()
 csv.Csv.files = {"train": "data/train-*.csv.gz", "test": "data/test.csv"}
@@ -16,12 +16,12 @@ from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.deferred import tf, tf1
 
-# Batches that are made ahead. A checkpoint holds them; AUTOTUNE would make up to 2,048.
+# The number of batches made ahead. Checkpoints hold them; AUTOTUNE would make up to 2,048.
 AHEAD = 2
-# Few enough that images of so many rows fit into memory.
+# Images of so many rows fit into memory.
 _ROWS_AT_ONCE = 256
 
-# (Numbers of rows, int64 [B]; their raw records) -> which of them a split holds, bool [B].
+# (Numbers of rows, int64 [B]; their raw records) -> True for rows of a split, bool [B].
 Chooser = Callable[["tf.Tensor", Any], "tf.Tensor"]
 
 
@@ -42,15 +42,15 @@ def check(where: str, value: Any) -> None:
 def batch(
     records: tf.data.Dataset, batch_size: int, drop_remainder: bool = False
 ) -> tf.data.Dataset:
-    """Return batches of raw records, ragged where their sizes differ."""
+    """Return batches of raw records; tensors whose sizes differ become ragged."""
     shapes = [spec.shape for spec in tf.nest.flatten(records.element_spec)]
-    if all(shape.is_fully_defined() for shape in shapes):  # As of records without lists.
+    if all(shape.is_fully_defined() for shape in shapes):  # Records without lists.
         return records.batch(batch_size, drop_remainder)
     return records.ragged_batch(batch_size, drop_remainder)
 
 
 def read_batches(source: types.Source, split: str, batch_size: Any) -> tf.data.Dataset:
-    """Return all raw records of a split in batches, ragged where their sizes differ."""
+    """Return all raw records of a split in batches; tensors whose sizes differ become ragged."""
     blocks = types.read_member(source, types.Source, "blocks")(split)
     if blocks is None:
         return batch(source.records(split), batch_size)
@@ -60,22 +60,22 @@ def read_batches(source: types.Source, split: str, batch_size: Any) -> tf.data.D
 
 
 def is_ragged(batches: tf.data.Dataset) -> bool:
-    """Return whether the records in a batch differ in size."""
+    """Return True if the records in a batch may differ in size."""
     specs = tf.nest.flatten(batches.element_spec)
     return any(isinstance(spec, tf.RaggedTensorSpec) for spec in specs)
 
 
 def repeat_value(value: Any) -> tf.data.Dataset:
-    """Return one value without end, to zip with records: a function would cost each 40 us."""
+    """Repeat a value without end, to zip it with records; `map` would cost 40 us a record."""
     return tf.data.Dataset.from_tensors(value).repeat()
 
 
 class ChosenRows(types.Source):
-    """Some rows of another source: a choice from one of its splits, and its other splits whole.
+    """A source that chooses rows from one split of another source, and keeps the other splits.
 
     Attributes:
       source: the other source.
-      split: its split whose rows are chosen.
+      split: the split from which rows are chosen.
     """
 
     source: types.Source
@@ -83,18 +83,18 @@ class ChosenRows(types.Source):
 
     @abc.abstractmethod
     def chooser(self, split: str) -> Chooser | None:
-        """Return what chooses the rows of a split; None for one that the source has as it is."""
+        """Return a function that chooses the rows of a split; None for a split of the source."""
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the raw records of a split, in the order of the source."""
         choose = self.chooser(split)
         if choose is None:
             return self.source.records(split)
-        # A choice that is made row by row would take 20 to 90 microseconds for each.
+        # Choosing row by row would take 20 to 90 microseconds for each row.
         return _choose(choose, batch(self.source.records(self.split), _ROWS_AT_ONCE)).unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset | None:
-        """Return the raw records of a split in blocks, where the source has such."""
+        """Return the raw records of a split in blocks; None if the source has no blocks."""
         choose = self.chooser(split)
         read = types.read_member(self.source, types.Source, "blocks")
         blocks = read(split if choose is None else self.split)
@@ -106,7 +106,7 @@ class ChosenRows(types.Source):
 
 
 def _choose(choose: Chooser, blocks: tf.data.Dataset) -> tf.data.Dataset:
-    """Return the rows of blocks that are chosen, in blocks."""
+    """Return the chosen rows of blocks, in blocks."""
 
     @tf.autograph.experimental.do_not_convert
     def cut(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
@@ -118,23 +118,23 @@ def _choose(choose: Chooser, blocks: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def options() -> tf.data.Options:
-    """Return how the iterators of a run read."""
+    """Return the options of all iterators of a run."""
     made = tf.data.Options()
-    # The records are dealt to the workers above; a strategy must not deal them a second time.
+    # The pipeline divides records among workers; a strategy must not divide them again.
     made.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    # The thread that tunes may miss that its session closes, which then waits for it for up to a
-    # minute. Without it AUTOTUNE is a function on each core, up to 16, and reading is no slower.
+    # The tuning thread may miss that its session closes; the session then waits up to a minute.
+    # Without tuning, AUTOTUNE is a function on each core, up to 16, and reading is as fast.
     made.autotune.enabled = False
     return made
 
 
 def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
-    """Yield the elements as NumPy values, and the error that ended them; in a graph or not."""
+    """Yield the elements as NumPy values, then the error if one ended them; works in any graph."""
     graph = tf.Graph()
     with graph.as_default():
         iterator = tf1.data.make_initializable_iterator(make_dataset().with_options(options()))
         following = iterator.get_next()
-    # No `with` but for closing: a generator must not leave its graph on the caller's stack.
+    # `with` only closes: a generator must not leave its graph on the caller's stack.
     with contextlib.closing(tf1.Session(graph=graph)) as session:
         session.run(iterator.initializer)
         read = session.make_callable(following)
@@ -150,37 +150,37 @@ def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
 
 
 def unreadable(error: Exception) -> str:
-    """Return what to say of the place in a file where reading ended with an error."""
+    """Return the text of an error that ended the reading of a file."""
     return f"the file cannot be read further: {explain_unreadable(error)}."
 
 
 def error_text(error: Exception) -> str:
-    """Return all that an error says, also where TensorFlow quotes bytes that are no text."""
+    """Return the message of an error, even if TensorFlow quotes bytes that are not UTF-8."""
     if isinstance(error, UnicodeDecodeError):
         return error.object.decode(errors="replace")
     return error.message if isinstance(error, tf.errors.OpError) else str(error)
 
 
 def explain_unreadable(error: Exception) -> str:
-    """Return what an error says, in one line, without where in a graph or program it arose."""
+    """Return the reason from an error in one line, without the place in a graph or program."""
     in_tensorflow = isinstance(error, (*list_refusals(), tf.errors.OpError))
     text = error_text(error)
     lines = [line for line in text.splitlines() if line.strip() and "[[{{" not in line]
     if not lines:
         return type(error).__name__
-    # TensorFlow tells the place before the reason, other libraries give hints behind it.
+    # TensorFlow names the place before the reason; other libraries add hints behind it.
     return lines[-1 if in_tensorflow else 0].strip()
 
 
 def set_batch_size(values: Mapping[str, Any], size: int) -> None:
-    """Tell lists, which do not know it, how many rows they have: slices and replicas ask."""
+    """Set the static number of rows of lists, which slices and replicas need."""
     for value in values.values():
         if isinstance(value, tf.RaggedTensor):
             value.row_splits.set_shape([size + 1])
 
 
 def mask_labels(spec: spec_lib.Spec, labels: dict[str, Any], is_row: tf.Tensor) -> dict[str, Any]:
-    """Return {label: [B, ...]} with those of padding marked as missing; keys stay as they are."""
+    """Return {label: [B, ...]} with missing labels for padding; keys stay as they are."""
     found = dict(labels)
     for name, field in spec.label_fields.items():
         value, missing = labels[name], tf.constant(field.missing, labels[name].dtype)

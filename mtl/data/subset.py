@@ -1,4 +1,4 @@
-"""A part of a split of any source, to learn with few examples.
+"""A part of a split of any source, to learn from few examples.
 
 from mtl.data import subset
 pipeline.Pipeline.source = @subset.Subset()
@@ -17,7 +17,7 @@ from mtl import spec as spec_lib
 from mtl.data import source as source_lib
 
 HASH, LATTICE = "hash", "lattice"
-# Shares are told apart to so many bits.
+# The bits of a hash, which limit the precision of shares.
 _BITS = 31
 _LATTICE = (1_103_515_245, 1_540_483_477)
 _WORD = 1 << 32
@@ -27,21 +27,20 @@ _ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1))
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Subset(source_lib.ChosenRows):
-    """A source whose training split is about a share of the rows of another source's.
+    """A source that takes about a share of the rows of another source's training split.
 
-    Whether a row is in it follows from a hash of its number and the seed alone: nothing is counted
-    or kept, and a larger share holds the rows of a smaller one. Splits that are held out have no
-    row in common with it, whatever its share. Other splits are passed on.
+    A hash of the number of a row and the seed decides, without counting or keeping rows. A larger
+    share contains the rows of a smaller share. The training split and held-out splits never have a
+    row in common. Other splits of the source stay as they are.
 
     Attributes:
       source: the source of the rows.
-      share: of the rows, in (0, 1].
+      share: the share of the rows, in (0, 1].
       split: the split that is cut.
-      held_out: {new split: its share of the rows}; they all leave at least `share`.
-      seed: decides which rows are taken.
-      draw: "hash" draws each row on its own. "lattice" is what earlier versions did, and runs of
-        theirs keep: rows that lie 2,236 apart go together, and a period in the data may be held out
-        as a whole.
+      held_out: {new split: its share of the rows}; all shares, with `share`, sum to at most 1.
+      seed: the seed of the draw.
+      draw: "hash" draws rows independently. "lattice" serves saved runs without this setting: it
+        draws rows at a distance of 2,236 together, and may hold out a whole period of the data.
     """
 
     source: types.Source
@@ -68,12 +67,12 @@ class Subset(source_lib.ChosenRows):
 
     @property
     def names(self) -> list[str]:
-        """The columns of the source, where it has names for them."""
+        """The columns of the source; [] if it has no names for them."""
         return list(getattr(self.source, "names", ()))
 
     @property
     def _ranges(self) -> dict[str, tuple[int, int]]:
-        """{split: what the hashes of its rows are in}: held-out ones from the end."""
+        """{split: (first, end) of the hashes of its rows}; held-out splits start from the end."""
         ends = itertools.accumulate(
             self.held_out.values(), lambda end, part: end - part, initial=1.0
         )
@@ -82,13 +81,13 @@ class Subset(source_lib.ChosenRows):
         return {self.split: (0, round(self.share * (1 << _BITS))), **dict(held_out)}
 
     def _takes(self, split: str, index: Any) -> Any:
-        """Return whether a split holds the row of this number, an int, or numbers [B]."""
+        """Return True if a split holds the row of this number, an int or numbers [B]."""
         place = _hash(index, self.seed) if self.draw == HASH else _place(index, self.seed)
         first, end = self._ranges[split]
         return (place >= first) & (place < end)
 
     def chooser(self, split: str) -> source_lib.Chooser | None:
-        """Return what chooses the rows of a split; None for one of the source's own."""
+        """Return a function that chooses the rows of a split; None for a split of the source."""
         if split not in self._ranges:
             return None
         return lambda numbers, _: self._takes(split, numbers)
@@ -104,8 +103,8 @@ class Subset(source_lib.ChosenRows):
 
 
 def _hash(index: Any, seed: int) -> Any:
-    """Return 31 bits for the row of this number, an int, or for numbers, int64 [B]."""
-    # The seed comes in twice: once alone, the rows of two seeds would be the same but for an xor.
+    """Return 31 bits for the row of this number, an int or numbers, int64 [B]."""
+    # The seed enters twice; if it entered once, the rows of two seeds would differ only by an xor.
     first = _mix(_mix(seed % _WORD) ^ (seed // _WORD) % _WORD)
     second = _mix(first ^ 0x9E3779B9)
     low, high = index % _WORD, index // _WORD % _WORD
@@ -116,7 +115,7 @@ def _mix(word: Any) -> Any:
     """Mix 32 bits, so that each bit of the result depends on all of them."""
     for shift, factor in _ROUNDS:
         word = word ^ word // (1 << shift)
-        # By halves: products of 64 bits would overflow in TensorFlow.
+        # In halves, because products of 64 bits would overflow in TensorFlow.
         word = (
             word // (1 << 16) * factor % (1 << 16) * (1 << 16) + word % (1 << 16) * factor
         ) % _WORD
@@ -124,7 +123,7 @@ def _mix(word: Any) -> Any:
 
 
 def _place(index: Any, seed: int) -> Any:
-    """Return 31 bits as earlier versions did, one of a few distances from those of neighbours."""
+    """Return 31 bits for "lattice"; the bits of neighbouring rows have only a few distances."""
     size = 1 << _BITS
     mixed = index + seed * 7919 + 1
     for factor in _LATTICE:

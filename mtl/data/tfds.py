@@ -1,4 +1,4 @@
-"""Any dataset of tensorflow-datasets, by its name or by the import path of a builder.
+"""Any dataset of tensorflow-datasets, by its name or the import path of its builder.
 
 tfds.Tfds.name = "mnist"                                    # or "glue/cola", "mnist:3.0.1"
 tfds.Tfds.name = "mtl.datasets.digits.builder.Digits"           # a builder that is not registered
@@ -27,11 +27,11 @@ from mtl.deferred import tf
 from mtl.files import storage
 
 _CLASS_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
-# As tensorflow-datasets reads it: one of its own data sets, with config and version.
+# A dataset in the catalogue of tensorflow-datasets, with config and version.
 _CATALOGUED = r"[A-Za-z]\w*(/[\w+\-.]+)?(:(\d+|\*)(\.(\d+|\*)){2})?"
-# The name of a hub may stand before it, and arguments of its builder behind it.
+# The name of a hub may stand before the name, and arguments of the builder behind it.
 _READABLE = rf"([\w\-]+:)?{_CATALOGUED}(/(\w+=[^,]+,?)+)?"
-# Builders of this package lay here before, and the config.gin of a run still says so.
+# The config.gin of a saved run may name the builders of `mtl.datasets` like this.
 _MOVED = re.compile(r"^mtl\.data\.")
 _NAMES = "name a dataset, such as 'mnist', 'glue/cola' or 'mnist:3.0.1', or a builder class"
 
@@ -40,18 +40,18 @@ _NAMES = "name a dataset, such as 'mnist', 'glue/cola' or 'mnist:3.0.1', or a bu
 class Tfds(types.Source):
     """A source that reads tensorflow-datasets; splits may be expressions, such as "train[:80%]".
 
-    A dataset that is not prepared yet is prepared at first use: downloaded where it needs that,
-    and written to `data_dir` under a temporary name until it is complete.
+    The first use prepares a dataset that is not prepared yet: it downloads the data if necessary,
+    and writes them to `data_dir` under a temporary name until they are complete.
 
     Attributes:
-      name: the name tensorflow-datasets knows, with config and version if wished, or
-        "package.module.Class" for a builder of one's own.
-      data_dir: where prepared datasets lie; None is tensorflow-datasets' own choice
+      name: the name in tensorflow-datasets, optionally with config and version, or
+        "package.module.Class" for a builder that you wrote.
+      data_dir: the folder of prepared datasets; None is the default of tensorflow-datasets
         (TFDS_DATA_DIR or ~/tensorflow_datasets).
-      manual_dir: where files lie that a builder asks to be fetched by hand; None is
+      manual_dir: the folder of files that you have to download by hand for some builders; None is
         <data_dir>/downloads/manual.
-      rename: {field: theirs} for fields that the dataset calls by another name; "a/b" reaches
-        into a nested feature.
+      rename: {field: feature}, if the dataset has another name for a field; "a/b" reaches into a
+        nested feature.
     """
 
     name: str
@@ -72,8 +72,8 @@ class Tfds(types.Source):
     def records(self, split: str) -> tf.data.Dataset:
         """Return the examples of a split in the order of the files.
 
-        They are dicts, or serialized where each feature is stored as it is: `decode` then parses a
-        batch at once, which takes a tenth of the time.
+        They are dicts. If each feature is stored unchanged, they are serialized examples: `decode`
+        then parses a whole batch, which takes a tenth of the time.
         """
         return self._serialized(split) if self._stored else self._parsed(split)
 
@@ -92,7 +92,7 @@ class Tfds(types.Source):
         def read(path: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.data.Dataset:
             return tf.data.TFRecordDataset(path).skip(skip).take(take)
 
-        # A file that was cut off between two records would otherwise look like a whole one.
+        # Without the count, a file that is cut off between two records would look whole.
         count = tf.data.experimental.assert_cardinality(takes.sum())
         return files.flat_map(read).apply(count)
 
@@ -100,7 +100,7 @@ class Tfds(types.Source):
         import tensorflow_datasets
 
         builder = self._builder
-        # In order, whatever number of files the dataset has.
+        # In order, for any number of files.
         config = tensorflow_datasets.ReadConfig(
             interleave_cycle_length=1, try_autocache=False, skip_prefetch=True
         )
@@ -111,10 +111,7 @@ class Tfds(types.Source):
 
     @functools.cached_property
     def _stored(self) -> dict[str, tuple[Any, tf.DType]]:
-        """{feature: how it is parsed, and its type}.
-
-        It is {} where a feature is nested, encoded, optional or a list.
-        """
+        """{feature: (its parser, its type)}; {} if one is nested, encoded, optional or a list."""
         import tensorflow_datasets
 
         features, info = tensorflow_datasets.features, self._builder.info
@@ -136,14 +133,14 @@ class Tfds(types.Source):
         return checks.UserError(f"Tfds {self.name} split must {rule}, got {split!r}. {hint}")
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Decode a batch of records -> {name: [B, ...]}, cast where nothing can be lost."""
+        """Turn a batch of records into {name: [B, ...]}; casts never lose information."""
         fields = spec.fields if with_labels else spec.feature_fields
         if self._stored:
             batch = self._parse(batch, {self._theirs(f, self._stored) for f in fields.values()})
         return {name: self._decode(batch, field) for name, field in fields.items()}
 
     def _parse(self, serialized: tf.Tensor, names: Collection[str]) -> dict[str, tf.Tensor]:
-        """Parse a batch of examples, [B] -> {theirs: [B, ...]}, as far as it is asked for."""
+        """Parse only some features of serialized examples: [B] -> {feature: [B, ...]}."""
         asked = {name: self._stored[name][0] for name in sorted(names)}
         parsed = tf.io.parse_example(serialized, asked)
         return {name: tf.cast(value, self._stored[name][1]) for name, value in parsed.items()}
@@ -186,7 +183,7 @@ class Tfds(types.Source):
             name: np.array(getattr(found[name], lists[kind.dtype]).value, kind.dtype.as_numpy_dtype)
             for name, (kind, _) in self._stored.items()
         }
-        # An unsigned number above 2^63 is stored as a negative one.
+        # An unsigned number of 2^63 or more is stored as a negative number.
         return {
             name: read[name].astype(of.as_numpy_dtype) for name, (_, of) in self._stored.items()
         }
@@ -201,9 +198,9 @@ class Tfds(types.Source):
 
     @property
     def modules(self) -> dict[str, str]:
-        """{setting: the module whose code it makes this run}.
+        """{setting: the module whose code it runs}.
 
-        That of a hub, or with arguments, which may be a folder, is no module at all.
+        A name with a hub or with arguments may mean a folder; then the name itself is returned.
         """
         if re.fullmatch(_CLASS_PATH, self.name):
             return {"name": self.name.rpartition(".")[0]}
@@ -237,7 +234,7 @@ class Tfds(types.Source):
             return tensorflow_datasets.builder(self.name, try_gcs=False, **settings)
         except tensorflow_datasets.core.registered.DatasetNotFoundError:
             raise
-        except Exception as error:  # Of configs, versions, arguments and the files that lie there.
+        except Exception as error:  # Errors in configs, versions, arguments and files.
             where = f" in {self.data_dir!r}" if self.data_dir else ""
             problem = source.explain_unreadable(error).rstrip(".: ")
             checks.fail("Tfds.name", _NAMES, self.name, f"It cannot be opened{where}: {problem}.")
@@ -259,7 +256,7 @@ class Tfds(types.Source):
     def _prepare(self, builder: Any) -> None:
         import tensorflow_datasets
 
-        # Without this look, tensorflow-datasets retries each download for minutes.
+        # Without this check, tensorflow-datasets retries each download for minutes.
         for url in [] if self.manual_dir else list(builder.url_infos or {})[:1]:
             if not storage.reachable(url):
                 raise self._prepare_error(builder, f"{url} cannot be reached.")
@@ -271,7 +268,7 @@ class Tfds(types.Source):
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 builder.download_and_prepare(download_config=config)
-        except Exception as error:  # Builders download, unpack and parse: anything can come.
+        except Exception as error:  # Builders can raise anything.
             # Another worker may have finished the same dataset in the meantime.
             if builder.data_path.exists():
                 return
@@ -289,14 +286,14 @@ class Tfds(types.Source):
 
 def _is_stored_as_it_is(feature: Any) -> bool:
     stored, kind = feature.get_serialized_info(), feature.get_tensor_info()
-    # An optional feature has a default, an array at times, which == of the two would not take.
+    # An optional feature has a default, sometimes an array, for which == fails.
     is_optional = kind.default_value is not None
     is_same = (stored.shape, stored.tf_dtype) == (kind.shape, kind.tf_dtype)
     return is_same and None not in kind.shape and not is_optional
 
 
 def _describe_stored(kind: Any) -> tf.io.FixedLenFeature:
-    """Return how tensorflow-datasets stores a feature in a tf.Example."""
+    """Return a parser for a feature as tensorflow-datasets stores it in a tf.Example."""
     dtype = kind.tf_dtype
     if dtype != tf.string:
         dtype = tf.float32 if dtype.is_floating else tf.int64
@@ -304,7 +301,7 @@ def _describe_stored(kind: Any) -> tf.io.FixedLenFeature:
 
 
 def _paths(example: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the names of a nested dict's leaves, "a/b" for nested ones."""
+    """Return the names of the leaves of a nested dict; "a/b" is the leaf b of a."""
     return [
         path
         for name, value in example.items()

@@ -1,7 +1,7 @@
-"""TFRecord files of serialized tf.Examples, parsed as the specification says.
+"""TFRecord files of serialized tf.Examples, which the specification parses.
 
 tfrecord.TfRecord.files = {"train": "data/train-*.tfrecord", "test": "data/test.tfrecord.gz"}
-tfrecord.TfRecord.compression = "gzip"                      # where the name does not end in .gz
+tfrecord.TfRecord.compression = "gzip"                      # if names do not end in .gz
 pipeline.Pipeline.source = @tfrecord.TfRecord()
 """
 
@@ -19,7 +19,7 @@ from mtl import spec as spec_lib
 from mtl.data import files, source
 from mtl.deferred import tf
 
-# What `tf.data` calls them.
+# {setting: name in `tf.data`}.
 _COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
 # The list of a tf.Example that holds each type; the others are in an int64_list.
 _KINDS = {"float32": "float_list", "string": "bytes_list"}
@@ -32,8 +32,8 @@ class TfRecord(types.Source):
     Attributes:
       files: {split: path or paths}, each a file or a glob.
       data_dir: where relative paths start; "" is the current directory.
-      compression: gzip, zlib or none, for all files; auto takes gzip where a name ends in ".gz".
-        A compressed file that is cut off exactly between two records looks like a whole one.
+      compression: gzip, zlib or none, for all files; auto takes gzip for names that end in ".gz".
+        A compressed file that is cut off exactly between two records looks whole.
     """
 
     files: Mapping[str, str | Sequence[str]]
@@ -53,10 +53,7 @@ class TfRecord(types.Source):
         return files.shard(self, split, self._find(split), num_shards, shard)
 
     def by_file(self, split: str) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Yield each file of a split with its serialized examples.
-
-        It is a quarter of the work of `tf.data`.
-        """
+        """Yield (file, its serialized examples) of a split, at a quarter of `tf.data`'s cost."""
         for path in self._find(split):
             options = tf.io.TFRecordOptions(self._compression(path))
             yield path, tf.compat.v1.io.tf_record_iterator(path, options)
@@ -80,10 +77,10 @@ class TfRecord(types.Source):
         return spec.parse(batch, with_labels)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record; records count from 0, as in the file."""
+        """Read the split record by record; the numbers of records start at 0 in each file."""
         for path in self._find(split):
             compression = self._compression(path)
-            # Compressed data is read in blocks, so that the damage may lie behind the record.
+            # Compressed data is read in blocks, so the damage may lie behind the record.
             further = " or a later one" if compression else ""
             read = functools.partial(tf.data.TFRecordDataset, path, compression)
             for number, record in enumerate(source.iterate(read)):
@@ -97,7 +94,7 @@ class TfRecord(types.Source):
 
 
 def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
-    """Return a serialized tf.Example as {name: value}, or what is wrong with it."""
+    """Turn a serialized tf.Example into {name: value}, or the text of an error."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except message.DecodeError:

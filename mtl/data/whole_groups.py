@@ -1,4 +1,4 @@
-"""Batches that cut no group: the rows of a query, a user or a session go through a step together.
+"""Batches of whole groups, in which the rows of a query, user or session stay together.
 
 from mtl.data import whole_groups
 pipeline.Pipeline.sampler = @whole_groups.WholeGroups()
@@ -18,23 +18,24 @@ from mtl import spec as spec_lib
 from mtl.data import source as source_lib
 from mtl.deferred import tf, tf1
 
-# Records that are read together: their keys are decoded at once.
+# The number of records whose keys are decoded together.
 _RECORDS = 128
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WholeGroups:
-    """Draws whole groups, rows with one key that follow each other in the source.
+    """Draws whole groups: consecutive rows of the source with the same key.
 
-    Every pass over the split has each group once; groups are shuffled, `Pipeline.shuffle_buffer` of
-    them, and their rows stay in order. A batch takes groups until the next one does not fit, or is
-    in it already, of the pass before: both would be ranked as one group. The rest is padded: with
-    the last row again, whose labels are all missing, so that it weighs nothing in losses, though a
-    batch norm sees it. Each slice (`Run.micro_batches`) and each replica gets whole groups in the
-    same way. Evaluation reads all rows in order and pads nothing.
+    Every pass over the split has each group once. The shuffle buffer mixes
+    `Pipeline.shuffle_buffer` groups; the rows of a group stay in order. A batch takes groups until
+    the next group does not fit. It also ends if the next group is a copy, from the next pass, of a
+    group in the batch: both would be ranked as one group. Copies of the last row fill the batch.
+    Their labels are missing, so they have no weight in losses, but batch norm sees them. Each slice
+    (`Run.micro_batches`) and each replica is filled in the same way. Evaluation reads all rows in
+    order, without padding.
 
     Attributes:
-      group: the field with the key, int64 or string: a label, or one of `Spec.keys`.
+      group: the field with the key, int64 or string. It is a label, or a feature in `Spec.keys`.
     """
 
     group: str
@@ -44,11 +45,11 @@ class WholeGroups:
 
     @property
     def balances(self) -> None:
-        """The label whose classes come up more evenly than they are: none."""
+        """None, because this sampler does not balance the classes of a label."""
         return None
 
     def check(self, spec: spec_lib.Spec) -> None:
-        """Fail unless the specification has the field, as one key for each row."""
+        """Fail unless the specification has the field, with one key for each row."""
         checks.one_of("WholeGroups.group", self.group, [*spec.labels, *spec.keys])
         field = spec.fields[self.group]
         fits = field.dtype in ("int64", "string") and field.shape == ()
@@ -56,11 +57,11 @@ class WholeGroups:
         checks.require(fits, f"WholeGroups.group {self.group!r}", "be one int64 or string", kind)
 
     def accumulators(self) -> dict[str, Any]:
-        """Return what counts the groups, and finds those whose rows are apart."""
+        """Return {name in the statistics: accumulator that counts groups and finds split ones}."""
         return {_name(self.group): Groups(group=self.group)}
 
     def require_room(self, statistics: types.Statistics, rows: int) -> None:
-        """Fail unless the largest group of the training split fits into so many rows."""
+        """Fail unless the largest group of the training split fits into `rows` rows."""
         largest = statistics.for_column(_name(self.group))["largest"]
         rule = f"have room for the largest group of {self.group!r}, of {largest} rows,"
         fix = "Raise Pipeline.batch_size, or lower Run.micro_batches."
@@ -93,7 +94,7 @@ class WholeGroups:
 
 @dataclasses.dataclass(kw_only=True)
 class Groups:
-    """An accumulator of the groups of a split: their number, and the rows of the largest one.
+    """An accumulator of the number of groups in a split, and of the rows in the largest group.
 
     Attributes:
       group: the field with the key.
@@ -107,7 +108,7 @@ class Groups:
         self._prints: list[np.ndarray] = []
 
     def update(self, fields: types.Tensors) -> None:
-        """Take in the keys of a batch; the last group may go on in the next one."""
+        """Add the keys of a batch; its last group may continue in the next batch."""
         keys = fields[self.group].numpy()
         if not len(keys):
             return
@@ -125,10 +126,10 @@ class Groups:
         self._rows, self._last = self._rows + len(keys), keys[-1]
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
-        """Return how many groups there are, and how many rows the largest has.
+        """Return the number of groups, and the number of rows in the largest group.
 
         Raises:
-          UserError: the rows of a group do not follow each other.
+          UserError: the rows of a group are not consecutive.
         """
         del directory, column
         starts = np.concatenate(self._starts)
@@ -136,7 +137,7 @@ class Groups:
         order = np.argsort(prints, kind="stable")
         again = np.flatnonzero(prints[order][1:] == prints[order][:-1])
         if len(again):
-            pair = min(order[again + 1])  # The first group that comes again.
+            pair = min(order[again + 1])  # The first repeated group.
             earlier = starts[np.flatnonzero(prints == prints[pair])[0]]
             where = f"the training split, for WholeGroups.group {self.group!r},"
             rule = "have the rows of a group one after the other"
@@ -161,7 +162,7 @@ def _name(group: str) -> str:
 def _split_groups(
     records: tf.data.Dataset, source: types.Source, field: spec_lib.Field
 ) -> tf.data.Dataset:
-    """Return the groups of one pass, each as raw records [n, ...] and its key."""
+    """Return a pass over the groups: (raw records [n, ...], key) for each."""
     spec = spec_lib.Spec(features={field.name: field.dtype}, labels={})
     spec = dataclasses.replace(spec, defaults={field.name: field.missing})
 
@@ -169,7 +170,7 @@ def _split_groups(
     def read(rows: Any) -> tuple[Any, tf.Tensor, tf.Tensor]:
         return rows, source.decode(rows, spec, False)[field.name], tf.constant(False)
 
-    # The last group ends with the pass, which a chunk without a row tells.
+    # A chunk without rows marks the end of the pass, which ends the last group.
     def close(rows: Any, keys: tf.Tensor, ends: tf.Tensor) -> tuple[Any, tf.Tensor, tf.Tensor]:
         return _slice(rows, 0, 0), keys[:0], ~ends
 
@@ -184,7 +185,7 @@ def _split_groups(
         is_first = tf.concat([tf.ones_like(keys[:1], tf.bool), differ], 0)
         starts = tf.where(is_first)[:, 0]
         count = tf.size(keys, tf.int64)
-        # The last group may go on in the next chunk, unless the pass ends here.
+        # The last group may continue in the next chunk, unless the pass ends here.
         last = tf.fill([tf.cast(chunk[2], tf.int64)], count)
         bounds = tf.concat([starts, last], 0)
         end = bounds[-1]
@@ -201,7 +202,7 @@ def _split_groups(
 
 
 def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.data.Dataset:
-    """Return full parts, (raw records [rows, ...], which of them are no padding [rows])."""
+    """Return full parts: (raw records [rows, ...], mask [rows], False for padding)."""
 
     @tf.autograph.experimental.do_not_convert
     def add(carried: Any, given: Any) -> tuple[Any, Any]:
@@ -229,7 +230,7 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
 
 
 def _join_parts(rows: Any, is_row: tf.Tensor) -> tuple[Any, tf.Tensor]:
-    """Return the parts of a batch one after the other, [P, n, ...] -> [P n, ...]."""
+    """Join the parts of a batch: [P, n, ...] -> [P n, ...]."""
 
     def join(part: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         if isinstance(part, tf.RaggedTensor):
@@ -240,12 +241,12 @@ def _join_parts(rows: Any, is_row: tf.Tensor) -> tuple[Any, tf.Tensor]:
 
 
 def _empty_rows(records: tf.data.Dataset) -> Any:
-    """Return a batch of no raw record."""
+    """Return a batch of 0 raw records."""
     return tf.nest.map_structure(_empty, source_lib.batch(records, 1).element_spec)
 
 
 def _empty(spec: Any) -> Any:
-    """Return no row of this kind; its length is not known, as others will be added."""
+    """Return 0 rows of this kind, with an unknown static length, because rows will be added."""
     if isinstance(spec, tf.RaggedTensorSpec):
         inner = spec.shape[spec.ragged_rank + 1 :]
         found = _empty(tf.TensorSpec([None, *inner], spec.dtype))
@@ -259,7 +260,7 @@ def _empty(spec: Any) -> Any:
     return tf1.placeholder_with_default(zeros, [None, *inner])
 
 
-# What is carried from row to row in `scan` cannot be ragged, but the tensors within can.
+# The state of `scan` cannot be ragged, so these functions flatten it into plain tensors.
 
 
 def _flatten(rows: Any) -> tuple[tf.Tensor, ...]:
@@ -267,7 +268,7 @@ def _flatten(rows: Any) -> tuple[tf.Tensor, ...]:
 
 
 def _pack(records: tf.data.Dataset, tensors: Sequence[tf.Tensor]) -> Any:
-    """Return the batch of raw records that was flattened."""
+    """Return the batch of raw records that `_flatten` turned into tensors."""
     spec = source_lib.batch(records, 1).element_spec
     return tf.nest.pack_sequence_as(spec, list(tensors), expand_composites=True)
 
@@ -281,7 +282,7 @@ def _concat(rows: Any, others: Any) -> Any:
 
 
 def _count(rows: Any) -> tf.Tensor:
-    """Return how many records there are, an int64 scalar."""
+    """Return the number of records, an int64 scalar."""
     part = tf.nest.flatten(rows)[0]
     is_list = isinstance(part, tf.RaggedTensor)
     return tf.cast(part.nrows(), tf.int64) if is_list else tf.shape(part, tf.int64)[0]

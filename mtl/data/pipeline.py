@@ -205,7 +205,7 @@ class Pipeline:
     def keep_labels(self) -> "Pipeline":
         """Return the same labels with as few features as possible, for a pass over labels.
 
-        It keeps the features in `Spec.keys`, which heads also read; without keys, the first feature.
+        It keeps the features in `Spec.keys`, which heads also read, or else the first feature.
         """
         names = [*(self.spec.keys or list(self.spec.features)[:1]), *self.spec.labels]
         features = {name: kind for name, kind in self.spec.features.items() if name in names}

@@ -35,7 +35,7 @@ class Csv(types.Source):
     TFRecord is the better format for files of many gigabytes.
 
     Spaces around a value and blank lines are dropped. Put double quotes around a value that holds
-    the delimiter, directly behind the delimiter before it. A value cannot hold a line break.
+    the delimiter, without spaces outside of the quotes. A value cannot hold a line break.
     `mtl.spec.literals` defines numbers: 1000 and 1e3 are valid; 1,000, 1_000 and 0x3E8 are errors.
 
     Attributes:

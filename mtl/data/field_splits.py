@@ -73,7 +73,7 @@ class ByField(source_lib.ChosenRows):
         return spec_lib.Spec(features={self.field: "string"}, labels={}, defaults={self.field: ""})
 
     def chooser(self, split: str) -> source_lib.Chooser | None:
-        """Return a function that chooses the rows of a split; None for a split of the source."""
+        """Return a function that chooses the rows of a split; None for an uncut split."""
         if split not in (self.split, *self.new_splits):
             return None
 

@@ -149,7 +149,7 @@ class LongTail(source_lib.ChosenRows):
             checks.positive("LongTail.largest", self.largest)
 
     def chooser(self, split: str) -> source_lib.Chooser | None:
-        """Return a function that chooses the rows of a split; None for a split of the source."""
+        """Return a function that chooses the rows of a split; None for an uncut split."""
         if split not in self._kept:
             return None
         kept = self._kept[split]

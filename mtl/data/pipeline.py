@@ -119,8 +119,8 @@ class Pipeline:
           split: a split of the source, such as `train_split`.
           training: True shuffles and repeats without end; False makes one pass in order.
           seed: the seed of the order in training; the order changes with each epoch.
-          num_shards: the number of parts, one for each worker. Files are divided among them, or
-            records if there are fewer files than parts.
+          num_shards: the number of parts, one for each worker. Files are divided among them; single
+            records are, if the source cannot divide its files, or has fewer files than parts.
           shard: the part to read, from 0.
           batch_size: examples in a batch, such as in a replica; None takes the global size.
           with_labels: False if the records lack labels; then the dict of labels is empty.

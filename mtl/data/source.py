@@ -83,7 +83,7 @@ class ChosenRows(types.Source):
 
     @abc.abstractmethod
     def chooser(self, split: str) -> Chooser | None:
-        """Return a function that chooses the rows of a split; None for a split of the source."""
+        """Return a function that chooses the rows of a split; None for an uncut split."""
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the raw records of a split, in the order of the source."""
@@ -123,7 +123,7 @@ def options() -> tf.data.Options:
     # The pipeline divides records among workers; a strategy must not divide them again.
     made.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     # The tuning thread may miss that its session closes; the session then waits up to a minute.
-    # Without tuning, AUTOTUNE is a function on each core, up to 16, and reading is as fast.
+    # Without tuning, AUTOTUNE means one call on each core, up to 16, and reading is as fast.
     made.autotune.enabled = False
     return made
 

@@ -30,8 +30,8 @@ class Subset(source_lib.ChosenRows):
     """A source that takes about a share of the rows of another source's training split.
 
     A hash of the number of a row and the seed decides, without counting or keeping rows. A larger
-    share contains the rows of a smaller share. The training split and held-out splits never have a
-    row in common. Other splits of the source stay as they are.
+    share contains the rows of a smaller share. `split` and the held-out splits never have a row in
+    common. Other splits of the source stay as they are.
 
     Attributes:
       source: the source of the rows.
@@ -87,7 +87,7 @@ class Subset(source_lib.ChosenRows):
         return (place >= first) & (place < end)
 
     def chooser(self, split: str) -> source_lib.Chooser | None:
-        """Return a function that chooses the rows of a split; None for a split of the source."""
+        """Return a function that chooses the rows of a split; None for an uncut split."""
         if split not in self._ranges:
             return None
         return lambda numbers, _: self._takes(split, numbers)

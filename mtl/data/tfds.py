@@ -133,7 +133,7 @@ class Tfds(types.Source):
         return checks.UserError(f"Tfds {self.name} split must {rule}, got {split!r}. {hint}")
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Turn a batch of records into {name: [B, ...]}; casts never lose information."""
+        """Turn a batch of records into {name: [B, ...]}; floats never become integers."""
         fields = spec.fields if with_labels else spec.feature_fields
         if self._stored:
             batch = self._parse(batch, {self._theirs(f, self._stored) for f in fields.values()})

@@ -47,9 +47,9 @@ class Csv(types.Source):
         items of a list of lists. The values of an array are written row by row.
       item_delimiter: the character between values in an item of a list of lists. An item without
         values is an empty text, or item_delimiter alone.
-      missing: texts that mark an absent value. The field's default replaces it, and a label becomes
-        a missing label. In a scalar string feature without a default, an empty text is a value,
-        and columns make it an unknown category. Other fields without a default are errors.
+      missing: texts that mark an absent value. The field's default replaces it, a list becomes
+        empty, and a label becomes a missing label. In a scalar string feature without a default, an
+        empty text is a value, and columns make it an unknown category. Other cases are errors.
       comment: lines that start with this text are dropped; "" drops none.
     """
 
@@ -220,7 +220,7 @@ class Csv(types.Source):
         return tf.reshape(values, [-1, *field.shape])
 
     def _fill(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
-        """Replace absent values by the default; the op fails if the field has no default."""
+        """Replace absent values by the default, or by an empty list; otherwise the op fails."""
         absent = tf.zeros_like(cells, tf.bool)
         for mark in self._marks(field):
             absent |= tf.equal(cells, mark)

@@ -63,7 +63,7 @@ class DrawnItems:
         """{item: its probability in a draw}; None until items are counted."""
         return None
 
-    def fitted(self, task: str, statistics: types.Statistics) -> "DrawnItems":
+    def fitted(self, task: str, statistics: types.Statistics) -> DrawnItems:
         """Return the part with the items of the training split that `accumulators` counted."""
         entry = statistics.for_column(_name(task))
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

@@ -66,7 +66,7 @@ class ImageFiles(types.Source):
         self.require_folder()
         return self.source.records(split)
 
-    def shard(self, split: str, num_shards: int, shard: int) -> "ImageFiles | None":
+    def shard(self, split: str, num_shards: int, shard: int) -> ImageFiles | None:
         """Return a source of every `num_shards`-th file; None if `source` cannot be divided."""
         deal = types.read_member(self.source, types.Source, "shard")
         part = deal(split, num_shards, shard)

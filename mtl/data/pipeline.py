@@ -202,7 +202,7 @@ class Pipeline:
         rows = min(_LARGE_BATCH_BYTES // size, _LARGE_BATCH_ROWS)
         return dataclasses.replace(self, batch_size=max(rows, self.batch_size))
 
-    def keep_labels(self) -> "Pipeline":
+    def keep_labels(self) -> Pipeline:
         """Return the same labels with as few features as possible, for a pass over labels.
 
         It keeps the features in `Spec.keys`, which heads also read, or else the first feature.
@@ -213,7 +213,7 @@ class Pipeline:
         spec = dataclasses.replace(self.spec, features=features, defaults=defaults)
         return dataclasses.replace(self, spec=spec, sampler=None)
 
-    def keep_fields(self, names: Sequence[str]) -> "Pipeline":
+    def keep_fields(self, names: Sequence[str]) -> Pipeline:
         """Return all features, but only those labels and other columns that `names` lists.
 
         Other columns are read as text; only sources with named columns have them.

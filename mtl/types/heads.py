@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from mtl import spec as spec_lib
 from mtl.deferred import tf
-from mtl.types import columns, data, values
+from mtl.types import columns, data, parts, values
 
 
 class LossInputs(NamedTuple):
@@ -120,7 +120,7 @@ class ClassHead(Protocol):
     @property
     def has_one_class(self) -> bool:
         """True if each of its rows has one class of several."""
-        return bool(self.class_names)
+        return bool(parts.read_member(self, ClassHead, "class_names"))
 
     @property
     def class_counts(self) -> Sequence[int] | Mapping[str, int] | None:

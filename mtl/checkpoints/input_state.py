@@ -106,13 +106,22 @@ class InputState:
         another meaning is not used; a state of an old version is used if they are written alike.
       readers: the number of processes, each of which reads a part of the data.
       rank: the number of this process among them.
+      starts_anywhere: True if the input starts at the right step without a state.
     """
 
-    def __init__(self, model_dir: str, settings: Any, readers: int = 1, rank: int = 0):
+    def __init__(
+        self,
+        model_dir: str,
+        settings: Any,
+        readers: int = 1,
+        rank: int = 0,
+        starts_anywhere: bool = False,
+    ):
         self._folder = os.path.join(model_dir, _FOLDER)
         self._digest = settings_lib.compute_digest(settings)
         self._earlier = settings_lib.digest_of_repr(settings)
         self._readers, self._rank = readers, rank
+        self._starts_anywhere = starts_anywhere
         # `watch` sets them.
         self._saver: Any = None
         self._start: Any = None
@@ -174,14 +183,14 @@ class InputState:
                 checksums.require(f"{path}{ending}", expected, _FIX)
 
     def restore(self, session: tf.compat.v1.Session, step: int) -> bool:
-        """Continue after the examples of this step; return False unless every process saved it.
+        """Continue after the examples of this step; return False if their order starts anew.
 
         Raises:
           UserError: a saved file is damaged.
         """
         digests = [d for d in (self._digest, self._earlier) if self.is_saved(step, d)]
         if not digests:
-            return False
+            return self._starts_anywhere
         path = self.path(step, digest=digests[0])
         self._require_intact(path)
         try:

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import os
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,6 +50,7 @@ class Table:
       where: the name of the data in errors.
       cells: settings for texts, which are read like cells of a CSV file: the marks of absent
         values, the characters between the values of a list.
+      name_row: returns the place of a row, given its number, for errors.
 
     Raises:
       UserError: `data` has another form, lacks a field, or its columns differ in length.
@@ -61,8 +62,10 @@ class Table:
         fields: Mapping[str, spec_lib.Field],
         where: str = "the data",
         cells: csv.Csv = PLAIN_CSV,
+        name_row: Callable[[int], str] | None = None,
     ):
         self._fields, self._where, self._cells = fields, where, cells
+        self._name_row = name_row or self._count_row
         counted = {spec_lib.counts_name(name) for name, own in fields.items() if own.is_nested}
         self._read = [field for name, field in fields.items() if name not in counted]
         columns, self._index = _columns(where, data, [field.name for field in self._read])
@@ -105,7 +108,7 @@ class Table:
         for start in range(0, len(self), _ROWS_AT_ONCE):
             yield examples.serialize_examples(self.read(start, start + _ROWS_AT_ONCE))
 
-    def _name_row(self, row: int) -> str:
+    def _count_row(self, row: int) -> str:
         label = None if self._index is None else self._index[row]
         is_told = self._index is None or label == row
         return f"{self._where} row {row}" + ("" if is_told else f", index {label!r}")

@@ -13,13 +13,13 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import files, label_counts, sampling
+from mtl.data import files, label_counts, order, sampling
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
@@ -60,7 +60,8 @@ class Pipeline:
       eval_split: the split that evaluation reads.
       shuffle_buffer: the number of records that training mixes. A perfect shuffle needs the number
         of records in the split; a smaller buffer only mixes neighbours. 1 keeps the order. The
-        buffer takes 24 bytes for each record from the start, even if the split is smaller.
+        buffer takes 24 bytes for each record from the start, even if the split is smaller. Sources
+        with their rows in memory, such as `arrow.Arrow`, mix all rows and have no buffer.
       cache: True lets training read the raw records of its shard once, when it starts, and keep
         them in memory. The default is False, because a split may exceed memory.
       sampler: `sampling.Power` sets how often the rows of each class come up in training;
@@ -135,7 +136,9 @@ class Pipeline:
         batch_size = batch_size or self.batch_size
         self.require_memory(batch_size, training)
         read = functools.partial(self._read, split, num_shards, shard)
-        if training:
+        if training and self.starts_anywhere:
+            batches = self._number_batches(split, seed, start_step, num_shards, shard)
+        elif training:
             records = _keep_in_memory(read) if self.cache else read()
             if isinstance(self.sampler, types.BatchSampler):
                 sizes = (batch_size, parts, num_shards)
@@ -166,6 +169,32 @@ class Pipeline:
     def depends_on_parts(self) -> bool:
         """True if the rows of a batch depend on the number of its parts."""
         return isinstance(self.sampler, types.BatchSampler)
+
+    @property
+    def starts_anywhere(self) -> bool:
+        """True if training can start at any step without a saved state of the input.
+
+        The rows of all batches are then the same for any number of workers.
+        """
+        return isinstance(self.source, types.RowSource) and self.sampler is None
+
+    def _number_batches(
+        self, split: str, seed: int, start_step: int, num_shards: int, shard: int
+    ) -> tf.data.Dataset:
+        """Return the endless batches of a source whose rows are in memory."""
+        source = cast(types.RowSource, self.source)
+        count = source.count_rows(split)
+        checks.require(count > 0, f"split {split!r}", "hold a record", 0)
+        numbers = order.number_batches(
+            count,
+            seed=seed,
+            batch_size=self.batch_size,
+            start_step=start_step,
+            num_shards=num_shards,
+            shard=shard,
+            is_shuffled=self.shuffle_buffer > 1,
+        )
+        return numbers.map(lambda rows: source.take_rows(split, rows))
 
     def require_memory(self, batch_size: int, training: bool = True) -> None:
         """Fail if a batch or the shuffle buffer surely exceeds memory.

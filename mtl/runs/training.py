@@ -243,7 +243,9 @@ class Training:
         settings = self._input_settings
         readers = self._place.workers if self._place.is_synchronous else 1
         rank = self._place.known_cluster.rank if readers > 1 else 0
-        return input_state.InputState(self._model_dir, settings, readers, rank)
+        return input_state.InputState(
+            self._model_dir, settings, readers, rank, self._data.starts_anywhere
+        )
 
     def _build_estimator(
         self,

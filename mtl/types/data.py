@@ -78,6 +78,21 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class RowSource(Protocol):
+    """A source whose rows are in memory, so that training takes them in any order."""
+
+    def count_rows(self, split: str) -> int:
+        """Return the number of rows of a split.
+
+        Raises:
+          UserError: the split or its files do not exist.
+        """
+
+    def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Return the raw records, a batch for `decode`, of rows with these numbers, int64 [B]."""
+
+
+@runtime_checkable
 class BatchSampler(Protocol):
     """A sampler that forms the training batches itself, such as whole groups."""
 

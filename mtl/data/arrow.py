@@ -1,0 +1,283 @@
+"""Parquet, ORC, Feather and Arrow IPC files, read into memory.
+
+arrow.Arrow.files = {"train": "data/train-*.parquet", "test": "data/test.parquet"}
+
+Only the columns of the Spec are read. Values mean the same as in a DataFrame: nulls are absent, a
+text may hold a number or a list such as a|b, and lists may be lists. Decimals are numbers; dates
+and times are texts, such as "2024-05-31".
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import csv, files, frames, memory_rows, source, tfrecord
+from mtl.deferred import tf
+from mtl.distribution import memory
+
+_ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
+# Whole numbers up to here are exact as floats, in which NaN marks nulls.
+_EXACT = 2**53
+# A pass that only reads takes so many rows at once.
+_BLOCK = 4096
+
+
+class _Part(NamedTuple):
+    """A part of a file that is read at once: a row group, a stripe or a record batch."""
+
+    name: str
+    num_rows: int
+    read: Callable[[Sequence[str]], pa.Table]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arrow(types.Source):
+    """A source that reads files of the columnar formats of Apache Arrow.
+
+    The rows of a split lie in memory. Training mixes all of them in every epoch, and it can go on
+    with another number of workers: the batches of all workers together stay the same. Checksums of
+    Parquet pages are verified if the writer wrote them.
+
+    Attributes:
+      files: {split: path or paths}, each a file or a glob. The ending of a file tells its format:
+        .parquet, .pq, .orc, .feather, .arrow or .ipc.
+      data_dir: where relative paths start; "" is the current directory.
+      rename: {field: its column}, if the column has another name than the field.
+      cells: settings for texts, as in `frames.Frames`.
+    """
+
+    files: Mapping[str, str | Sequence[str]]
+    data_dir: str = ""
+    rename: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    cells: csv.Csv = frames.PLAIN_CSV
+
+    def __post_init__(self):
+        files.check_settings("Arrow", self.files, self.data_dir)
+        checks.mapping("Arrow.rename", self.rename, "map our names to theirs")
+        checks.texts("Arrow.rename", list(self.rename.values()), "map our names to theirs")
+        checks.is_a("Arrow.cells", self.cells, csv.Csv, "be built, such as @csv.Csv()")
+
+    def count_rows(self, split: str) -> int:
+        """Return the number of rows of a split, from the files' metadata."""
+        return sum(_count(path) for path in self._find(split))
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the rows of a split as {"split": number of the split, "row": its number}."""
+        splits = source.repeat_value(np.int64(self._number(split)))
+        return tf.data.Dataset.zip(
+            {"split": splits, "row": tf.data.Dataset.range(self.count_rows(split))}
+        )
+
+    def blocks(self, split: str) -> tf.data.Dataset:
+        """Return the rows of a split in blocks."""
+        numbers = tf.data.Dataset.range(self.count_rows(split)).batch(_BLOCK)
+        return numbers.map(lambda rows: self.take_rows(split, rows))
+
+    def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Return the raw records of rows with these numbers, int64 [B]."""
+        number = tf.constant(self._number(split), tf.int64)
+        return {"split": tf.fill(tf.shape(rows), number), "row": rows}
+
+    def decode(
+        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, Any]:
+        """Turn numbers of rows [B] into {name: [B, ...]}."""
+        fields = spec.fields if with_labels else spec.feature_fields
+        layout = memory_rows.Layout(fields)
+        names = list(self.files)
+
+        def load(number: int) -> memory_rows.Rows:
+            return self._load(names[number], fields, layout)
+
+        return memory_rows.take(layout, load, batch["split"], batch["row"])
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Read the split row by row."""
+        table, name_row = self._read(split, spec.fields)
+        rows = (row for some in table.serialize() for row in some)
+        for number, row in enumerate(rows):
+            yield name_row(number), tfrecord.scan_record(row, spec)
+
+    def _number(self, split: str) -> int:
+        checks.one_of("Arrow.files split", split, self.files)
+        return list(self.files).index(split)
+
+    def _find(self, split: str) -> list[str]:
+        return files.find("Arrow.files", self.files, split, self.data_dir)
+
+    @functools.cached_property
+    def _kept(self) -> tuple[threading.Lock, dict[Any, memory_rows.Rows]]:
+        """The rows that are in memory, by split and fields, and a lock for threads of tf.data."""
+        return threading.Lock(), {}
+
+    def _load(
+        self, split: str, fields: Mapping[str, spec_lib.Field], layout: memory_rows.Layout
+    ) -> memory_rows.Rows:
+        """Return the rows of a split; read the files at the first call."""
+        lock, kept = self._kept
+        key = split, repr(fields)
+        with lock:
+            if key not in kept:
+                table, _ = self._read(split, fields)
+                kept[key] = memory_rows.Rows(layout, table.read(0, len(table)))
+            return kept[key]
+
+    def _read(
+        self, split: str, fields: Mapping[str, spec_lib.Field]
+    ) -> tuple[frames.Table, Callable[[int], str]]:
+        """Read a split; return its rows, and a function: number of a row -> its place.
+
+        Raises:
+          UserError: a file is damaged, lacks a column, or has it in another type than the others.
+        """
+        counted = {spec_lib.counts_name(name) for name, own in fields.items() if own.is_nested}
+        theirs = {name: self.rename.get(name, name) for name in fields if name not in counted}
+        columns, first = list(dict.fromkeys(theirs.values())), None
+        tables: list[pa.Table] = []
+        names, starts, total = [], [], 0
+        for path in self._find(split):
+            schema, parts = _open(path)
+            _check_columns(path, theirs, schema)
+            own = {name: schema.field(name).type for name in columns}
+            first = first or (path, own)
+            _check_types(path, own, *first)
+            for part in parts:
+                table = _call(f"{path}{part.name}", functools.partial(part.read, columns))
+                names.append(f"{path}{part.name}")
+                starts.append(total)
+                tables.append(table)
+                total += len(table)
+
+        def name_row(row: int) -> str:
+            place = bisect.bisect_right(starts, row) - 1
+            return f"{names[place]} row {row - starts[place]}"
+
+        whole = pa.concat_tables(tables)
+        memory.require_memory(f"split {split!r}", len(whole), whole.nbytes, "Its columns take")
+        values = {
+            name: _to_values(f"{self._find(split)[0]}: column {column!r}", whole[column])
+            for name, column in theirs.items()
+        }
+        table = frames.Table(values, fields, f"split {split!r}", self.cells, name_row)
+        return table, name_row
+
+
+def _call(where: str, read: Callable[[], Any]) -> Any:
+    """Return the result of a function of Arrow; its errors are one line."""
+    try:
+        return read()
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise checks.UserError(f"{where} cannot be read: {reason}") from error
+
+
+def _open(path: str) -> tuple[pa.Schema, list[_Part]]:
+    """Return the schema of a file, and its parts in order."""
+    ending = os.path.splitext(path)[1].lower()
+    rule = f"end in one of {', '.join(_ENDINGS)}"
+    checks.require(ending in _ENDINGS, "a file of Arrow.files", rule, path)
+    opener = {".parquet": _open_parquet, ".pq": _open_parquet, ".orc": _open_orc}
+    return _call(path, functools.partial(opener.get(ending, _open_ipc), path))
+
+
+def _open_parquet(path: str) -> tuple[pa.Schema, list[_Part]]:
+    from pyarrow import parquet
+
+    file = parquet.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+
+    def read(group: int, columns: Sequence[str]) -> pa.Table:
+        return file.read_row_group(group, columns=columns)
+
+    empty = _Part("", 0, lambda columns: file.schema_arrow.empty_table().select(columns))
+    parts = [
+        _Part(
+            f" row group {group}",
+            file.metadata.row_group(group).num_rows,
+            functools.partial(read, group),
+        )
+        for group in range(file.num_row_groups)
+    ]
+    return file.schema_arrow, parts or [empty]
+
+
+def _open_orc(path: str) -> tuple[pa.Schema, list[_Part]]:
+    from pyarrow import orc
+
+    file = orc.ORCFile(path)
+    return file.schema, [_Part("", file.nrows, lambda columns: file.read(columns=list(columns)))]
+
+
+def _open_ipc(path: str) -> tuple[pa.Schema, list[_Part]]:
+    from pyarrow import feather
+
+    table = feather.read_table(path, memory_map=True)
+    return table.schema, [_Part("", len(table), table.select)]
+
+
+def _count(path: str) -> int:
+    """Return the number of rows of a file."""
+    _, parts = _open(path)
+    return sum(part.num_rows for part in parts)
+
+
+def _check_columns(path: str, theirs: Mapping[str, str], schema: pa.Schema) -> None:
+    for field, column in theirs.items():
+        checks.one_of(f"{path}: the column of field {field!r}", column, schema.names)
+        count = schema.names.count(column)
+        checks.require(count == 1, path, f"hold one column {column!r}", count)
+
+
+def _check_types(
+    path: str, types_here: Mapping[str, Any], first: str, types_first: Mapping[str, Any]
+) -> None:
+    """Fail unless the columns of a file have the types of the first file."""
+    for name, kind in types_here.items():
+        rule = f"be {types_first[name]}, as in {first}"
+        checks.require(kind == types_first[name], f"{path}: column {name!r}", rule, str(kind))
+
+
+def _to_values(where: str, column: pa.ChunkedArray) -> Any:
+    """Return the values of a column for `frames.Table`; nulls are None or NaN."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _to_values(where, column.cast(kind.value_type))
+    if pa.types.is_decimal(kind):
+        return _to_values(where, column.cast(pa.float64()))
+    if pa.types.is_temporal(kind):
+        return _to_values(where, column.cast(pa.string()))
+    if pa.types.is_floating(kind) or pa.types.is_boolean(kind) and not column.null_count:
+        return column.to_numpy()
+    if pa.types.is_integer(kind):
+        return _to_integers(column)
+    texts = pa.types.is_string, pa.types.is_large_string, pa.types.is_binary
+    if any(is_kind(kind) for is_kind in (*texts, pa.types.is_large_binary)):
+        return _to_texts(column)
+    lists = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
+    is_known = any(is_kind(kind) for is_kind in (*lists, pa.types.is_boolean, pa.types.is_null))
+    checks.require(is_known, where, "hold numbers, texts, times or lists", str(kind))
+    return column.to_pylist()
+
+
+def _to_integers(column: pa.ChunkedArray) -> Any:
+    if not column.null_count:
+        return column.to_numpy()
+    values = column.to_numpy()  # As floats, with NaN for nulls.
+    return values if np.nanmax(np.abs(values), initial=0) < _EXACT else column.to_pylist()
+
+
+def _to_texts(column: pa.ChunkedArray) -> np.ndarray:
+    """Return texts as objects; equal texts are one object."""
+    encoded = column.combine_chunks().dictionary_encode()
+    distinct = np.array([*encoded.dictionary.to_pylist(), None], object)
+    return distinct[encoded.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]

@@ -1,0 +1,80 @@
+"""The order of numbered rows in training: a function of a seed, an epoch and a position.
+
+order.permute(6, seed=1, epoch=0)                     # [6], every row once
+order.number_batches(6, seed=1, batch_size=4)         # endless batches of row numbers
+
+A batch is a slice of an endless stream of epochs. So the order does not depend on the number of
+workers, and a run can start at any step without a saved state.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mtl.deferred import tf
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+
+def permute(count: int, seed: int, epoch: int) -> np.ndarray:
+    """Return a random order of `count` rows, int64 [count]; each epoch has a different order.
+
+    The rows are sorted by a hash of their numbers (`SplittableRandom`: G. Steele et al., "Fast
+    Splittable Pseudorandom Number Generators", OOPSLA 2014). NumPy may change the numbers that its
+    generators draw; these orders stay the same.
+    """
+    rows = np.arange(count, dtype=np.uint64)
+    keys = np.array([seed % 2**64, epoch % 2**64], np.uint64)
+    first, second = _mix(keys + np.array([1, 2], np.uint64) * _GOLDEN)
+    mask = np.uint64((1 << max(count - 1, 1).bit_length()) - 1)
+    # The low bits of a hash hold the number of its row, so a plain sort is enough.
+    hashes = (_mix(_mix(rows ^ first) + second) & ~mask) | rows
+    hashes.sort()
+    return (hashes & mask).astype(np.int64)
+
+
+def _mix(values: np.ndarray) -> np.ndarray:
+    """Return the hashes of integers, uint64 [N]."""
+    with np.errstate(over="ignore"):
+        values = values + _GOLDEN
+        values = (values ^ (values >> np.uint64(30))) * _FIRST
+        values = (values ^ (values >> np.uint64(27))) * _SECOND
+        return values ^ (values >> np.uint64(31))
+
+
+def number_batches(
+    count: int,
+    *,
+    seed: int,
+    batch_size: int,
+    start_step: int = 0,
+    num_shards: int = 1,
+    shard: int = 0,
+    is_shuffled: bool = True,
+) -> tf.data.Dataset:
+    """Return endless batches of row numbers, int64 [batch_size / num_shards].
+
+    Args:
+      count: the number of rows of the split.
+      seed: the seed of the order.
+      batch_size: the rows of a batch over all workers.
+      start_step: the step of the first batch; earlier batches are left out without being made.
+      num_shards: the number of workers; each gets the same share of every batch.
+      shard: the index of this worker among them, from 0.
+      is_shuffled: False keeps the order of the rows.
+    """
+    first_epoch, first_row = divmod(start_step * batch_size, count)
+
+    def take_epoch(epoch: np.ndarray) -> np.ndarray:
+        return permute(count, seed, int(epoch)) if is_shuffled else np.arange(count)
+
+    @tf.autograph.experimental.do_not_convert
+    def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+        rows = tf.numpy_function(take_epoch, [epoch], tf.int64, stateful=False)
+        return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(rows, [count]))
+
+    epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
+    batches = epochs.flat_map(read_epoch).skip(first_row).batch(batch_size, drop_remainder=True)
+    size = batch_size // num_shards
+    return batches if num_shards == 1 else batches.map(lambda b: b[shard * size :][:size])

@@ -1,6 +1,6 @@
 """How fast sources feed training, and what a checkpoint of their state takes.
 
-One table of 8 numbers, 16 texts and a label, as a CSV file, a TFRecord file, a dataset of
+One table of 8 numbers, 16 texts and a label, as a CSV, a TFRecord and a Parquet file, a dataset of
 tensorflow-datasets and rows in memory. Each side reads it as training does, shuffled and in batches
 of 512. Beside them stand two ways that tf.data offers: examples as `as_dataset` gives them, parsed
 one by one, and rows that are chosen one by one, as `Dataset.filter` does. All sides take turns in a
@@ -22,12 +22,14 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 import tensorflow_datasets
+from pyarrow import parquet
 
 from benchmarks import rows
 from mtl import spec as spec_lib
-from mtl.data import csv, frames, pipeline, subset, tfds, tfrecord
+from mtl.data import arrow, csv, frames, pipeline, subset, tfds, tfrecord
 
 tf1 = tf.compat.v1
 
@@ -94,6 +96,7 @@ def build_sources(folder: str, num_rows: int) -> dict[str, Any]:
     with tf.io.TFRecordWriter(str(path / "a.tfrecord")) as writer:
         for row in zip(*table.values(), strict=True):
             writer.write(SPEC.serialize(dict(zip(table, row, strict=True))))
+    parquet.write_table(pa.table(table), path / "a.parquet")
     Drawn.pkg_dir_path, Drawn.table = path, table
     of_file: dict[str, Any] = {"data_dir": folder}
     lines_of = csv.Csv(files={"train": "a.csv"}, **of_file)
@@ -101,6 +104,7 @@ def build_sources(folder: str, num_rows: int) -> dict[str, Any]:
     return {
         "Csv": lines_of,
         "TfRecord": tfrecord.TfRecord(files={"train": "a.tfrecord"}, **of_file),
+        "Arrow": arrow.Arrow(files={"train": "a.parquet"}, **of_file),
         "Tfds": tfds.Tfds(**prepared),
         "Tfds, parsed one by one": Parsed(**prepared),
         "Frames": frames.Frames(splits={"train": table}),
@@ -168,9 +172,10 @@ def main() -> None:
         lines = [[name, f"{speed:,.0f}", f"{used:.0f}"] for name, (speed, used) in read.items()]
         print(rows.markdown(["source", "rows a second", "us of the processor a row"], lines))
         ours = measure_state(feed(sources["Csv"], cache=True), args.rows)
-        with mock.patch.object(pipeline, "_keep_in_memory", lambda records: records.cache()):
+        with mock.patch.object(pipeline, "_keep_in_memory", lambda read: read().cache()):
             theirs = measure_state(feed(sources["Csv"], cache=True), args.rows)
-        named = {"Pipeline.cache": ours, "Dataset.cache": theirs}
+        by_index = measure_state(feed(sources["Arrow"]), args.rows)
+        named = {"Pipeline.cache": ours, "Dataset.cache": theirs, "Arrow": by_index}
         lines = [[name, f"{size:.1f}", f"{took:.2f}"] for name, (size, took) in named.items()]
         print("\n" + rows.markdown(["state of a cached input", "MB", "s"], lines))
 

@@ -61,6 +61,8 @@ _CODE = Place("a function or a class", (RUNS,), by_package=True)
 TABLE: Mapping[str, Place] = {
     "Categorical.vocabulary": _VOCABULARY,
     "Categorical.word_vectors": _VECTORS,
+    "Arrow.data_dir": _FOLDER,
+    "Arrow.files": _DATA,
     "Csv.data_dir": _FOLDER,
     "Csv.files": _DATA,
     "Distillation.teacher": _TEACHER,

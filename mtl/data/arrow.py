@@ -68,21 +68,20 @@ class Arrow(types.Source):
         checks.texts("Arrow.rename", list(self.rename.values()), "map our names to theirs")
         checks.is_a("Arrow.cells", self.cells, csv.Csv, "be built, such as @csv.Csv()")
 
-    def count_rows(self, split: str) -> int:
-        """Return the number of rows of a split, from the files' metadata."""
-        return sum(_count(path) for path in self._find(split))
+    def list_rows(self, split: str) -> np.ndarray:
+        """Return the numbers of the rows of a split, int64 [N], from the files' metadata."""
+        return np.arange(sum(map(_count, self._find(split))))
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split as {"split": number of the split, "row": its number}."""
+        rows = tf.data.Dataset.range(len(self.list_rows(split)))
         splits = source.repeat_value(np.int64(self._number(split)))
-        return tf.data.Dataset.zip(
-            {"split": splits, "row": tf.data.Dataset.range(self.count_rows(split))}
-        )
+        return tf.data.Dataset.zip({"split": splits, "row": rows})
 
     def blocks(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split in blocks."""
-        numbers = tf.data.Dataset.range(self.count_rows(split)).batch(_BLOCK)
-        return numbers.map(lambda rows: self.take_rows(split, rows))
+        rows = tf.data.Dataset.range(len(self.list_rows(split))).batch(_BLOCK)
+        return rows.map(functools.partial(self.take_rows, split))
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Return the raw records of rows with these numbers, int64 [B]."""

@@ -1,7 +1,7 @@
 """The order of numbered rows in training: a function of a seed, an epoch and a position.
 
 order.permute(6, seed=1, epoch=0)                     # [6], every row once
-order.number_batches(6, seed=1, batch_size=4)         # endless batches of row numbers
+order.take_batches(np.arange(6), seed=1, batch_size=4)         # endless batches of row numbers
 
 A batch is a slice of an endless stream of epochs. So the order does not depend on the number of
 workers, and a run can start at any step without a saved state.
@@ -43,8 +43,8 @@ def _mix(values: np.ndarray) -> np.ndarray:
         return values ^ (values >> np.uint64(31))
 
 
-def number_batches(
-    count: int,
+def take_batches(
+    rows: np.ndarray,
     *,
     seed: int,
     batch_size: int,
@@ -56,7 +56,7 @@ def number_batches(
     """Return endless batches of row numbers, int64 [batch_size / num_shards].
 
     Args:
-      count: the number of rows of the split.
+      rows: the numbers of the N rows of a split, int64 [N].
       seed: the seed of the order.
       batch_size: the rows of a batch over all workers.
       start_step: the step of the first batch; earlier batches are left out without being made.
@@ -64,15 +64,16 @@ def number_batches(
       shard: the index of this worker among them, from 0.
       is_shuffled: False keeps the order of the rows.
     """
+    count = len(rows)
     first_epoch, first_row = divmod(start_step * batch_size, count)
 
     def take_epoch(epoch: np.ndarray) -> np.ndarray:
-        return permute(count, seed, int(epoch)) if is_shuffled else np.arange(count)
+        return rows[permute(count, seed, int(epoch))] if is_shuffled else rows
 
     @tf.autograph.experimental.do_not_convert
     def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        rows = tf.numpy_function(take_epoch, [epoch], tf.int64, stateful=False)
-        return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(rows, [count]))
+        taken = tf.numpy_function(take_epoch, [epoch], tf.int64, stateful=False)
+        return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(taken, [count]))
 
     epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
     batches = epochs.flat_map(read_epoch).skip(first_row).batch(batch_size, drop_remainder=True)

@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -136,8 +136,9 @@ class Pipeline:
         batch_size = batch_size or self.batch_size
         self.require_memory(batch_size, training)
         read = functools.partial(self._read, split, num_shards, shard)
-        if training and self.starts_anywhere:
-            batches = self._number_batches(split, seed, start_step, num_shards, shard)
+        numbers = self._list_rows(split) if training else None
+        if numbers is not None:
+            batches = self._take_batches(split, numbers, seed, start_step, num_shards, shard)
         elif training:
             records = _keep_in_memory(read) if self.cache else read()
             if isinstance(self.sampler, types.BatchSampler):
@@ -176,17 +177,27 @@ class Pipeline:
 
         The rows of all batches are then the same for any number of workers.
         """
-        return isinstance(self.source, types.RowSource) and self.sampler is None
+        return self._list_rows(self.train_split) is not None
 
-    def _number_batches(
-        self, split: str, seed: int, start_step: int, num_shards: int, shard: int
+    def _list_rows(self, split: str) -> np.ndarray | None:
+        """Return the numbers of the rows of a split that training takes by number, or None."""
+        if self.sampler is not None:
+            return None
+        return types.read_member(self.source, types.Source, "list_rows")(split)
+
+    def _take_batches(
+        self,
+        split: str,
+        numbers: np.ndarray,
+        seed: int,
+        start_step: int,
+        num_shards: int,
+        shard: int,
     ) -> tf.data.Dataset:
         """Return the endless batches of a source whose rows are in memory."""
-        source = cast(types.RowSource, self.source)
-        count = source.count_rows(split)
-        checks.require(count > 0, f"split {split!r}", "hold a record", 0)
-        numbers = order.number_batches(
-            count,
+        checks.require(len(numbers) > 0, f"split {split!r}", "hold a record", 0)
+        batches = order.take_batches(
+            numbers,
             seed=seed,
             batch_size=self.batch_size,
             start_step=start_step,
@@ -194,7 +205,7 @@ class Pipeline:
             shard=shard,
             is_shuffled=self.shuffle_buffer > 1,
         )
-        return numbers.map(lambda rows: source.take_rows(split, rows))
+        return batches.map(functools.partial(self.source.take_rows, split))
 
     def require_memory(self, batch_size: int, training: bool = True) -> None:
         """Fail if a batch or the shuffle buffer surely exceeds memory.

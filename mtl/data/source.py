@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
@@ -99,6 +102,39 @@ class ChosenRows(types.Source):
         read = types.read_member(self.source, types.Source, "blocks")
         blocks = read(split if choose is None else self.split)
         return blocks if choose is None or blocks is None else _choose(choose, blocks)
+
+    def list_rows(self, split: str) -> np.ndarray | None:
+        """Return the numbers of the chosen rows; None if the source does not list its rows."""
+        choose = self.chooser(split)
+        theirs = types.read_member(self.source, types.Source, "list_rows")
+        if choose is None:
+            return theirs(split)
+        if split not in self._chosen_numbers:
+            numbers = theirs(self.split)
+            self._chosen_numbers[split] = None if numbers is None else self._choose(choose, numbers)
+        return self._chosen_numbers[split]
+
+    def _choose(self, choose: Chooser, numbers: np.ndarray) -> np.ndarray:
+        """Return those of the numbers of rows, int64 [N], that are chosen."""
+
+        def read() -> tf.data.Dataset:
+            blocks = tf.data.Dataset.from_tensor_slices(numbers).batch(_ROWS_AT_ONCE)
+            pairs = blocks.map(lambda rows: (rows, self.source.take_rows(self.split, rows)))
+            return _choose(lambda first, pair: choose(first, pair[1]), pairs).map(lambda n, _: n)
+
+        found = list(iterate(read))
+        for error in filter(lambda each: isinstance(each, Exception), found):
+            raise error
+        return np.concatenate([np.zeros([0], np.int64), *found])
+
+    @functools.cached_property
+    def _chosen_numbers(self) -> dict[str, np.ndarray | None]:
+        """The numbers of the chosen rows, by split."""
+        return {}
+
+    def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Return the raw records of rows with these numbers, int64 [B]."""
+        return self.source.take_rows(split if self.chooser(split) is None else self.split, rows)
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
         """Decode a batch as the source does."""

@@ -25,7 +25,7 @@ from mtl.types.columns import (
     Table,
     Tokenizer,
 )
-from mtl.types.data import BatchSampler, Reading, RowSource, Source
+from mtl.types.data import BatchSampler, Reading, Source
 from mtl.types.emitting import Emitting
 from mtl.types.extensions import Forward, MakeExtension, StepExtension
 from mtl.types.heads import (
@@ -155,7 +155,6 @@ __all__ = [
     "PythonValue",
     "Reading",
     "RowNames",
-    "RowSource",
     "RunDescription",
     "RunHooks",
     "RunObserver",

@@ -6,6 +6,8 @@ import abc
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+
 from mtl import spec as spec_lib
 from mtl.deferred import tf
 from mtl.types import columns, values
@@ -76,20 +78,19 @@ class Source(Protocol):
         del split, num_shards, shard
         return None
 
+    def list_rows(self, split: str) -> np.ndarray | None:
+        """Return the numbers of the rows of a split, int64 [N]; None if it reads only in order.
 
-@runtime_checkable
-class RowSource(Protocol):
-    """A source whose rows are in memory, so that training takes them in any order."""
-
-    def count_rows(self, split: str) -> int:
-        """Return the number of rows of a split.
-
-        Raises:
-          UserError: the split or its files do not exist.
+        A source that lists its rows has them in memory. Training mixes them all, and takes them by
+        `take_rows`.
         """
+        del split
+        return None
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Return the raw records, a batch for `decode`, of rows with these numbers, int64 [B]."""
+        del split, rows
+        return {}  # A source without `list_rows` is not asked.
 
 
 @runtime_checkable

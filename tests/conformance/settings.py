@@ -165,6 +165,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Value": lambda: {"max_value": 1.0},
     "ByPattern": lambda: {"parts": {"x": clipping.Norm(max_norm=1.0)}},
     "Constant": lambda: {"value": 0.1},
+    "Arrow": lambda: {"files": {"train": "x.parquet"}},
     "Profile": lambda: {"steps": [1, 5]},
     "Reporting": lambda: {"trackers": []},
     "Cosine": lambda: {"value": 0.1, "decay_steps": 5},

@@ -146,6 +146,11 @@ def test_columns_may_have_other_names_and_splits_may_be_cut(tmp_path):
     part = subset.Subset(source=whole, share=0.5, held_out={"rest": 0.5})
     cut = [[row["x"] for row in _read(part, split, fields)] for split in ("train", "rest")]
     assert all(cut) and sorted(itertools.chain(*cut)) == list(range(10))
+    data = pipeline.Pipeline(source=part, spec=fields, batch_size=len(cut[1]))
+    made = data.dataset("rest", training=True, seed=1)
+    for features, _ in itertools.islice(made.as_numpy_iterator(), 3):
+        assert sorted(features["x"]) == cut[1]
+    assert data.starts_anywhere and part.list_rows("rest").tolist() == cut[1]
 
 
 def test_training_has_every_row_once_an_epoch_and_starts_at_any_step(tmp_path):

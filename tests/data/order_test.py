@@ -17,7 +17,7 @@ EXPECTED = [
 
 
 def _batches(count, number, **settings):
-    made = order.number_batches(count, **{"seed": 1, "batch_size": 4, **settings})
+    made = order.take_batches(np.arange(count), **{"seed": 1, "batch_size": 4, **settings})
     return [batch.tolist() for batch in itertools.islice(made.as_numpy_iterator(), number)]
 
 

@@ -51,7 +51,9 @@ BREAKPOINT = flags.DEFINE_boolean(
 )
 MODE = flags.DEFINE_string("mode", "eval", "The graph: eval, predict (that is served) or train.")
 ROWS = flags.DEFINE_string(
-    "rows", None, "A file of CSV, JSON lines or TFRecords with the rows, in place of a split."
+    "rows",
+    None,
+    "A file of CSV, JSON lines, Parquet or TFRecords with the rows, in place of a split.",
 )
 SPLIT = flags.DEFINE_string("split", None, "The split of the rows. (default: Pipeline.eval_split)")
 LIMIT = flags.DEFINE_integer("limit", 4, "How many rows, from the first on.")

@@ -27,11 +27,13 @@ SPLIT = flags.DEFINE_string("split", None, "The split to predict. (default: Pipe
 INPUT = flags.DEFINE_multi_string(
     "input",
     [],
-    "In place of a split: files or globs of CSV, JSON lines or TFRecords of tf.Examples, plain or "
-    ".gz, with or without labels. Repeatable.",
+    "In place of a split: files or globs of CSV, JSON lines, Parquet or TFRecords of tf.Examples, "
+    "with or without labels; text and TFRecords may be .gz. Repeatable.",
 )
 INPUT_FORMAT = flags.DEFINE_string(
-    "input_format", "auto", "csv, jsonl or tfrecord, where the names of the files do not say it."
+    "input_format",
+    "auto",
+    "csv, jsonl, parquet or tfrecord, if the names of the files do not say it.",
 )
 OUTPUT = flags.DEFINE_string(
     "output",

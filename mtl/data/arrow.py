@@ -13,6 +13,7 @@ import bisect
 import dataclasses
 import functools
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,12 +30,19 @@ from mtl.distribution import memory
 _ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
 # Whole numbers up to here are exact as floats, in which NaN marks nulls.
 _EXACT = 2**53
+_SHARD = re.compile(r"-\d+-of-\d+$")
 # A pass that only reads takes so many rows at once.
 _BLOCK = 4096
 
 
-class _Part(NamedTuple):
-    """A part of a file that is read at once: a row group, a stripe or a record batch."""
+class Part(NamedTuple):
+    """A part of a file that is read at once.
+
+    Attributes:
+      name: its place in the file, such as " row group 7"; "" for the whole file.
+      num_rows: the number of rows.
+      read: returns some columns of it, given their names.
+    """
 
     name: str
     num_rows: int
@@ -146,13 +154,13 @@ class Arrow(types.Source):
         tables: list[pa.Table] = []
         names, starts, total = [], [], 0
         for path in self._find(split):
-            schema, parts = _open(path)
-            _check_columns(path, theirs, schema)
+            schema, parts = open_file(path)
+            check_columns(path, theirs, schema)
             own = {name: schema.field(name).type for name in columns}
             first = first or (path, own)
             _check_types(path, own, *first)
             for part in parts:
-                table = _call(f"{path}{part.name}", functools.partial(part.read, columns))
+                table = read_part(path, part, columns)
                 names.append(f"{path}{part.name}")
                 starts.append(total)
                 tables.append(table)
@@ -165,7 +173,7 @@ class Arrow(types.Source):
         whole = pa.concat_tables(tables)
         memory.require_memory(f"split {split!r}", len(whole), whole.nbytes, "Its columns take")
         values = {
-            name: _to_values(f"{self._find(split)[0]}: column {column!r}", whole[column])
+            name: to_values(f"{self._find(split)[0]}: column {column!r}", whole[column])
             for name, column in theirs.items()
         }
         table = frames.Table(values, fields, f"split {split!r}", self.cells, name_row)
@@ -181,16 +189,24 @@ def _call(where: str, read: Callable[[], Any]) -> Any:
         raise checks.UserError(f"{where} cannot be read: {reason}") from error
 
 
-def _open(path: str) -> tuple[pa.Schema, list[_Part]]:
-    """Return the schema of a file, and its parts in order."""
-    ending = os.path.splitext(path)[1].lower()
+def open_file(path: str, kind: str | None = None) -> tuple[pa.Schema, list[Part]]:
+    """Return the schema of a file, and its parts in order.
+
+    Args:
+      path: the file, or a shard of one, such as in.parquet-00000-of-00010.
+      kind: the format, such as ".parquet"; None goes by the ending of the name.
+
+    Raises:
+      UserError: the file is of another format, or damaged.
+    """
+    ending = kind or os.path.splitext(_SHARD.sub("", path))[1].lower()
     rule = f"end in one of {', '.join(_ENDINGS)}"
     checks.require(ending in _ENDINGS, "a file of Arrow.files", rule, path)
     opener = {".parquet": _open_parquet, ".pq": _open_parquet, ".orc": _open_orc}
     return _call(path, functools.partial(opener.get(ending, _open_ipc), path))
 
 
-def _open_parquet(path: str) -> tuple[pa.Schema, list[_Part]]:
+def _open_parquet(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path, memory_map=True, page_checksum_verification=True)
@@ -198,9 +214,9 @@ def _open_parquet(path: str) -> tuple[pa.Schema, list[_Part]]:
     def read(group: int, columns: Sequence[str]) -> pa.Table:
         return file.read_row_group(group, columns=columns)
 
-    empty = _Part("", 0, lambda columns: file.schema_arrow.empty_table().select(columns))
+    empty = Part("", 0, lambda columns: file.schema_arrow.empty_table().select(columns))
     parts = [
-        _Part(
+        Part(
             f" row group {group}",
             file.metadata.row_group(group).num_rows,
             functools.partial(read, group),
@@ -210,27 +226,37 @@ def _open_parquet(path: str) -> tuple[pa.Schema, list[_Part]]:
     return file.schema_arrow, parts or [empty]
 
 
-def _open_orc(path: str) -> tuple[pa.Schema, list[_Part]]:
+def _open_orc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import orc
 
     file = orc.ORCFile(path)
-    return file.schema, [_Part("", file.nrows, lambda columns: file.read(columns=list(columns)))]
+    return file.schema, [Part("", file.nrows, lambda columns: file.read(columns=list(columns)))]
 
 
-def _open_ipc(path: str) -> tuple[pa.Schema, list[_Part]]:
+def _open_ipc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import feather
 
     table = feather.read_table(path, memory_map=True)
-    return table.schema, [_Part("", len(table), table.select)]
+    return table.schema, [Part("", len(table), table.select)]
 
 
 def _count(path: str) -> int:
     """Return the number of rows of a file."""
-    _, parts = _open(path)
+    _, parts = open_file(path)
     return sum(part.num_rows for part in parts)
 
 
-def _check_columns(path: str, theirs: Mapping[str, str], schema: pa.Schema) -> None:
+def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of a part of a file.
+
+    Raises:
+      UserError: it cannot be read; names the file and the part.
+    """
+    return _call(f"{path}{part.name}", functools.partial(part.read, columns))
+
+
+def check_columns(path: str, theirs: Mapping[str, str], schema: pa.Schema) -> None:
+    """Fail unless a file has a column for each field, {field: its column}."""
     for field, column in theirs.items():
         checks.one_of(f"{path}: the column of field {field!r}", column, schema.names)
         count = schema.names.count(column)
@@ -246,15 +272,15 @@ def _check_types(
         checks.require(kind == types_first[name], f"{path}: column {name!r}", rule, str(kind))
 
 
-def _to_values(where: str, column: pa.ChunkedArray) -> Any:
+def to_values(where: str, column: pa.ChunkedArray) -> Any:
     """Return the values of a column for `frames.Table`; nulls are None or NaN."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return _to_values(where, column.cast(kind.value_type))
+        return to_values(where, column.cast(kind.value_type))
     if pa.types.is_decimal(kind):
-        return _to_values(where, column.cast(pa.float64()))
+        return to_values(where, column.cast(pa.float64()))
     if pa.types.is_temporal(kind):
-        return _to_values(where, column.cast(pa.string()))
+        return to_values(where, column.cast(pa.string()))
     if pa.types.is_floating(kind) or pa.types.is_boolean(kind) and not column.null_count:
         return column.to_numpy()
     if pa.types.is_integer(kind):

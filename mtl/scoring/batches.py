@@ -26,13 +26,13 @@ class Chunk:
 
     Attributes:
       path: the file.
-      numbers: the numbers of the lines, from 1, or of the records, from 0.
-      rows: lines of text, or serialized tf.Examples.
+      numbers: the numbers of the lines, from 1, or of the records or rows, from 0.
+      rows: lines of text, serialized tf.Examples, or a table of Arrow.
     """
 
     path: str
     numbers: Sequence[int]
-    rows: Sequence[bytes]
+    rows: Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Rows of CSV, JSON lines and TFRecord files as serialized tf.Examples.
+"""Rows of CSV, JSON lines, Parquet and TFRecord files as serialized tf.Examples.
 
 reader = readers.Reader(spec=spec, batch_size=512, keep=["id"])
 for chunk in reader.chunks(["in/part-0.csv.gz"]):
@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from mtl import checks
 from mtl import spec as spec_lib
 from mtl.data import files
-from mtl.scoring import batches, csv_rows, image_rows, json_rows, records, writers
+from mtl.scoring import batches, csv_rows, image_rows, json_rows, records, table_rows, writers
 
 _SPLIT = "input"
-FORMATS = ("csv", "jsonl", "tfrecord")
+FORMATS = ("csv", "jsonl", "parquet", "tfrecord")
 
 
 class Format(Protocol):
@@ -49,7 +49,7 @@ class Reader:
         its format. With an `ImageFiles` around it, rows name files as in training.
       batch_size: the number of rows that the model gets at a time.
       keep: fields, features or others, to return with the predictions, such as ids.
-      format_name: csv, jsonl or tfrecord; auto goes by the file's name.
+      format_name: csv, jsonl, parquet or tfrecord; auto goes by the file's name.
     """
 
     spec: spec_lib.Spec | None
@@ -113,7 +113,7 @@ class Reader:
     def explain(self, chunk: batches.Chunk, error: batches.RefusedError) -> str:
         """Return why a model refused a chunk: the wrong row, if it is found."""
         format_name = self._format(chunk.path)
-        unit = "records" if format_name == "tfrecord" else "lines"
+        unit = {"parquet": "rows", "tfrecord": "records"}.get(format_name, "lines")
         where = f"{chunk.path} {unit} {chunk.numbers[0]} to {chunk.numbers[-1]}"
         found = self._formats[format_name].problem(chunk)
         return found or f"{where}: the model refused them: {error}"
@@ -125,7 +125,7 @@ class Reader:
         rule = "name its format, such as .csv"
         if found is None:
             checks.fail("--input", rule, path, fix)
-        listed = "CSV, JSON lines or TFRecords"
+        listed = "CSV, JSON lines, Parquet or TFRecords"
         checks.require(found in FORMATS, "--input", f"hold {listed}", path)
         return found
 
@@ -147,5 +147,6 @@ class Reader:
         return {
             "csv": csv_rows.Csv(**common, settings=settings),
             "jsonl": json_rows.JsonLines(**common),
+            "parquet": table_rows.Tables(**common, settings=settings),
             "tfrecord": records.Records(**common, settings=settings),
         }

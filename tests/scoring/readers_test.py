@@ -5,8 +5,10 @@ import gzip
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
+from pyarrow import parquet
 
 from mtl import checks, scoring, spec
 from mtl.data import csv, subset
@@ -48,6 +50,27 @@ JSON = """\
 
 {"id": "c", "age": 3.0, "job": "smith", "tags": "z"}
 """
+
+
+def test_parquet_has_numbers_of_rows_and_names_bad_ones(tmp_path):
+    columns = {"id": ["a", "b", "c"], "age": [1, 2, 3], "job": ["cook", None, "smith"]}
+    path = tmp_path / "in.parquet-00000-of-00001"
+    tags = [["x", "y"], None, ["z"]]
+    parquet.write_table(pa.table({**columns, "tags": tags}), path, row_group_size=2)
+    chunks = list(reader().chunks([str(path)]))
+    assert [list(chunk.numbers) for chunk in chunks] == [[0, 1], [2]]
+    found = read(reader(), path)
+    assert [batch.kept["id"] for batch in found] == [["a", "b"], ["c"]]
+    assert parsed(found)["job"] == [b"cook", b"none", b"smith"]
+    assert parsed(found)["tags"] == [[b"x", b"y"], [], [b"z"]]
+    parquet.write_table(pa.table({**columns, "age": [1, 2, 2.5], "tags": tags}), path)
+    with pytest.raises(checks.UserError, match="of-00001 row 2: field 'age' must be int64"):
+        read(reader(), path)
+    with pytest.raises(checks.UserError, match="--keep must be one of id, age, job, tags, got"):
+        read(reader(keep=["idd"]), path)
+    parquet.write_table(pa.table({"id": ["a"], "age": [1]}), path)
+    with pytest.raises(checks.UserError, match="the column of field 'job' must be one of"):
+        reader().check([str(path)])
 
 
 @pytest.mark.medium
@@ -163,11 +186,8 @@ def test_files_that_are_found(tmp_path):
     with pytest.raises(checks.UserError, match="--input must name its format.*--input_format"):
         reader().find([str(tmp_path / "in.txt")])
     assert reader(format_name="csv").find([str(tmp_path / "in.txt")])
-    write(tmp_path / "in.parquet", "PAR1")
-    with pytest.raises(checks.UserError, match="--input must hold CSV, JSON lines or TFRecords"):
-        reader().find([str(tmp_path / "in.parquet")])
-    with pytest.raises(checks.UserError, match="--input_format must be one of .*got 'parquet'"):
-        reader(format_name="parquet")
+    with pytest.raises(checks.UserError, match="--input_format must be one of .*got 'orc'"):
+        reader(format_name="orc")
     with pytest.raises(checks.UserError, match="must name files.*It is a folder"):
         reader().find([str(tmp_path)])
     with pytest.raises(checks.UserError, match="--keep must hold each name once, got .'id'"):
@@ -208,11 +228,15 @@ def flat(value):
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_every_type_of_field(suffix, tmp_path):
     path = tmp_path / f"in.{suffix}"
     if suffix == "jsonl":
         path.write_text("\n".join(map(json.dumps, ROWS)))
+    elif suffix == "parquet":
+        squares = [np.ravel(row["pixels"]).tolist() for row in ROWS]
+        columns = {name: [row.get(name) for row in ROWS] for name in EVERY.features}
+        parquet.write_table(pa.table({**columns, "pixels": squares}), path)
     else:
         with path.open("w") as file:
             writer = stdlib_csv.DictWriter(file, list(EVERY.features))
@@ -247,7 +271,7 @@ def test_lists_of_any_length(rows, expected, tmp_path):
 ITEMS = spec.Spec(features={"items": ("int64", (None, None))}, labels={})
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_lists_of_lists(suffix, tmp_path):
     """Items of several values, items without any, and rows without items."""
     rows = [[[1, 2], [3]], [], [[], [4], []], [[]], None]
@@ -255,6 +279,8 @@ def test_lists_of_lists(suffix, tmp_path):
     lines = [json.dumps({"items": row}) for row in rows]
     text = "\n".join(["more,items", *(f"a,{cell}" for cell in cells)])
     path = write(tmp_path / f"in.{suffix}", text if suffix == "csv" else "\n".join(lines))
+    if suffix == "parquet":
+        parquet.write_table(pa.table({"items": rows, "more": ["a"] * 5}), path)
     (batch,) = read(reader(spec=ITEMS, keep=[], batch_size=9), path)
     found = ITEMS.parse(tf.constant(batch.examples), with_labels=False)
     assert found["items"].to_list() == [[1, 2, 3], [], [4], [], []]

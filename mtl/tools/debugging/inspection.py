@@ -75,7 +75,7 @@ def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: 
 def read_file(
     experiment: experiment_lib.Experiment, path: str, limit: int, with_labels: bool
 ) -> Batch:
-    """Return the first rows of a file of CSV, JSON lines or TFRecords.
+    """Return the first rows of a file of CSV, JSON lines, Parquet or TFRecords.
 
     Raises:
       UserError: the file does not exist, or a row is bad.

@@ -1,0 +1,73 @@
+"""Parquet files as serialized tf.Examples, with the meaning that they have in training.
+
+for chunk in table_rows.Tables(spec=spec, keep=["id"], batch_size=512).chunks(["in.parquet"]): ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mtl import checks
+from mtl import spec as spec_lib
+from mtl.data import arrow, examples, frames, image_files
+from mtl.scoring import batches, image_rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tables:
+    """A `readers.Format`. Memory holds one row group of a file at a time."""
+
+    spec: spec_lib.Spec
+    keep: Sequence[str]
+    batch_size: int
+    settings: Any = None
+    images: image_files.ImageFiles | None = None
+
+    def check(self, path: str) -> None:
+        schema, _ = arrow.open_file(path, ".parquet")
+        arrow.check_columns(path, self._theirs, schema)
+        for name in self.keep:
+            checks.one_of(f"{path}: --keep", name, schema.names)
+
+    def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
+        for path in paths:
+            self.check(path)
+            columns, row = list(dict.fromkeys([*self._theirs.values(), *self.keep])), 0
+            for part in arrow.open_file(path, ".parquet")[1]:
+                table = arrow.read_part(path, part, columns)
+                for start in range(0, len(table), self.batch_size):
+                    some = table.slice(start, self.batch_size)
+                    numbers = range(row, row + len(some))
+                    yield batches.Chunk(path=path, numbers=numbers, rows=some)
+                    row += len(some)
+
+    def parse(self, chunk: batches.Chunk) -> batches.Batch:
+        table: Any = chunk.rows
+        values = {
+            name: arrow.to_values(f"{chunk.path}: column {column!r}", table[column])
+            for name, column in self._theirs.items()
+        }
+        fields, cells = self.spec.feature_fields, getattr(self._source, "cells", frames.PLAIN_CSV)
+        rows = frames.Table(
+            values, fields, chunk.path, cells, lambda row: f"{chunk.path} row {chunk.numbers[row]}"
+        )
+        columns = image_rows.read_columns(self.images, chunk, rows.read(0, len(rows)))
+        kept = {name: table[name].to_pylist() for name in self.keep}
+        return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
+
+    def problem(self, chunk: batches.Chunk) -> str:
+        del chunk  # `parse` has already reported all mistakes of a row.
+        return ""
+
+    @property
+    def _source(self) -> arrow.Arrow | None:
+        return self.settings if isinstance(self.settings, arrow.Arrow) else None
+
+    @property
+    def _theirs(self) -> Mapping[str, str]:
+        """{feature: its column}; lists of lists bring their counts."""
+        rename = self._source.rename if self._source else {}
+        names = [name for name in self.spec.features if name not in self.spec.counted]
+        return {name: rename.get(name, name) for name in names}

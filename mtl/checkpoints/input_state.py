@@ -203,7 +203,7 @@ class InputState:
         except (tf.errors.OpError, ValueError):
             # A state of an old version may have been restored in part: start anew.
             session.run(self._start)
-            return False
+            return self._starts_anywhere
         return True
 
     def keep(self, steps: Iterable[int]) -> None:

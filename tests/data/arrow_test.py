@@ -250,7 +250,8 @@ def _table_of_tiny():
 
 
 @pytest.mark.medium
-def test_a_run_that_goes_on_is_equal_to_one_that_was_not_stopped(tmp_path):
+def test_a_run_that_goes_on_is_equal_to_one_that_was_not_stopped(tmp_path, caplog):
+    caplog.set_level("INFO")
     for split in ("train", "test"):
         WRITERS["parquet"](_table_of_tiny(), str(tmp_path / f"{split}.parquet"))
     source = arrow.Arrow(
@@ -274,4 +275,5 @@ def test_a_run_that_goes_on_is_equal_to_one_that_was_not_stopped(tmp_path):
     tiny.train(make(train_steps=30), tmp_path / "halves")
     longer = tiny.train(make(train_steps=30), tmp_path / "whole")
     again = tiny.variables(tmp_path / "halves")
+    assert "order starts anew" not in caplog.text
     assert all((again[name] == value).all() for name, value in longer.items())

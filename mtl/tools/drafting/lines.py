@@ -1,10 +1,10 @@
-"""The lines of delimited files, checked one by one and handed on as columns of text.
+"""A reader of delimited files: checks each line and returns columns of text.
 
-dialect = lines.read_dialect(lines.find_files("part-*.csv.gz"))
+dialect = lines.read_dialect(lines.find_files("TABLE", "part-*.csv.gz"))
 dialect.delimiter, dialect.columns                       # ";", ("age", "country", "clicked")
-for block in lines.read_blocks(dialect): ...             # pa.Table of strings, some MB at a time
+for path, table, size in lines.read_blocks(dialect): ... # a pa.Table of strings, size in bytes
 
-The rules are those of `mtl.data.csv`, which reads the same files in training.
+The rules agree with `mtl.data.csv`, which reads the same files in training.
 """
 
 import collections
@@ -24,29 +24,29 @@ from pyarrow import csv as arrow_csv
 from mtl import checks
 from mtl.tools.drafting import columns as columns_lib
 
-# Those that are looked for, in this order where several fit equally well.
+# If several delimiters fit equally well, the first one wins.
 _DELIMITERS = ",;\t|"
 _NAMES = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
-# Lines by which the delimiter is found, and the header is told from a row.
+# The delimiter and the header are found from so many lines.
 _FIRST_LINES = 200
 _BLOCK_BYTES = 1 << 24
-# A file without line ends is not read whole, which could take all memory.
+# A file without line feeds would otherwise fill the memory.
 _MOST_LINE_BYTES = 1 << 26
-# No text holds them, but for tabs and ends of lines.
+# Control characters, except tabs and line ends, mark a binary file.
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _READ_ERRORS = (OSError, EOFError, zlib.error)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How a table is written.
+    """The format of a table: its files, delimiter and columns.
 
     Attributes:
-      paths: its files, in order.
+      paths: the files, in order.
       delimiter: the character between two values.
       columns: the names of the columns.
-      has_header: whether the first line of each file names them.
-      comment: lines that start with it are dropped; "" is none.
+      has_header: True if the first line of each file names the columns.
+      comment: lines that start with this text are dropped; "" keeps all lines.
     """
 
     paths: tuple[str, ...]
@@ -57,15 +57,19 @@ class Dialect:
 
     @property
     def delimiter_name(self) -> str:
-        """The delimiter as a sentence names it."""
+        """The name of the delimiter in a message, such as "tabs"."""
         return _NAMES.get(self.delimiter, repr(self.delimiter))
 
 
 def find_files(flag: str, pattern: str) -> tuple[str, ...]:
-    """Return the file of this path, or those of a glob by name.
+    """Return the file at a path, or the sorted files that match a glob.
+
+    Args:
+      flag: the name of the setting, for error messages.
+      pattern: a path or a glob; "~" is the home folder.
 
     Raises:
-      UserError: there is none, or it is a folder or empty.
+      UserError: no file matches, or a match is a folder or an empty file.
     """
     path = os.path.expanduser(pattern)
     found = [path] if os.path.exists(path) else sorted(glob.glob(path))
@@ -87,16 +91,16 @@ def read_dialect(
     columns: Sequence[str] = (),
     comment: str = "",
 ) -> Dialect:
-    """Return how the files are written, by the first lines of the first one.
+    """Return the format of the files, found from the first 200 lines of the first file.
 
     Args:
       paths: the files.
-      delimiter: between two values; None finds it.
-      columns: the names of the columns, of files without a header.
-      comment: lines that start with it are dropped.
+      delimiter: the character between two values; None finds it among , ; tab and |.
+      columns: the names of the columns, if the files have no header.
+      comment: lines that start with this text are dropped; "" keeps all lines.
 
     Raises:
-      UserError: it is no text, has no delimiter, no header or no row, or names a column twice.
+      UserError: the file is binary, lacks a delimiter, header or row, or repeats a column name.
     """
     path = paths[0]
     first = _read_first(path, comment)
@@ -125,12 +129,12 @@ def read_dialect(
 
 
 def with_files(dialect: Dialect, paths: Sequence[str]) -> Dialect:
-    """Return the same with further files."""
+    """Return the same format with more files."""
     return dataclasses.replace(dialect, paths=(*dialect.paths, *paths))
 
 
 def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
-    """Return (number, line) of the first lines that are neither blank nor comments."""
+    """Return (number, line) for the first lines, without blank lines and comments."""
     found = []
     try:
         with _open(path) as file:
@@ -161,7 +165,7 @@ def _require_text(path: str, start: bytes) -> None:
 
 
 def _read_line(path: str, file: IO[bytes], number: int) -> bytes:
-    """Return a line with its end, b"" behind the last one; fail for one that would fill memory."""
+    """Return a line with its end, b"" after the last line; fail if it would fill the memory."""
     line = file.readline(_MOST_LINE_BYTES + 1)
     rule, where = f"have at most {_MOST_LINE_BYTES:,} bytes", f"{path} line {number}"
     fix = "A table has a line feed behind each row."
@@ -170,7 +174,7 @@ def _read_line(path: str, file: IO[bytes], number: int) -> bytes:
 
 
 def _read_block(path: str, file: IO[bytes], start: int) -> list[bytes]:
-    """Return the lines of the next block, without their line feeds; none at the end."""
+    """Return the lines of the next block without line feeds; an empty list at the end."""
     text = file.read(_BLOCK_BYTES)
     if text and not text.endswith(b"\n"):
         text += _read_line(path, file, start + text.count(b"\n"))
@@ -187,7 +191,7 @@ def _fail_to_read(path: str, error: Exception) -> None:
 
 
 def _split(line: str, delimiter: str) -> list[str]:
-    """Return the trimmed cells of a line, also of one with quotes in the wrong places."""
+    """Return the trimmed cells of a line, even if it has quotes in the wrong places."""
     return [cell.strip() for cell in _cut(line, delimiter)] if line else []
 
 
@@ -199,7 +203,7 @@ def _cut(line: str, delimiter: str) -> list[str]:
     cells, start = [], 0
     while start <= len(line):
         found = pattern.match(line, start)
-        assert found is not None  # It matches nothing as well.
+        assert found is not None  # The pattern also matches an empty text.
         quoted, behind, plain = found.groups()
         cells.append(plain if quoted is None else quoted.replace('""', '"') + (behind or ""))
         start = found.end() + 1
@@ -207,7 +211,7 @@ def _cut(line: str, delimiter: str) -> list[str]:
 
 
 def _find_delimiter(path: str, lines: Sequence[str]) -> str:
-    """Return the delimiter that cuts most lines alike, into most columns."""
+    """Return the delimiter that gives the most lines the same width, then the most columns."""
     best, score = "", (0.0, 0)
     for delimiter in _DELIMITERS:
         widths = [len(_split(line, delimiter)) for line in lines]
@@ -222,24 +226,24 @@ def _find_delimiter(path: str, lines: Sequence[str]) -> str:
 
 
 def _require_header(where: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Fail if the first line looks like a row: its cells are numbers, or values found below."""
+    """Fail if the first line looks like a row: it holds numbers or repeated values of rows."""
     rule, fix = "name the columns", f"Name all {len(names)} of them with --columns 'a,b,...'."
     checks.require(any(names), where, rule, ",".join(names), fix)
     numbers = [name for name in names if re.fullmatch(columns_lib.FLOAT, name)]
-    # Years, say, may head columns.
+    # Consecutive whole numbers, such as years, may name columns.
     if (numbers and not _is_run(numbers)) or _count_repeated(names, rows) > 1:
         listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
         checks.fail(where, rule, listed, f"It looks like a row. {fix}")
 
 
 def _is_run(numbers: Sequence[str]) -> bool:
-    """Return whether texts are whole numbers, two or more, that follow one another."""
+    """Return True if the texts are at least two consecutive whole numbers."""
     whole = [int(number) for number in numbers if number.isdigit()]
     return len(whole) == len(numbers) > 1 and whole == [whole[0] + i for i in range(len(whole))]
 
 
 def _count_repeated(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Return how many names are values of their column, which has few of them."""
+    """Return the number of names that also occur as values of a column with few values."""
     below = [set(cells) for cells in zip(*rows, strict=False)]
     return sum(
         name in cells and name != "" and len(cells) < len(rows) / 2
@@ -248,10 +252,13 @@ def _count_repeated(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
 
 
 def read_blocks(dialect: Dialect) -> Iterator[tuple[str, pa.Table, int]]:
-    """Yield file, rows as columns of trimmed text, and of how many bytes, block by block.
+    """Yield (path, table, number of bytes) for each block of about 16 MiB.
+
+    The table holds the rows as columns of trimmed text. The bytes are counted after decompression
+    and include blank lines, comments and the header.
 
     Raises:
-      UserError: a line is ragged, has a quote within a value or is no UTF-8, by its number.
+      UserError: a line has a wrong number of columns, a misplaced quote or bad UTF-8.
     """
     for path in dialect.paths:
         _require_same_header(path, dialect)
@@ -302,7 +309,7 @@ def _check(
 
 
 def _explain_line(where: str, line: str, dialect: Dialect) -> None:
-    """Fail with what is wrong with a line."""
+    """Fail with a message that says why a line is wrong."""
     expected, quotes = len(dialect.columns), line.count('"')
     cells = _split(line, dialect.delimiter)
     if quotes % 2:
@@ -320,7 +327,7 @@ def _to_table(
     path: str, numbers: Sequence[int], rows: Sequence[bytes], dialect: Dialect
 ) -> pa.Table:
     text = b"\n".join(rows) + b"\n"
-    names = list(map(str, range(len(dialect.columns))))  # Any names; ours may be odd or empty.
+    names = list(map(str, range(len(dialect.columns))))  # Column names may be odd or empty.
     try:
         table = arrow_csv.read_csv(
             pa.BufferReader(text),

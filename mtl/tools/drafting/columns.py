@@ -1,4 +1,4 @@
-"""What all values of a column have in common: types, gaps, how many there are.
+"""Facts of a column, gathered from all its values: kind, missing values and distinct values.
 
 column = columns.Column("age")
 column.add(block["age"]); ...
@@ -18,43 +18,46 @@ import pyarrow.compute as pc
 # The spellings that `mtl.spec.literals` takes for numbers, read alike by RE2 and by Python.
 INT = r"[+-]?[0-9]+(?:\.0*)?"
 FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-# A code such as a postal one, which a number would shorten.
+# As a number, a code such as a postal code would lose its leading zero.
 _CODE = r"0[0-9]+"
 ISO_TIME = (
     r"[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}"
     r"(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
 _OTHER_DATE = r"[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{2,4}(?:[ T].*)?"
-# What stands for a missing value wherever it is, and what does so among numbers alone.
+# Sure marks mean a missing value in any column, the others only among numbers.
 SURE_MARKS = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NAN", "null", "NULL", "\\N")
 MARKS_OF_NUMBERS = (
     *SURE_MARKS,
     *("-", "--", ".", "na", "None", "none", "NONE", "Null", "(null)", "missing", "unknown"),
     *("inf", "-inf", "Inf", "-Inf", "Infinity", "-Infinity"),
 )
-# So many distinct values of a column are counted; beyond, the sample tells about how many.
+# A column with more distinct values is counted in the sample only, perhaps far too low.
 MOST_VALUES = 100_000
-# Among numbers a word or two stand for what is missing; more are another kind of column.
+# Up to 3 words, in at most 0.1 times as many rows as numbers, may mean a missing value.
+# A column with more words does not hold numbers.
 _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _FLOAT32 = 3.4e38
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is known of a column.
+    """Facts of a column.
 
     Attributes:
-      name: its name.
-      kind: "int", "float", "time" (ISO), "date" (of another form), "text", or "empty".
-      rows: how many there are.
-      missing: in how many of them the value is.
-      marks: {what stands for a missing value: rows}.
-      distinct: how many values there are, beside the missing ones; about, if not `is_counted`.
-      is_counted: whether the values of all rows were counted.
-      values: {text: rows} of all values, where they were counted; else of the sample.
-      least, greatest: of numbers, NaN for other kinds.
-      words: {text: rows} of some texts that keep a column from being one of numbers.
-      is_code: whether digits are no number, as of postal codes with a leading zero.
+      name: the column.
+      kind: "int", "float", "time" (ISO), "date" (another form), "text", or "empty".
+      rows: number of rows.
+      missing: number of rows with a missing value.
+      marks: {mark of a missing value: rows}.
+      distinct: number of distinct values, without missing ones. If `is_counted` is False, this is
+        the number in the sample, which can be far too low.
+      is_counted: True if the values of all rows were counted, False above 100,000 distinct ones.
+      values: {text: rows} without missing values, from all rows or else from the sample.
+      least, greatest: range of the numbers in the column, also if its kind is "text"; NaN if it
+        holds no numbers.
+      words: {text: rows} of some texts in a column with at least 90% numbers, else empty.
+      is_code: True if a value has a leading zero, such as a postal code, and is not a quantity.
     """
 
     name: str
@@ -72,17 +75,17 @@ class Facts:
 
     @property
     def present(self) -> int:
-        """The rows that hold a value."""
+        """The number of rows that hold a value."""
         return self.rows - self.missing
 
     @property
     def is_number(self) -> bool:
-        """Whether all values are numbers."""
+        """True if all values are numbers within the range of int64 or float32."""
         return self.kind in ("int", "float")
 
 
 class Column:
-    """Gathers what is known of a column, block by block, in bounded memory."""
+    """A gatherer of the facts of a column, block by block, in bounded memory."""
 
     def __init__(self, name: str, marks: Collection[str] = ()):
         self.name = name
@@ -95,7 +98,7 @@ class Column:
         self._counts: pa.Table | None = _counted([], [])
 
     def add(self, values: pa.ChunkedArray) -> None:
-        """Take in the texts of a block."""
+        """Add the texts of a block to the facts."""
         self._rows += len(values)
         found = pc.value_counts(values.combine_chunks())
         texts, counts = found.field("values"), found.field("counts")
@@ -141,7 +144,7 @@ class Column:
             self._counts = None
 
     def find_marks(self) -> list[str]:
-        """Return what stands for missing values in a column of numbers, or of times."""
+        """Return the marks of missing values; empty unless the column holds numbers or times."""
         if not self._numbers:
             return list(self._marks) if 0 < self._times == self._words else []
         words = dict(self._few_words)
@@ -150,11 +153,16 @@ class Column:
 
     @property
     def sure_marks(self) -> list[str]:
-        """What surely stands for missing values, whatever else the column holds."""
+        """The marks in this column that mean a missing value in any kind of column."""
         return [mark for mark in self._marks if mark in SURE_MARKS]
 
     def summarize(self, marks: Collection[str], sample: pa.ChunkedArray) -> Facts:
-        """Return what is known, of which `marks` are missing values; the sample is of all rows."""
+        """Return the facts.
+
+        Args:
+          marks: texts that mean a missing value.
+          sample: the column in a random sample of all rows, for columns with too many values.
+        """
         found = _count_sample(sample) if self._counts is None else self._counts
         values = dict(zip(found["text"].to_pylist(), found["count"].to_pylist(), strict=True))
         known = {**self._marks, **self._few_words, **values}
@@ -179,12 +187,12 @@ class Column:
         )
 
     def _count_odd(self, missing: Mapping[str, int]) -> int:
-        """Return how many values are neither numbers nor missing."""
+        """Return the number of present values that are not numbers."""
         words = self._words - sum(n for mark, n in missing.items() if mark in self._few_words)
         return words + sum(n for mark, n in self._marks.items() if mark not in missing)
 
     def _kind(self, odd: int) -> str:
-        """Return the kind of a column, of which so many values are no numbers."""
+        """Return the kind of a column with `odd` values that are not numbers."""
         if not odd:
             return self._kind_of_numbers() if self._numbers else "empty"
         if self._numbers:
@@ -201,7 +209,7 @@ class Column:
 
 
 def to_floats(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Read texts that are numbers, and nulls, as float64."""
+    """Return numbers, given as texts or nulls, as float64."""
     return pc.cast(pc.utf8_ltrim(texts, "+"), pa.float64())
 
 
@@ -230,5 +238,5 @@ def _array(values, kind):
 
 
 def match_time(text: str) -> bool:
-    """Return whether a text is an ISO date or time."""
+    """Return True if a text is an ISO date or time."""
     return re.fullmatch(ISO_TIME, text) is not None

@@ -1,4 +1,4 @@
-"""A pass over all rows of a table: facts of each column, and a sample that tells the rest.
+"""A pass over all rows of a table: gathers facts of each column and a random sample of rows.
 
 found = inspection.inspect_table(dialect, marks=("-999",))
 found.rows, found.facts["age"].missing, found.sample["age"]
@@ -14,22 +14,23 @@ import pyarrow.compute as pc
 from mtl import checks
 from mtl.tools.drafting import columns, lines
 
-# Rows and cells of the sample at most: what takes all columns of a row is told of these.
+# Limits of the sample, which serves all analyses that need several columns of a row.
 _MOST_ROWS, _MOST_CELLS = 200_000, 20_000_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What is known of a table.
+    """The facts of a table, with a sample of its rows.
 
     Attributes:
-      dialect: how it is written.
-      rows_of: {file: how many it holds}, those of a table to test on too.
-      size: of how many bytes.
-      marks: what stands for a missing value, somewhere at least.
-      facts: {column: what is known of it}.
-      sample: rows drawn at random, in order, as texts; all of them where they are few.
-      places: the numbers of these rows, from 0 on.
+      dialect: the format of the table.
+      rows_of: {file: number of rows}, also for the files of a test table.
+      size: bytes of the table after decompression.
+      marks: texts that mean a missing value in any column.
+      facts: {column: facts of the column}.
+      sample: random rows as texts, in the order of the table; all rows if at most 200,000 rows and
+        20 million cells.
+      places: the numbers of the sampled rows, from 0.
     """
 
     dialect: lines.Dialect
@@ -42,26 +43,26 @@ class Inspection:
 
     @property
     def rows(self) -> int:
-        """How many there are in all."""
+        """The number of rows in all files."""
         return sum(self.rows_of.values())
 
     @property
     def is_whole(self) -> bool:
-        """Whether the sample holds all rows."""
+        """True if the sample holds all rows."""
         return len(self.places) == self.rows
 
     def texts(self, name: str) -> pa.ChunkedArray:
-        """Return the values of a column in the sample; null where they are missing."""
+        """Return the values of a column in the sample; null for missing values."""
         missing = pc.is_in(self.sample[name], value_set=pa.array(self.marks))
         return pc.if_else(missing, pa.scalar(None, pa.string()), self.sample[name])
 
     def numbers(self, name: str) -> np.ndarray:
-        """Return the values of a column of numbers in the sample; NaN where they are missing."""
+        """Return the numbers of a column in the sample; NaN for missing values."""
         return columns.to_floats(self.texts(name)).to_numpy()
 
 
 class _Sample:
-    """Rows drawn at random: those with the least keys, of which each row draws one."""
+    """A random sample of rows: each row draws a random key, and the smallest keys are kept."""
 
     def __init__(self, num_columns: int):
         self._most = max(min(_MOST_ROWS, _MOST_CELLS // num_columns), 1)
@@ -95,15 +96,15 @@ class _Sample:
 def inspect_table(
     dialect: lines.Dialect, marks: Sequence[str] = (), labels: Collection[str] = ()
 ) -> Inspection:
-    """Read all rows of a table.
+    """Read all rows of a table and return its facts.
 
     Args:
-      dialect: how it is written.
-      marks: what stands for a missing value, beside the usual.
-      labels: the columns in which "NA" and its like are no class.
+      dialect: the format of the table.
+      marks: further texts that mean a missing value.
+      labels: columns in which texts such as "NA" mean a missing label, not a class.
 
     Raises:
-      UserError: a line is malformed, or there is no row.
+      UserError: a line is malformed, or the table is empty.
     """
     gathered = {name: columns.Column(name, marks) for name in dialect.columns}
     sample, size = _Sample(len(dialect.columns)), 0
@@ -131,7 +132,7 @@ def inspect_table(
 
 
 def _find_marks(gathered: Iterable[columns.Column], labels: Collection[str]) -> list[str]:
-    """Return what stands for missing values: among numbers, or in a label."""
+    """Return the marks of missing values among numbers or times, and in labels."""
     found: list[str] = []
     for column in gathered:
         found += column.sure_marks if column.name in labels else column.find_marks()

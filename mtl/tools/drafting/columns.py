@@ -144,7 +144,7 @@ class Column:
             self._counts = None
 
     def find_marks(self) -> list[str]:
-        """Return the marks of missing values; empty unless the column holds numbers or times."""
+        """Return the marks of missing values if the column holds mostly numbers or only times."""
         if not self._numbers:
             return list(self._marks) if 0 < self._times == self._words else []
         words = dict(self._few_words)

@@ -1,7 +1,7 @@
-"""How each column of a table becomes an input, or why it does not.
+"""The choice how each column of a table becomes an input, or why it is left out.
 
-chosen = inputs.choose_input(facts, found)
-chosen.dtype, chosen.part, chosen.why                    # "float32", "gaps", "numbers, ..."
+chosen = inputs.choose_input(facts, found, "|")
+chosen.dtype, chosen.parts, chosen.why  # "float32", ("numbers_with_gaps",), "number, 18 to 90"
 """
 
 import dataclasses
@@ -13,12 +13,12 @@ from mtl.tools.drafting import columns, inspection
 
 _ID_NAME = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid|key|index|idx)$|^unnamed|Id$", re.IGNORECASE)
 _TIME_NAME = re.compile(r"date|time|timestamp|(?:^|_)ts$|_at$", re.IGNORECASE)
-# Of the values that are there, so many are distinct in an id or in free text.
+# An id has at least this share of distinct values; half, if the name of the column suggests an id.
 _DISTINCT = 0.95
 _WORDS_OF_TEXT = 3.0
-# Whole numbers of so few values are categories as well.
+# Whole numbers with at most so many values also become categories.
 _FEW_VALUES = 50
-# More categories than these are hashed.
+# A column with more categories is hashed.
 _MOST_CATEGORIES = 10_000
 _MOST_BUCKETS = 1 << 20
 _SKEWED = 2.0
@@ -27,15 +27,16 @@ LIST_DELIMITERS = "|;"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Input:
-    """What a column is used for.
+    """The use of a column.
 
     Attributes:
       name: the column.
-      dtype: the type of the field; "" where it is left out.
-      parts: the parts of the gin file that take it, such as "numbers" and "categories".
-      why: the decision in a few words, with figures.
-      doubt: what the user should look at, a sentence; "" for nothing.
-      default: of the field where it is missing; None where it never is.
+      dtype: "int64", "float32", "string" or "list" for the field; "" if the column is left out.
+      parts: the parts of the gin file that read it, such as "numbers" and "categories".
+      why: the reason in a few words, with figures.
+      doubt: a sentence about something the user should check; "" for nothing.
+      default: the value of the field in rows without one: "nan" for numbers, "" for texts; None
+        for lists and for columns without missing values.
     """
 
     name: str
@@ -47,7 +48,13 @@ class Input:
 
 
 def choose_input(facts: columns.Facts, found: inspection.Inspection, delimiter: str) -> Input:
-    """Decide how a column becomes an input; lists have this delimiter between their values."""
+    """Decide how a column becomes an input.
+
+    Args:
+      facts: the facts of the column.
+      found: the facts of the table.
+      delimiter: the character between two values of a list.
+    """
     left_out = _leave_out(facts, found)
     if left_out:
         return left_out
@@ -64,7 +71,7 @@ def choose_input(facts: columns.Facts, found: inspection.Inspection, delimiter: 
 
 
 def _leave_out(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
-    """Return why a column cannot be an input; None if it can."""
+    """Return an input that is left out, with a reason; None if the column can be used."""
     name = facts.name
     if facts.kind == "empty":
         return Input(name=name, why="left out: empty in all rows")
@@ -92,7 +99,7 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection) -> Input:
     parts = [f"{part}_with_gaps" if facts.missing else part]
     is_int = facts.kind == "int" and not facts.missing
     if facts.kind == "int" and 2 < facts.distinct <= _FEW_VALUES:
-        # A category is text or a whole number.
+        # With gaps the numbers are floats, which cannot be categories.
         parts.append("categories" if is_int else "buckets")
         told += f", {facts.distinct} values: as {parts[-1]}" + " too" * is_int
     elif facts.distinct > _FEW_VALUES:
@@ -133,7 +140,7 @@ def _choose_list(facts: columns.Facts, delimiter: str) -> Input:
 
 
 def count_buckets(largest: int) -> int:
-    """Return the buckets of a hash for so many categories: some collisions, and no more."""
+    """Return the smallest power of two with at least twice as many buckets; at most 2**20."""
     return min(1 << (2 * largest - 1).bit_length(), _MOST_BUCKETS)
 
 
@@ -155,7 +162,7 @@ def _is_id(facts: columns.Facts, found: inspection.Inspection) -> bool:
 
 
 def looks_like_key(facts: columns.Facts) -> bool:
-    """Return whether the rows of a table may belong together by this column."""
+    """Return True if rows with the same value of this column may belong together."""
     several = facts.rows > 2 * facts.distinct > 100
     return several and facts.kind != "float" and _ID_NAME.search(facts.name) is not None
 
@@ -173,7 +180,7 @@ def _count_words(facts: columns.Facts) -> float:
 
 
 def is_list_of(facts: columns.Facts, delimiter: str) -> bool:
-    """Return whether texts are lists: with the delimiter between values that come again."""
+    """Return True if the texts are lists of repeated values with this delimiter."""
     some = list(facts.values)[:1000]
     joined = [text for text in some if delimiter in text]
     if facts.kind != "text" or len(joined) < max(0.2 * len(some), 2):
@@ -189,7 +196,7 @@ def _has_decimal_commas(facts: columns.Facts) -> bool:
 
 
 def _is_heavy(numbers: np.ndarray) -> bool:
-    """Return whether a logarithm takes most of the skew of a tail away."""
+    """Return True if the numbers are skewed and a logarithm at least halves the skew."""
     if len(numbers) < 100:
         return False
     plain = _skew(numbers)
@@ -203,7 +210,7 @@ def _skew(numbers: np.ndarray) -> float:
 
 
 def _doubt_sentinel(facts: columns.Facts) -> str:
-    """Return a doubt of a least or greatest value that may stand for a missing one."""
+    """Return a doubt about a frequent value such as -999 or 9999, which may mean a missing one."""
     for text, count in facts.values.items():
         if re.fullmatch(r"-9+(?:\.0*)?|9{3,}(?:\.0*)?", text) and count > 0.005 * facts.rows:
             return (

@@ -1,7 +1,7 @@
-"""Which head learns a label, by the values that it has.
+"""The choice of a head for a label, from the values of the label.
 
 task = tasks.choose_task(facts, found)
-task.head, task.settings, task.why           # "Binary", {}, "1 in 12.3% of the rows"
+task.head, task.settings, task.why           # "Binary", {}, "two classes, '1' in 12.3%"
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from mtl import checks
 from mtl.tools.drafting import columns, inspection, telling
 
 _FEW_CLASSES, _MOST_CLASSES = 20, 1000
-# Below this share a class is rare enough to say so, and in fewer rows it is hardly learnt.
+# Limits of a hint about a rare positive class, and about a class with too few rows.
 _RARE, _FEW_ROWS = 0.01, 20
 _AFFIRMED = ("yes", "true", "y", "t", "1", "positive")
-# One column alone that tells more of a label than this is likely known too late.
+# A column that alone scores at least this much is likely known only after the label.
 _LEAKS = {"auc": 0.99, "r2": 0.98, "skill": 0.98}
 
 
@@ -31,14 +31,14 @@ class Task:
 
     Attributes:
       label: the column.
-      name: of the task: the column, of letters that the name of a scope may have.
-      dtype: the type of the label's field.
-      head: the class of the head.
-      settings: of the head, as a gin file writes them.
-      why: the decision in a few words, with figures.
-      hints: what else could be chosen, sentences.
-      target: the label in the sample [N], as what `telling` takes.
-      metric: "auc", "r2" or "skill".
+      name: the name of the task: the column, limited to letters, digits and "_" of ASCII.
+      dtype: "int64", "float32" or "string" for the label's field.
+      head: the class of the head: "Binary", "MultiClass" or "Regression".
+      settings: {setting of the head: value} for the gin file.
+      why: the reason in a few words, with figures.
+      hints: sentences about other heads, and about rare classes.
+      target: the label in the sample [N], encoded for the metric: see `telling`.
+      metric: "auc" for two classes, "skill" for more, "r2" for numbers.
     """
 
     label: str
@@ -52,12 +52,16 @@ class Task:
     metric: str
 
     def measure_alone(self, codes: np.ndarray) -> float:
-        """Return how much a column alone, encoded [N], tells of the label."""
+        """Return the metric of a column alone; NaN below 100 labelled rows.
+
+        Args:
+          codes: the encoded column [N]: see `telling`.
+        """
         measure = getattr(telling, f"measure_{self.metric}")
         return measure(codes, self.target)
 
     def is_leak(self, alone: float) -> bool:
-        """Return whether that is too much to be honest."""
+        """Return True if the metric of a column alone suggests target leakage."""
         return bool(alone >= _LEAKS[self.metric])
 
 
@@ -65,7 +69,7 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
     """Choose the head of a label.
 
     Raises:
-      UserError: the label never varies, or is no label.
+      UserError: the label is empty or constant, or has too many text values for classes.
     """
     values, where = facts.values, f"--task {facts.name!r}"
     checks.require(facts.present > 0, where, "hold a label", f"none in {facts.rows:,} rows")
@@ -100,7 +104,7 @@ def _choose_binary(facts: columns.Facts, found: inspection.Inspection, gaps: str
     return Task(
         label=facts.name,
         name=_scope(facts.name),
-        # As text, since -1 is a missing int64.
+        # Other numbers stay text, since -1 means a missing int64.
         dtype="int64" if is_plain else "string",
         head="Binary",
         settings={} if is_plain else {"positive": [positive], "negative": [negative]},
@@ -112,7 +116,7 @@ def _choose_binary(facts: columns.Facts, found: inspection.Inspection, gaps: str
 
 
 def _find_positive(facts: columns.Facts) -> str:
-    """Return which of two values is the positive class: yes or 1, the greater, or the rarer."""
+    """Return the positive class of two: "yes" or 1, else the greater number or rarer text."""
     values = sorted(facts.values, key=facts.values.__getitem__)
     affirmed = [text for text in values if text.lower() in _AFFIRMED]
     if len(affirmed) == 1:
@@ -162,7 +166,7 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str
         name=_scope(facts.name),
         dtype="float32",
         head="Regression",
-        # Predictions start at the mean, and errors count in standard deviations.
+        # Predictions start at the mean; the loss counts errors in standard deviations.
         settings={"prior": prior, "unit": _round(spread)},
         why=f"a number, mean {prior:.10g}, standard deviation {spread:.4g}{gaps}",
         hints=tuple(hints),
@@ -176,7 +180,7 @@ def _round(number: float) -> float:
 
 
 def _round_mean(mean: float, spread: float) -> float:
-    """Return a mean to a thousandth of its deviation: the digits before may all be the same."""
+    """Return the mean to about a thousandth of the deviation, since all values may be near it."""
     return round(mean, 3 - math.floor(math.log10(spread))) if spread > 0 else mean
 
 
@@ -187,7 +191,7 @@ def _scope(column: str) -> str:
 
 
 def tell_apart(chosen: Sequence[Task]) -> list[Task]:
-    """Return the tasks, each under a name of its own: `task`, `task_2`, where letters are alike."""
+    """Return the tasks with unique names: a repeated name `task` becomes `task_2`."""
     names: list[str] = []
     for task in chosen:
         numbered = (f"{task.name}_{number}" for number in itertools.count(2))

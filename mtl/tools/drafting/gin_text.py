@@ -1,4 +1,4 @@
-"""A plan as a gin file that trains as it is, each decision with a comment.
+"""The text of a gin file for a plan: it trains without changes, and comments give the reasons.
 
 text = gin_text.write_gin(plan, "visits", "python -m launch.new --data visits.csv --task clicked")
 """
@@ -10,7 +10,7 @@ from typing import Any
 from mtl import checks
 from mtl.tools.drafting import inputs, plans
 
-# {part: (its column in gin, further settings, what it is for)}
+# {part: (its column in gin, a comment, further settings)}
 _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "numbers": ("features.Numeric", "Numbers, by mean and standard deviation.", {}),
     "numbers_with_gaps": (
@@ -40,7 +40,13 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def write_gin(plan: plans.Plan, name: str, command: str) -> str:
-    """Return the text of the gin file; the run and the model have this name."""
+    """Return the text of the gin file.
+
+    Args:
+      plan: the decisions.
+      name: the name of the gin file and of the exported model.
+      command: the command that wrote the file, for a comment.
+    """
     found = plan.found
     labels = " and ".join(task.label for task in plan.tasks)
     lines = [
@@ -68,9 +74,9 @@ def write_gin(plan: plans.Plan, name: str, command: str) -> str:
 
 
 def join_lines(lines: Iterable[str]) -> str:
-    """Return lines as a text in which each stays one line, whatever names of files it quotes.
+    """Return the lines as a text, with unprintable characters written as codes.
 
-    The rest of a comment that a name ends would be a statement of the gin file.
+    A line break in a file name would otherwise end a comment and start a statement of gin.
     """
     return "\n".join(map(checks.escape, lines))
 
@@ -108,7 +114,7 @@ def _source(plan: plans.Plan) -> list[str]:
     if dialect.delimiter != ",":
         lines += [f"csv.Csv.delimiter = {dialect.delimiter!r}"]
     if plan.list_delimiter != "|":
-        # A list of lists, which no column is, needs a third one.
+        # The draft has no lists of lists, so item_delimiter may be equal.
         lines += [f"csv.Csv.list_delimiter = {plan.list_delimiter!r}"]
     if dialect.comment:
         lines += [f"csv.Csv.comment = {dialect.comment!r}"]
@@ -155,7 +161,7 @@ def _splits(plan: plans.Plan) -> list[str]:
 
 
 def _tell_timeless(plan: plans.Plan) -> list[str]:
-    """Return what becomes of rows without a time, if there are any."""
+    """Return a comment about rows without a time, if the table has any."""
     facts = plan.found.facts[plan.holdout.time]
     share = f"{facts.missing:,} rows ({facts.missing / facts.rows:.1%})"
     return [f"# {share} have no time and lie in no split."] if facts.missing else []
@@ -194,7 +200,7 @@ def _defaults(plan: plans.Plan) -> list[str]:
 
 
 def _list_takers(plan: plans.Plan) -> dict[str, list[str]]:
-    """Return {part: the columns that it takes}, of parts that take some."""
+    """Return {part: names of its columns} for all parts that have columns."""
     takers = {
         part: [chosen.name for chosen in plan.used if part in chosen.parts] for part in _PARTS
     }
@@ -254,7 +260,7 @@ def _run(plan: plans.Plan, name: str) -> list[str]:
 
 
 def _bind(name: str, value: Any) -> list[str]:
-    """Return the lines of a binding, long lists over several."""
+    """Return the lines of a binding; a long list takes several lines."""
     line = f"{name} = {value!r}"
     if len(line) <= 100 or not isinstance(value, list):
         return [line]
@@ -272,12 +278,16 @@ def _wrap(items: Iterable[str]) -> Sequence[str]:
 
 
 def _one_line(text: str) -> str:
-    """Return the beginning of a text, for a comment or a table."""
+    """Return at most 160 characters of a text as one line, for a comment or a table."""
     return textwrap.shorten(text.replace("\0", " "), 160, placeholder=" ...") or "(no name)"
 
 
 def tell_plan(plan: plans.Plan) -> list[tuple[str, str, str, str]]:
-    """Return a row for each column: its name, missing values, what it tells alone, its use."""
+    """Return the rows of a table for the user: a header, and one row for each column.
+
+    A row has the name, the share of missing values, the metric of the column alone for the first
+    task, and the use of the column.
+    """
     facts, metric = plan.found.facts, plan.tasks[0].metric
     rows = [("column", "missing", f"{metric} alone", "use")]
     labels = {task.label: task for task in plan.tasks}

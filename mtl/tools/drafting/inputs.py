@@ -140,7 +140,10 @@ def _choose_list(facts: columns.Facts, delimiter: str) -> Input:
 
 
 def count_buckets(largest: int) -> int:
-    """Return the smallest power of two with at least twice as many buckets; at most 2**20."""
+    """Return how many hash buckets keep collisions rare for `largest` categories.
+
+    This is the smallest power of two from 2 * largest, and at most 2**20.
+    """
     return min(1 << (2 * largest - 1).bit_length(), _MOST_BUCKETS)
 
 

@@ -1,4 +1,4 @@
-"""All that is decided of a run on a table: tasks, inputs, splits, steps, and what is in doubt.
+"""The plan of a run on a table: tasks, inputs, splits, steps, and doubts for the user to check.
 
 plan = plans.make_plan(found, ["clicked", "minutes"], plans.Holdout(share=0.1))
 plan.train_steps, plan.doubts
@@ -14,26 +14,27 @@ from mtl.tools.drafting import columns, inspection, telling
 from mtl.tools.drafting import inputs as inputs_lib
 from mtl.tools.drafting import tasks as tasks_lib
 
-# Training rows below which the batch is so large.
+# (rows, batch size) in rising order: the first entry with more rows than training rows counts.
 _BATCHES = ((4_000, 64), (40_000, 128), (150_000, 256), (1_000_000, 512))
 _LARGEST_BATCH = 1024
 _EPOCHS, _FEWEST_STEPS, _MOST_STEPS, _EVALUATIONS = 10, 200, 20_000, 5
 _BUFFER, _LARGEST_BUFFER = 10_000, 1_000_000
 _CACHED_BYTES = 1 << 29
-# A row's place tells this much of a label only where rows lie in order.
+# If the row number alone scores more than this, the rows lie in the order of the label.
 _IN_ORDER = {"auc": 0.65, "r2": 0.1, "skill": 0.2}
 _FEWEST_KEYS = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holdout:
-    """Which rows are held out to test.
+    """The choice of test rows.
 
     Attributes:
-      share: of the rows, where they are drawn.
-      key: the column whose rows stay together; "" for none.
-      time: the column by which the last rows are held out; "" for none.
-      files: a file of its own, in place of all that; "" for none.
+      share: held-out share between 0 and 1: of random rows, of the values of `key`, or of the last
+        rows by `time`; unused with `files`.
+      key: the column whose rows with the same value stay in the same split; "" for none.
+      time: the column of times, of which the last rows are held out; "" for none.
+      files: a path or a glob of test files, used in place of the other settings; "" for none.
     """
 
     share: float = 0.1
@@ -43,13 +44,29 @@ class Holdout:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether a draw chooses the rows or their keys; a time or a file may do so instead."""
+        """True if test rows or keys are drawn at random, False with `time` or `files`."""
         return not (self.time or self.files)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run on a table; see the module."""
+    """The decisions for a run on a table.
+
+    Attributes:
+      found: the facts of the table.
+      tasks: the labels with their heads.
+      inputs: all other columns, also those that are left out.
+      alone: {column: {task: metric of the column alone}}.
+      holdout: the choice of test rows.
+      start: the first test time, as the gin file writes it; None without `holdout.time`.
+      list_delimiter: the character between the values of a list.
+      rows: number of training rows, estimated from the held-out share.
+      batch_size: rows of a step.
+      train_steps: steps of the training.
+      shuffle_buffer: rows that are shuffled at a time.
+      cache: True if the table is small enough to stay in memory.
+      doubts: sentences about things the user should check.
+    """
 
     found: inspection.Inspection
     tasks: Sequence[tasks_lib.Task]
@@ -67,7 +84,7 @@ class Plan:
 
     @property
     def checkpoint_steps(self) -> int:
-        """The steps between two evaluations."""
+        """The number of steps between two evaluations."""
         return self.train_steps // _EVALUATIONS
 
     @property
@@ -83,17 +100,17 @@ def make_plan(
     left_out: Sequence[str] = (),
     kept: Sequence[str] = (),
 ) -> Plan:
-    """Decide everything.
+    """Return the plan of a run.
 
     Args:
-      found: what is known of the table.
+      found: the facts of the table.
       labels: the columns to predict.
-      holdout: which rows are held out.
-      left_out: columns that are no input.
-      kept: columns that are one, however much they tell of a label.
+      holdout: the choice of test rows.
+      left_out: columns that do not become inputs.
+      kept: columns that the test for target leakage does not leave out.
 
     Raises:
-      UserError: a label or the holdout does not fit the table, or no input is left.
+      UserError: a label or the holdout does not fit the table, or all inputs are left out.
     """
     checks.unique("--task", labels)
     chosen_tasks = tasks_lib.tell_apart(
@@ -163,7 +180,7 @@ def _list_doubts(
     chosen: Sequence[inputs_lib.Input],
     holdout: Holdout,
 ) -> list[str]:
-    """Return what the user should look at: inputs, tasks, and rows that belong together."""
+    """Return the doubts about inputs, tasks, and rows that may belong together."""
     asked = [one.doubt for one in chosen if one.doubt]
     doubts = [doubt for doubt in asked if holdout.is_drawn or "--time" not in doubt]
     doubts += [f"{task.label!r}: {hint}" for task in chosen_tasks for hint in task.hints]
@@ -184,7 +201,7 @@ def _doubt_keys(found: inspection.Inspection, chosen: Sequence[inputs_lib.Input]
 def _measure_alone(
     found: inspection.Inspection, name: str, chosen_tasks: Sequence[tasks_lib.Task]
 ) -> dict[str, float]:
-    """Return {task: how much a column alone tells of its label}."""
+    """Return {task: metric of a column alone}."""
     if found.facts[name].is_number:
         codes = telling.encode_numbers(found.numbers(name))
     else:
@@ -193,14 +210,14 @@ def _measure_alone(
 
 
 def _find_order(chosen_tasks: Sequence[tasks_lib.Task], found: inspection.Inspection) -> str | None:
-    """Return the first label in whose order rows lie; None if they lie in no such order."""
+    """Return the first label that orders the rows; None if the order depends on other things."""
     places = telling.encode_numbers(found.places.astype(np.float64))
     in_order = (t.label for t in chosen_tasks if t.measure_alone(places) > _IN_ORDER[t.metric])
     return next(in_order, None)
 
 
 def _choose_sizes(rows: int, is_in_order: bool) -> tuple[int, int, int]:
-    """Return the batch size, the steps of a training, and the rows that are shuffled at a time."""
+    """Return the batch size, the training steps, and the rows that are shuffled at a time."""
     batch = next((size for most, size in _BATCHES if rows < most), _LARGEST_BATCH)
     steps = min(max(-(-rows * _EPOCHS // batch), _FEWEST_STEPS), _MOST_STEPS)
     buffer = min(rows, _LARGEST_BUFFER if is_in_order else _BUFFER)
@@ -208,7 +225,7 @@ def _choose_sizes(rows: int, is_in_order: bool) -> tuple[int, int, int]:
 
 
 def _find_list_delimiter(found: inspection.Inspection) -> str:
-    """Return what stands between the values of lists, in most columns that hold some."""
+    """Return the delimiter of lists that fits the most columns."""
     free = [one for one in inputs_lib.LIST_DELIMITERS if one != found.dialect.delimiter]
     counts = {
         one: sum(inputs_lib.is_list_of(facts, one) for facts in found.facts.values())
@@ -218,7 +235,7 @@ def _find_list_delimiter(found: inspection.Inspection) -> str:
 
 
 def _find_start(found: inspection.Inspection, holdout: Holdout) -> tuple[str | float | None, float]:
-    """Return where the held-out time begins, if it is by time, and the share held out."""
+    """Return the first held-out time (None without one), and the held-out share of rows."""
     if holdout.files:
         return None, 0.0
     if holdout.key:
@@ -240,7 +257,7 @@ def _find_start(found: inspection.Inspection, holdout: Holdout) -> tuple[str | f
 def _read_times(
     found: inspection.Inspection, name: str, where: str
 ) -> tuple[np.ndarray, list[float] | list[str]]:
-    """Return the times of a column as numbers, and as the gin file writes them."""
+    """Return the times of a column as numbers, and in the form of the gin file."""
     facts = found.facts[name]
     if facts.is_number:
         values = found.numbers(name)

@@ -69,7 +69,7 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
     """Choose the head of a label.
 
     Raises:
-      UserError: the label is empty or constant, or has too many text values for classes.
+      UserError: the label is empty or constant, holds dates, or has more than 1,000 text values.
     """
     values, where = facts.values, f"--task {facts.name!r}"
     checks.require(facts.present > 0, where, "hold a label", f"none in {facts.rows:,} rows")

@@ -1,25 +1,26 @@
-"""How much one column alone tells of a label: what tells nearly all is often known too late.
+"""The metric of one column alone as a predictor of a label, which reveals target leakage.
 
 telling.measure_auc(telling.encode_numbers(age), clicked)                          # 0.71
 
-The rows are cut in two halves at random. Each value of the column predicts the mean label of its
-rows in one half, and is judged on the other: an id, whose values do not come back, tells nothing.
+The labelled rows are split into two random halves. In the first half each value of the column
+gets a prediction: the mean label of its rows, or their most frequent class. The metric is measured
+on the second half. An id therefore scores low, since its values rarely occur in both halves.
 """
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Numbers with more values are cut into so many bins of equal share.
+# A column with more than 1000 distinct numbers is cut into 100 bins with equal shares of rows.
 _MOST_CODES, _BINS = 1000, 100
-# Fewer labelled rows prove nothing.
+# With fewer labelled rows the metrics are too noisy.
 _FEWEST = 100
-# Rows of the mean of all that each value is given beforehand, against chance.
+# Each value also counts so many rows with the mean label, which keeps rare values near the mean.
 _PRIOR = 1.0
 
 
 def encode_numbers(numbers: np.ndarray) -> np.ndarray:
-    """Return the bin of each number [N], from 1 on; 0 where it is missing."""
+    """Return the bin of each number [N], from 1; 0 for NaN and infinite numbers."""
     present = np.isfinite(numbers)
     values = np.unique(numbers[present])
     if len(values) > _MOST_CODES:
@@ -29,14 +30,22 @@ def encode_numbers(numbers: np.ndarray) -> np.ndarray:
 
 
 def encode_texts(texts: pa.ChunkedArray) -> np.ndarray:
-    """Return a number for each text [N], from 1 on; 0 where it is missing."""
+    """Return a code for each text [N], from 1; 0 for null."""
     encoded = pc.dictionary_encode(texts).combine_chunks()
     indices = encoded.chunk(0).indices if isinstance(encoded, pa.ChunkedArray) else encoded.indices
     return pc.fill_null(pc.add(indices, 1), 0).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def measure_auc(codes: np.ndarray, label: np.ndarray) -> float:
-    """Return the AUC of a column's codes [N] for labels of 0 and 1, NaN where missing."""
+    """Return the AUC of a column for a binary label.
+
+    Args:
+      codes: the encoded column [N].
+      label: 0 or 1 [N], NaN for missing labels.
+
+    Returns:
+      From 0 to 1; NaN below 100 labelled rows, or if a half of the rows has only one class.
+    """
     scored = _predict(codes, label)
     if scored is None:
         return np.nan
@@ -51,7 +60,16 @@ def measure_auc(codes: np.ndarray, label: np.ndarray) -> float:
 
 
 def measure_r2(codes: np.ndarray, label: np.ndarray) -> float:
-    """Return the share of the variance of labels [N], NaN where missing, that a column explains."""
+    """Return the share of the variance of a label that a column explains.
+
+    Args:
+      codes: the encoded column [N].
+      label: numbers [N], NaN for missing labels.
+
+    Returns:
+      At most 1, negative if worse than the mean; NaN below 100 labelled rows, or if the label does
+      not vary.
+    """
     scored = _predict(codes, label)
     if scored is None:
         return np.nan
@@ -61,9 +79,15 @@ def measure_r2(codes: np.ndarray, label: np.ndarray) -> float:
 
 
 def measure_skill(codes: np.ndarray, classes: np.ndarray) -> float:
-    """Return the share of errors, of always the most frequent class, that a column spares.
+    """Return the share by which a column reduces the errors of the most frequent class.
 
-    The classes [N] are numbers from 1 on, and 0 where they are missing.
+    Args:
+      codes: the encoded column [N].
+      classes: numbers from 1 [N], 0 for missing labels.
+
+    Returns:
+      At most 1, negative if the column adds errors; NaN below 100 labelled rows, or if the most
+      frequent class makes no errors.
     """
     known = classes > 0
     if known.sum() < _FEWEST:
@@ -72,7 +96,7 @@ def measure_skill(codes: np.ndarray, classes: np.ndarray) -> float:
     half = _halves(len(codes))
     width = int(classes.max()) + 1
     cells, counts = np.unique(codes[half] * width + classes[half], return_counts=True)
-    order = np.argsort(counts, kind="stable")  # So that the most frequent comes last, and stays.
+    order = np.argsort(counts, kind="stable")  # The most frequent class is written last below.
     most = np.full(int(codes.max()) + 1, np.bincount(classes[half]).argmax())
     most[cells[order] // width] = cells[order] % width
     wrong = (most[codes[~half]] != classes[~half]).mean()
@@ -85,7 +109,10 @@ def _halves(size: int) -> np.ndarray:
 
 
 def _predict(codes: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the predictions and labels of one half, by the means of the other."""
+    """Return the predictions and labels of one half, using the mean labels of the other half.
+
+    None if there are too few labelled rows.
+    """
     known = np.isfinite(label)
     if known.sum() < _FEWEST:
         return None

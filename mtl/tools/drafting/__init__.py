@@ -5,5 +5,5 @@ found = inspection.inspect_table(table)
 plan = plans.make_plan(found, ["clicked", "minutes"], plans.Holdout(share=0.1))
 print(gin_text.write_gin(plan, "train", "python -m launch.new ..."))
 
-The modules here do not import TensorFlow. An inspection therefore takes only a second or two.
+The modules here do not import TensorFlow, so a small table takes only a second or two.
 """

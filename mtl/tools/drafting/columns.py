@@ -32,7 +32,7 @@ MARKS_OF_NUMBERS = (
     *("-", "--", ".", "na", "None", "none", "NONE", "Null", "(null)", "missing", "unknown"),
     *("inf", "-inf", "Inf", "-Inf", "Infinity", "-Infinity"),
 )
-# A column with more distinct values is counted in the sample only, perhaps far too low.
+# Beyond so many distinct values, only those of the sample are counted, which can be far fewer.
 MOST_VALUES = 100_000
 # Up to 3 words, in at most 0.1 times as many rows as numbers, may mean a missing value.
 # A column with more words does not hold numbers.
@@ -57,7 +57,7 @@ class Facts:
       least, greatest: range of the numbers in the column, also if its kind is "text"; NaN if it
         holds no numbers.
       words: {text: rows} of some texts in a column with at least 90% numbers, else empty.
-      is_code: True if a value has a leading zero, such as a postal code, and is not a quantity.
+      is_code: True if a value has digits behind a leading zero, as postal codes may.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Facts:
 
 
 class Column:
-    """A gatherer of the facts of a column, block by block, in bounded memory."""
+    """Collects the facts of a column, block by block, in bounded memory."""
 
     def __init__(self, name: str, marks: Collection[str] = ()):
         self.name = name

@@ -44,7 +44,7 @@ def write_gin(plan: plans.Plan, name: str, command: str) -> str:
 
     Args:
       plan: the decisions.
-      name: the name of the gin file and of the exported model.
+      name: the name of the gin file, without ".gin", and of the exported model.
       command: the command that wrote the file, for a comment.
     """
     found = plan.found

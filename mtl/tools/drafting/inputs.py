@@ -1,7 +1,8 @@
 """The choice how each column of a table becomes an input, or why it is left out.
 
 chosen = inputs.choose_input(facts, found, "|")
-chosen.dtype, chosen.parts, chosen.why  # "float32", ("numbers_with_gaps",), "number, 18 to 90"
+chosen.dtype, chosen.parts               # "float32", ("numbers_with_gaps", "buckets")
+chosen.why                               # "number, 18 to 90"
 """
 
 import dataclasses
@@ -213,7 +214,7 @@ def _skew(numbers: np.ndarray) -> float:
 
 
 def _doubt_sentinel(facts: columns.Facts) -> str:
-    """Return a doubt about a frequent value such as -999 or 9999, which may mean a missing one."""
+    """Return a doubt about a frequent value such as -999, which may mean a missing one."""
     for text, count in facts.values.items():
         if re.fullmatch(r"-9+(?:\.0*)?|9{3,}(?:\.0*)?", text) and count > 0.005 * facts.rows:
             return (

@@ -62,9 +62,9 @@ class Plan:
       list_delimiter: the character between the values of a list.
       rows: number of training rows, estimated from the held-out share.
       batch_size: rows of a step.
-      train_steps: steps of the training.
+      train_steps: steps of the training: about 10 epochs, within 200 and 20,000 steps.
       shuffle_buffer: rows that are shuffled at a time.
-      cache: True if the table is small enough to stay in memory.
+      cache: True if the table has less than 512 MiB; training then keeps it in memory.
       doubts: sentences about things the user should check.
     """
 
@@ -210,7 +210,7 @@ def _measure_alone(
 
 
 def _find_order(chosen_tasks: Sequence[tasks_lib.Task], found: inspection.Inspection) -> str | None:
-    """Return the first label that orders the rows; None if the order depends on other things."""
+    """Return the first label whose values follow the order of rows; None without such a label."""
     places = telling.encode_numbers(found.places.astype(np.float64))
     in_order = (t.label for t in chosen_tasks if t.measure_alone(places) > _IN_ORDER[t.metric])
     return next(in_order, None)

@@ -69,7 +69,8 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
     """Choose the head of a label.
 
     Raises:
-      UserError: the label is empty or constant, holds dates, or has more than 1,000 text values.
+      UserError: the label is empty or constant, or has more than two values that are neither
+        quantities nor at most 1,000 texts, such as dates or numbers with leading zeros.
     """
     values, where = facts.values, f"--task {facts.name!r}"
     checks.require(facts.present > 0, where, "hold a label", f"none in {facts.rows:,} rows")

@@ -44,7 +44,7 @@ def measure_auc(codes: np.ndarray, label: np.ndarray) -> float:
       label: 0 or 1 [N], NaN for missing labels.
 
     Returns:
-      From 0 to 1; NaN below 100 labelled rows, or if a half of the rows has only one class.
+      From 0 to 1; NaN below 100 labelled rows, or if the second half has only one class.
     """
     scored = _predict(codes, label)
     if scored is None:

@@ -18,9 +18,10 @@ GROUPS = {
     "variables and pruning": ("mtl/variables/", "mtl/sparsity/"),
     "resume": ("mtl/checkpoints/", "mtl/distribution/", "mtl/files/"),
     "transfer": ("mtl/transfer/", "mtl/model_fns/"),
-    "export": ("mtl/serving/", "mtl/compat/"),
+    "export": ("mtl/serving/", "mtl/compat/", "mtl/tf_internals/"),
     "runs": ("mtl/runs/", "mtl/monitoring/", "mtl/verbs.py", "mtl/tools/tracking/"),
     "tools": (
+        "mtl/tools/attached.py",
         "mtl/tools/reports/",
         "mtl/tools/explaining/",
         "mtl/tools/debugging/",

@@ -24,12 +24,13 @@ from collections.abc import Mapping, Sequence
 
 import tqdm
 from absl import flags
-from matplotlib import pyplot
 
 from benchmarks import rows
 from mtl import experiment as experiment_lib
 from mtl import verbs
 from mtl.configs import config
+from mtl.files import atomic
+from mtl.tools.drawing import bar_charts, figures
 
 _DATA = flags.DEFINE_list("data", [], "adult, adult_scaled, multi_mnist; all by default.")
 _SEEDS = flags.DEFINE_integer("seeds", 3, "Runs of every row.", 1)
@@ -200,31 +201,22 @@ def table(name: str, results: Mapping[str, Sequence[Metrics]]) -> str:
     return rows.markdown(["", *[f"{t} {DATA[name].metric}" for t in tasks], "Delta-m, %"], lines)
 
 
-def plot(results: Mapping[str, Mapping[str, Sequence[Metrics]]]):
+def plot(results: Mapping[str, Mapping[str, Sequence[Metrics]]]) -> str:
     """Draw a panel for each data set: Delta-m of every row with its standard error."""
-    longest = max(map(len, results.values()))
-    pyplot.rcParams["svg.fonttype"] = "none"
-    figure, panels = pyplot.subplots(
-        1, len(results), figsize=(4.2 * len(results), 0.8 + 0.19 * longest), squeeze=False
-    )
-    for (name, of_rows), panel in zip(results.items(), panels.flat, strict=True):
-        found = deltas(of_rows)
-        places = range(len(found), 0, -1)
-        means, errors = zip(*found.values(), strict=True)
-        baselines = {SINGLE, "equal", *DATA[name].tuned}
-        colors = ["#d1495b" if row in baselines else "#1b6ca8" for row in found]
-        panel.errorbar(means, places, xerr=errors, fmt="none", ecolor="#9aa3a8", elinewidth=1)
-        panel.scatter(means, places, c=colors, s=14, zorder=3)
-        panel.set_xscale("symlog", linthresh=0.5)  # One method far behind must not hide the rest.
-        ticks = [tick for tick in (-30, -10, -3, -1, 0) if tick >= 1.2 * min(means)]
-        panel.set_xticks(ticks, [f"{tick}" for tick in ticks])
-        panel.minorticks_off()
-        panel.axvline(0, color="#5f6b6d", linewidth=0.6)
-        panel.set_yticks(list(places), list(found), fontsize=7)
-        panel.set_xlabel("Delta-m, %")
-        panel.set_title(name, fontsize=10)
-    figure.tight_layout()
-    return figure
+    return draw({name: deltas(of_rows) for name, of_rows in results.items()})
+
+
+def draw(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
+    """Draw {data set: {row: (Delta-m, standard error)}} as SVG."""
+    panels = []
+    for name, of_rows in found.items():
+        bars = [
+            bar_charts.Bar(row, mean, mean - error, mean + error)
+            for row, (mean, error) in of_rows.items()
+        ]
+        # One method far behind must not hide the others.
+        panels.append(bar_charts.draw(name, bars, "Delta-m, %, with standard errors", near=1.0))
+    return figures.lay_out("Delta-m of every method", panels)
 
 
 def main() -> None:
@@ -242,8 +234,7 @@ def main() -> None:
         results[name].setdefault(row, []).append(result(name, row, seed))
     for name in names:
         print(f"\n{name}, {len(seeds)} seeds\n\n{table(name, results[name])}")
-    for suffix in ("svg", "png"):
-        plot(results).savefig(os.path.join(output(), f"balancing.{suffix}"), dpi=100)
+    atomic.write(os.path.join(output(), "balancing.svg"), plot(results))
     print(f"\n{rows.output('balancing')}/balancing.svg")
 
 

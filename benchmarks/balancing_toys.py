@@ -13,10 +13,11 @@ import os
 import numpy as np
 import tqdm
 from absl import flags
-from matplotlib import pyplot
 
 from benchmarks import rows, toy
 from mtl.configs import config
+from mtl.files import atomic
+from mtl.tools.drawing import figures, line_charts
 
 _TOYS = flags.DEFINE_list("toys", [], "plain, scaled; both by default.")
 _STEPS = flags.DEFINE_integer("steps", 100_000, "The most steps from each start.", 1000)
@@ -67,29 +68,17 @@ def details(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
     return rows.markdown(header, lines)
 
 
-def plot(name: str, ways: dict[str, list[list[list[float]]]], columns: int = 6):
-    """Draw a panel for each method: its ways over the contours of the mean loss, and the front."""
-    axis = np.linspace(-11, 11, 111, dtype=np.float32)
-    grid = np.stack(np.meshgrid(axis, axis))
-    mean = sum(value.numpy() for value in toy.losses(grid, TOYS[name][0]).values()) / 2
-    height = -(-len(ways) // columns)
-    columns = min(columns, len(ways))
-    figure, panels = pyplot.subplots(
-        height, columns, figsize=(2.3 * columns, 2.4 * height), squeeze=False
-    )
-    for panel in panels.flat[len(ways) :]:
-        panel.remove()
-    for (method, of_starts), panel in zip(ways.items(), panels.flat, strict=False):
-        panel.contour(axis, axis, mean, levels=12, colors="#c3cad1", linewidths=0.5)
-        panel.plot(*toy.front(2)[1].T, color="#5f6b6d", linewidth=4, solid_capstyle="butt")
-        for path in of_starts:
-            (line,) = panel.plot(*np.transpose(path[::5]), linewidth=1)
-            panel.plot(*path[0], "o", color=line.get_color(), markersize=3)
-            panel.plot(*path[-1], "*", color=line.get_color(), markersize=8)
-        panel.set(title=method, xlim=(-11, 11), ylim=(-11, 11), xticks=[], yticks=[])
-        panel.title.set_fontsize(9)
-    figure.tight_layout()
-    return figure
+def plot(ways: dict[str, list[list[list[float]]]]) -> str:
+    """Draw a panel for each method: its ways, and the front as a thin line."""
+    front = [tuple(map(float, point)) for point in toy.front(2)[1]]
+    panels = []
+    for method, of_starts in ways.items():
+        paths = {
+            f"from ({path[0][0]:g}, {path[0][1]:g})": [tuple(point) for point in path[::5]]
+            for path in of_starts
+        }
+        panels.append(line_charts.draw(method, paths, "x", "y", behind=[front], from_zero=False))
+    return figures.lay_out("Ways of the methods", panels)
 
 
 def main() -> None:
@@ -106,8 +95,7 @@ def main() -> None:
         print(summary(name, ways))
         with open(os.path.join(output, f"{name}.md"), "w") as file:
             file.write(details(name, ways) + "\n")
-        for suffix in ("svg", "png"):
-            plot(name, ways).savefig(os.path.join(output, f"{name}.{suffix}"), dpi=100)
+        atomic.write(os.path.join(output, f"{name}.svg"), plot(ways))
     print(f"\nEnd points and losses: {output}/*.md; ways: {output}/*.svg")
 
 

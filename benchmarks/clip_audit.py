@@ -21,15 +21,16 @@ from typing import Any
 
 import numpy as np
 from absl import flags
-from matplotlib import pyplot
 from sklearn import metrics
 
 from benchmarks import noisy_labels, rows
 from mtl import checks, experiment, verbs
 from mtl.balancing import example_clipping
+from mtl.files import atomic
 from mtl.optimization import adaptive_clipping, clipping, optimizers, update
 from mtl.tools import clip_audit
 from mtl.tools.clip_audit import checkpoint_audit, statistics, tables, visits
+from mtl.tools.drawing import figures, line_charts, matrices
 
 # Tests import several benchmarks into one process.
 _DATA = flags.DEFINE_list("data", ["mnist", "adult"], "mnist, adult.", allow_override=True)
@@ -236,34 +237,37 @@ def _mean_and_error(values: np.ndarray) -> str:
     return f"{values.mean():.1f} ± {error:.1f}"
 
 
-def plot(names: Sequence[str], seeds: Sequence[int]) -> Any:
+def plot(names: Sequence[str], seeds: Sequence[int]) -> str:
     """Draw a panel with the area of every score at the last share, and one of the accuracies."""
-    pyplot.rcParams["svg.fonttype"] = "none"
-    figure, (areas, lines) = pyplot.subplots(1, 2, figsize=(9, 3.2))
-    labels = [*SCORES, AT_START][::-1]
-    for name, color in zip(names, _COLORS, strict=False):
+    scores = [*SCORES, AT_START]
+    areas, curves = [], {}
+    for name in names:
         share = noisy_labels.DATA[name].found_at[-1]
         runs = [audited(name, share, seed)["scores"] for seed in seeds]
-        means = [np.mean([run[score][0] for run in runs]) for score in labels]
-        areas.scatter(means, range(len(labels)), s=18, color=color, label=f"{name}, {share:.0%}")
-    areas.axvline(0.5, color="#5f6b6d", linewidth=0.6)
-    areas.set_yticks(range(len(labels)), labels, fontsize=7)
-    areas.set_xlabel("AUROC of telling flipped samples")
-    areas.legend(fontsize=7)
-    for name in names:
+        areas.append([float(np.mean([run[score][0] for run in runs])) for score in scores])
         shares = noisy_labels.DATA[name].trained_at
-        for method, color in zip(METHODS if shares else (), _COLORS, strict=False):
+        for method in METHODS if shares else ():
             means = [np.mean([accuracy(name, method, s, seed) for seed in seeds]) for s in shares]
-            label = f"{name}, {method}"
-            lines.plot(shares, 100 * np.array(means), "o-", ms=3, color=color, label=label)
-    lines.set_xlabel("share of labels flipped")
-    lines.set_ylabel("test accuracy, %")
-    lines.legend(fontsize=7)
-    figure.tight_layout()
-    return figure
+            curves[f"{name}, {method}"] = [
+                (share, 100 * float(mean)) for share, mean in zip(shares, means, strict=True)
+            ]
+    return draw(names, dict(zip(scores, np.transpose(areas).tolist(), strict=True)), curves)
 
 
-_COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e09f3e")
+def draw(
+    names: Sequence[str],
+    areas: Mapping[str, Sequence[float]],
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+) -> str:
+    """Draw {score: area for each data set} and {method: [(share, accuracy)]} as SVG."""
+    title = "AUROC of telling flipped samples (0.5: chance)"
+    panels = [matrices.draw(title, list(areas), names, list(areas.values()), "score", "data")]
+    if curves:
+        title = "test accuracy by the share of labels flipped"
+        panels.append(
+            line_charts.draw(title, curves, "share of labels flipped", "test accuracy, %")
+        )
+    return figures.lay_out("Clip audit and flipped labels", panels)
 
 
 def main() -> None:
@@ -276,7 +280,7 @@ def main() -> None:
             print(f"\n{accuracy_table(name, seeds)}", flush=True)
             print(f"\n{convergence_table(name, seeds)}", flush=True)
     path = os.path.join(rows.output("clip_audit"), "clip_audit.svg")
-    plot(_DATA.value, seeds).savefig(path)
+    atomic.write(path, plot(_DATA.value, seeds))
     print(f"\n{path}")
 
 

@@ -31,13 +31,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from absl import logging
-from matplotlib import pyplot
 
 from benchmarks import balancing_speed, rows
 from mtl import checks, features, verbs
 from mtl.configs import config
+from mtl.files import atomic
 from mtl.optimization import optimizers, update
 from mtl.runs import fitting
+from mtl.tools.drawing import bar_charts, figures, line_charts
 
 tf1 = tf.compat.v1
 
@@ -397,7 +398,7 @@ def table(
     return lines
 
 
-def plot_networks(results: Mapping[str, Sequence[Result]], baseline: str, metric: str) -> Any:
+def plot_networks(results: Mapping[str, Sequence[Result]], baseline: str, metric: str) -> str:
     """Draw a panel for each task and for their mean: differences with standard errors."""
     tasks = tasks_of(results[baseline][0])
     found = {
@@ -405,39 +406,33 @@ def plot_networks(results: Mapping[str, Sequence[Result]], baseline: str, metric
         for row, runs in results.items()
         if row != baseline
     }
-    order = sorted(found, key=lambda row: found[row]["mean"][0])
-    pyplot.rcParams["svg.fonttype"] = "none"
-    figure, panels = pyplot.subplots(
-        1, len(tasks) + 1, figsize=(9, 1 + 0.22 * len(order)), sharey=True, squeeze=False
+    order = sorted(found, key=lambda row: -found[row]["mean"][0])
+    return draw(
+        {
+            f"{task}, {metric}": {row: found[row][task] for row in order}
+            for task in [*tasks, "mean"]
+        },
+        f"difference to {baseline}, with standard errors",
     )
-    for name, panel in zip([*tasks, "mean"], panels.flat, strict=True):
-        means, errors = np.array([found[row][name] for row in order]).T
-        places = range(len(order))
-        errors = np.nan_to_num(errors)
-        panel.errorbar(means, places, xerr=errors, fmt="none", ecolor="#9aa3a8", elinewidth=1)
-        panel.scatter(means, places, c="#1b6ca8", s=14, zorder=3)
-        panel.axvline(0, color="#5f6b6d", linewidth=0.6)
+
+
+def draw(found: Mapping[str, Mapping[str, tuple[float, float]]], what: str) -> str:
+    """Draw {title: {network: (difference, standard error)}} as SVG."""
+    panels = []
+    for title, changes in found.items():
+        bars = [bar_charts.Bar(row, x, x - e, x + e) for row, (x, e) in changes.items()]
         # One network that learns little would press all others together.
-        typical = float(f"{max(3 * np.median(np.abs(means)), 1e-9):.0e}")
-        panel.set_xscale("symlog", linthresh=typical)
-        panel.set_xticks([-10 * typical, -typical, 0, typical])
-        panel.set_xticks([], minor=True)
-        panel.xaxis.set_major_formatter("{x:g}")
-        panel.set_yticks(list(places), order, fontsize=7)
-        panel.tick_params(axis="x", labelsize=6)
-        panel.set_title(f"{name}, {metric}", fontsize=9)
-    what = f"difference to {baseline}, logarithmic beyond the ticks beside 0"
-    panels.flat[0].set_xlabel(what, fontsize=8, loc="left")
-    figure.tight_layout()
-    return figure
+        typical = max(3 * np.median([abs(bar.value) for bar in bars]), 1e-9)
+        near = 10.0 ** round(np.log10(typical))
+        panels.append(bar_charts.draw(title, bars, what, near=near))
+    return figures.lay_out("Networks side by side", panels)
 
 
 def plot_correlations(
     results: Mapping[tuple[str, float], Sequence[Result]], baseline: str, metric: str
-) -> Any:
-    """Draw a line for each network: its difference to the baseline over the correlation."""
-    pyplot.rcParams["svg.fonttype"] = "none"
-    figure, panel = pyplot.subplots(figsize=(5, 3.2))
+) -> str:
+    """Draw each network's difference to the baseline over the correlation, between errors."""
+    lines, behind = {}, []
     for network in dict.fromkeys(name for name, _ in results if name != baseline):
         places = sorted(place for name, place in results if name == network)
         found = []
@@ -446,13 +441,12 @@ def plot_correlations(
             tasks = tasks_of(runs[0])
             found.append(differences(runs, results[baseline, place], tasks)["mean"])
         means, errors = np.array(found).T
-        panel.errorbar(places, means, np.nan_to_num(errors), marker="o", ms=4, label=network)
-    panel.axhline(0, color="#5f6b6d", linewidth=0.6)
-    panel.set_xlabel("correlation of the tasks' weights")
-    panel.set_ylabel(f"mean {metric}, difference to {baseline}", fontsize=8)
-    panel.legend(frameon=False, fontsize=8)
-    figure.tight_layout()
-    return figure
+        lines[network] = list(zip(places, means, strict=True))
+        behind += [list(zip(places, means + sign * errors, strict=True)) for sign in (-1, 1)]
+    across, up = "correlation of the tasks' weights", f"mean {metric}, difference to {baseline}"
+    drawn = line_charts.draw("tasks that are related", lines, across, up, behind=behind)
+    note = "Thin lines are one standard error away."
+    return figures.lay_out("Networks side by side", [drawn._replace(note=note)])
 
 
 def run_all(comparison: Comparison, jobs: Sequence[tuple[str, int, Sequence[str]]]) -> list[Result]:
@@ -489,8 +483,8 @@ def compare_networks(comparison: Comparison, networks: Sequence[str], seeds: ran
         parameters = comparison.fit_width(line[0])["parameters"]
         line += [f"{parameters:,}", f"{comparison.time_steps(line[0]):.2f}"]
     if len(results) > 1:
-        figure = plot_networks(results, baseline, metric)
-        figure.savefig(os.path.join(comparison.out, f"{comparison.name}.svg"))
+        picture = plot_networks(results, baseline, metric)
+        atomic.write(os.path.join(comparison.out, f"{comparison.name}.svg"), picture)
     return rows.markdown([*header, "parameters", "ms a step"], lines)
 
 
@@ -522,8 +516,8 @@ def compare_correlations(
         parameters = comparison.fit_width(network)["parameters"]
         line += [f"{parameters:,}", f"{comparison.time_steps(network):.2f}"]
     if len(networks) > 1:
-        figure = plot_correlations(results, baseline, metric)
-        figure.savefig(os.path.join(comparison.out, f"{comparison.name}.svg"))
+        picture = plot_correlations(results, baseline, metric)
+        atomic.write(os.path.join(comparison.out, f"{comparison.name}.svg"), picture)
     header[0] = "network, correlation"
     return rows.markdown([*header, "parameters", "ms a step"], lines)
 

@@ -8,7 +8,6 @@ python -m launch.affinity --model_dir runs/all --models 2 --overlap --tasks inco
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ with deferred.imports():
     from mtl import experiment, model
     from mtl.balancing import affinity
     from mtl.monitoring import event_files
-    from mtl.tools.drawing import affinity_picture
+    from mtl.tools.drawing import affinity_picture, pictures
     from mtl.tools.reports import grouping
 
 MODELS = flags.DEFINE_integer("models", 2, "How many models are trained at most.")
@@ -51,8 +50,7 @@ def main() -> None:
     checks.require(bool(pairs), "--model_dir", "be a run that measured affinities", model_dir, fix)
     measured = grouping.Measured.from_pairs(pairs, chosen)
     proposals = grouping.propose(measured, MODELS.value, OVERLAP.value)
-    picture = affinity_picture.draw(model_dir, curves)
-    table = os.path.join(model_dir, affinity_picture.TABLE)
+    picture, table = pictures.write(model_dir, curves, [affinity_picture])
     steps = measured.steps
     print(f"{len(steps)} measurements, steps {steps[0]} to {steps[-1]}: {table}, {picture}\n")
     print(f"Groups for at most {MODELS.value} models:\n")

@@ -32,6 +32,7 @@ from mtl.runs import (
 )
 from mtl.tools import attached, clip_audit
 from mtl.tools.clip_audit import checkpoint_audit, report
+from mtl.tools.drawing import curve_files
 from mtl.tools.pruning import finished_pruning
 from mtl.tools.tracking import reporting
 
@@ -91,10 +92,12 @@ def evaluate(
     """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
 
     `evaluation.evaluate` describes the files that it writes. The trackers of the run get the
-    metrics, too, unless inputs are attacked.
+    metrics, too, unless inputs are attacked. `with_curves` writes the files of
+    `curve_files.write_curves` to `<model_dir>/curves`.
     """
+    write_curves = curve_files.write_curves if with_curves else None
     metrics = evaluation.evaluate(
-        experiment, model_dir, split, checkpoint, is_attacked, with_curves
+        experiment, model_dir, split, checkpoint, is_attacked, write_curves
     )
     trackers = attached.list_trackers(experiment)
     if trackers and not is_attacked:

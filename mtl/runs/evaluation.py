@@ -12,8 +12,8 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 from mtl import checkpoints, checks, deferred, serving, types
 from mtl import experiment as experiment_lib
@@ -21,7 +21,7 @@ from mtl.checkpoints import run_directory
 from mtl.deferred import compat, tf
 from mtl.distribution import interruption as interruption_lib
 from mtl.heads import slice_metrics
-from mtl.monitoring import curve_files, doubts, metrics_file, progress, summary
+from mtl.monitoring import doubts, metrics_file, progress, summary
 from mtl.runs import diagnosis, estimators, evaluation_graph, fitting, plausibility
 
 with deferred.imports():
@@ -33,6 +33,11 @@ _log = logging.getLogger(__name__)
 # A metric that is measured again may differ by this share of its value.
 _ROUNDING = 1e-5
 _NO_OBSERVERS = types.RunObserver()
+
+CurveWriter: TypeAlias = (
+    "Callable[[str, Mapping[str, curves.Counted], Mapping[str, Sequence[str]]], list[str]]"
+)
+"""Writes {task: its sums} and {task: its classes} to files in a folder; returns their paths."""
 
 
 class Evaluator:
@@ -266,14 +271,14 @@ def evaluate(
     split: str | None = None,
     checkpoint: str = "latest",
     is_attacked: bool = False,
-    with_curves: bool = False,
+    write_curves: CurveWriter | None = None,
 ) -> dict:
     """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
 
     Appends the metrics to `metrics.jsonl`. For a split that the run itself does not evaluate, also
     writes `eval_<split>` for TensorBoard and removes its later steps; `eval` belongs to the run.
     Metrics on inputs that `Experiment.attack` moves do not go to TensorBoard.
-    `with_curves` writes the files of `curve_files.write_curves` to `<model_dir>/curves`.
+    `write_curves` writes the curves of the tasks with classes to a folder in `<model_dir>/curves`.
     """
     rule, fix = "be set", "Bind Experiment.attack = @attack/auxiliary.Adversarial()."
     has_attack = not is_attacked or experiment.attack is not None
@@ -288,8 +293,9 @@ def evaluate(
         experiment.distribution.resources.take()
         plausibility.look_at_labels(experiment.model, experiment.data, split)
         watching: list[types.EvaluationHooks] = []
-        if with_curves:
-            watching.append(watch_curves(experiment, model_dir, split, is_attacked))
+        if write_curves is not None:
+            watch = watch_curves(experiment, model_dir, split, is_attacked, write_curves)
+            watching.append(watch)
         statistics = fitting.load_statistics(model_dir)
         where = f"of split {split!r}"
         columns, warn = experiment.model.columns, unknown_values.warn
@@ -322,7 +328,11 @@ def evaluate(
 
 
 def watch_curves(
-    experiment: experiment_lib.Experiment, model_dir: str, split: str, is_attacked: bool
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    split: str,
+    is_attacked: bool,
+    write_curves: CurveWriter,
 ) -> types.EvaluationHooks:
     """Return a function that builds the hook which writes curves.
 
@@ -339,7 +349,7 @@ def watch_curves(
 
     def write(step: int, counted: Mapping[str, curves.Counted]) -> None:
         folder = os.path.join(parent, f"{stream}_step_{step}")
-        paths = curve_files.write_curves(folder, counted, names)
+        paths = write_curves(folder, counted, names)
         _log.info("Wrote %d files of curves to %s", len(paths), folder)
 
     def watch(features: Any, labels: Any, logits: types.Tensors) -> list[curves.Counting]:

@@ -13,7 +13,7 @@ from mtl import checkpoints, checks, features
 from mtl.checkpoints import given_files, input_state, lock, run_directory
 from mtl.configs import config
 from mtl.files import atomic, checksums
-from mtl.monitoring import doubts
+from mtl.monitoring import doubts, event_files
 from mtl.runs import fitting
 from mtl.tools.drawing import balancing_picture
 from mtl.variables import row_names
@@ -128,6 +128,10 @@ def _locked(run):
     cases.refused(refused.value)
 
 
+def _balancing(run):
+    return balancing_picture.group(event_files.read_record(run).curves)
+
+
 # What reads each file of a run: whatever is not refused is as it was written, but of files whose
 # content nothing hangs on.
 READERS = {
@@ -145,12 +149,12 @@ READERS = {
     "input/*.index": (_input,),
     "input/*.checksums": (_input,),
     "warnings.json": (doubts.read_all_doubts,),
-    "events.out.tfevents.1.x": (balancing_picture.read,),
+    "events.out.tfevents.1.x": (_balancing,),
     lock.FILE: (_locked,),
 }
 # Readers that may take what is there: a state of the input that cannot be used starts anew, and a
 # list of checkpoints may name an earlier one.
-LENIENT = (doubts.read_all_doubts, balancing_picture.read, _locked)
+LENIENT = (doubts.read_all_doubts, _balancing, _locked)
 
 
 def _also_right(read, name, data, found) -> bool:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from mtl import checks, networks, types
 from mtl.balancing import methods, surgery, task_gradients
 from mtl.layers import precision
+from mtl.monitoring import event_files
 from mtl.networks import gates, trunk
 from mtl.optimization import optimizers
 from mtl.tools.drawing import gates_picture
@@ -296,7 +297,7 @@ def test_a_run_shows_its_gates(tmp_path, method):
     weights = [shown[f"{gate}/{name}"] for name in ("task_kind_0", "shared_0", "shared_1")]
     assert sum(weights) == pytest.approx(1, abs=1e-5)
     assert 0 < shown[f"{gate}/entropy"] <= 1 + 1e-6
-    weights, others = gates_picture.read(str(tmp_path))
+    weights, others = gates_picture.group(event_files.read_record(str(tmp_path)).curves)
     assert set(weights) == {
         f"level_{level}/task_{task}/gate" for level in (0, 1) for task in made.model.tasks
     } | {"level_0/shared/gate"}

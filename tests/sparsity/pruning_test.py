@@ -30,7 +30,7 @@ from mtl.checkpoints import run_directory
 from mtl.files import checksums
 from mtl.layers import quantization
 from mtl.model import graph_options
-from mtl.monitoring import doubts, summary
+from mtl.monitoring import doubts, event_files, summary
 from mtl.optimization import clipping, optimizers, regularization, transforms, update
 from mtl.sparsity import (
     criteria,
@@ -850,7 +850,7 @@ def test_the_overlap_of_tasks_is_of_shared_layers_alone(several):
     assert [tag for tag in shown if tag.endswith("/task_overlap")] == [
         f"pruning/{TRUNK}/task_overlap"
     ]
-    drawn = sparsity_picture.read(str(directory))
+    drawn = sparsity_picture.group(event_files.read_record(str(directory)).curves)
     assert list(drawn) == ["sparsity", "dead_units", "churn", "task_overlap"]
     np.testing.assert_allclose(drawn["task_overlap"]["trunk/hidden_0"][40], overlap[0])
     assert "overlap of the tasks" in (directory / "sparsity.svg").read_text()
@@ -1022,13 +1022,13 @@ def test_a_run_shows_sparsity_dead_units_and_churn(finished):
     assert (30, f"pruning/{TRUNK}/churn") in found
     shares = [found[step, f"pruning/{TRUNK}/sparsity"] for step in (10, 20, 30, 40)]
     assert shares == sorted(shares) and shares[0] > 0
-    drawn = sparsity_picture.read(str(finished))
+    drawn = sparsity_picture.group(event_files.read_record(str(finished)).curves)
     assert list(drawn) == ["sparsity", "dead_units", "churn"]
     assert "trunk/hidden_0" in drawn["sparsity"]
     assert (finished / "sparsity.svg").read_text().startswith("<svg")
 
 
-def test_the_summary_tells_how_much_is_cut(finished, tmp_path):
+def test_the_summary_tells_how_much_is_cut(finished):
     values, names = tiny.variables(finished), [TRUNK, *TOWERS_OF_TINY]
     total = sum(_mask(values, name).size for name in names)
     kept = int(sum(_mask(values, name).sum() for name in names))
@@ -1037,7 +1037,7 @@ def test_the_summary_tells_how_much_is_cut(finished, tmp_path):
     text = summary.of_training(str(finished), {"global_step": 40}, 40, "mtl")
     expected = f"{100 * cut / total:.1f}% of {total} pruned: {4 * total} bytes, {packed} packed"
     assert f"  weights cut      {expected}" in text
-    assert sparsity_picture.draw(str(tmp_path)) is None
+    assert sparsity_picture.draw_panels({"loss": {1: 2.0}}) == []
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import numpy as np
 from mtl import checks
 from mtl.deferred import tf
 from mtl.files import atomic
-from mtl.monitoring import chart
 from mtl.tools.clip_audit import audit as audit_lib
 from mtl.tools.clip_audit import statistics, tables, visits
+from mtl.tools.drawing import figures, line_charts
 
 _FROZEN = (
     "Norms are those of a forward pass as in evaluation, so that an example's gradient is its "
@@ -48,7 +48,8 @@ def write(directory: str, settings: audit_lib.Settings, others: Sequence[str] = 
     tables.write_parquet(os.path.join(directory, "samples.parquet"), samples)
     tables.write_csv(os.path.join(directory, "samples.csv"), samples)
     tables.write_csv(os.path.join(directory, "batches.csv"), record[1])
-    _write_text(directory, "plots.svg", chart.draw_page(_panels(samples, record[1])))
+    picture = figures.lay_out("Clip audit", _draw_panels(samples, record[1]))
+    _write_text(directory, "plots.svg", picture)
     page = _page(samples, record, settings, {other: read_samples(other) for other in others})
     return _write_text(directory, "summary.md", page)
 
@@ -85,11 +86,11 @@ def _page(
 ) -> str:
     batches = record[1]
     steps = f"{batches['step'].min()} to {batches['step'].max()}"
-    figures = statistics.of_run(*record, samples)
+    numbers = statistics.of_run(*record, samples)
     parts = [
         "# Clip audit",
         f"Steps {steps}. {_FROZEN} {_threshold(settings)}",
-        _table(["figure", "value"], [[name, _number(x)] for name, x in figures.items()]),
+        _table(["figure", "value"], [[name, _number(x)] for name, x in numbers.items()]),
         "## Samples with the largest mean norm",
         _largest(samples),
         "All of them: samples.csv, samples.parquet. Plots: plots.svg.",
@@ -151,35 +152,44 @@ def _classes(samples: tables.Columns, task: str) -> list[str]:
     return [*title, _table(["label", "samples", "mean norm", "share above"], rows)]
 
 
-def _panels(samples: tables.Columns, batches: tables.Columns) -> list[str]:
+def _draw_panels(samples: tables.Columns, batches: tables.Columns) -> list[figures.Figure]:
     norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
-    of_batches = {name: _curve(batches[name]) for name in ("norm", "threshold")}
+    curves = {name: _curve(batches[name]) for name in ("norm", "threshold")}
+    of_batches = {name: points for name, points in curves.items() if points}
     layers = {
         name.removeprefix("layer/"): _curve(values)
         for name, values in batches.items()
         if name.startswith("layer/")
     }
     panels = [
-        chart.draw_lines("mean norm of samples, by rank", {"norm": _curve(norms)}),
-        chart.draw_lines("gradient norm of batches", {n: c for n, c in of_batches.items() if c}),
-        chart.draw_lines("mean norm of examples, by layer", dict(list(layers.items())[:12])),
+        line_charts.draw(
+            "mean norm of samples, by rank",
+            {"norm": _curve(norms)},
+            "rank",
+            "mean norm",
+            may_be_log=True,
+        ),
+        line_charts.draw("gradient norm of batches", of_batches, "batch", "norm", may_be_log=True),
+        line_charts.draw(
+            "mean norm of examples, by layer", layers, "batch", "mean norm", may_be_log=True
+        ),
     ]
     for task in _tasks(samples):
         shares = _clipped_shares(samples, task)
         if 1 < len(shares) <= _MOST_CLASSES:
             title = f"share of visits above the threshold, by label of {task}"
-            panels.append(chart.draw_lines(title, {"share": shares}))
+            panels.append(line_charts.draw(title, {"share": shares}, "label", "share of visits"))
     return panels
 
 
-def _clipped_shares(samples: tables.Columns, task: str) -> dict[int, float]:
-    """Return {label: share of visits above the threshold}, without undefined shares."""
-    shares = {int(k): v[2] for k, v in statistics.by_class(samples, task).items()}
-    return {label: share for label, share in shares.items() if not math.isnan(share)}
+def _clipped_shares(samples: tables.Columns, task: str) -> line_charts.Points:
+    """Return (label, share of visits above the threshold), without undefined shares."""
+    shares = [(int(k), float(v[2])) for k, v in statistics.by_class(samples, task).items()]
+    return sorted((label, share) for label, share in shares if not math.isnan(share))
 
 
-def _curve(values: np.ndarray) -> dict[int, float]:
-    return {place: float(x) for place, x in enumerate(values) if np.isfinite(x)}
+def _curve(values: np.ndarray) -> line_charts.Points:
+    return [(place, float(x)) for place, x in enumerate(values) if np.isfinite(x)]
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,43 +3,38 @@
 layers_picture.draw(tree, ["digit", "parity"])
 """
 
+import itertools
 from collections.abc import Sequence
-from xml.sax import saxutils
 
 from mtl.tools.debugging import layers
+from mtl.tools.drawing import figures, texts
 
-_LINE, _INDENT, _WIDTH = 26, 22, 860
-# Colors of scopes that all tasks share, that some share (grey), and of single tasks.
-_ALL, _SOME = "#4c6a92", "#8a8f98"
-_OWN = ("#b5533c", "#3f8f5f", "#8c5fa8", "#b08a2e", "#2f8a99", "#a8486f")
+_LINE, _INDENT, _MOST_INDENT, _WIDTH = 26, 22, 240, 860
+# The left edges of the columns.
+_COLUMNS = {"output": 440, "parameters": 560, "tasks": 670}
+# The colours of scopes of all tasks, of some tasks (grey), and of single tasks.
+_OF_ALL, _OF_SOME, _OF_TASKS = "c0", "c5", ("c1", "c2", "c3", "c4", "c6", "c7")
 
 
 def draw(tree: Sequence[layers.Scope], tasks: Sequence[str]) -> str:
     """Return the picture of nested scopes, without variables."""
     boxes = [box for scope in tree for box in _list_boxes(scope, 0)]
-    colours: dict[tuple[str, ...], str] = {tuple(tasks): _ALL}
-    if len(tasks) > 1:
-        colours |= {(task,): _OWN[i % len(_OWN)] for i, task in enumerate(tasks)}
-    height = _LINE * len(boxes) + 12
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        f'width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
-    ]
+    indent = min(_INDENT, _MOST_INDENT / max([1, *(depth for _, depth in boxes)]))
+    own = itertools.cycle(_OF_TASKS)
+    colors: dict[tuple[str, ...], str] = {(task,): next(own) for task in tasks}
+    colors[tuple(tasks)] = _OF_ALL
+    parts = [texts.write("scope", texts.put(14, 18))]
+    parts += [texts.write(name, texts.put(x, 18)) for name, x in _COLUMNS.items()]
     for number, (scope, depth) in enumerate(boxes):
-        x, y = 6 + _INDENT * depth, 6 + _LINE * number
-        colour = colours.get(scope.tasks, _SOME)
-        lines.append(
-            f'<rect x="{x}" y="{y}" width="{_WIDTH - x - 6}" height="{_LINE - 4}" rx="3" '
-            f'fill="{colour}"/>'
-        )
-        lines += [
-            _text(x + 8, y, scope.name.rpartition("/")[2]),
-            _text(_WIDTH - 420, y, _shape(scope)),
-            _text(_WIDTH - 290, y, f"{scope.parameters:,} parameters" if scope.parameters else ""),
-            _text(_WIDTH - 130, y, "all" if len(scope.tasks) == len(tasks) else _tasks(scope)),
-        ]
-    return "\n".join([*lines, "</svg>"]) + "\n"
+        x, y = 6 + indent * depth, _LINE * (number + 1)
+        box = f'width="{texts.trim(_WIDTH - x - 6)}" height="{_LINE - 4}" rx="3"'
+        color = colors.get(scope.tasks, _OF_SOME)
+        parts.append(f'<rect class="box {color}" {texts.put(x, y)} {box}/>')
+        edges = [x + 8, *_COLUMNS.values(), _WIDTH]
+        for told, (left, right) in zip(_tell(scope, tasks), itertools.pairwise(edges), strict=True):
+            at = texts.put(left, y + 15)
+            parts.append(texts.write(told, at, width=right - left - 12, style="told"))
+    return figures.draw_picture("Layers by task", _WIDTH, _LINE * (len(boxes) + 1) + 6, parts)
 
 
 def _list_boxes(scope: layers.Scope, depth: int) -> list[tuple[layers.Scope, int]]:
@@ -47,15 +42,9 @@ def _list_boxes(scope: layers.Scope, depth: int) -> list[tuple[layers.Scope, int
     return [(scope, depth), *below] if scope.variable is None else []
 
 
-def _text(x: int, y: int, text: str) -> str:
-    return f'<text x="{x}" y="{y + 15}" fill="#ffffff">{saxutils.escape(text)}</text>'
-
-
-def _shape(scope: layers.Scope) -> str:
-    return (
-        "" if scope.output is None else "×".join("?" if d is None else str(d) for d in scope.output)
-    )
-
-
-def _tasks(scope: layers.Scope) -> str:
-    return ", ".join(scope.tasks)
+def _tell(scope: layers.Scope, tasks: Sequence[str]) -> list[str]:
+    """Return the name, the shape of the output, the parameters and the tasks of a scope."""
+    shape = "×".join("?" if size is None else str(size) for size in scope.output or ())
+    count = f"{scope.parameters:,}" if scope.parameters else ""
+    shared = "all" if len(scope.tasks) == len(tasks) else ", ".join(scope.tasks)
+    return [scope.name.rpartition("/")[2], shape, count, shared]

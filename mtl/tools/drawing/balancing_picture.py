@@ -1,74 +1,73 @@
-"""Draws how the tasks were balanced: one picture in the run's folder, from TensorBoard's scalars.
+"""Draws how the tasks were balanced, from TensorBoard's scalars: `balancing.svg` of a run.
 
-path = balancing_picture.draw("runs/digits")       # runs/digits/balancing.svg: open it in a browser
+panels = balancing_picture.draw_panels(curves)
 
 The picture shows the weights of the tasks over the steps. With a surgery, it also shows the norms,
 cosines and share of conflicts of their gradients. A matrix shows the cosines of all pairs, as means
 over the last quarter of the steps.
 """
 
-import os
 import re
 import statistics
 
-from mtl.files import atomic
-from mtl.monitoring import chart, event_files
+import numpy as np
 
-_FILE = "balancing.svg"
+from mtl.monitoring import event_files
+from mtl.tools.drawing import figures, line_charts, matrices
+
+FILE, TITLE = "balancing.svg", "Balancing of the tasks"
 _TAG = re.compile(r"(?:(.+)/)??(weight|surgery/(?:weight|norm|cosine|conflicts))(?:/(.+))?")
-TITLES = {
-    "weight": "weights of the losses",
-    "surgery/weight": "weights of the gradients",
-    "surgery/norm": "norms of the gradients",
-    "surgery/cosine": "cosines of the gradients",
-    "surgery/conflicts": "share of pairs in conflict",
+# The title of each kind of scalar, and the name of its axis.
+_KINDS = {
+    "weight": ("weights of the losses", "weight"),
+    "surgery/weight": ("weights of the gradients", "weight"),
+    "surgery/norm": ("norms of the gradients", "norm"),
+    "surgery/cosine": ("cosines of the gradients", "cosine"),
+    "surgery/conflicts": ("share of pairs in conflict", "share of pairs"),
 }
 
 
-def draw(model_dir: str, scalars: event_files.Curves | None = None) -> str | None:
-    """Write the picture anew and return its path; None if the run shows no weights.
-
-    Args:
-      model_dir: the folder of the run.
-      scalars: the scalars of its event files; None reads them.
-    """
-    groups = read(model_dir) if scalars is None else group(scalars)
-    if not groups:
-        return None
+def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
+    """Draw what these scalars say about the balance; empty if they do not."""
     panels = []
-    for (scope, kind), curves in groups.items():
-        title = TITLES[kind] + (f", {scope}" if scope else "")
-        panels.append(chart.draw_lines(title, curves))
+    for (scope, kind), found in group(curves).items():
+        panels.append(draw_group(scope, kind, found))
         if kind == "surgery/cosine":
-            panels.append(chart.draw_matrix(f"{title}, mean of the last quarter", _recent(curves)))
-    path = os.path.join(model_dir, _FILE)
-    atomic.write(path, chart.draw_page(panels))
-    return path
+            panels.append(
+                _draw_matrix(f"{tell_title(scope, kind)}, mean of the last quarter", found)
+            )
+    return panels
 
 
-def read(model_dir: str) -> dict[tuple[str, str], event_files.Curves]:
-    """Return {(scope, kind): curves}, in the order of `TITLES`, from the event files of a run."""
-    return group(event_files.read_record(model_dir).curves)
+def draw_group(scope: str, kind: str, curves: event_files.Curves) -> figures.Figure:
+    """Draw the curves of a group."""
+    return line_charts.draw_curves(tell_title(scope, kind), curves, _KINDS[kind][1])
+
+
+def tell_title(scope: str, kind: str) -> str:
+    """Return the title of a group."""
+    return _KINDS[kind][0] + (f", {scope}" if scope else "")
 
 
 def group(curves: event_files.Curves) -> dict[tuple[str, str], event_files.Curves]:
-    """Return {(scope, kind): curves} among the scalars of a run."""
+    """Return {(scope, kind): curves} among the scalars of a run, in the order of kinds."""
     found: dict[tuple[str, str], event_files.Curves] = {}
     for tag, points in curves.items():
         match = _TAG.fullmatch(tag)
         if match and points:
             scope, kind, name = match.groups()
             found.setdefault((scope or "", kind), {})[name or "all"] = points
-    kinds = list(TITLES)
+    kinds = list(_KINDS)
     return dict(sorted(found.items(), key=lambda item: (item[0][0], kinds.index(item[0][1]))))
 
 
-def _recent(cosines: event_files.Curves) -> dict[tuple[str, str], float]:
-    """Turn {"a/b": {step: cosine}} into {(a, b): mean over the last quarter of the steps}."""
-    means: dict[tuple[str, str], float] = {}
+def _draw_matrix(title: str, cosines: event_files.Curves) -> figures.Figure:
+    """Draw the mean over the last quarter of the steps, of {"a/b": {step: cosine}}."""
+    tasks = list(dict.fromkeys(name for pair in cosines for name in pair.split("/")))
+    cells = np.eye(len(tasks))
     for pair, points in cosines.items():
         first, last = min(points), max(points)
         late = [value for step, value in points.items() if step >= last - (last - first) / 4]
-        one, other = pair.split("/")
-        means[one, other] = statistics.fmean(late)
-    return means
+        i, j = map(tasks.index, pair.split("/"))
+        cells[i, j] = cells[j, i] = statistics.fmean(late)
+    return matrices.draw(title, tasks, tasks, cells, "task", "other task")

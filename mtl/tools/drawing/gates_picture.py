@@ -1,47 +1,40 @@
-"""Draws the gates of a network of experts: one picture in the run's folder.
+"""Draws the gates of a network of experts: `gates.svg` of a run.
 
-path = gates_picture.draw("runs/adult")      # runs/adult/gates.svg: open it in a browser
+panels = gates_picture.draw_panels(curves)
 
 Each gate has a panel with the mean weight of every expert over the steps. Then come panels with a
 line for each gate: the entropy of its weights, and the similarity and dead units of its experts.
 """
 
-import os
+from mtl.monitoring import event_files
+from mtl.tools.drawing import figures, line_charts
 
-from mtl.files import atomic
-from mtl.monitoring import chart, event_files
-
-_FILE = "gates.svg"
+FILE, TITLE = "gates.svg", "Gates of the network"
 _PREFIX = "gate/"
-TITLES = {
-    "entropy": "entropy of the gates (1: all experts alike, 0: one alone)",
-    "similarity": "similarity of experts (mean cosine)",
-    "dead_units": "share of units that are 0 for all of 128 examples",
+# The title of each kind of scalar, and the name of its axis.
+_KINDS = {
+    "entropy": ("entropy of the gates (1: all experts alike, 0: one alone)", "entropy"),
+    "similarity": ("similarity of experts", "mean cosine"),
+    "dead_units": ("share of units that are 0 for all of 128 examples", "share of units"),
 }
 
 
-def draw(model_dir: str, scalars: event_files.Curves | None = None) -> str | None:
-    """Write the picture anew and return its path; None if the run shows no gates.
-
-    Args:
-      model_dir: the folder of the run.
-      scalars: the scalars of its event files; None reads them.
-    """
-    weights, others = read(model_dir) if scalars is None else group(scalars)
+def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
+    """Draw the gates among these scalars; empty if there are none."""
+    weights, others = group(curves)
     if not weights:
-        return None
-    panels = [chart.draw_lines(f"mean weights, {gate}", curves) for gate, curves in weights.items()]
-    panels += [chart.draw_lines(TITLES[kind], curves) for kind, curves in others.items()]
-    path = os.path.join(model_dir, _FILE)
-    atomic.write(path, chart.draw_page(panels))
-    return path
+        return []
+    return [*(draw_gate(*item) for item in weights.items()), *draw_kinds(others)]
 
 
-def read(
-    model_dir: str,
-) -> tuple[dict[str, event_files.Curves], dict[str, event_files.Curves]]:
-    """Return {gate: curves of its experts} and {kind: curves of the gates} of a run."""
-    return group(event_files.read_record(model_dir).curves)
+def draw_gate(gate: str, experts: event_files.Curves) -> figures.Figure:
+    """Draw the weight of each expert of a gate."""
+    return line_charts.draw_curves(f"mean weights, {gate}", experts, "mean weight")
+
+
+def draw_kinds(others: dict[str, event_files.Curves]) -> list[figures.Figure]:
+    """Draw {kind: curves of the gates}."""
+    return [line_charts.draw_curves(_KINDS[k][0], own, _KINDS[k][1]) for k, own in others.items()]
 
 
 def group(
@@ -53,6 +46,6 @@ def group(
     for tag, points in curves.items():
         if tag.startswith(_PREFIX) and points:
             gate, _, name = tag.removeprefix(_PREFIX).rpartition("/")
-            chosen, key = (others, (name, gate)) if name in TITLES else (weights, (gate, name))
+            chosen, key = (others, (name, gate)) if name in _KINDS else (weights, (gate, name))
             chosen.setdefault(key[0], {})[key[1]] = points
-    return weights, {kind: others[kind] for kind in TITLES if kind in others}
+    return weights, {kind: others[kind] for kind in _KINDS if kind in others}

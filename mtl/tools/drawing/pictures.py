@@ -1,8 +1,40 @@
-"""Draws pictures from the scalars of a run, when its training ends."""
+"""Draws pictures from the scalars of a run, when its training ends.
+
+paths = pictures.write("runs/digits", curves)        # runs/digits/balancing.svg, ...
+"""
+
+import os
+from collections.abc import Sequence
+from types import ModuleType
 
 from mtl import types
+from mtl.files import atomic
 from mtl.monitoring import event_files, progress
-from mtl.tools.drawing import affinity_picture, balancing_picture, gates_picture, sparsity_picture
+from mtl.tools.drawing import (
+    affinity_picture,
+    balancing_picture,
+    figures,
+    gates_picture,
+    sparsity_picture,
+)
+
+_ALL = (affinity_picture, balancing_picture, gates_picture, sparsity_picture)
+
+
+def write(
+    model_dir: str, curves: event_files.Curves, chosen: Sequence[ModuleType] = _ALL
+) -> list[str]:
+    """Write the pictures that these scalars allow, then a table of affinities; return all paths."""
+    files = {}
+    for picture in chosen:
+        panels = picture.draw_panels(curves)
+        if panels:
+            files[picture.FILE] = figures.lay_out(picture.TITLE, panels)
+    if affinity_picture.FILE in files:
+        files[affinity_picture.TABLE] = affinity_picture.write_table(curves)
+    for name, text in files.items():
+        atomic.write(os.path.join(model_dir, name), text)
+    return [os.path.join(model_dir, name) for name in files]
 
 
 class Drawing(types.RunObserver):
@@ -17,9 +49,7 @@ class Drawing(types.RunObserver):
 
     def write_results(self) -> None:
         with progress.tell_while(lambda: f"drawing what the run wrote to {self._model_dir}"):
-            scalars = event_files.read_record(self._model_dir).curves
-            for picture in (affinity_picture, balancing_picture, gates_picture, sparsity_picture):
-                picture.draw(self._model_dir, scalars)
+            write(self._model_dir, event_files.read_record(self._model_dir).curves)
 
 
 def observe(run: types.ObservedRun) -> Drawing:

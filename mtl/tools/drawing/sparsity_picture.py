@@ -1,47 +1,29 @@
-"""Draws how sparse a network became while it trained: one picture in the run's folder.
+"""Draws how sparse a network became while it trained: `sparsity.svg` of a run.
 
-path = sparsity_picture.draw("runs/digits")      # runs/digits/sparsity.svg: open it in a browser
+panels = sparsity_picture.draw_panels(curves)
 
 Three panels have a line for each pruned variable, over the steps. With `TaskSaliency`, a fourth
 panel shows how far the tasks agree. The summary of the run tells how many weights are cut.
 """
 
-from __future__ import annotations
+from mtl.monitoring import event_files
+from mtl.tools.drawing import figures, line_charts
 
-import os
-
-from mtl.files import atomic
-from mtl.monitoring import chart, event_files
-
-_FILE = "sparsity.svg"
+FILE, TITLE = "sparsity.svg", "Sparsity of the network"
 _PREFIX = "pruning/"
-TITLES = {
-    "sparsity": "share of weights that are cut",
-    "dead_units": "share of units that nothing feeds",
-    "churn": "share of weights whose mask the last cut changed",
-    "task_overlap": "overlap of the tasks' choices at the last cut",
+# The title of each kind of scalar, and the name of its axis.
+_KINDS = {
+    "sparsity": ("share of weights that are cut", "share of weights"),
+    "dead_units": ("share of units that nothing feeds", "share of units"),
+    "churn": ("share of weights whose mask the last cut changed", "share of weights"),
+    "task_overlap": ("overlap of the tasks' choices at the last cut", "overlap"),
 }
 
 
-def draw(model_dir: str, scalars: event_files.Curves | None = None) -> str | None:
-    """Write the picture anew and return its path; None if the run prunes nothing.
-
-    Args:
-      model_dir: the folder of the run.
-      scalars: the scalars of its event files; None reads them.
-    """
-    found = read(model_dir) if scalars is None else group(scalars)
-    if not found:
-        return None
-    panels = [chart.draw_lines(TITLES[kind], curves) for kind, curves in found.items()]
-    path = os.path.join(model_dir, _FILE)
-    atomic.write(path, chart.draw_page(panels))
-    return path
-
-
-def read(model_dir: str) -> dict[str, event_files.Curves]:
-    """Return {kind: {variable: {step: value}}} of a run."""
-    return group(event_files.read_record(model_dir).curves)
+def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
+    """Draw the sparsity among these scalars; empty if nothing is pruned."""
+    found = group(curves).items()
+    return [line_charts.draw_curves(_KINDS[k][0], own, _KINDS[k][1]) for k, own in found]
 
 
 def group(curves: event_files.Curves) -> dict[str, event_files.Curves]:
@@ -49,7 +31,7 @@ def group(curves: event_files.Curves) -> dict[str, event_files.Curves]:
     found: dict[str, event_files.Curves] = {}
     for tag, points in curves.items():
         variable, _, kind = tag.removeprefix(_PREFIX).rpartition("/")
-        if tag.startswith(_PREFIX) and kind in TITLES and points:
+        if tag.startswith(_PREFIX) and kind in _KINDS and points:
             name = variable.removeprefix("network/").removesuffix("/kernel")
             found.setdefault(kind, {})[name] = points
-    return {kind: found[kind] for kind in TITLES if kind in found}
+    return {kind: found[kind] for kind in _KINDS if kind in found}

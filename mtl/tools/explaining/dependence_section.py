@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from mtl.tools.explaining import dependence, explanation, inputs, pictures
-from mtl.tools.reports import blocks, figures
+from mtl.tools.drawing import bar_charts, figures, line_charts
+from mtl.tools.explaining import dependence, explanation, inputs
+from mtl.tools.reports import blocks
 
 _MOST_CLASSES = 8
 
@@ -60,7 +61,7 @@ def _draw_dependence(
     what = task if list(names) == [kind] else f"{task}, {kind}"
     what += f" of {names[0]}" if len(names) == 1 and list(names) != [kind] else ""
     if not one.is_number:
-        return _draw_bars(what, names, one.grid, means)
+        return _draw_bars(what, kind, names, one.grid, means)
     few = list(names)[:_MOST_CLASSES]
     note = f"{len(few)} of {len(names)} classes shown." if len(few) < len(names) else ""
     across = [float(value) for value in one.grid]
@@ -74,20 +75,20 @@ def _draw_dependence(
             list(zip(across, map(float, one.lines[task][:, s, 0]), strict=True))
             for s in range(one.lines[task].shape[1])
         ]
-    drawn = figures.draw_lines(what, lines, behind=behind, from_zero=False)
+    drawn = line_charts.draw(what, lines, one.field, kind, behind=behind, from_zero=False)
     return drawn._replace(note=note)
 
 
 def _draw_bars(
-    what: str, names: Sequence[str], grid: np.ndarray, means: np.ndarray
+    what: str, kind: str, names: Sequence[str], grid: np.ndarray, means: np.ndarray
 ) -> figures.Figure:
     """Draw bars of the class whose prediction the field changes most."""
     most = int(np.argmax(np.ptp(means, 0)))
     bars = [
-        pictures.Bar(inputs.tell_value(value), float(mean))
+        bar_charts.Bar(inputs.tell_value(value), float(mean))
         for value, mean in zip(grid, means[:, most], strict=True)
     ]
     if len(names) == 1:
-        return pictures.draw_bars(what, bars)
+        return bar_charts.draw(what, bars, f"mean {kind}")
     note = "The class whose mean the field moves most."
-    return pictures.draw_bars(f"{what} of {names[most]}", bars, note)
+    return bar_charts.draw(f"{what} of {names[most]}", bars, f"mean {kind}", note)

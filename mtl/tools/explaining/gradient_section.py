@@ -6,7 +6,8 @@ told = gradient_section.tell_gradients(found)
 import itertools
 from typing import Any
 
-from mtl.tools.explaining import explanation, gradients, pictures
+from mtl.tools.drawing import matrices
+from mtl.tools.explaining import explanation, gradients
 from mtl.tools.reports import blocks
 
 _MOST_PLACES = 40
@@ -25,14 +26,11 @@ def tell_gradients(found: explanation.Explanation) -> list[Any]:
     if one is None:
         return []
     told: list[Any] = [blocks.Text(_GRADIENTS.format(batches=one.batches, size=one.rows))]
-    told.append(
-        blocks.Figures(
-            [
-                pictures.draw_matrix(f"cosines, {place}", one.tasks, one.tasks, one.mean[s])
-                for s, place in enumerate(one.places[:1])
-            ]
-        )
-    )
+    drawn = [
+        matrices.draw(f"cosines, {place}", one.tasks, one.tasks, one.mean[s], "task", "other task")
+        for s, place in enumerate(one.places[:1])
+    ]
+    told.append(blocks.Figures(drawn))
     return [*told, *_tell_pairs(one), *_tell_places(one)]
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from mtl.monitoring import summary
-from mtl.tools.explaining import explanation, importance, pictures, scores
-from mtl.tools.reports import blocks, figures
+from mtl.tools.drawing import bar_charts, figures, matrices
+from mtl.tools.explaining import explanation, importance, scores
+from mtl.tools.reports import blocks
 
 # The page has at most so many tasks; the CSV tables have all.
 _MOST_TASKS = explanation.MOST_TASKS
@@ -62,7 +63,7 @@ def _draw_overview(
     shares = drops / np.where(most > 0, most, 1)
     names = [one.inputs[i].name for i in few]
     title = "drop of the first metric, in shares of the largest of the task"
-    return pictures.draw_matrix(title, names, tasks[:_MOST_TASKS], shares)
+    return matrices.draw(title, names, tasks[:_MOST_TASKS], shares, "field", "task")
 
 
 def _metrics_of(one: importance.Importance, task: str) -> list[int]:
@@ -76,7 +77,7 @@ def _tell_task(one: importance.Importance, task: str) -> list[Any]:
     drops = np.nan_to_num(one.drop[:, first], nan=-math.inf)
     order = sorted(range(len(one.inputs)), key=lambda i: -drops[i])
     bars = [
-        pictures.Bar(one.inputs[i].name, *(t[i, first] for t in (one.drop, one.low, one.high)))
+        bar_charts.Bar(one.inputs[i].name, *(t[i, first] for t in (one.drop, one.low, one.high)))
         for i in order[:_MOST_BARS]
     ]
     metric = one.metrics[first]
@@ -89,7 +90,8 @@ def _tell_task(one: importance.Importance, task: str) -> list[Any]:
     ]
     values = ", ".join(f"{one.metrics[m].name} {summary.shorten(one.base[m])}" for m in own)
     table = blocks.Table(header, rows, f"{values} with all fields as they are")
-    picture = blocks.Figures([pictures.draw_bars(f"{task}: {_name_change(metric)}", bars)])
+    change = _name_change(metric)
+    picture = blocks.Figures([bar_charts.draw(f"{task}: {change}", bars, change)])
     cut = blocks.say_cut(len(rows), len(order), "fields are")
     return [blocks.Heading(task), blocks.Side([picture], [table, *cut])]
 

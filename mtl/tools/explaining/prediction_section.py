@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from mtl.tools.explaining import attributions, explanation, inputs, pictures, settings
-from mtl.tools.reports import blocks, figures
+from mtl.tools.drawing import bar_charts, figures, matrices
+from mtl.tools.explaining import attributions, explanation, inputs, settings
+from mtl.tools.reports import blocks
 
 _MOST_COLUMNS = 12
 _MOST_LISTED = 60
@@ -62,18 +63,19 @@ def _draw_row(
 ) -> list[figures.Figure]:
     """Draw the attribution of each field, and of each pixel of a small image."""
     order = sorted(_add_columns(found, one).items(), key=lambda item: -abs(item[1]))
-    bars = [pictures.Bar(name, value) for name, value in order[:_MOST_COLUMNS]]
+    bars = [bar_charts.Bar(name, value) for name, value in order[:_MOST_COLUMNS]]
     left = [value for _, value in order[_MOST_COLUMNS:]]
     if left:
-        bars.append(pictures.Bar(f"{len(left)} others", sum(left)))
+        bars.append(bar_charts.Bar(f"{len(left)} others", sum(left)))
     pixels = [
-        pictures.draw_pixels(f"{_name(one)}: what pixels of {column} add", details.sum(-1))
+        matrices.draw_pixels(f"{_name(one)}: what pixels of {column} add", details.sum(-1))
         for column, details in one.details.items()
         if details.ndim == 3 and details.shape[0] * details.shape[1] <= _MOST_PIXELS
     ]
     if pixels and len(bars) == 1:
         return pixels
-    return [pictures.draw_bars(f"{_name(one)}: what fields add", bars), *pixels]
+    title = f"{_name(one)}: what fields add"
+    return [bar_charts.draw(title, bars, f"added to the {one.scale}"), *pixels]
 
 
 def _add_columns(found: explanation.Explanation, one: attributions.Attribution) -> dict[str, float]:

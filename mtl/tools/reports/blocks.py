@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mtl.tools.drawing import figures as figures_lib
 from mtl.tools.reports import baselines
-from mtl.tools.reports import figures as figures_lib
 
 
 class Marked(NamedTuple):

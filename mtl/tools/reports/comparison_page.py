@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 
 from mtl.checkpoints import flat_settings
-from mtl.tools.reports import blocks, comparison, curve_sections, figures
+from mtl.tools.drawing import figures, line_charts
+from mtl.tools.reports import blocks, comparison, curve_sections
 
 _MOST_TASKS = 20
 
@@ -127,7 +128,9 @@ def _overlay(
         run = found.runs[name]
         source = run.training if is_training else run.evaluations
         curves[name] = source.curves.get(tag, {})
-    return figures.draw_curves(title, curves) if any(curves.values()) else None
+    if not any(curves.values()):
+        return None
+    return line_charts.draw_curves(title, curves, tag.rpartition("/")[2].replace("_", " "))
 
 
 def _tell_figures(found: comparison.Comparison, names: Sequence[str]) -> list | str:

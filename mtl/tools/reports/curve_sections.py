@@ -7,8 +7,8 @@ import numpy as np
 
 from mtl.heads import metrics as metrics_lib
 from mtl.monitoring import event_files
-from mtl.tools.drawing import balancing_picture, gates_picture
-from mtl.tools.reports import baselines, blocks, figures, record, row_sections
+from mtl.tools.drawing import balancing_picture, figures, gates_picture, line_charts
+from mtl.tools.reports import baselines, blocks, record, row_sections
 
 _MOST_METRICS = 2
 _MOST_PAIRS = 20
@@ -46,11 +46,12 @@ def draw_task(run: record.Run, task: str) -> list[figures.Figure]:
     }
     found = []
     if any(losses.values()):
-        found.append(figures.draw_curves("loss", losses, best))
+        found.append(line_charts.draw_curves("loss", losses, "loss", best))
     for metric in main_metrics(run, task)[:_MOST_METRICS]:
         curve = evaluated.get(f"{task}/{metric}")
         if curve:
-            found.append(figures.draw_curves(f"{metric}, held out", {metric: curve}, best))
+            title = f"{metric}, held out"
+            found.append(line_charts.draw_curves(title, {metric: curve}, metric, best))
     return found
 
 
@@ -72,7 +73,8 @@ def _draw_overall(run: record.Run) -> list[figures.Figure]:
         points = run.training.curves.get(tag, {})
         if points:
             is_log = tag != "learning_rate"
-            found.append(figures.draw_curves(title, {tag: points}, run.best_step, is_log))
+            drawn = line_charts.draw_curves(title, {tag: points}, title, run.best_step, is_log)
+            found.append(drawn)
     return found
 
 
@@ -86,13 +88,11 @@ def tell_balancing(run: record.Run) -> list | str:
     }
     if not moving:
         return _tell_fixed_weights(groups.get(("", "weight"), {}))
-    drawn = [
-        figures.draw_curves(_title(scope, kind), curves) for (scope, kind), curves in moving.items()
-    ]
+    drawn = [balancing_picture.draw_group(*key, curves) for key, curves in moving.items()]
     told: list = [blocks.Figures(drawn)]
     for (scope, kind), curves in moving.items():
         if kind == "surgery/cosine":
-            told += _tell_cosines(_title(scope, kind), curves)
+            told += _tell_cosines(balancing_picture.tell_title(scope, kind), curves)
     return told
 
 
@@ -103,10 +103,6 @@ def _tell_fixed_weights(curves: event_files.Curves) -> list | str:
     if all(weight == rows[0][1] for _, weight in rows):
         return "all tasks weigh the same, all the time."
     return [blocks.Table(["task", "weight"], rows, "The weights do not change.")]
-
-
-def _title(scope: str, kind: str) -> str:
-    return balancing_picture.TITLES[kind] + (f", {scope}" if scope else "")
 
 
 def _tell_cosines(title: str, curves: event_files.Curves) -> list:
@@ -137,10 +133,8 @@ def tell_gates(run: record.Run) -> list | str:
         *blocks.say_cut(len(few), len(rows), "weights are"),
     ]
     chosen = list(weights.items())[: row_sections.MOST_TASKS]
-    drawn = [figures.draw_curves(f"weights of {gate}", curves) for gate, curves in chosen]
-    drawn += [
-        figures.draw_curves(gates_picture.TITLES[kind], curves) for kind, curves in others.items()
-    ]
+    drawn = [gates_picture.draw_gate(gate, curves) for gate, curves in chosen]
+    drawn += gates_picture.draw_kinds(others)
     return [
         blocks.Figures(drawn),
         *blocks.say_cut(len(chosen), len(weights), "gates are"),

@@ -5,7 +5,6 @@ html = page.render(blocks.Page(...))
 
 import functools
 import pathlib
-import re
 from typing import Any
 
 import jinja2
@@ -13,13 +12,12 @@ import markupsafe
 import numpy as np
 
 from mtl.monitoring import summary
+from mtl.tools.drawing import figures, texts
 from mtl.tools.reports import blocks
 
 # Names of columns are vertical if one is longer, and if all together are longer.
 _MOST_LETTERS, _MOST_LETTERS_IN_ALL = 6, 48
 _FOLDER = pathlib.Path(__file__).with_name("templates")
-# XML forbids these characters, and browsers do not show them.
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def render(page: blocks.Page) -> str:
@@ -37,9 +35,9 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_clean,
     )
-    made.filters.update(short=shorten, exact=summary.exactly, percent=_percent, svg=_mark_up)
+    made.filters.update(short=shorten, exact=summary.exactly, percent=_percent)
     made.tests.update(crowded=_is_crowded, real=is_number, right=_is_right, of_kind=_is_of_kind)
-    made.globals.update(cells=_cells)
+    made.globals.update(cells=_cells, figure_style=figures.STYLE)
     return made
 
 
@@ -86,13 +84,4 @@ def _cells(matrix: blocks.Matrix) -> list[tuple[str, list[tuple[float, float]]]]
 
 def _clean(value: Any) -> Any:
     is_text = isinstance(value, str) and not isinstance(value, markupsafe.Markup)
-    return _replace_unprintable(value) if is_text else value
-
-
-def _mark_up(svg: str) -> markupsafe.Markup:
-    """Return a picture as markup; `figures` has already escaped its texts."""
-    return markupsafe.Markup(_replace_unprintable(svg))
-
-
-def _replace_unprintable(text: str) -> str:
-    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    return texts.replace_unprintable(value) if is_text else value

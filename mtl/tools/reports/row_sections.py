@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from mtl import types
-from mtl.tools.reports import assess, baselines, blocks, figures, held_out, record, splits
+from mtl.tools.drawing import figures, line_charts
+from mtl.tools.reports import assess, baselines, blocks, held_out, record, splits
 
 # A run may have hundreds of tasks: only so many, with the least skill, get pictures.
 MOST_TASKS = 20
@@ -188,8 +189,7 @@ def _picture_head(head: types.Head, seen: held_out.Seen) -> tuple[list, list]:
     """Return pictures of a head's predictions, and slices of the rows; empty without rows."""
     if (unlabelled := seen.unlabelled.get(head.name)) and np.isfinite(unlabelled.values).any():
         what = unlabelled.name.replace("_", " ")
-        title = f"share of rows whose {what} is at most"
-        return [blocks.Figures([_draw_shares(title, unlabelled.values)])], []
+        return [blocks.Figures([_draw_shares(what, unlabelled.values)])], []
     labels = seen.labels.get(head.name)
     rows = labels.entries if labels else seen.tasks.get(head.name)
     if rows is None or not ((rows.weight > 0) & np.isfinite(rows.score)).any():
@@ -228,14 +228,21 @@ def _draw_head(rows: held_out.Rows, of_all: str) -> list[figures.Figure]:
         low, high = (pick(pick(point) for point in bins) for pick in (min, max))
         lines = {"label": bins, "perfect": [(low, low), (high, high)]}
         title = "mean label by predicted number, in tenths of the rows"
-        return [figures.draw_lines(title, lines), _draw_errors(rows)]
+        means = line_charts.draw(title, lines, "predicted number", "mean label")
+        return [means, _draw_errors(rows)]
     what = "share of class 1" if rows.kind == held_out.BINARY else "share that is right"
     title = f"reliability: {of_all}{what} by probability"
-    drawn = [figures.draw_lines(title, {what: bins}, is_share=True)]
+    drawn = [
+        line_charts.draw(title, {what: bins}, "probability", what, is_share=True, diagonal=True)
+    ]
     corners = assess.trace_roc(rows) if rows.kind == held_out.BINARY else []
     if corners:
         title = f"ROC: {of_all}recall by false positive rate"
-        drawn.insert(0, figures.draw_lines(title, {"recall": corners}, is_share=True))
+        lines = {"recall": corners}
+        roc = line_charts.draw(
+            title, lines, "false positive rate", "recall", is_share=True, diagonal=True
+        )
+        drawn.insert(0, roc)
     return drawn
 
 
@@ -255,15 +262,16 @@ def _count_confusion(rows: held_out.Rows, names: Sequence[str]) -> blocks.Matrix
 
 
 def _draw_errors(rows: held_out.Rows) -> figures.Figure:
-    return _draw_shares("share of rows whose error is at most", rows.error[rows.weight > 0])
+    return _draw_shares("error", rows.error[rows.weight > 0])
 
 
-def _draw_shares(title: str, values: np.ndarray) -> figures.Figure:
-    """Draw the cumulative share of rows by value."""
+def _draw_shares(what: str, values: np.ndarray) -> figures.Figure:
+    """Draw the cumulative share of rows by a value, whose name is `what`."""
     values = np.sort(values[np.isfinite(values)])
     shares = (np.arange(len(values)) + 1) / len(values)
     points = list(zip(values.tolist(), shares.tolist(), strict=True))
-    return figures.draw_lines(title, {"share": points})
+    title = f"share of rows whose {what} is at most"
+    return line_charts.draw(title, {"share": points}, what, "share of rows")
 
 
 def _tell_confusions(names: Sequence[str], wrong: Mapping[tuple[int, int], float]) -> blocks.Table:

@@ -12,8 +12,8 @@ import numpy as np
 from mtl.deferred import tf
 from mtl.files import storage
 from mtl.tools.clip_audit import tables
-from mtl.tools.drawing import gates_picture, sparsity_picture
-from mtl.tools.reports import blocks, figures, record
+from mtl.tools.drawing import figures, gates_picture, line_charts, sparsity_picture
+from mtl.tools.reports import blocks, record
 from mtl.variables import pruned
 
 _MOST_SAMPLES = 20
@@ -49,14 +49,11 @@ def tell_size(run: record.Run) -> list | str:
     shown: list = [blocks.Table(["what", "how much"], rows), _tell_export(run.export)]
     speed = {"examples": run.training.curves.get("examples_per_sec", {})}
     if speed["examples"]:
-        shown.append(
-            blocks.Figures([figures.draw_curves("examples per second", speed, may_be_log=False)])
-        )
-    curves = sparsity_picture.group(run.training.curves)
-    if curves:
-        titles = sparsity_picture.TITLES
-        drawn = [figures.draw_curves(titles[kind], found) for kind, found in curves.items()]
-        shown.append(blocks.Figures(drawn, "Sparsity"))
+        drawn = line_charts.draw_curves("speed", speed, "examples per second", may_be_log=False)
+        shown.append(blocks.Figures([drawn]))
+    panels = sparsity_picture.draw_panels(run.training.curves)
+    if panels:
+        shown.append(blocks.Figures(panels, "Sparsity"))
     return shown
 
 
@@ -105,7 +102,9 @@ def _tell_audit(samples: dict[str, np.ndarray]) -> list:
 def _draw_norms(norms: np.ndarray) -> figures.Figure:
     finite = np.sort(norms[np.isfinite(norms)])[::-1]
     points = [(place, float(norm)) for place, norm in enumerate(finite)]
-    picture = figures.draw_lines("mean norm of samples, by rank", {"norm": points}, may_be_log=True)
+    picture = line_charts.draw(
+        "mean norm of samples, by rank", {"norm": points}, "rank", "mean norm", may_be_log=True
+    )
     left_out = len(norms) - len(finite)
     note = f"{left_out} of {len(norms):,} norms are not finite, and not drawn." if left_out else ""
     return picture._replace(note=note)

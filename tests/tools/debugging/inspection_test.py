@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from mtl import checks, verbs
 from mtl.tools.debugging import inspection, layers, layers_picture, values
+from mtl.tools.drawing import texts
 from tests import tiny
 
 pytestmark = pytest.mark.medium
@@ -92,14 +93,27 @@ def test_a_summary_before_anything_trains(run, tmp_path):
     assert 2 * 40 <= int(hidden.split()[-2].replace(",", "")) <= 2 * 40 + 16
     picture = layers_picture.draw(tree, made.model.tasks)
     found = ElementTree.fromstring(picture)
-    texts = [own.text for own in found.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"tower_kind", "1×4"} <= set(texts)
+    told = [own.text for own in found.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"tower_kind", "1×4"} <= set(told)
 
 
 def test_a_picture_takes_any_name():
     tree = [layers.Scope('head/<"&>', output=(1, None), tasks=("<a>",))]
-    (name, shape, _, tasks) = ElementTree.fromstring(layers_picture.draw(tree, ["<a>", "b"]))[2:6]
-    assert (name.text, shape.text, tasks.text) == ('<"&>', "1×?", "<a>")
+    found = ElementTree.fromstring(layers_picture.draw(tree, ["<a>", "b"]))
+    told = [own.text for own in found.iter("{http://www.w3.org/2000/svg}text")]
+    assert told[4:] == ['<"&>', "1×?", None, "<a>"]
+
+
+def test_a_picture_cuts_no_name_and_stays_within():
+    scope = layers.Scope("network/" + "long_name" * 30, (8, 8), None, 5, tasks=("task" * 40, "b"))
+    for depth in range(20):
+        scope = layers.Scope(f"{depth}", tasks=("b",), children=[scope])
+    picture = layers_picture.draw([scope], ["task" * 40, "b", "c"])
+    assert f"<title>{'long_name' * 30}</title>" in picture and 'role="img"' in picture
+    found = ElementTree.fromstring(picture)
+    for text in found.iter("{http://www.w3.org/2000/svg}text"):
+        shown = text[0].tail if len(text) else text.text or ""
+        assert float(text.get("x")) + texts.measure(shown) <= 860
 
 
 def test_values_as_text_and_in_a_file(tmp_path):

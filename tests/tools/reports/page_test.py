@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from mtl.tools.reports import blocks, curve_sections, figures, page, report, row_sections
+from mtl.tools.drawing import line_charts
+from mtl.tools.reports import blocks, curve_sections, page, report, row_sections
 from tests.tools.reports import runs
 
 BAD = "<script>alert('x')</script>\x00\x1b & \"é"
@@ -44,7 +45,7 @@ def assert_stands_alone(text):
 
 
 def _every_block():
-    figure = figures.draw_curves(BAD, {BAD: {0: 1.0, 5: 2.0}, "b": {0: 1.0}}, mark=3)
+    figure = line_charts.draw_curves(BAD, {BAD: {0: 1.0, 5: 2.0}, "b": {0: 1.0}}, BAD, mark=3)
     table = blocks.Table(
         ["a", BAD],
         [

@@ -9,8 +9,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from mtl.tools.explaining import pictures
-from mtl.tools.reports import blocks, comparison, comparison_page, figures, page, svg_text
+from mtl.tools.drawing import bar_charts, line_charts, matrices
+from mtl.tools.reports import blocks, comparison, comparison_page, page
 from tests.tools.reports import runs
 
 BROWSER = next(
@@ -24,15 +24,8 @@ NAMES = [
     "минуты просмотра после клика",
     "短",
 ]
+WIDTHS = (1000, 1200, 1440)
 RANDOM = np.random.default_rng(0)
-CURVES = {
-    "near one": {step: 0.9999 + step * 1e-6 for step in range(10, 90, 10)},
-    "millions": {step: 1234567.0 + step for step in range(10, 90, 10)},
-    "below zero": {step: -123456.7 + step / 10 for step in range(10, 90, 10)},
-    "tiny": {step: 1.234e-7 + step * 1e-11 for step in range(10, 90, 10)},
-    "long run": {step * 1_000_000: float(step) for step in range(1, 9)},
-    "many factors": {step: 10.0**-step for step in range(1, 12)},
-}
 
 # Lists what is wider than where it stands: tables, letters of pictures, and the page.
 _SCRIPT = """<script>
@@ -54,16 +47,15 @@ document.body.textContent = 'found' + JSON.stringify(found) + 'end';
 
 def draw():
     """Figures of all kinds."""
-    bars = [
-        pictures.Bar(name, 0.1 * i, 0.1 * i - 0.01, 0.1 * i + 0.01) for i, name in enumerate(NAMES)
-    ]
+    bars = [bar_charts.Bar(name, 0.1 * i, 0.1 * i - 1, 0.1 * i) for i, name in enumerate(NAMES)]
     many = [f"user_clicked_on_the_recommended_item_{i}" for i in range(12)]
+    curves = {name: {step: 1234567.0 + step for step in range(10, 90, 10)} for name in NAMES}
     return [
-        *(figures.draw_curves(title, {title: curve}) for title, curve in CURVES.items()),
-        pictures.draw_bars("bars", bars),
-        pictures.draw_bars("large", [pictures.Bar(NAMES[3], -1234567.0), pictures.Bar("b", 12.0)]),
-        pictures.draw_matrix("few", NAMES, NAMES, RANDOM.uniform(-1, 1, (6, 6))),
-        pictures.draw_matrix("many", many, many, RANDOM.uniform(-1, 1, (12, 12))),
+        line_charts.draw_curves("many", curves, NAMES[2]),
+        line_charts.draw("one", {"a": [(1e7, 2e-9)]}, NAMES[2], NAMES[3]),
+        bar_charts.draw("bars", bars, NAMES[1]),
+        matrices.draw("few", NAMES, NAMES, RANDOM.uniform(-1, 1, (6, 6)), *NAMES[:2]),
+        matrices.draw("many", many, many, RANDOM.uniform(-1, 1, (12, 12)), *NAMES[:2]),
     ]
 
 
@@ -83,6 +75,12 @@ def describe_report():
     return blocks.Page("run " * 30, "", "", [], [blocks.Section("a", "A", told)], [])
 
 
+def describe_pictures():
+    """Pictures alone, which narrow windows show whole, too."""
+    section = blocks.Section("a", "A", [blocks.Figures(draw())])
+    return blocks.Page("run", "", "", [], [section], [])
+
+
 def describe_comparison():
     """A comparison of eight runs."""
     metrics = {"sign/auc": 0.99995, "sign/average_loss": 0.3, "size/rmse": 123456.789}
@@ -94,8 +92,13 @@ def describe_comparison():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not BROWSER, reason="there is no Chromium, which lays the page out")
-@pytest.mark.parametrize("width", [1000, 1200, 1440])
-@pytest.mark.parametrize("describe", [describe_report, describe_comparison])
+@pytest.mark.parametrize(
+    ("describe", "width"),
+    [
+        *((one, width) for one in (describe_report, describe_comparison) for width in WIDTHS),
+        *((describe_pictures, width) for width in (400, 800)),
+    ],
+)
 def test_a_browser_cuts_nothing_off(describe, width, tmp_path):
     text = page.render(describe()).replace("<details>", '<details open="">')
     path = tmp_path / "page.html"
@@ -113,33 +116,9 @@ def test_a_browser_cuts_nothing_off(describe, width, tmp_path):
     assert json.loads(found) == []
 
 
-def test_letters_of_pictures_begin_and_end_within():
-    for figure in draw():
-        for x, anchor, told in re.findall(
-            r'<text x="([\d.-]+)" y="[\d.-]+" text-anchor="(\w+)">(?:<title>.*?</title>)?(.*?)<',
-            figure.svg,
-        ):
-            width = svg_text.measure(html.unescape(told))
-            first = float(x) - width * {"start": 0, "middle": 0.5, "end": 1}[anchor]
-            assert first >= 0 and first + width <= 361, (figure.title, told)
-
-
-def test_a_name_that_is_cut_shows_whole_where_the_pointer_rests():
-    drawn = pictures.draw_bars("bars", [pictures.Bar(NAMES[1], 1.0), pictures.Bar("short", 2.0)])
-    assert f"<title>{NAMES[1]}</title>" in drawn.svg and drawn.svg.count("<title>") == 1
-
-
 def test_only_numbers_keep_to_one_line_in_tables():
     """A name that may not be broken makes a table wider than the page."""
     style = re.search(r"<style>(.*?)</style>", page.render(describe_report()), re.S).group(1)
     kept = re.findall(r"^([^{}\n]+) \{[^}]*white-space: nowrap", style, re.M)
     assert kept == ["td.number", ".matrix td"]
     assert "th, td { overflow-wrap: anywhere;" in style and "overflow: hidden" not in style
-
-
-@pytest.mark.parametrize("text", [*NAMES, "", "a", "0.99995"])
-@pytest.mark.parametrize("width", [5, 44, 120])
-def test_what_is_cut_fits(text, width):
-    cut = svg_text.cut(text, width)
-    assert cut == text or (svg_text.measure(cut) <= width or cut == "…") and cut.endswith("…")
-    assert (cut == text) == (svg_text.measure(text) <= width)

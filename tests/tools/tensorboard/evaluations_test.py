@@ -12,6 +12,7 @@ import tensorflow as tf
 from mtl import checks, verbs
 from mtl.monitoring import curves
 from mtl.runs import evaluation
+from mtl.tools.drawing import curve_files
 from mtl.tools.tensorboard import evaluations, pictures
 from tests import tiny
 from tests.tools.tensorboard import shown_run
@@ -138,7 +139,7 @@ def test_files_of_curves_need_a_task_with_classes(tmp_path):
     model = dataclasses.replace(made.model, heads=[made.model.heads_by_task["size"]])
     made = dataclasses.replace(made, model=model)
     with pytest.raises(checks.UserError, match="^--curves must be left out where no task has clas"):
-        evaluation.watch_curves(made, str(tmp_path), "test", is_attacked=False)
+        evaluation.watch_curves(made, str(tmp_path), "test", False, curve_files.write_curves)
 
 
 def _read(path):

@@ -15,7 +15,7 @@ import numpy as np
 from mtl import deferred
 from mtl.deferred import tf
 from mtl.files import atomic, csv_text
-from mtl.monitoring import chart
+from mtl.tools.drawing import figures, line_charts, matrices
 
 with deferred.imports():
     from mtl.monitoring import curves
@@ -72,43 +72,57 @@ def _show(cell: str | float) -> str:
 
 def _draw(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
     """Return one picture of all curves."""
-    roc, precision, bars = _Lines(), _Lines(), _Lines()
-    shares = _Lines(perfect=[(0.0, 0.0), (1.0, 1.0)])
+    roc, precision, reliability, bars = _Lines(), _Lines(), _Lines(), _Lines()
     for number, name in enumerate(sums.names):
+        roc[name] = sums.trace_roc(number)
         traced = sums.trace_thresholds(number)
-        roc[name] = [(0.0, 0.0), *((one.false_positive_rate, one.recall) for one in traced)]
         precision[name] = [(one.recall, one.precision) for one in traced]
-        shares[name] = sums.trace_reliability(number)
+        reliability[name] = sums.trace_reliability(number)
         bars |= _list_bars(sums, number)
-    titles = {
-        f"{task}, ROC: recall by false positive rate": roc,
-        f"{task}, precision by recall": precision,
-        f"{task}, reliability: share of rows by probability": shares,
-        f"{task}, histogram: weight of rows by probability": bars,
-    }
-    panels = [chart.draw_lines(title, found) for title, found in _keep_finite(titles).items()]
+    of_one = "probability"
+    charts = [
+        ("ROC", roc, "false positive rate", "recall"),
+        ("precision by recall", precision, "recall", "precision"),
+        ("reliability", reliability, of_one, "share of rows"),
+        ("histogram", bars, of_one, "weight of rows"),
+    ]
+    panels = []
+    for title, lines, across, up in charts:
+        found = _keep_finite(lines)
+        is_share = lines is not bars
+        diagonal = is_share and lines is not precision
+        if found:
+            panels.append(
+                line_charts.draw(
+                    f"{task}, {title}", found, across, up, is_share=is_share, diagonal=diagonal
+                )
+            )
     if sums.confusion is not None:
         totals = np.maximum(sums.confusion.sum(axis=1, keepdims=True), 1e-12)
-        title = f"{task}, confusion: share of each true class (down) by predicted class (across)"
-        panels.append(chart.draw_shares(title, names, sums.confusion / totals))
-    return chart.draw_page(panels)
+        title = f"{task}, confusion: shares of the rows of each true class"
+        cells = sums.confusion / totals
+        panels.append(matrices.draw(title, names, names, cells, "true", "predicted"))
+    return figures.lay_out(f"{task}: curves of an evaluation", panels)
 
 
 def _list_bars(sums: curves.Counted, number: int) -> _Lines:
     """Return the histogram of a class; for a binary task, split into positives and negatives."""
-    bars = [((bar.low + bar.high) / 2, bar) for bar in sums.count_predictions(number)]
+    bars = sums.count_predictions(number)
     if len(sums.names) > 1:
-        return {sums.names[number]: [(x, bar.positives + bar.negatives) for x, bar in bars]}
+        heights = {sums.names[number]: [bar.positives + bar.negatives for bar in bars]}
+    else:
+        heights = {
+            "positives": [bar.positives for bar in bars],
+            "negatives": [bar.negatives for bar in bars],
+        }
+    edges = [(bar.low, bar.high) for bar in bars]
     return {
-        "positives": [(x, bar.positives) for x, bar in bars],
-        "negatives": [(x, bar.negatives) for x, bar in bars],
+        name: [(x, y) for ends, y in zip(edges, of_bars, strict=True) for x in ends]
+        for name, of_bars in heights.items()
     }
 
 
-def _keep_finite(panels: Mapping[str, _Lines]) -> dict[str, _Lines]:
-    """Return the panels without undefined points and empty lines."""
-    found = {}
-    for title, lines in panels.items():
-        kept = {n: [p for p in points if np.isfinite(p).all()] for n, points in lines.items()}
-        found[title] = {name: points for name, points in kept.items() if points}
-    return {title: lines for title, lines in found.items() if lines}
+def _keep_finite(lines: _Lines) -> _Lines:
+    """Return the lines without undefined points, and without lines that have none left."""
+    kept = {n: [p for p in points if np.isfinite(p).all()] for n, points in lines.items()}
+    return {name: points for name, points in kept.items() if points}

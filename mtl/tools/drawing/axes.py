@@ -1,0 +1,161 @@
+"""Maps numbers to an axis with round ticks, and draws it: steps of 1, 2 or 5, or powers of ten.
+
+axis = axes.span([0.2, 3.1], margin=0.06)
+axis.place(1.0)                                   # in [0, 1]
+axis.list_ticks(5)                                # [(place, "1"), (place, "2"), (place, "3")]
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mtl.tools.drawing import figures, texts
+
+# Values that span a larger factor may get a logarithmic axis.
+_LOG_FACTOR = 50
+# The space above and below a constant value, as a share of it.
+_ROOM = 0.2
+# Beyond these numbers, the range of an axis or the logarithm of its ends is not a finite number.
+_MOST, _LEAST = 1e300, 1e-300
+# Digits that a number of Python keeps.
+_DIGITS = 1e-13
+MOST_TICKS = 5
+BESIDE = 6
+"""The space between a text and its axis."""
+BELOW = 34
+"""The space for the texts below a horizontal axis."""
+_PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e9
+
+
+class Axis(NamedTuple):
+    """A range of numbers.
+
+    Attributes:
+      low: the number at its begin.
+      high: the number at its end.
+      is_log: True if powers of ten are equally far apart.
+      is_whole: True if only whole numbers have ticks.
+      near: above 0, numbers beyond ±near come closer and closer, as their logarithms.
+    """
+
+    low: float
+    high: float
+    is_log: bool = False
+    is_whole: bool = False
+    near: float = 0.0
+
+    def place(self, value: float) -> float:
+        """Return the place of a number of the range in [0, 1]."""
+        low, high, here = (self._bend(number) for number in (self.low, self.high, value))
+        return (here - low) / (high - low)
+
+    def _bend(self, value: float) -> float:
+        if self.is_log:
+            return math.log10(value)
+        return math.asinh(value / self.near) if self.near else value
+
+    def list_ticks(self, most: int) -> list[tuple[float, str]]:
+        """Return (place, label) of about `most` round numbers at most."""
+        if self.is_log:
+            ends = math.log10(self.low), math.log10(self.high)
+            powers = _list_multiples(*ends, max(1, _round_up((ends[1] - ends[0]) / most)))
+            return [(self.place(10.0**n), _tell(10.0**n, 10.0**n, 10.0**n)) for n in powers]
+        if self.near:
+            return self._list_bent(most)
+        step = _round_up((self.high - self.low) / most)
+        step = max(step, 1) if self.is_whole else step
+        largest = max(abs(self.low), abs(self.high))
+        ticks = _list_multiples(self.low, self.high, step)
+        return [(self.place(tick), _tell(tick, step, largest)) for tick in ticks]
+
+    def _list_bent(self, most: int) -> list[tuple[float, str]]:
+        """Return ticks at 0, ±near and their products with powers of ten."""
+        largest = max(abs(self.low), abs(self.high), self.near)
+        powers = math.floor(math.log10(largest / self.near) + 1e-9) + 1
+        stride = math.ceil(2 * powers / most)
+        sizes = [self.near * 10.0**n for n in range(0, powers, stride)]
+        ticks = [*(-size for size in reversed(sizes)), 0.0, *sizes]
+        kept = [tick for tick in ticks if self.low <= tick <= self.high]
+        return [(self.place(tick), _tell(tick, abs(tick) or 1, largest)) for tick in kept]
+
+
+def span(
+    values: Sequence[float], margin: float = 0.0, may_be_log: bool = False, is_whole: bool = False
+) -> Axis:
+    """Return an axis of all values, with a margin on both sides as a share of their range.
+
+    With `may_be_log`, positive values that span a large factor get a logarithmic axis.
+    """
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if may_be_log and low > _LEAST and high / _LOG_FACTOR > low:
+        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        return Axis(10.0**first, 10.0**last, is_log=True)
+    largest = max(abs(low), abs(high))
+    if high - low <= max(largest * _DIGITS, _LEAST):
+        room = largest * _ROOM if largest > _LEAST and margin else 0.0
+        return Axis(low - room, high + (room or max(1.0, largest * _ROOM)), is_whole=is_whole)
+    room = (high - low) * margin
+    return Axis(low - room, high + room, is_whole=is_whole)
+
+
+def is_drawable(value: float) -> bool:
+    """Return whether a number is finite, and not so large that a range of numbers overflows."""
+    return abs(value) < _MOST
+
+
+def _round_up(value: float) -> float:
+    """Return the next of 1, 2 and 5, times a power of ten."""
+    size = 10.0 ** math.floor(math.log10(value))
+    return next(factor * size for factor in (1, 2, 5, 10) if factor * size >= value * 0.999)
+
+
+def _list_multiples(low: float, high: float, step: float) -> list[float]:
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def _tell(value: float, step: float, largest: float) -> str:
+    """Return a number with the digits that steps of this size need."""
+    if abs(value) < step / 1e6:
+        return "0"
+    power = math.floor(math.log10(step) + 1e-9)
+    if _PLAIN_FROM <= largest < _PLAIN_BELOW:
+        return f"{value:,.{max(0, -power)}f}"
+    digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - power)
+    mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def draw_base(
+    axis: Axis, name: str, left: float, width: float, base: float, grid: float = -3
+) -> list[str]:
+    """Draw a horizontal axis: its name, and as many round numbers as fit.
+
+    Lines of the length `grid` go upwards from the numbers, or downwards if it is negative.
+    """
+    parts = [f'<path class="axis" d="M{texts.trim(left)} {base}h{texts.trim(width)}"/>']
+    for place, middle, told in _fit_ticks(axis, left, width):
+        kind = "grid" if grid > 0 else "axis"
+        parts.append(f'<path class="{kind}" d="M{texts.trim(place)} {base}v{-grid}"/>')
+        parts.append(texts.write(told, texts.put(middle, base + 14), "middle"))
+    return [*parts, texts.write(name, texts.put(left + width, base + 28), "end", left + width)]
+
+
+def _fit_ticks(axis: Axis, left: float, width: float) -> list[tuple[float, float, str]]:
+    """Return (place, middle of the label, label) of as many ticks as have room."""
+    placed: list[tuple[float, float, str]] = []
+    for most in range(MOST_TICKS + 1, 0, -1):
+        ticks = [(left + place * width, told) for place, told in axis.list_ticks(most)]
+        halves = [texts.measure(told) / 2 for _, told in ticks]
+        placed = [
+            (x, max(half, min(x, figures.WIDTH - half)), told)
+            for (x, told), half in zip(ticks, halves, strict=True)
+        ]
+        ends = [
+            (middle - half, middle + half)
+            for (_, middle, _), half in zip(placed, halves, strict=True)
+        ]
+        if all(end + BESIDE <= start for (_, end), (start, _) in itertools.pairwise(ends)):
+            break
+    return placed

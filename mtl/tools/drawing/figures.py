@@ -1,0 +1,127 @@
+"""Puts figures together: into one picture as a file, or as parts of a page.
+
+svg = figures.lay_out("balancing of the tasks", [charts.draw_curves("loss", curves, "loss")])
+figure.title, figure.svg, figure.legend, figure.note                       # for a page
+"""
+
+import functools
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mtl.tools.drawing import texts
+
+WIDTH = 360
+STYLE = pathlib.Path(__file__).with_name("style.css").read_text()
+"""The look of charts in pages: colours, for light and dark screens, then rules."""
+_COLUMNS, _GAP = 2, 24
+_LINE, _TITLE_LINE = 14, 16
+# Letters of titles are larger than those that `texts` measures.
+_TITLE_WIDTH = WIDTH * texts.SIZE / 14
+_SWATCH, _BETWEEN = 28, 12
+_COLORS = 8
+
+
+class Line(NamedTuple):
+    """A line of the legend: its number and name, and for curves over steps its last value."""
+
+    number: int
+    name: str
+    last: float | None = None
+
+    @property
+    def style(self) -> str:
+        """The classes of its colour and its dashes; no two of 64 lines have the same."""
+        return f"c{self.number % _COLORS} d{(self.number + self.number // _COLORS * 3) % _COLORS}"
+
+
+class Figure(NamedTuple):
+    """A drawing with its title and legend; `note` names left-out points."""
+
+    title: str
+    body: str
+    height: float
+    legend: Sequence[Line] = ()
+    note: str = ""
+
+    @property
+    def svg(self) -> str:
+        """The drawing alone, for a page with the style sheet of this module."""
+        return _open(self.title, WIDTH, self.height) + self.body + "</svg>"
+
+
+def lay_out(title: str, figures: Sequence[Figure]) -> str:
+    """Return a picture of all figures with their titles and legends, two in a row."""
+    columns = min(_COLUMNS, max(1, len(figures)))
+    top, parts = float(_GAP), []
+    for first in range(0, len(figures), columns):
+        panels = [_draw_panel(figure) for figure in figures[first : first + columns]]
+        for number, (panel, _) in enumerate(panels):
+            left = _GAP + number * (WIDTH + _GAP)
+            parts.append(f'<g transform="translate({left} {texts.trim(top)})">\n{panel}\n</g>')
+        top += max(height for _, height in panels) + _GAP
+    return draw_picture(title, columns * (WIDTH + _GAP) + _GAP, top, parts)
+
+
+def draw_picture(title: str, width: float, height: float, parts: Sequence[str]) -> str:
+    """Return a whole file: the picture adapts to dark screens and narrow windows."""
+    head = _open(title, width, height, f' width="{width:.0f}" height="{height:.0f}"')
+    style = f"<style>\n{_style_file()}</style>"
+    ground = '<rect class="ground" width="100%" height="100%"/>'
+    return "\n".join([head, style, ground, *parts, "</svg>", ""])
+
+
+@functools.cache
+def _style_file() -> str:
+    """Return the style sheet without variables, which editors and converters of SVG do not know."""
+    rules = STYLE[STYLE.index("svg text") :]
+    of_light, of_dark = (
+        re.sub(r"var\((--\w+)\)", functools.partial(_find_color, colors), rules)
+        for colors in STYLE.split("@media")
+    )
+    fit = "svg { max-width: 100%; height: auto; }\n"
+    return f"{fit}{of_light}@media (prefers-color-scheme: dark) {{\n{of_dark}}}\n"
+
+
+def _find_color(colors: str, variable: re.Match[str]) -> str:
+    return re.findall(rf"{variable[1]}: (#\w+)", colors)[0]
+
+
+def _open(title: str, width: float, height: float, size: str = "") -> str:
+    told = texts.escape(title)
+    box = f'viewBox="0 0 {width:.0f} {height:.0f}"{size}'
+    name = f'role="img" aria-label="{told}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {box} {name}><title>{told}</title>'
+
+
+def _draw_panel(figure: Figure) -> tuple[str, float]:
+    """Return a figure below its title and above its legend, and the height of all."""
+    parts, y = [], 0.0
+    for line in texts.wrap(figure.title, _TITLE_WIDTH):
+        y += _TITLE_LINE
+        parts.append(texts.write(line, texts.put(0, y - 4), width=_TITLE_WIDTH, style="title"))
+    parts.append(f'<g transform="translate(0 {y + 4:.0f})">{figure.body}</g>')
+    y += 4 + figure.height
+    legend, height = _draw_legend(figure.legend, y)
+    y += height
+    parts += legend
+    for line in texts.wrap(figure.note, WIDTH):
+        y += _LINE
+        parts.append(texts.write(line, texts.put(0, y - 4), width=WIDTH))
+    return "\n".join(parts), y
+
+
+def _draw_legend(lines: Sequence[Line], top: float) -> tuple[list[str], float]:
+    """Return the names of lines, in as many rows as they need, and their height."""
+    parts, x, y = [], 0.0, top + _LINE
+    for line in lines:
+        room = min(texts.measure(line.name), WIDTH - _SWATCH)
+        if x and x + _SWATCH + room > WIDTH:
+            x, y = 0.0, y + _LINE
+        parts.append(
+            f'<path class="line {line.style}" d="M{texts.trim(x)} {texts.trim(y - 7)}h22"/>'
+        )
+        parts.append(texts.write(line.name, texts.put(x + _SWATCH, y - 3.5), width=room))
+        x += _SWATCH + room + _BETWEEN
+    return parts, y - top if lines else 0.0

@@ -1,0 +1,170 @@
+"""Draws lines over steps or other numbers.
+
+line_charts.draw_curves("loss", {"train": {100: 0.5, 200: 0.1}}, "loss", mark=200)
+line_charts.draw("ROC", {"cat": [(0.0, 0.0), (0.2, 0.9)]}, "false positive rate", "recall")
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mtl.tools.drawing import axes, figures, texts
+
+Points = Sequence[tuple[float, float]]
+
+MOST_LINES = 40
+_MOST_POINTS = 400
+# A line of at most so many points has a dot at each.
+_MOST_DOTS = 12
+_TOP, _RIGHT, _PLOT_HEIGHT = 20, 12, 160
+_HEIGHT = _TOP + _PLOT_HEIGHT + axes.BELOW
+# The least space left of a plot, for the numbers of its axis.
+_LEAST_LEFT = 36
+_MARGIN = 0.06
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plot:
+    """Maps points to places in the picture."""
+
+    across: axes.Axis
+    up: axes.Axis
+
+    @functools.cached_property
+    def left(self) -> float:
+        """The left edge of the plot, right of the numbers of its axis."""
+        widths = [texts.measure(told) for _, told in self.up.list_ticks(axes.MOST_TICKS)]
+        return max(_LEAST_LEFT, math.ceil(max(widths, default=0)) + axes.BESIDE)
+
+    @property
+    def width(self) -> float:
+        """The width of the plot."""
+        return figures.WIDTH - self.left - _RIGHT
+
+    def x(self, value: float) -> float:
+        """Return the horizontal place of a value."""
+        return self.left + self.across.place(value) * self.width
+
+    def y(self, value: float) -> float:
+        """Return the vertical place of a value, from the top."""
+        return _TOP + (1 - self.up.place(value)) * _PLOT_HEIGHT
+
+
+def draw_curves(
+    title: str,
+    curves: Mapping[str, Mapping[int, float]],
+    up: str,
+    mark: int | None = None,
+    may_be_log: bool = True,
+) -> figures.Figure:
+    """Draw {name: {step: value}}, with a vertical line at the step `mark`."""
+    lines = {name: sorted(points.items()) for name, points in curves.items() if points}
+    drawn = draw(title, lines, "step", up, mark=mark, may_be_log=may_be_log)
+    ends = [line._replace(last=lines[line.name][-1][1]) for line in drawn.legend]
+    return drawn._replace(legend=ends)
+
+
+def draw(
+    title: str,
+    lines: Mapping[str, Points],
+    across: str,
+    up: str,
+    *,
+    mark: float | None = None,
+    may_be_log: bool = False,
+    is_share: bool = False,
+    diagonal: bool = False,
+    behind: Sequence[Points] = (),
+    from_zero: bool = True,
+) -> figures.Figure:
+    """Draw {name: [(x, y), ...]}.
+
+    Args:
+      title: the title of the figure.
+      lines: the lines; a note counts those beyond `MOST_LINES`, which are left out.
+      across: the name of the horizontal axis, with its unit.
+      up: the name of the vertical axis, with its unit.
+      mark: a number on the horizontal axis with a dotted line.
+      may_be_log: True allows a logarithmic vertical axis.
+      is_share: True if all numbers are in [0, 1]; both axes show this range then.
+      diagonal: True draws the line on which both numbers are equal.
+      behind: thin lines without a name.
+      from_zero: False if the horizontal axis need not include 0.
+    """
+    drawn = {name: _keep_finite(points) for name, points in list(lines.items())[:MOST_LINES]}
+    behind = [_keep_finite(points) for points in behind]
+    unit = axes.Axis(0.0, 1.0)
+    every = [*drawn.values(), *behind]
+    plot = _Plot(unit, unit) if is_share else _fit(every, may_be_log, from_zero)
+    parts = _draw_frame(plot, across, up)
+    parts += [_path(points, plot, "line thin") for points in behind]
+    if diagonal:
+        ends = max(plot.across.low, plot.up.low), min(plot.across.high, plot.up.high)
+        parts.append(_path([(end, end) for end in ends], plot, "line diagonal"))
+    if mark is not None and plot.across.low <= mark <= plot.across.high:
+        parts.append(f'<path class="mark" d="M{texts.trim(plot.x(mark))} {_TOP}v{_PLOT_HEIGHT}"/>')
+    legend = [figures.Line(number, name) for number, name in enumerate(drawn)]
+    for line in legend:
+        parts += _draw_line(line, drawn[line.name], plot)
+    left = len(lines) - len(drawn)
+    note = f"{left} more are not drawn." if left else ""
+    return figures.Figure(title, "".join(parts), _HEIGHT, legend, note)
+
+
+def _draw_line(line: figures.Line, points: Points, plot: _Plot) -> list[str]:
+    color = line.style.partition(" ")[0]
+    placed = [(texts.trim(plot.x(x)), texts.trim(plot.y(y))) for x, y in points]
+    dots = [f'<circle class="dot {color}" cx="{x}" cy="{y}" r="2.5"/>' for x, y in placed]
+    path = _path(thin(points, _MOST_POINTS), plot, f"line {line.style}")
+    return [path, *dots] if len(points) <= _MOST_DOTS else [path]
+
+
+def _fit(lines: Sequence[Points], may_be_log: bool, from_zero: bool) -> _Plot:
+    """Return a plot that is large enough for all lines."""
+    xs = [x for points in lines for x, _ in points]
+    ys = [y for points in lines for _, y in points]
+    is_whole = all(isinstance(x, int | np.integer) for x in xs)
+    across = axes.span([*xs, 0] if from_zero else xs, is_whole=is_whole)
+    return _Plot(across, axes.span(ys, _MARGIN, may_be_log))
+
+
+def _keep_finite(points: Points) -> Points:
+    return [point for point in points if all(map(axes.is_drawable, point))]
+
+
+def _path(points: Points, plot: _Plot, style: str) -> str:
+    placed = [f"{texts.trim(plot.x(x))},{texts.trim(plot.y(y))}" for x, y in points]
+    return f'<polyline class="{style}" points="{" ".join(placed)}"/>'
+
+
+def thin(points: Points, most: int) -> Points:
+    """Return at most `most` points of a line, with both ends and all spikes.
+
+    Each stretch of the line keeps its lowest and its highest point: a single spike among thousands
+    of points stays visible.
+    """
+    if len(points) <= most:
+        return points
+    inner, kept = points[1:-1], [points[0]]
+    size = math.ceil(len(inner) / ((most - 2) // 2))
+    for start in range(0, len(inner), size):
+        stretch = inner[start : start + size]
+        ends = {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
+        kept += sorted(ends)
+    return [*kept, points[-1]]
+
+
+def _draw_frame(plot: _Plot, across: str, up: str) -> list[str]:
+    """Draw both axes of a plot, with their names and ticks."""
+    left, base = plot.left, _TOP + _PLOT_HEIGHT
+    parts = [texts.write(up, texts.put(0, 10), width=figures.WIDTH)]
+    for place, told in plot.up.list_ticks(axes.MOST_TICKS):
+        y = _TOP + (1 - place) * _PLOT_HEIGHT
+        parts.append(
+            f'<path class="grid" d="M{texts.trim(left)} {texts.trim(y)}h{texts.trim(plot.width)}"/>'
+        )
+        parts.append(texts.write(told, texts.put(left - axes.BESIDE, y + 3.5), "end"))
+    return parts + axes.draw_base(plot.across, across, left, plot.width, base)

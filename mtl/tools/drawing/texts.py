@@ -1,0 +1,93 @@
+"""Measures, shortens and writes the texts of a picture.
+
+texts.measure("0.99995")                          # about 44, in the units of a picture
+texts.shorten("a_very_long_name", 60)             # "a_ve…ame"
+"""
+
+import html
+import re
+import unicodedata
+
+SIZE = 10.5
+# Widths of letters at this size in a wide sans serif font, as the reader's font is unknown.
+_NARROW, _SLIM, _USUAL, _CAPITAL, _WIDE = 3.6, 4.6, 6.8, 8.4, 10.6
+_KINDS = {
+    **dict.fromkeys("ijlI.,:;|!' ", _NARROW),
+    **dict.fromkeys("frt()[]/-", _SLIM),
+    **dict.fromkeys("mwMWOQ@%+=<>~…", _WIDE),
+}
+# XML forbids these characters, and browsers do not show them.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def measure(text: str) -> float:
+    """Return the largest width that a text may have."""
+    return sum(map(_measure_letter, text))
+
+
+def _measure_letter(letter: str) -> float:
+    if letter in _KINDS:
+        return _KINDS[letter]
+    if unicodedata.combining(letter):
+        return 0.0
+    if not letter.isascii():
+        return _WIDE
+    return _CAPITAL if letter.isupper() else _USUAL
+
+
+def shorten(text: str, width: float) -> str:
+    """Return a text that fits, with "…" in place of its middle if it is too long."""
+    if measure(text) <= width:
+        return text
+    for kept in range(min(len(text) - 1, int(width / _NARROW)), 0, -1):
+        short = f"{text[: (kept + 1) // 2]}…{text[len(text) - kept // 2 :]}"
+        if measure(short) <= width:
+            return short
+    return "…"
+
+
+def wrap(text: str, width: float) -> list[str]:
+    """Return the lines of a text, broken at spaces; a longer word has its own line."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and measure(f"{lines[-1]} {word}") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def escape(text: str) -> str:
+    """Return a text for XML, with "�" in place of characters that XML forbids."""
+    return html.escape(replace_unprintable(text))
+
+
+def replace_unprintable(text: str) -> str:
+    """Return a text with "�" in place of characters that XML forbids."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def write(text: str, place: str, anchor: str = "start", width: float = 1e9, style: str = "") -> str:
+    """Return a text element; the pointer shows the whole of a shortened text.
+
+    Args:
+      text: the text.
+      place: the attributes of its place, as of `put`.
+      anchor: "start", "middle" or "end".
+      width: the room for the text.
+      style: its class in the style sheet.
+    """
+    short = shorten(text, width)
+    whole = f"<title>{escape(text)}</title>" if short != text else ""
+    kind = f' class="{style}"' if style else ""
+    return f'<text {place} text-anchor="{anchor}"{kind}>{whole}{escape(short)}</text>'
+
+
+def put(x: float, y: float) -> str:
+    """Return the attributes of a place."""
+    return f'x="{trim(x)}" y="{trim(y)}"'
+
+
+def trim(value: float) -> str:
+    """Return a number with one digit at most."""
+    return f"{value:.1f}".removesuffix(".0")

@@ -74,8 +74,8 @@ class Axis(NamedTuple):
         largest = max(abs(self.low), abs(self.high), self.near)
         powers = math.floor(math.log10(largest / self.near) + 1e-9) + 1
         stride = math.ceil(2 * powers / most)
-        sizes = [self.near * 10.0**n for n in range(0, powers, stride)]
-        ticks = [*(-size for size in reversed(sizes)), 0.0, *sizes]
+        sizes = [self.near * 10.0**n for n in range(powers - 1, -1, -stride)]
+        ticks = [*(-size for size in sizes), 0.0, *reversed(sizes)]
         kept = [tick for tick in ticks if self.low <= tick <= self.high]
         return [(self.place(tick), _tell(tick, abs(tick) or 1, largest)) for tick in kept]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mtl.tools.drawing import axes, figures, texts
 
-_NAMES, _RIGHT, _TOP, _ROW, _BAR = 130, 14, 6, 17, 10
+_NAMES, _RIGHT, _TOP, _ROW, _BAR = 150, 14, 6, 17, 10
 
 
 class Bar(NamedTuple):

@@ -59,9 +59,10 @@ def draw(
 
 def _fit(rows: Sequence[str], columns: Sequence[str], down: str) -> _Grid:
     """Return a grid that leaves room for all names."""
-    left = min(_NAMES, max(map(texts.measure, [*rows, down])) + axes.BESIDE)
     longest = min(_NAMES, max(map(texts.measure, columns), default=0.0))
     count = max(len(columns), 1)
+    room = max(_NAMES, figures.WIDTH - _RIGHT - longest - count * _WIDEST)
+    left = min(room, max(map(texts.measure, [*rows, down])) + axes.BESIDE)
     share = (figures.WIDTH - left - _RIGHT) / count
     angle = 0 if longest <= min(share, _WIDEST) - 4 else _SLANT if share >= _NARROW else 90
     turn = math.radians(angle)

@@ -32,7 +32,7 @@ class Axis(NamedTuple):
     """A range of numbers.
 
     Attributes:
-      low: the number at its begin.
+      low: the number at its start.
       high: the number at its end.
       is_log: True if powers of ten are equally far apart.
       is_whole: True if only whole numbers have ticks.
@@ -56,7 +56,7 @@ class Axis(NamedTuple):
         return math.asinh(value / self.near) if self.near else value
 
     def list_ticks(self, most: int) -> list[tuple[float, str]]:
-        """Return (place, label) of about `most` round numbers at most."""
+        """Return (place, label) of at most about `most` round numbers."""
         if self.is_log:
             ends = math.log10(self.low), math.log10(self.high)
             powers = _list_multiples(*ends, max(1, _round_up((ends[1] - ends[0]) / most)))
@@ -135,27 +135,33 @@ def draw_base(
     Lines of the length `grid` go upwards from the numbers, or downwards if it is negative.
     """
     parts = [f'<path class="axis" d="M{texts.trim(left)} {base}h{texts.trim(width)}"/>']
-    for place, middle, told in _fit_ticks(axis, left, width):
-        kind = "grid" if grid > 0 else "axis"
-        parts.append(f'<path class="{kind}" d="M{texts.trim(place)} {base}v{-grid}"/>')
-        parts.append(texts.write(told, texts.put(middle, base + 14), "middle"))
+    kind = "grid" if grid > 0 else "axis"
+    for tick in _fit_ticks(axis, left, width):
+        parts.append(f'<path class="{kind}" d="M{texts.trim(tick.x)} {base}v{-grid}"/>')
+        parts.append(texts.write(tick.label, texts.put(tick.middle, base + 14), "middle"))
     return [*parts, texts.write(name, texts.put(left + width, base + 28), "end", left + width)]
 
 
-def _fit_ticks(axis: Axis, left: float, width: float) -> list[tuple[float, float, str]]:
-    """Return (place, middle of the label, label) of as many ticks as have room."""
-    placed: list[tuple[float, float, str]] = []
+class _Tick(NamedTuple):
+    """A number on a horizontal axis; its label may lie beside it, to stay in the picture."""
+
+    x: float
+    label: str
+    half: float
+
+    @property
+    def middle(self) -> float:
+        """The middle of the label."""
+        return max(self.half, min(self.x, figures.WIDTH - self.half))
+
+
+def _fit_ticks(axis: Axis, left: float, width: float) -> list[_Tick]:
+    """Return as many ticks as have room beside each other."""
+    ticks: list[_Tick] = []
     for most in range(MOST_TICKS + 1, 0, -1):
-        ticks = [(left + place * width, told) for place, told in axis.list_ticks(most)]
-        halves = [texts.measure(told) / 2 for _, told in ticks]
-        placed = [
-            (x, max(half, min(x, figures.WIDTH - half)), told)
-            for (x, told), half in zip(ticks, halves, strict=True)
-        ]
-        ends = [
-            (middle - half, middle + half)
-            for (_, middle, _), half in zip(placed, halves, strict=True)
-        ]
-        if all(end + BESIDE <= start for (_, end), (start, _) in itertools.pairwise(ends)):
+        listed = axis.list_ticks(most)
+        ticks = [_Tick(left + at * width, label, texts.measure(label) / 2) for at, label in listed]
+        pairs = itertools.pairwise(ticks)
+        if all(b.middle - b.half - BESIDE >= a.middle + a.half for a, b in pairs):
             break
-    return placed
+    return ticks

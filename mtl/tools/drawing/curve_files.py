@@ -79,24 +79,19 @@ def _draw(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
         precision[name] = [(one.recall, one.precision) for one in traced]
         reliability[name] = sums.trace_reliability(number)
         bars |= _list_bars(sums, number)
-    of_one = "probability"
     charts = [
-        ("ROC", roc, "false positive rate", "recall"),
-        ("precision by recall", precision, "recall", "precision"),
-        ("reliability", reliability, of_one, "share of rows"),
-        ("histogram", bars, of_one, "weight of rows"),
+        ("ROC", roc, "false positive rate", "recall", True, True),
+        ("precision by recall", precision, "recall", "precision", True, False),
+        ("reliability", reliability, "probability", "share of rows", True, True),
+        ("histogram", bars, "probability", "weight of rows", False, False),
     ]
-    panels = []
-    for title, lines, across, up in charts:
-        found = _keep_finite(lines)
-        is_share = lines is not bars
-        diagonal = is_share and lines is not precision
-        if found:
-            panels.append(
-                line_charts.draw(
-                    f"{task}, {title}", found, across, up, is_share=is_share, diagonal=diagonal
-                )
-            )
+    panels = [
+        line_charts.draw(
+            f"{task}, {title}", found, across, up, is_share=is_share, diagonal=diagonal
+        )
+        for title, lines, across, up, is_share, diagonal in charts
+        if (found := _keep_finite(lines))
+    ]
     if sums.confusion is not None:
         totals = np.maximum(sums.confusion.sum(axis=1, keepdims=True), 1e-12)
         title = f"{task}, confusion: shares of the rows of each true class"

@@ -1,7 +1,7 @@
 """Puts figures together: into one picture as a file, or as parts of a page.
 
-svg = figures.lay_out("balancing of the tasks", [charts.draw_curves("loss", curves, "loss")])
-figure.title, figure.svg, figure.legend, figure.note                       # for a page
+svg = figures.lay_out("A run", [line_charts.draw_curves("loss", curves, "loss")])   # for a file
+figure.title, figure.svg, figure.legend, figure.note                                # for a page
 """
 
 import functools

@@ -16,7 +16,7 @@ from mtl.deferred import tf
 from mtl.files import atomic
 from mtl.tools.clip_audit import audit as audit_lib
 from mtl.tools.clip_audit import statistics, tables, visits
-from mtl.tools.drawing import figures, line_charts
+from mtl.tools.drawing import bar_charts, figures, line_charts
 
 _FROZEN = (
     "Norms are those of a forward pass as in evaluation, so that an example's gradient is its "
@@ -161,31 +161,25 @@ def _draw_panels(samples: tables.Columns, batches: tables.Columns) -> list[figur
         for name, values in batches.items()
         if name.startswith("layer/")
     }
-    panels = [
-        line_charts.draw(
-            "mean norm of samples, by rank",
-            {"norm": _curve(norms)},
-            "rank",
-            "mean norm",
-            may_be_log=True,
-        ),
-        line_charts.draw("gradient norm of batches", of_batches, "batch", "norm", may_be_log=True),
-        line_charts.draw(
-            "mean norm of examples, by layer", layers, "batch", "mean norm", may_be_log=True
-        ),
+    charts = [
+        ("mean norm of samples, by rank", {"norm": _curve(norms)}, "rank", "mean norm"),
+        ("gradient norm of batches", of_batches, "batch", "norm"),
+        ("mean norm of examples, by layer", layers, "batch", "mean norm"),
     ]
+    panels = [line_charts.draw(*chart, may_be_log=True) for chart in charts]
     for task in _tasks(samples):
         shares = _clipped_shares(samples, task)
         if 1 < len(shares) <= _MOST_CLASSES:
             title = f"share of visits above the threshold, by label of {task}"
-            panels.append(line_charts.draw(title, {"share": shares}, "label", "share of visits"))
+            panels.append(bar_charts.draw(title, shares, "share of visits"))
     return panels
 
 
-def _clipped_shares(samples: tables.Columns, task: str) -> line_charts.Points:
-    """Return (label, share of visits above the threshold), without undefined shares."""
-    shares = [(int(k), float(v[2])) for k, v in statistics.by_class(samples, task).items()]
-    return sorted((label, share) for label, share in shares if not math.isnan(share))
+def _clipped_shares(samples: tables.Columns, task: str) -> list[bar_charts.Bar]:
+    """Return the share of visits above the threshold for each label, without undefined shares."""
+    shares = {int(k): float(v[2]) for k, v in statistics.by_class(samples, task).items()}
+    found = sorted((label, share) for label, share in shares.items() if not math.isnan(share))
+    return [bar_charts.Bar(str(label), share) for label, share in found]
 
 
 def _curve(values: np.ndarray) -> line_charts.Points:

@@ -115,11 +115,12 @@ def draw(
 
 
 def _draw_line(line: figures.Line, points: Points, plot: _Plot) -> list[str]:
+    parts = [_path(thin(points, _MOST_POINTS), plot, f"line {line.style}")]
     color = line.style.partition(" ")[0]
-    placed = [(texts.trim(plot.x(x)), texts.trim(plot.y(y))) for x, y in points]
-    dots = [f'<circle class="dot {color}" cx="{x}" cy="{y}" r="2.5"/>' for x, y in placed]
-    path = _path(thin(points, _MOST_POINTS), plot, f"line {line.style}")
-    return [path, *dots] if len(points) <= _MOST_DOTS else [path]
+    for x, y in points if len(points) <= _MOST_DOTS else ():
+        at = f'cx="{texts.trim(plot.x(x))}" cy="{texts.trim(plot.y(y))}"'
+        parts.append(f'<circle class="dot {color}" {at} r="2.5"/>')
+    return parts
 
 
 def _fit(lines: Sequence[Points], may_be_log: bool, from_zero: bool) -> _Plot:

@@ -7,7 +7,9 @@ arXiv:2202.01017, five starts). Adam at 1e-3 for up to 100,000 steps.
     python -m benchmarks.balancing_toys --methods equal,cagrad,aligned_mtl
 """
 
+import collections
 import functools
+import itertools
 import os
 
 import numpy as np
@@ -68,17 +70,51 @@ def details(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
     return rows.markdown(header, lines)
 
 
-def plot(ways: dict[str, list[list[list[float]]]]) -> str:
-    """Draw a panel for each method: its ways, and the front as a thin line."""
+def plot(name: str, ways: dict[str, list[list[list[float]]]]) -> str:
+    """Draw a panel for each method: its ways over the contours of the mean loss, and the front."""
+    axis = np.linspace(-11, 11, 45, dtype=np.float32)
+    grid = np.stack(np.meshgrid(axis, axis))
+    mean = sum(value.numpy() for value in toy.losses(grid, TOYS[name][0]).values()) / 2
+    levels = np.linspace(mean.min(), mean.max(), 14)[1:-1]
+    contours = [line for level in levels for line in trace_contours(axis, mean, level)]
     front = [tuple(map(float, point)) for point in toy.front(2)[1]]
     panels = []
     for method, of_starts in ways.items():
-        paths = {
-            f"from ({path[0][0]:g}, {path[0][1]:g})": [tuple(point) for point in path[::5]]
-            for path in of_starts
-        }
-        panels.append(line_charts.draw(method, paths, "x", "y", behind=[front], from_zero=False))
-    return figures.lay_out("Ways of the methods", panels)
+        lines = {f"from {tuple(path[0])}": [*map(tuple, path[::5])] for path in of_starts}
+        lines = {"front": front, **lines}
+        panels.append(line_charts.draw(method, lines, "x", "y", behind=contours, from_zero=False))
+    return figures.lay_out("Ways of the methods over the contours of the mean loss", panels)
+
+
+def trace_contours(
+    axis: np.ndarray, values: np.ndarray, level: float
+) -> list[list[tuple[float, float]]]:
+    """Return the lines of a height [Y, X] over a square grid, from triangle to triangle."""
+    beside: dict[tuple, list[tuple]] = collections.defaultdict(list)
+    for i, j in itertools.product(range(len(axis) - 1), repeat=2):
+        for corner in ((i, j), (i + 1, j + 1)):
+            triangle = sorted([corner, (i + 1, j), (i, j + 1)])
+            edges = itertools.combinations(triangle, 2)
+            crossed = [(a, b) for a, b in edges if (values[a] > level) != (values[b] > level)]
+            if crossed:
+                beside[crossed[0]].append(crossed[1])
+                beside[crossed[1]].append(crossed[0])
+
+    def place(edge: tuple) -> tuple[float, float]:
+        a, b = edge
+        share = (level - values[a]) / (values[b] - values[a])
+        y, x = (axis[m] + share * (axis[n] - axis[m]) for m, n in zip(a, b, strict=True))
+        return float(x), float(y)
+
+    lines = []
+    while beside:
+        edge = min(beside, key=lambda edge: len(beside[edge]))  # An open end, if there is one.
+        is_closed = len(beside[edge]) > 1
+        line = [edge]
+        while following := [one for one in beside.pop(line[-1]) if one in beside]:
+            line.append(following[0])
+        lines.append([place(edge) for edge in line + line[:1] * is_closed])
+    return lines
 
 
 def main() -> None:
@@ -95,7 +131,7 @@ def main() -> None:
         print(summary(name, ways))
         with open(os.path.join(output, f"{name}.md"), "w") as file:
             file.write(details(name, ways) + "\n")
-        atomic.write(os.path.join(output, f"{name}.svg"), plot(ways))
+        atomic.write(os.path.join(output, f"{name}.svg"), plot(name, ways))
     print(f"\nEnd points and losses: {output}/*.md; ways: {output}/*.svg")
 
 

@@ -93,3 +93,10 @@ def test_a_scaled_head_scales_its_loss_alone():
     assert small == pytest.approx(0.001 * plain)
     with pytest.raises(checks.UserError, match="ScaledBinary.scale of task 'a' must be above 0"):
         scaled.ScaledBinary(name="a", scale=0)
+
+
+def test_a_picture_shows_each_method_by_data():
+    found = {"adult": {"mgda": (-0.1, 0.02), "krum": (-29.6, 1.8)}, "mnist": {"famo": (0.3, 0.1)}}
+    drawn = balancing.draw(found)
+    told = ("adult", "mnist", "mgda", "krum", "famo", "-10", "-1")
+    assert all(f">{text}</text>" in drawn for text in told)

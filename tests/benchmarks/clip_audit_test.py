@@ -41,3 +41,10 @@ def test_scores_are_judged_by_area_and_by_precision_among_as_many():
     truth = np.array([True, False, True, False])
     assert clip_audit.judged(np.array([4.0, 3, 2, np.nan]), truth) == (0.75, 0.5)
     assert clip_audit.judged(np.array([1.0, 2]), np.zeros(2, bool)) == (0.0, 0.0)
+
+
+def test_a_picture_shows_areas_and_accuracies():
+    areas, curves = {"mean norm": [0.9, 0.4]}, {"mnist, none": [(0.0, 95.7), (0.4, 71.1)]}
+    drawn = clip_audit.draw(["mnist, 20%", "adult, 20%"], areas, curves)
+    told = ("mean norm", "0.90", "0.40", "mnist, none", "share of labels flipped")
+    assert all(f">{text}</text>" in drawn for text in told)

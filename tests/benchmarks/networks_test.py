@@ -59,12 +59,12 @@ def test_the_table_leaves_out_what_one_seed_cannot_tell():
 
 
 def test_plots_have_a_panel_for_each_task_and_a_line_for_each_network():
-    figure = benchmark.plot_networks(RUNS, "single_task", "auc")
-    assert [panel.get_title() for panel in figure.axes] == ["a, auc", "b, auc", "mean, auc"]
+    drawn = benchmark.plot_networks(RUNS, "single_task", "auc")
+    assert all(f">{title}</text>" in drawn for title in ("a, auc", "b, auc", "mean, auc"))
     by_place = {(name, place): runs for name, runs in RUNS.items() for place in (0.0, 1.0)}
-    figure = benchmark.plot_correlations(by_place, "single_task", "rmse")
-    _, labels = figure.axes[0].get_legend_handles_labels()
-    assert labels == ["mmoe"]
+    drawn = benchmark.plot_correlations(by_place, "single_task", "rmse")
+    assert ">mmoe</text>" in drawn and ">single_task</text>" not in drawn
+    assert drawn.count('class="line thin"') == 2
 
 
 @pytest.mark.medium

@@ -30,7 +30,9 @@ def draw(
     above 0, the axis is logarithmic beyond it: one large number then hides no small ones.
     """
     ends = [end for bar in bars for end in bar[1:] if axes.is_drawable(end)]
-    axis = axes.span([0.0, *ends])._replace(near=near)
+    axis = axes.span([0.0, *ends])
+    if max(-axis.low, axis.high) > near:
+        axis = axis._replace(near=near)
     names = max((texts.measure(bar.name) for bar in bars), default=0.0)
     left = min(_NAMES, names + axes.BESIDE)
     width, height = figures.WIDTH - left - _RIGHT, _ROW * len(bars)

@@ -16,6 +16,8 @@ _KINDS = {
     **dict.fromkeys("frt()[]/-", _SLIM),
     **dict.fromkeys("mwMWOQ@%+=<>~…", _WIDE),
 }
+# Sums of widths differ by so much.
+_ROUNDING = 1e-6
 # XML forbids these characters, and browsers do not show them.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
@@ -37,7 +39,7 @@ def _measure_letter(letter: str) -> float:
 
 def shorten(text: str, width: float) -> str:
     """Return a text that fits, with "…" in place of its middle if it is too long."""
-    if measure(text) <= width:
+    if measure(text) <= width + _ROUNDING:
         return text
     for kept in range(min(len(text) - 1, int(width / _NARROW)), 0, -1):
         short = f"{text[: (kept + 1) // 2]}…{text[len(text) - kept // 2 :]}"

@@ -57,6 +57,7 @@ def test_every_gin_file_is_in_it(wheel):
     files = {str(path.relative_to(ROOT)) for path in ROOT.glob("gin_configs/**/*.gin")}
     assert len(files) > 90 and files <= names
     assert "mtl/tools/reports/templates/page.html.jinja" in names
+    assert "mtl/tools/drawing/style.css" in names
     assert "mtl/py.typed" in names and not [name for name in names if name.startswith("tests")]
 
 

@@ -12,12 +12,14 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mtl import checks, distribution, types
+from mtl import checks, deferred, distribution, types
 from mtl import features as features_lib
 from mtl.data import pipeline
 from mtl.deferred import tf
-from mtl.monitoring import progress
 from mtl.tools.clip_audit import audit, measures, observing, report, visits
+
+with deferred.imports():
+    from mtl.monitoring import progress
 
 if TYPE_CHECKING:
     from mtl import model as model_lib

@@ -20,13 +20,12 @@ from mtl.tf_internals import shards
 from mtl.tools.tensorboard import (
     board as board_lib,
 )
-from mtl.tools.tensorboard import once, projector, step_graph, watch
 from mtl.tools.tensorboard import settings as settings_lib
 from mtl.variables import patterns, row_names
 
 with deferred.imports():
     from mtl.monitoring import curves
-    from mtl.tools.tensorboard import evaluations, writing
+    from mtl.tools.tensorboard import evaluations, once, projector, step_graph, watch, writing
 
 
 class Showing(types.RunObserver):

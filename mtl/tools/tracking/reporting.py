@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import flat_settings, run_directory
 from mtl.deferred import tf
@@ -22,7 +22,10 @@ from mtl.distribution import tf_config
 from mtl.files import storage
 from mtl.monitoring import doubts
 from mtl.serving import versions
-from mtl.tools.tracking import reporter, tracked
+from mtl.tools.tracking import reporter
+
+with deferred.imports():
+    from mtl.tools.tracking import tracked
 
 _log = logging.getLogger(__name__)
 

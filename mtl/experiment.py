@@ -77,7 +77,8 @@ class Run:
 
     def _check_profile(self) -> None:
         if self.profile is not None:
-            types.check_span("Run.profile", self.profile)
+            rule = "be None or two steps, such as [100, 110]"
+            types.check_span("Run.profile", self.profile, rule)
             rule = f"end at Run.train_steps, {self.train_steps}, or before"
             checks.require(self.profile[1] <= self.train_steps, "Run.profile", rule, self.profile)
 

@@ -134,9 +134,8 @@ OpenObserver: TypeAlias = Callable[[ObservedRun], RunObserver | None]
 """Returns an observer of a run in this process, or None."""
 
 
-def check_span(where: str, steps: Any) -> None:
+def check_span(where: str, steps: Any, rule: str = "be two steps, such as [100, 110]") -> None:
     """Fail unless a setting is two global steps in order, [first, last]."""
-    rule = "be two steps, such as [100, 110]"
     checks.is_a(where, steps, (list, tuple), rule)
     checks.require(len(steps) == 2, where, rule, steps)
     for step in steps:

@@ -9,6 +9,8 @@ workers, and a run can start at any step without a saved state.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from mtl.deferred import tf
@@ -64,18 +66,20 @@ def take_batches(
       shard: the index of this worker among them, from 0.
       is_shuffled: False keeps the order of the rows.
     """
-    count = len(rows)
-    first_epoch, first_row = divmod(start_step * batch_size, count)
+    size = batch_size // num_shards
+    permuted = functools.lru_cache(maxsize=2)(functools.partial(permute, len(rows), seed))
 
-    def take_epoch(epoch: np.ndarray) -> np.ndarray:
-        return rows[permute(count, seed, int(epoch))] if is_shuffled else rows
+    def take(step: np.ndarray) -> np.ndarray:
+        places = np.arange(size) + int(step) * batch_size + shard * size
+        epochs, within = np.divmod(places, len(rows))
+        if not is_shuffled:
+            return rows[within]
+        parts = [permuted(epoch)[within[epochs == epoch]] for epoch in np.unique(epochs).tolist()]
+        return rows[np.concatenate(parts)]
 
     @tf.autograph.experimental.do_not_convert
-    def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        taken = tf.numpy_function(take_epoch, [epoch], tf.int64, stateful=False)
-        return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(taken, [count]))
+    def read(step: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(take, [step], tf.int64, stateful=False), [size])
 
-    epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
-    batches = epochs.flat_map(read_epoch).skip(first_row).batch(batch_size, drop_remainder=True)
-    size = batch_size // num_shards
-    return batches if num_shards == 1 else batches.map(lambda b: b[shard * size :][:size])
+    # A saved iterator holds the step itself, so it also fits a run that started elsewhere.
+    return tf.data.Dataset.range(start_step, tf.int64.max).map(read)

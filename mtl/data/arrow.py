@@ -9,9 +9,9 @@ and times are texts, such as "2024-05-31".
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import functools
+import itertools
 import os
 import re
 import threading
@@ -78,7 +78,14 @@ class Arrow(types.Source):
 
     def list_rows(self, split: str) -> np.ndarray:
         """Return the numbers of the rows of a split, int64 [N], from the files' metadata."""
-        return np.arange(sum(map(_count, self._find(split))))
+        if split not in self._counts:  # A compressed Feather file is read whole to count its rows.
+            self._counts[split] = sum(map(_count, self._find(split)))
+        return np.arange(self._counts[split])
+
+    @functools.cached_property
+    def _counts(self) -> dict[str, int]:
+        """The numbers of rows that are known, by split."""
+        return {}
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split as {"split": number of the split, "row": its number}."""
@@ -110,11 +117,11 @@ class Arrow(types.Source):
         return memory_rows.take(layout, load, batch["split"], batch["row"])
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split row by row."""
-        table, name_row = self._read(split, spec.fields)
-        rows = (row for some in table.serialize() for row in some)
-        for number, row in enumerate(rows):
-            yield name_row(number), tfrecord.scan_record(row, spec)
+        """Read the split row by row, a part of a file at a time."""
+        for place, table in self._read(split, spec.fields):
+            rows = (row for some in table.serialize() for row in some)
+            for number, row in enumerate(rows):
+                yield f"{place} row {number}", tfrecord.scan_record(row, spec)
 
     def _number(self, split: str) -> int:
         checks.one_of("Arrow.files split", split, self.files)
@@ -136,48 +143,79 @@ class Arrow(types.Source):
         key = split, repr(fields)
         with lock:
             if key not in kept:
-                table, _ = self._read(split, fields)
-                kept[key] = memory_rows.Rows(layout, table.read(0, len(table)))
+                parts = [table.read(0, len(table)) for _, table in self._read(split, fields)]
+                joined = {name: _join([part[name] for part in parts]) for name in fields}
+                kept[key] = memory_rows.Rows(layout, joined)
             return kept[key]
 
     def _read(
         self, split: str, fields: Mapping[str, spec_lib.Field]
-    ) -> tuple[frames.Table, Callable[[int], str]]:
-        """Read a split; return its rows, and a function: number of a row -> its place.
+    ) -> Iterator[tuple[str, frames.Table]]:
+        """Yield the parts of the files of a split: the place of a part, and its rows.
 
         Raises:
-          UserError: a file is damaged, lacks a column, or has it in another type than the others.
+          UserError: a file is damaged, lacks a column, or has it in another type than the first
+            file; or the rows do not fit into memory.
         """
-        counted = {spec_lib.counts_name(name) for name, own in fields.items() if own.is_nested}
-        theirs = {name: self.rename.get(name, name) for name in fields if name not in counted}
-        columns, first = list(dict.fromkeys(theirs.values())), None
-        tables: list[pa.Table] = []
-        names, starts, total = [], [], 0
+        theirs, first, size = find_columns(fields, self.rename), None, 0
         for path in self._find(split):
             schema, parts = open_file(path)
             check_columns(path, theirs, schema)
-            own = {name: schema.field(name).type for name in columns}
+            own = {column: schema.field(column).type for column in theirs.values()}
             first = first or (path, own)
             _check_types(path, own, *first)
             for part in parts:
-                table = read_part(path, part, columns)
-                names.append(f"{path}{part.name}")
-                starts.append(total)
-                tables.append(table)
-                total += len(table)
+                columns = read_part(path, part, list(dict.fromkeys(theirs.values())))
+                size += columns.nbytes
+                memory.require_memory(f"split {split!r}", path, size, "Its columns take")
+                place = f"{path}{part.name}"
+                yield place, to_table(place, columns, theirs, fields, self.cells)
 
-        def name_row(row: int) -> str:
-            place = bisect.bisect_right(starts, row) - 1
-            return f"{names[place]} row {row - starts[place]}"
 
-        whole = pa.concat_tables(tables)
-        memory.require_memory(f"split {split!r}", len(whole), whole.nbytes, "Its columns take")
-        values = {
-            name: to_values(f"{self._find(split)[0]}: column {column!r}", whole[column])
-            for name, column in theirs.items()
-        }
-        table = frames.Table(values, fields, f"split {split!r}", self.cells, name_row)
-        return table, name_row
+def _join(parts: Sequence[Any]) -> Any:
+    """Return the values of all parts of a field: an array, or a list of arrays."""
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    return list(itertools.chain(*parts))
+
+
+def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]) -> dict[str, str]:
+    """Return {field: its column}; lists of lists bring their counts."""
+    counted = {spec_lib.counts_name(name) for name, own in fields.items() if own.is_nested}
+    return {name: rename.get(name, name) for name in fields if name not in counted}
+
+
+def to_table(
+    place: str,
+    columns: pa.Table,
+    theirs: Mapping[str, str],
+    fields: Mapping[str, spec_lib.Field],
+    cells: csv.Csv,
+    first_row: int = 0,
+) -> frames.Table:
+    """Return rows with the meaning of a DataFrame.
+
+    Args:
+      place: the file, and the part of it, for errors.
+      columns: the rows.
+      theirs: {field: its column}.
+      fields: {name: field}.
+      cells: settings for texts.
+      first_row: the number of the first row.
+
+    Raises:
+      UserError: a column has a type that no field can hold.
+    """
+
+    def name_row(row: int) -> str:
+        return f"{place} row {first_row + row}"
+
+    values = {}
+    for name, column in theirs.items():
+        where = f"{place}: column {column!r}"
+        read = functools.partial(_to_values, where, columns[column])
+        values[name] = _call(where, read)  # For example, Arrow may not know a time zone.
+    return frames.Table(values, fields, place, cells, name_row)
 
 
 def _call(where: str, read: Callable[[], Any]) -> Any:
@@ -193,8 +231,8 @@ def open_file(path: str, kind: str | None = None) -> tuple[pa.Schema, list[Part]
     """Return the schema of a file, and its parts in order.
 
     Args:
-      path: the file, or a shard of one, such as in.parquet-00000-of-00010.
-      kind: the format, such as ".parquet"; None goes by the ending of the name.
+      path: a file; its name may have the number of a shard, as in.parquet-00000-of-00010.
+      kind: the format, such as ".parquet"; by default, the ending of the name tells it.
 
     Raises:
       UserError: the file is of another format, or damaged.
@@ -272,15 +310,15 @@ def _check_types(
         checks.require(kind == types_first[name], f"{path}: column {name!r}", rule, str(kind))
 
 
-def to_values(where: str, column: pa.ChunkedArray) -> Any:
+def _to_values(where: str, column: pa.ChunkedArray) -> Any:
     """Return the values of a column for `frames.Table`; nulls are None or NaN."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return to_values(where, column.cast(kind.value_type))
+        return _to_values(where, column.cast(kind.value_type))
     if pa.types.is_decimal(kind):
-        return to_values(where, column.cast(pa.float64()))
-    if pa.types.is_temporal(kind):
-        return to_values(where, column.cast(pa.string()))
+        return _to_values(where, column.cast(pa.float64()))
+    if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
+        return _to_values(where, column.cast(pa.string()))
     if pa.types.is_floating(kind) or pa.types.is_boolean(kind) and not column.null_count:
         return column.to_numpy()
     if pa.types.is_integer(kind):
@@ -304,5 +342,9 @@ def _to_integers(column: pa.ChunkedArray) -> Any:
 def _to_texts(column: pa.ChunkedArray) -> np.ndarray:
     """Return texts as objects; equal texts are one object."""
     encoded = column.combine_chunks().dictionary_encode()
-    distinct = np.array([*encoded.dictionary.to_pylist(), None], object)
+    try:
+        texts = encoded.dictionary.to_pylist()
+    except UnicodeDecodeError:  # Bytes let `frames.Table` name the row.
+        texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+    distinct = np.array([*texts, None], object)
     return distinct[encoded.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]

@@ -37,7 +37,7 @@ class _Place(NamedTuple):
 
 
 class Layout:
-    """Where the values of fields lie: a matrix for each type, and flat values for each list.
+    """The places of fields: a matrix for each type, and an array of values for each list.
 
     Args:
       fields: {name: field}.

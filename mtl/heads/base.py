@@ -177,7 +177,7 @@ class Labelled(types.Head):
     def read_field(
         self, labels: types.Tensors, field: str, kinds: Sequence[Any], shape: tuple
     ) -> tf.Tensor:
-        """Return a label field. Fail unless it exists and has one of the types, and the shape."""
+        """Return a label field. Fail if it is absent, or has another type or shape."""
         if field not in labels:
             fix = checks.nearest(field, labels) or "Heads also read the features of Spec.keys."
             rule = f"be one of {', '.join(labels)}"

@@ -17,7 +17,7 @@ from mtl import checks, types
 
 
 def open_all(run: types.ObservedRun, parts: Sequence[types.OpenObserver]) -> Observers:
-    """Open the observers of a run in this process, and those of `Experiment.hooks` after them.
+    """Open the observers of a run in this process; hooks of `Experiment.hooks` come last.
 
     Raises:
       UserError: an observer does not fit the run, or needs a package that is not installed.

@@ -45,14 +45,9 @@ class Tables:
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         table: Any = chunk.rows
-        values = {
-            name: arrow.to_values(f"{chunk.path}: column {column!r}", table[column])
-            for name, column in self._theirs.items()
-        }
-        fields, cells = self.spec.feature_fields, getattr(self._source, "cells", frames.PLAIN_CSV)
-        rows = frames.Table(
-            values, fields, chunk.path, cells, lambda row: f"{chunk.path} row {chunk.numbers[row]}"
-        )
+        cells = self._source.cells if self._source else frames.PLAIN_CSV
+        fields, first = self.spec.feature_fields, chunk.numbers[0]
+        rows = arrow.to_table(chunk.path, table, self._theirs, fields, cells, first)
         columns = image_rows.read_columns(self.images, chunk, rows.read(0, len(rows)))
         kept = {name: table[name].to_pylist() for name in self.keep}
         return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
@@ -67,7 +62,6 @@ class Tables:
 
     @property
     def _theirs(self) -> Mapping[str, str]:
-        """{feature: its column}; lists of lists bring their counts."""
+        """{feature: its column}."""
         rename = self._source.rename if self._source else {}
-        names = [name for name in self.spec.features if name not in self.spec.counted]
-        return {name: rename.get(name, name) for name in names}
+        return arrow.find_columns(self.spec.feature_fields, rename)

@@ -1,5 +1,5 @@
 """The private parts of TensorFlow that training, export and profiling need.
 
-No other room but `mtl.compat` imports TensorFlow's private modules. Each module here says what the
-public API lacks, and works on every TensorFlow from 2.15 on.
+Only this room and `mtl.compat` import TensorFlow's private modules. The docstring of a module names
+the gap in the public API. All modules work on every TensorFlow from 2.15 on.
 """

@@ -36,7 +36,7 @@ def list_observers(experiment: experiment_lib.Experiment) -> list[types.OpenObse
 
 
 def select_observers(experiment: experiment_lib.Experiment, kind: type[_Part]) -> list[_Part]:
-    """Return the parts of one kind that act beside a training."""
+    """Return the observers of a training that are of one class."""
     return [part for part in list_observers(experiment) if isinstance(part, kind)]
 
 

@@ -195,6 +195,19 @@ BAD = {
 }
 
 
+def test_durations_and_bytes_that_are_no_text_are_one_line(tmp_path):
+    fields = spec.Spec(features={"x": "string"}, labels={"y": "int64"})
+    span = pa.array([datetime.timedelta(days=1)] * 3)
+    broken = pa.array([b"a", b"\xff", b"b"]).view(pa.string())
+    for values, says in (
+        (span, r"row group 0: column 'x' must hold numbers, texts, times .* got 'duration"),
+        (broken, r"row group 0 row 1: field 'x' must be text in UTF-8"),
+    ):
+        _write(tmp_path, values=pa.table({"x": values, "y": [1, 2, 3]}))
+        with pytest.raises(checks.UserError, match=says):
+            list(_source(tmp_path).scan("train", fields))
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_table_is_one_line_with_its_place(tmp_path, name):
     values, says = BAD[name]

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an audit records: the settings of `ClipAudit`.
+    """The settings of `ClipAudit`.
 
     Attributes:
       key: the field, of integers or strings, that identifies samples; None takes the number of the

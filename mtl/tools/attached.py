@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from mtl import checks, types
 from mtl import experiment as experiment_lib
-from mtl import types
 from mtl.tools import profiling, tracking
 from mtl.tools.debugging import numerics
 from mtl.tools.drawing import pictures
 
 _Part = TypeVar("_Part")
+_TOOLS = "mtl.tools."
 
 
 def list_observers(experiment: experiment_lib.Experiment) -> list[types.OpenObserver]:
@@ -21,6 +22,9 @@ def list_observers(experiment: experiment_lib.Experiment) -> list[types.OpenObse
 
     The settings are `Experiment.trackers`, `clip_audit` and `tensorboard`, `Run.profile` and
     `Run.check_numerics`. Every run draws pictures.
+
+    Raises:
+      UserError: a tool would act twice.
     """
     run, trackers = experiment.run, experiment.trackers
     found: list[Any] = [
@@ -32,7 +36,11 @@ def list_observers(experiment: experiment_lib.Experiment) -> list[types.OpenObse
         numerics.CheckNumerics() if run.check_numerics else None,
         *experiment.observers,
     ]
-    return [part for part in found if part is not None]
+    parts = [part for part in found if part is not None]
+    names = [type(part).__name__ for part in parts if type(part).__module__.startswith(_TOOLS)]
+    # Two tools of one class would write the same files.
+    checks.unique("Experiment.observers, and the settings that add to it,", names)
+    return parts
 
 
 def select_observers(experiment: experiment_lib.Experiment, kind: type[_Part]) -> list[_Part]:

@@ -30,14 +30,15 @@ from mtl.runs import (
     preparation,
     training,
 )
-from mtl.tools import attached, clip_audit
-from mtl.tools.clip_audit import checkpoint_audit, report
-from mtl.tools.drawing import curve_files
-from mtl.tools.pruning import finished_pruning
-from mtl.tools.tracking import reporting
+from mtl.tools import attached
 
-with deferred.imports():
+with deferred.imports():  # A verb loads only the tools that it uses.
     from mtl.runs import unknown_values
+    from mtl.tools import clip_audit
+    from mtl.tools.clip_audit import checkpoint_audit, report
+    from mtl.tools.drawing import curve_files
+    from mtl.tools.pruning import finished_pruning
+    from mtl.tools.tracking import reporting
 
 __all__ = [
     "audit_clipping",

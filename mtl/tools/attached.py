@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import experiment as experiment_lib
-from mtl.tools import profiling, tracking
-from mtl.tools.debugging import numerics
-from mtl.tools.drawing import pictures
+
+with deferred.imports():  # A run loads only the tools that it uses.
+    from mtl.tools import profiling, tracking
+    from mtl.tools.debugging import numerics
+    from mtl.tools.drawing import pictures
 
 _Part = TypeVar("_Part")
 _TOOLS = "mtl.tools."

@@ -190,7 +190,9 @@ def _step(loss):
     """[(gradient, variable)], and the op that moves all variables."""
     optimizer = tf1.train.GradientDescentOptimizer(0.01)
     gradients = optimizer.compute_gradients(loss, tf1.trainable_variables())
-    with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
+    # A network may read a weight that no gradient passes: it must not read it after the step.
+    computed = [gradient for gradient, _ in gradients if gradient is not None]
+    with tf.control_dependencies([*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), *computed]):
         return gradients, optimizer.apply_gradients(gradients, tf1.train.get_global_step())
 
 

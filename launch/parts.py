@@ -62,6 +62,8 @@ _NO_PARTS = (
 )
 
 
+# The decorator of a class that may be a part.
+_PART = re.compile(r"kw_only=True|@checks\.dataclass")
 # The reference of a paper in a docstring.
 _PAPER = re.compile(r"arXiv:\d{4}\.\d{4,5}|https://doi\.org/[^\s,;]+[^\s,;.)]")
 
@@ -109,7 +111,7 @@ def _list_modules(folders: Sequence[str], package: str) -> Iterator[str]:
 def _may_define_parts(module_name: str, path: str) -> bool:
     """Return False for a module of mtl without a part; its import may need TensorFlow."""
     is_own = f"{module_name}.".startswith(f"{_OWN}.")
-    return not is_own or "kw_only=True" in pathlib.Path(path).read_text()
+    return not is_own or _PART.search(pathlib.Path(path).read_text()) is not None
 
 
 def _is_part(kind: type) -> bool:
@@ -126,8 +128,9 @@ def list_settings(kind: Any) -> list[Setting]:
     meanings: dict[str, str] = {}
     for base in reversed(getattr(kind, "__mro__", [kind])):
         meanings |= _read_attributes(base.__doc__ or "")
+    told = checks.describe_settings(kind) if isinstance(kind, type) else {}
     return [
-        Setting(name, _write_type(parameter), default, meanings.get(name, ""))
+        Setting(name, told.get(name) or _write_type(parameter), default, meanings.get(name, ""))
         for name, parameter in inspect.signature(kind).parameters.items()
         for default in [run_settings.write_default(kind, parameter)]
     ]

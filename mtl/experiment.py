@@ -8,6 +8,7 @@ experiment.Run.train_steps = 1000
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated, Any
 
 from mtl import checkpoints, checks, transfer, types
 from mtl import distribution as distribution_lib
@@ -18,7 +19,11 @@ from mtl.layers import precision as precision_lib
 from mtl.transfer import refit as refit_lib
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+def _check_profile(where: str, steps: Any) -> None:
+    types.check_span(where, steps, "be None or two steps, such as [100, 110]")
+
+
+@checks.dataclass
 class Run:
     """Sets how long to train, and when to write files.
 
@@ -40,34 +45,25 @@ class Run:
         and ends the run at the first that does, whatever `Update.if_not_finite` says.
     """
 
-    train_steps: int
-    checkpoint_steps: int | None = 500
-    checkpoint_secs: float | None = None
-    keep_checkpoints: int = 3
-    summary_steps: int = 100
-    steps_per_call: int = 100
-    micro_batches: int = 1
-    precision: precision_lib.Precision = precision_lib.PLAIN
-    profile: Sequence[int] | None = None
+    train_steps: checks.Count
+    checkpoint_steps: checks.Count | None = 500
+    checkpoint_secs: checks.Positive | None = None
+    keep_checkpoints: checks.Count = 3
+    summary_steps: checks.Count = 100
+    steps_per_call: checks.Count = 100
+    micro_batches: checks.Count = 1
+    precision: Annotated[
+        precision_lib.Precision,
+        checks.Is(precision_lib.Precision, "be built, such as @precision.Precision()"),
+    ] = precision_lib.PLAIN
+    profile: Annotated[Sequence[int], _check_profile] | None = None
     seed: int = 1
     check_numerics: bool = False
 
     def __post_init__(self):
-        example = "be built, such as @precision.Precision()"
-        checks.is_a("Run.precision", self.precision, precision_lib.Precision, example)
-        checks.is_a("Run.seed", self.seed, int, "be an integer")
-        switch = self.check_numerics
-        checks.is_a("Run.check_numerics", switch, bool, "be True or False")
-        counts = ["train_steps", "keep_checkpoints", "summary_steps"]
-        counts += ["steps_per_call", "micro_batches"]
-        if self.checkpoint_steps is not None:
-            counts.append("checkpoint_steps")
-        for name in counts:
-            checks.is_a(f"Run.{name}", getattr(self, name), int, "be an integer")
-            checks.at_least(f"Run.{name}", getattr(self, name), 1)
-        self._check_profile()
-        if self.checkpoint_secs is not None:
-            checks.positive("Run.checkpoint_secs", self.checkpoint_secs)
+        ends = self.train_steps if self.profile is None else self.profile[1]
+        rule = f"end at Run.train_steps, {self.train_steps}, or before"
+        checks.require(ends <= self.train_steps, "Run.profile", rule, self.profile)
         checks.require(
             (self.checkpoint_steps is None) != (self.checkpoint_secs is None),
             "Run",
@@ -75,15 +71,8 @@ class Run:
             (self.checkpoint_steps, self.checkpoint_secs),
         )
 
-    def _check_profile(self) -> None:
-        if self.profile is not None:
-            rule = "be None or two steps, such as [100, 110]"
-            types.check_span("Run.profile", self.profile, rule)
-            rule = f"end at Run.train_steps, {self.train_steps}, or before"
-            checks.require(self.profile[1] <= self.train_steps, "Run.profile", rule, self.profile)
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Experiment:
     """Describes a run completely: a gin file builds one experiment.
 
@@ -110,13 +99,13 @@ class Experiment:
     model: model_lib.MultiTaskModel
     run: Run
     best: checkpoints.Best = checkpoints.Best()
-    refit: refit_lib.Refit | None = None
+    refit: Annotated[refit_lib.Refit, checks.Part("refit.TauNormalized", arguments=5)] | None = None
     distribution: distribution_lib.Distribution = distribution_lib.Distribution()
     warm_start: transfer.WarmStart | None = None
     serving: serving_lib.Serving = serving_lib.Serving()
     clip_audit: types.OpenObserver | None = None
     attack: types.Attack | None = None
-    trackers: Sequence[types.Tracker] = ()
+    trackers: Annotated[Sequence[types.Tracker], types.check_trackers] = ()
     tensorboard: types.OpenObserver | None = None
     hooks: Sequence[types.Hook] = ()
     observers: Sequence[types.OpenObserver] = ()
@@ -126,13 +115,10 @@ class Experiment:
             value = getattr(self, name)
             if value is not None or name not in _OPTIONAL:
                 checks.is_a(f"Experiment.{name}", value, kind, f"be built, such as @{example}()")
-        if self.refit is not None:
-            checks.require_part("Experiment.refit", self.refit, "refit.TauNormalized", arguments=5)
         if self.attack is not None:
             rule = "be a part such as @auxiliary.Adversarial()"
             checks.has("Experiment.attack", self.attack, ["attack", "check"], rule)
             self.attack.check(self.model.heads_by_task)
-        types.check_trackers("Experiment.trackers", self.trackers)
         self._check_attached()
         others = [f.name for f in dataclasses.fields(self) if f.name != "data"]
         # The source is left out: it may hold all of its rows, which are not parts.

@@ -12,14 +12,15 @@ rows, and a partner for each row. The draws depend on the run, the step and the 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf
 from mtl.step import draws
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class _Mixing(types.Mixing):
     """The settings that mixup and CutMix share.
 
@@ -30,20 +31,9 @@ class _Mixing(types.Mixing):
       columns: the columns that are mixed, by name; None for all. Other columns keep their values.
     """
 
-    alpha: float = 1.0
-    rate: float = 1.0
-    columns: Sequence[str] | None = None
-
-    def __post_init__(self):
-        kind = type(self).__name__
-        checks.positive(f"{kind}.alpha", self.alpha)
-        checks.positive(f"{kind}.rate", self.rate)
-        checks.require(self.rate <= 1, f"{kind}.rate", "be at most 1", self.rate)
-        if self.columns is not None:
-            checks.texts(f"{kind}.columns", self.columns, "be a list of columns, or None for all")
-            checks.unique(f"{kind}.columns", self.columns)
-            rule = "name a column"
-            checks.require(bool(self.columns), f"{kind}.columns", rule, list(self.columns))
+    alpha: checks.Positive = 1.0
+    rate: Annotated[float, checks.In("(0, 1]")] = 1.0
+    columns: checks.SomeNames | None = None
 
     def _choose(self, inputs: types.Tensors) -> dict[str, tf.Tensor]:
         """Return the columns that are mixed."""

@@ -368,9 +368,9 @@ def test_the_audit_of_examples_is_refused():
     "make, message",
     [
         (lambda: mixing.Mixup(alpha=0), "Mixup.alpha must be above 0"),
-        (lambda: mixing.CutMix(rate=1.5), "CutMix.rate must be at most 1"),
-        (lambda: mixing.Mixup(columns=[]), "Mixup.columns must name a column"),
-        (lambda: mixing.Mixup(columns="image"), "Mixup.columns must be a list of columns"),
+        (lambda: mixing.CutMix(rate=1.5), "CutMix.rate must be in (0, 1]"),
+        (lambda: mixing.Mixup(columns=[]), "Mixup.columns must hold a name"),
+        (lambda: mixing.Mixup(columns="image"), "Mixup.columns must be a list of texts"),
         (lambda: mixing.CutMix(columns=["a", "a"]), "CutMix.columns must hold each name once"),
     ],
 )

@@ -14,7 +14,6 @@ auxiliary.Adversarial.bounds = (0.0, 1.0)
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 from mtl import checks, types
@@ -22,7 +21,7 @@ from mtl.auxiliary import base, moved_inputs, perturbations
 from mtl.deferred import tf
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Adversarial(moved_inputs.OfAscent, base.OfLabels):
     """The loss of the heads at `x + r`, with `r` the ascent of that loss within a ball around x.
 
@@ -52,8 +51,6 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
 
     def __post_init__(self):
         super().__post_init__()
-        for setting in ("random_start", "averages_steps"):
-            checks.is_a(self._where(setting), getattr(self, setting), bool, "be True or False")
         moves = self.random_start or not self.averages_steps or self.steps > 1
         rule = "be True where the one point averaged is the start"
         checks.require(moves, self._where("random_start"), rule, self.random_start)
@@ -84,7 +81,7 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
         return self.epsilon if self.steps == 1 else super()._default_size
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class InputNoise(moved_inputs.OfBounded, base.OfLabels):
     """The loss of the heads at `x + s n`, n ~ N(0, 1).
 
@@ -95,11 +92,7 @@ class InputNoise(moved_inputs.OfBounded, base.OfLabels):
     """
 
     name: str = "input_noise"
-    stddev: float = 0.1
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive(self._where("stddev"), self.stddev)
+    stddev: checks.Positive = 0.1
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Compute the losses of the rows at noisy inputs, [B, P] of P tasks."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 from mtl import checks, types
 from mtl.auxiliary import row_losses
 from mtl.deferred import tf
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Base(types.AuxiliaryLoss):
     """A loss with a name and a weight.
 
@@ -26,15 +26,10 @@ class Base(types.AuxiliaryLoss):
         A loss of weight 0 is left out of the graph.
     """
 
-    name: str
-    weight: float | types.Schedule = 1.0
-
-    def __post_init__(self):
-        checks.scope_name(self._where("name"), self.name)
-        if callable(self.weight):
-            checks.require_part(self._where("weight"), self.weight, "schedules.Cosine", arguments=1)
-        else:
-            checks.at_least(self._where("weight"), self.weight, 0)
+    name: checks.Name
+    weight: Annotated[
+        float | types.Schedule, checks.Scheduled(checks.AtLeast(0), "schedules.Cosine")
+    ] = 1.0
 
     def _where(self, setting: str) -> str:
         return f"{type(self).__name__}.{setting}"
@@ -49,7 +44,7 @@ def list_towers(heads: Mapping[str, types.Head]) -> list[str]:
     ]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class OfHeads(Base):
     """A loss of the predictions of some heads.
 
@@ -57,19 +52,11 @@ class OfHeads(Base):
       heads: the tasks, by name; None for all.
     """
 
-    heads: Sequence[str] | None = None
+    heads: checks.SomeNames | None = None
 
     kind: ClassVar[type] = types.ComparableHead
     rule: ClassVar[str] = "name tasks whose heads define a divergence"
     """The protocol that heads must implement, and the rule that an error prints otherwise."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.heads is not None:
-            rule = "be a list of tasks, or None for all"
-            checks.texts(self._where("heads"), self.heads, rule)
-            checks.unique(self._where("heads"), self.heads)
-            checks.require(bool(self.heads), self._where("heads"), rule, list(self.heads))
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
         """Fail unless the tasks exist, and their heads suit the loss."""

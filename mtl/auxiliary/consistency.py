@@ -16,7 +16,7 @@ from mtl.deferred import tf
 from mtl.variables import averaging
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
     """`D(p(x), p(x + r))`, with r the direction of norm epsilon in which D grows the most.
 
@@ -34,15 +34,9 @@ class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
     """
 
     name: str = "virtual_adversarial"
-    epsilon: float = 1.0
-    xi: float = 0.1
-    iterations: int = 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive(self._where("epsilon"), self.epsilon)
-        checks.positive(self._where("xi"), self.xi)
-        checks.whole(self._where("iterations"), self.iterations, 1)
+    epsilon: checks.Positive = 1.0
+    xi: checks.Positive = 0.1
+    iterations: checks.Count = 1
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Return how far predictions move, [B]."""
@@ -142,7 +136,7 @@ class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
         return self._diverge(_hold(teacher), student.logits)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
     """The loss of the predicted class, for rows whose probability is at least `threshold`.
 
@@ -157,15 +151,11 @@ class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
     """
 
     name: str = "pseudo_labels"
-    threshold: float = 0.95
+    threshold: checks.Rate = 0.95
 
     kind: ClassVar[type] = types.WeighingHead
     rule: ClassVar[str] = "name tasks whose heads predict one class of several"
     reads_labels: ClassVar[bool] = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.rate(self._where("threshold"), self.threshold)
 
     def _suits(self, head: types.Head) -> bool:
         return super()._suits(head) and types.read_member(head, types.ClassHead, "has_one_class")

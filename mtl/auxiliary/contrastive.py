@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, types
 from mtl.auxiliary import representation
@@ -18,7 +18,7 @@ from mtl.deferred import tf, tf1
 from mtl.networks import trunk
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Contrastive(representation.OfCorruption):
     """Finds, from one view of a row, the other view of the same row among all views.
 
@@ -45,19 +45,11 @@ class Contrastive(representation.OfCorruption):
     """
 
     name: str = "contrastive"
-    corruption: float = 0.6
-    noise: float = 0.0
+    corruption: Annotated[float, representation.check_share] = 0.6
+    noise: checks.NotNegative = 0.0
     corrupts_both: bool = False
-    layers: Sequence[int] = (64, 64)
-    temperature: float = 0.5
-
-    def __post_init__(self):
-        super().__post_init__()
-        representation.check_share(self._where("corruption"), self.corruption)
-        checks.at_least(self._where("noise"), self.noise, 0)
-        checks.is_a(self._where("corrupts_both"), self.corrupts_both, bool, "be True or False")
-        trunk.check_sizes(self._where("layers"), self.layers)
-        checks.positive(self._where("temperature"), self.temperature)
+    layers: Annotated[Sequence[int], trunk.check_sizes] = (64, 64)
+    temperature: checks.Positive = 0.5
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Return the losses of rows, [B], each the mean of its two views."""
@@ -82,7 +74,7 @@ class Contrastive(representation.OfCorruption):
         checks.require(differs, self._where("corruption"), rule, self.corruption, fix)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class _OfClass(representation.OfRepresentation):
     """A loss that reads the class of a row.
 
@@ -94,10 +86,6 @@ class _OfClass(representation.OfRepresentation):
     head: str
 
     reads_labels: ClassVar[bool] = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.is_a(self._where("head"), self.head, str, "be a task")
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
         """Fail unless the task exists, and each of its rows has one class."""
@@ -122,7 +110,7 @@ class _OfClass(representation.OfRepresentation):
         return tf.cast(classes, tf.int64), head.row_weights(activations.labels) > 0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class SupervisedContrastive(_OfClass):
     """Finds, for each row, the other rows of the same class.
 
@@ -142,15 +130,10 @@ class SupervisedContrastive(_OfClass):
     """
 
     name: str = "supervised_contrastive"
-    layers: Sequence[int] = (64, 64)
-    temperature: float = 0.1
+    layers: Annotated[Sequence[int], trunk.check_sizes] = (64, 64)
+    temperature: checks.Positive = 0.1
 
     are_rows_apart: ClassVar[bool] = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        trunk.check_sizes(self._where("layers"), self.layers)
-        checks.positive(self._where("temperature"), self.temperature)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Return the losses of rows, [B]; 0 without a label, or alone in the class."""

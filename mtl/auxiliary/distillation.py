@@ -17,7 +17,7 @@ import dataclasses
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from mtl.serving import loaded, metadata, settings, versions
 from mtl.tf_internals import graphs, saved_model
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class _OfTeacher(base.Base):
     """A loss that compares with the outputs of a trained model.
 
@@ -45,11 +45,6 @@ class _OfTeacher(base.Base):
     signature: str = settings.RAW
 
     reads_features: ClassVar[bool] = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        for setting in ("teacher", "signature"):
-            checks.is_a(self._where(setting), getattr(self, setting), str, "be a name")
 
     @property
     def files(self) -> dict[str, str]:
@@ -142,7 +137,7 @@ class Distillation(_OfTeacher, base.OfHeads):
         checks.require(theirs in (None, own), self._where("teacher"), rule, theirs)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class FeatureDistillation(_OfTeacher):
     """`|W h + b - t|^2 / D`, with t a tensor of the teacher, h a tower, and W, b of this loss.
 
@@ -156,13 +151,7 @@ class FeatureDistillation(_OfTeacher):
 
     name: str = "feature_distillation"
     tensor: str
-    task: str | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.is_a(self._where("tensor"), self.tensor, str, "be a name")
-        if self.task is not None:
-            checks.is_a(self._where("task"), self.task, str, "name a task")
+    task: Annotated[str, checks.Is(str, "name a task")] | None = None
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
         """Fail unless the task exists."""

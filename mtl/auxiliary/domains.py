@@ -9,9 +9,8 @@ reversal/schedules.Sigmoid.value = 1.0
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from mtl import checks, types
 from mtl.auxiliary import representation, row_losses
@@ -21,7 +20,7 @@ from mtl.networks import trunk
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class GradientReversal(representation.OfRepresentation):
     """The loss of a head that classifies domains; the network gets its gradient reversed.
 
@@ -40,25 +39,25 @@ class GradientReversal(representation.OfRepresentation):
     """
 
     name: str = "domain"
-    head: types.Head
-    layers: Sequence[int] = (64,)
-    reversal: float | types.Schedule = 1.0
+    head: Annotated[
+        types.Head,
+        checks.Has(
+            ("field", "logits", "losses", "examples", "row_weights"),
+            "be a head such as @heads.Binary()",
+        ),
+    ]
+    layers: Annotated[Sequence[int], trunk.check_sizes] = (64,)
+    reversal: Annotated[
+        float | types.Schedule, checks.Scheduled(checks.AtLeast(0), "schedules.Sigmoid")
+    ] = 1.0
 
     def __post_init__(self):
         super().__post_init__()
         where, rule = self._where("head"), "be a head such as @heads.Binary()"
-        members = ("field", "logits", "losses", "examples", "row_weights")
-        checks.has(where, self.head, members, rule)
         learns = types.read_member(self.head, types.FittedHead, "accumulators")()
         rule = "count nothing in the training split"
         fix = "Give it the class_counts."
         checks.require(not learns, where, rule, self.head.name, fix)
-        trunk.check_sizes(self._where("layers"), self.layers)
-        where, reversal = self._where("reversal"), self.reversal
-        if callable(reversal):
-            checks.require_part(where, reversal, "schedules.Sigmoid", arguments=1)
-        else:
-            checks.at_least(where, reversal, 0)
 
     @property
     def own_heads(self) -> Sequence[types.Head]:

@@ -8,10 +8,9 @@ order/heads.Binary.has_loss = False                        # this loss replaces 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 from mtl import checks, layers, types
 from mtl.auxiliary import base, representation, row_losses
@@ -19,7 +18,7 @@ from mtl.deferred import tf
 from mtl.networks import trunk
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class InversePropensity(base.Base):
     """`mean_i o_i loss_i / p_i`: estimates a task's loss over all rows from rows in its space.
 
@@ -40,19 +39,12 @@ class InversePropensity(base.Base):
     """
 
     name: str = "inverse_propensity"
-    task: str
-    propensity: str
-    max_weight: float = 20.0
+    task: Annotated[str, checks.Is(str, "name a task")]
+    propensity: Annotated[str, checks.Is(str, "name a task")]
+    max_weight: Annotated[float, checks.AtLeast(1)] = 20.0
     normalizes: bool = False
 
     reads_labels: ClassVar[bool] = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        for setting in ("task", "propensity"):
-            checks.is_a(self._where(setting), getattr(self, setting), str, "name a task")
-        checks.at_least(self._where("max_weight"), self.max_weight, 1)
-        checks.is_a(self._where("normalizes"), self.normalizes, bool, "be True or False")
 
     @property
     def teaches(self) -> Sequence[str]:
@@ -108,7 +100,7 @@ class InversePropensity(base.Base):
         return weights * tf.math.divide_no_nan(tf.reduce_sum(rows), total)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class DoublyRobust(representation.OfRepresentation, InversePropensity):
     """`mean_i e_i + o_i (loss_i - e_i) / p_i`, with e an expected loss of a row.
 
@@ -129,13 +121,11 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
     """
 
     name: str = "doubly_robust"
-    layers: Sequence[int] = (64,)
-    imputation_weight: float = 1.0
+    layers: Annotated[Sequence[int], trunk.check_sizes] = (64,)
+    imputation_weight: checks.Positive = 1.0
 
     def __post_init__(self):
         super().__post_init__()
-        trunk.check_sizes(self._where("layers"), self.layers)
-        checks.positive(self._where("imputation_weight"), self.imputation_weight)
         fix = "A mean over all rows has no other sum."
         checks.require(not self.normalizes, self._where("normalizes"), "be False", True, fix)
 
@@ -157,7 +147,7 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
         return robust + self.imputation_weight * weights * fit
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Calibrator(base.Base):
     """`sum max(p_t - p_s, 0)` over tasks t and earlier tasks s: t must not be likelier than s.
 
@@ -174,13 +164,15 @@ class Calibrator(base.Base):
 
     name: str = "calibrator"
     weight: float | types.Schedule = 0.6
-    after: Mapping[str, str | Sequence[str]]
+    after: Annotated[
+        Mapping[str, str | Sequence[str]],
+        checks.Map("map tasks to the tasks before them"),
+        checks.Filled("hold a task"),
+    ]
 
     def __post_init__(self):
         super().__post_init__()
         where = self._where("after")
-        checks.mapping(where, self.after, "map tasks to the tasks before them")
-        checks.require(bool(self.after), where, "hold a task", self.after)
         for task, before in self.after.items():
             here = f"{where}[{task!r}]"
             checks.is_a(here, before, (str, list, tuple), "be a task or a list of tasks")

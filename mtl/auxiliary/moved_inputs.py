@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from mtl import checks, types
 from mtl.auxiliary import base, perturbations
 from mtl.deferred import tf
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class OfColumns(base.Base):
     """A loss that moves some columns of the inputs.
 
@@ -24,17 +24,9 @@ class OfColumns(base.Base):
       columns: the encoded columns that are moved, by name; None for all columns with numbers.
     """
 
-    columns: Sequence[str] | None = None
+    columns: checks.SomeNames | None = None
 
     bounds: ClassVar[Sequence[float] | None] = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.columns is not None:
-            where, rule = self._where("columns"), "be a list of columns, or None for all"
-            checks.texts(where, self.columns, rule)
-            checks.unique(where, self.columns)
-            checks.require(bool(self.columns), where, rule, list(self.columns))
 
     def open_space(self, inputs: types.Tensors, norm: str = "l2") -> perturbations.Space:
         """Return the space of perturbations, {column: [B, ...]} -> space."""
@@ -63,7 +55,7 @@ class OfBounded(OfColumns):
             checks.require(self.bounds[0] < self.bounds[1], where, rule, self.bounds)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class OfAscent(OfBounded):
     """A loss that moves inputs step by step to raise a value.
 
@@ -74,18 +66,10 @@ class OfAscent(OfBounded):
       step_size: the norm of a step, above 0; by default 2.5 epsilon / steps.
     """
 
-    epsilon: float = 1.0
-    norm: str = "l2"
-    steps: int = 1
-    step_size: float | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.one_of(self._where("norm"), self.norm, perturbations.NORMS)
-        checks.positive(self._where("epsilon"), self.epsilon)
-        checks.whole(self._where("steps"), self.steps, 1)
-        if self.step_size is not None:
-            checks.positive(self._where("step_size"), self.step_size)
+    epsilon: checks.Positive = 1.0
+    norm: Annotated[str, checks.OneOf(perturbations.NORMS)] = "l2"
+    steps: checks.Count = 1
+    step_size: checks.Positive | None = None
 
     def plan_ascent(
         self, activations: types.Activations, measure: Callable[[types.Activations], tf.Tensor]
@@ -100,7 +84,7 @@ class OfAscent(OfBounded):
         return 2.5 * self.epsilon / self.steps
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class OfNoise(OfColumns):
     """A loss at noisy inputs.
 
@@ -108,11 +92,7 @@ class OfNoise(OfColumns):
       noise: the standard deviation of the noise, at least 0, in the unit of the encoded columns.
     """
 
-    noise: float = 0.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.at_least(self._where("noise"), self.noise, 0)
+    noise: checks.NotNegative = 0.0
 
     def add_noise(self, inputs: types.Tensors) -> types.Tensors:
         """Return the inputs with noise, {column: [B, ...]}; unchanged without noise."""

@@ -7,8 +7,8 @@ auxiliary.Reconstruction.layers = [64]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.auxiliary import representation
@@ -16,7 +16,7 @@ from mtl.deferred import tf
 from mtl.networks import trunk
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Reconstruction(representation.OfCorruption):
     """`mean_d (x'_d - x_d)^2`, with x the encoded columns and x' the output of a decoder.
 
@@ -37,16 +37,9 @@ class Reconstruction(representation.OfCorruption):
     """
 
     name: str = "reconstruction"
-    share: float = 0.3
-    replacement: str = "row"
-    layers: Sequence[int] = (64,)
-
-    def __post_init__(self):
-        super().__post_init__()
-        representation.check_share(self._where("share"), self.share)
-        checks.positive(self._where("share"), self.share)
-        checks.one_of(self._where("replacement"), self.replacement, representation.REPLACEMENTS)
-        trunk.check_sizes(self._where("layers"), self.layers)
+    share: Annotated[float, representation.check_share, checks.positive] = 0.3
+    replacement: Annotated[str, checks.OneOf(representation.REPLACEMENTS)] = "row"
+    layers: Annotated[Sequence[int], trunk.check_sizes] = (64,)
 
     @property
     def are_rows_apart(self) -> bool:  # type: ignore[override]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from mtl import checks, layers, types
 from mtl.auxiliary import base, moved_inputs
@@ -21,7 +21,7 @@ _SHARED = "shared"
 REPLACEMENTS = ("row", "zero")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class OfRepresentation(base.Base):
     """A loss of the network's representation of a row.
 
@@ -29,11 +29,7 @@ class OfRepresentation(base.Base):
       at: "shared" for all outputs that the tasks share, joined, or a task, for its tower.
     """
 
-    at: str = _SHARED
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.is_a(self._where("at"), self.at, str, "be 'shared', or a task")
+    at: Annotated[str, checks.Is(str, "be 'shared', or a task")] = _SHARED
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
         """Fail unless the task exists."""

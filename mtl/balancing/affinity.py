@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from mtl import checks, types
 from mtl.balancing import decision, task_gradients
@@ -23,7 +23,7 @@ from mtl.step import replicas, whole_batch
 from mtl.variables import moved
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class TaskAffinity(types.Surgery):
     """A surgery that measures, every few steps, the affinity of each task to each other task.
 
@@ -47,16 +47,10 @@ class TaskAffinity(types.Surgery):
         affinities mean nothing, and `launch.affinity` says so.
     """
 
-    surgery: types.Surgery = surgery_lib.Sum()
-    every_steps: int = 100
-    learning_rate: float = 0.1
+    surgery: Annotated[types.Surgery, checks.Part("surgery.Sum", arguments=3)] = surgery_lib.Sum()
+    every_steps: checks.Count = 100
+    learning_rate: checks.Positive = 0.1
     step_extension = moved.ReadMoved
-
-    def __post_init__(self):
-        checks.require_part("TaskAffinity.surgery", self.surgery, "surgery.Sum", arguments=3)
-        checks.whole("TaskAffinity.every_steps", self.every_steps, 1)
-        checks.number("TaskAffinity.learning_rate", self.learning_rate)
-        checks.positive("TaskAffinity.learning_rate", self.learning_rate)
 
     @property
     def reads_losses(self) -> bool:

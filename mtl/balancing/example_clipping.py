@@ -6,7 +6,6 @@ example_clipping.ExampleClipping.max_norm = 1.0
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Collection, Sequence
 from typing import cast
@@ -24,7 +23,7 @@ _log = logging.getLogger(__name__)
 Gradients = list[types.Gradient]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ExampleClipping(types.Surgery):
     """`g = 1/B sum_i g_i min(1, max_norm / |g_i|)`, g_i of the i-th of B examples.
 
@@ -47,14 +46,10 @@ class ExampleClipping(types.Surgery):
         noise as well, so the cost of a step grows with the tables.
     """
 
-    max_norm: float
-    noise_multiplier: float = 0.0
+    max_norm: checks.Bound
+    noise_multiplier: checks.NotNegative = 0.0
 
     reads_losses = False
-
-    def __post_init__(self):
-        checks.bound("ExampleClipping.max_norm", self.max_norm)
-        checks.at_least("ExampleClipping.noise_multiplier", self.noise_multiplier, 0)
 
     def __call__(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.balancing import decision, task_gradients
@@ -19,7 +20,7 @@ from mtl.step import whole_batch
 from mtl.variables import patterns
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Monitored(types.Surgery):
     """A surgery that shows, every few steps, norms and cosines of the tasks' gradients.
 
@@ -39,18 +40,15 @@ class Monitored(types.Surgery):
         layer.
     """
 
-    surgery: types.Surgery = surgery_lib.Sum()
-    every_steps: int = 100
-    on: str | None = None
-    scopes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    surgery: Annotated[types.Surgery, checks.Part("surgery.Sum", arguments=3)] = surgery_lib.Sum()
+    every_steps: checks.Count = 100
+    on: Annotated[str | None, checks.OneOf((None, "parameters", "representation"))] = None
+    scopes: Annotated[Mapping[str, str], checks.Map("map names to patterns")] = dataclasses.field(
+        default_factory=dict
+    )
 
     def __post_init__(self):
-        checks.require_part("Monitored.surgery", self.surgery, "surgery.Sum", arguments=3)
-        checks.is_a("Monitored.every_steps", self.every_steps, int, "be a number of steps")
-        checks.at_least("Monitored.every_steps", self.every_steps, 1)
-        checks.mapping("Monitored.scopes", self.scopes, "map names to patterns")
         patterns.check_patterns("Monitored.scopes", self.scopes.values())
-        checks.one_of("Monitored.on", self.on, (None, "parameters", "representation"))
         alone = self.on != "representation" or not self.scopes
         checks.require(alone, "Monitored.scopes", "be empty on the representation", self.scopes)
 

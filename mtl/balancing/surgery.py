@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from mtl import checks, types
 from mtl.balancing import decision, task_gradients, tracking
@@ -62,7 +62,7 @@ class Sum(types.Surgery):
         return gradients, {f"{task}/loss": loss for task, loss in plain.items()}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Combine(types.Surgery):
     """Combines the tasks' gradients as `method` decides; `g = sum_t w_t g_t` for most methods.
 
@@ -89,24 +89,21 @@ class Combine(types.Surgery):
         then exchange only their results, which is cheaper, but another method.
     """
 
-    method: method_lib.Method | method_lib.CoordinateMethod
-    on: str = "parameters"
-    scopes: Sequence[str] = ()
-    every_steps: int = 1
-    average: float = 0.0
+    method: Annotated[
+        method_lib.Method | method_lib.CoordinateMethod,
+        checks.Part("methods.PCGrad"),
+        checks.Is(
+            (method_lib.Method, method_lib.CoordinateMethod),
+            "be a method, such as @methods.PCGrad()",
+        ),
+    ]
+    on: Annotated[str, checks.OneOf(("parameters", "representation"))] = "parameters"
+    scopes: Annotated[Sequence[str], patterns.check_patterns] = ()
+    every_steps: checks.Count = 1
+    average: checks.Rate = 0.0
     per_replica: bool = False
 
     def __post_init__(self):
-        checks.require_part("Combine.method", self.method, "methods.PCGrad")
-        rule = "be a method, such as @methods.PCGrad()"
-        kinds = (method_lib.Method, method_lib.CoordinateMethod)
-        checks.is_a("Combine.method", self.method, kinds, rule)
-        checks.one_of("Combine.on", self.on, ("parameters", "representation"))
-        patterns.check_patterns("Combine.scopes", self.scopes)
-        checks.is_a("Combine.every_steps", self.every_steps, int, "be a number of steps")
-        checks.positive("Combine.every_steps", self.every_steps)
-        checks.rate("Combine.average", self.average)
-        checks.is_a("Combine.per_replica", self.per_replica, bool, "be True or False")
         alone = self.on == "parameters" or not self.scopes
         fix = 'They choose among parameters: set Combine.on = "parameters".'
         checks.require(alone, "Combine.scopes", "be empty on the representation", self.scopes, fix)

@@ -15,7 +15,7 @@ import os
 import re
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks
 from mtl.checkpoints import run_directory
@@ -23,7 +23,7 @@ from mtl.deferred import tf
 from mtl.files import atomic, checksums, storage
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Best:
     """Chooses the best checkpoint by a metric, and when to stop looking for a better one.
 
@@ -37,17 +37,9 @@ class Best:
       patience: stop after so many evaluations in a row without a better one; None never stops.
     """
 
-    metric: str = "average_loss"
+    metric: Annotated[str, checks.Is(str, "name an evaluation metric")] = "average_loss"
     higher_is_better: bool | None = None
-    patience: int | None = None
-
-    def __post_init__(self):
-        checks.is_a("Best.metric", self.metric, str, "name an evaluation metric")
-        if self.higher_is_better is not None:
-            rule = "be True, False or None"
-            checks.is_a("Best.higher_is_better", self.higher_is_better, bool, rule)
-        if self.patience is not None:
-            checks.whole("Best.patience", self.patience, 1)
+    patience: checks.Count | None = None
 
     def with_direction(self, known: bool | None) -> Best:
         """Return a copy with the direction of its metric; `known` is None if no head declares it.

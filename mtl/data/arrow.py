@@ -16,7 +16,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -49,7 +49,7 @@ class Part(NamedTuple):
     read: Callable[[Sequence[str]], pa.Table]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Arrow(types.Source):
     """A source that reads files of the columnar formats of Apache Arrow.
 
@@ -65,16 +65,12 @@ class Arrow(types.Source):
       cells: settings for texts, as in `frames.Frames`.
     """
 
-    files: Mapping[str, str | Sequence[str]]
+    files: files.Files
     data_dir: str = ""
-    rename: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    cells: csv.Csv = frames.PLAIN_CSV
-
-    def __post_init__(self):
-        files.check_settings("Arrow", self.files, self.data_dir)
-        checks.mapping("Arrow.rename", self.rename, "map our names to theirs")
-        checks.texts("Arrow.rename", list(self.rename.values()), "map our names to theirs")
-        checks.is_a("Arrow.cells", self.cells, csv.Csv, "be built, such as @csv.Csv()")
+    rename: Annotated[Mapping[str, str], checks.Map("map our names to theirs")] = dataclasses.field(
+        default_factory=dict
+    )
+    cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")] = frames.PLAIN_CSV
 
     def list_rows(self, split: str) -> np.ndarray:
         """Return the numbers of the rows of a split, int64 [N], from the files' metadata."""

@@ -27,7 +27,7 @@ _LISTED = 3
 _SPACES = " \t\n\v\f\r"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Csv(types.Source):
     """A source that reads delimited text.
 
@@ -53,9 +53,9 @@ class Csv(types.Source):
       comment: lines that start with this text are dropped; "" drops none.
     """
 
-    files: Mapping[str, str | Sequence[str]]
+    files: files.Files
     data_dir: str = ""
-    columns: Sequence[str] = ()
+    columns: checks.Names = ()
     delimiter: str = ","
     list_delimiter: str = "|"
     missing: Sequence[str] = ("",)
@@ -64,17 +64,12 @@ class Csv(types.Source):
     item_delimiter: str = dataclasses.field(default=";", repr=False)
 
     def __post_init__(self):
-        files.check_settings("Csv", self.files, self.data_dir)
-        for name in ("columns", "missing"):
-            checks.texts(f"Csv.{name}", getattr(self, name), "be a list of texts")
-        checks.unique("Csv.columns", self.columns)
         for name in ("delimiter", "list_delimiter", "item_delimiter"):
             value = getattr(self, name)
             is_character = isinstance(value, str) and len(value) == 1 and value not in '"\r\n'
             checks.require(is_character, f"Csv.{name}", "be one character, not a quote", value)
         differ = self.delimiter != self.list_delimiter
         checks.require(differ, "Csv.list_delimiter", "differ from delimiter", self.list_delimiter)
-        checks.is_a("Csv.comment", self.comment, str, 'be a text, such as "#"')
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split."""

@@ -14,7 +14,7 @@ import itertools
 import os
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from mtl.data import source as source_lib
 from mtl.deferred import tf
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class DrawnItems:
     """Draws `num` items for each batch, each with a probability of `count^power / sum count^power`.
 
@@ -45,18 +45,9 @@ class DrawnItems:
       power: the exponent of the counts, in [0, 1].
     """
 
-    num: int
-    features: Sequence[str]
-    power: float = 0.75
-
-    def __post_init__(self):
-        checks.whole("DrawnItems.num", self.num, 1)
-        rule = "be a list of the item's features"
-        checks.texts("DrawnItems.features", self.features, rule)
-        checks.unique("DrawnItems.features", self.features)
-        checks.require(bool(self.features), "DrawnItems.features", "name a feature", [])
-        checks.number("DrawnItems.power", self.power, "be a number in [0, 1]")
-        checks.require(0 <= self.power <= 1, "DrawnItems.power", "be in [0, 1]", self.power)
+    num: checks.Count
+    features: Annotated[checks.Names, checks.Filled("name a feature")]
+    power: Annotated[float, checks.In("[0, 1]")] = 0.75
 
     @property
     def shares(self) -> Mapping[int | str, float] | None:

@@ -14,12 +14,11 @@ The source needs named columns of text, as `csv.Csv` has.
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, times, types
 from mtl import spec as spec_lib
@@ -34,7 +33,7 @@ _BUCKETS = 1 << 31
 _WHOLE = r"^([+-]?[0-9]+)\.0*$"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ByField(source_lib.ChosenRows):
     """The base class of splits by a field.
 
@@ -44,15 +43,9 @@ class ByField(source_lib.ChosenRows):
       split: the split that is cut; other splits of the source stay as they are.
     """
 
-    source: types.Source
-    field: str
-    split: str = "train"
-
-    def __post_init__(self):
-        kind = type(self).__name__
-        source_lib.check(f"{kind}.source", self.source)
-        checks.is_a(f"{kind}.field", self.field, str, "name a field")
-        checks.is_a(f"{kind}.split", self.split, str, "name a split")
+    source: Annotated[types.Source, source_lib.check]
+    field: Annotated[str, checks.Is(str, "name a field")]
+    split: Annotated[str, checks.Is(str, "name a split")] = "train"
 
     @property
     @abc.abstractmethod
@@ -112,7 +105,7 @@ class ByField(source_lib.ChosenRows):
         return kept
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ByKey(ByField):
     """A source that keeps rows with the same key in one split, drawn by a hash of the key.
 
@@ -124,18 +117,16 @@ class ByKey(ByField):
       seed: the seed of the draw.
     """
 
-    held_out: Mapping[str, float]
+    held_out: Annotated[Mapping[str, float], checks.Map("map splits to shares")]
     seed: int = 1
 
     def __post_init__(self):
         super().__post_init__()
-        checks.mapping("ByKey.held_out", self.held_out, "map splits to shares")
         for split, share in self.held_out.items():
             checks.positive(f"ByKey.held_out[{split!r}]", share)
             checks.require(split != self.split, "ByKey.held_out", "name new splits", split)
         total = sum(self.held_out.values())
         checks.require(0 < total < 1, "ByKey.held_out", "hold shares below 1 in all", total)
-        checks.is_a("ByKey.seed", self.seed, int, "be an integer")
 
     @property
     def new_splits(self) -> list[str]:
@@ -156,7 +147,7 @@ class ByKey(ByField):
         return (place >= end - self.held_out[split]) & (place < end)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ByTime(ByField):
     """A source with held-out splits that are later than its training split.
 
@@ -168,12 +159,12 @@ class ByTime(ByField):
       starts: {new split: its first time}, in ascending order; a split ends when the next starts.
     """
 
-    starts: Mapping[str, str | float]
+    starts: Annotated[
+        Mapping[str, str | float], checks.Map("map splits to times"), checks.Filled("name a split")
+    ]
 
     def __post_init__(self):
         super().__post_init__()
-        checks.mapping("ByTime.starts", self.starts, "map splits to times")
-        checks.require(bool(self.starts), "ByTime.starts", "name a split", dict(self.starts))
         for split, start in self.starts.items():
             where, rule = f"ByTime.starts[{split!r}]", "be a number, or as 2024-05-31"
             checks.is_a(where, start, (str, int, float), rule)

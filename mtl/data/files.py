@@ -14,7 +14,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -42,15 +42,18 @@ def list_read_errors() -> tuple[type[Exception], ...]:
     return OSError, EOFError, zlib.error, tf.errors.OpError
 
 
-def check_settings(where: str, files: Any, data_dir: Any) -> None:
-    """Fail unless `files` maps splits to a path or paths, and `data_dir` is a path."""
+def check_files(where: str, files: Any) -> None:
+    """Fail unless `files` maps splits to a path or paths."""
     rule = "map splits to files, such as {'train': 'train.csv'}"
-    checks.mapping(f"{where}.files", files, rule)
-    checks.require(bool(files), f"{where}.files", "name a split", dict(files))
+    checks.mapping(where, files, rule)
+    checks.require(bool(files), where, "name a split", dict(files))
     for split, paths in files.items():
         kinds = (str, list, tuple)
-        checks.is_a(f"{where}.files[{split!r}]", paths, kinds, "be a path or a list of them")
-    checks.is_a(f"{where}.data_dir", data_dir, str, "be a path")
+        checks.is_a(f"{where}[{split!r}]", paths, kinds, "be a path or a list of them")
+
+
+Files = Annotated[Mapping[str, str | Sequence[str]], check_files]
+"""{split: path or paths}."""
 
 
 def find(

@@ -12,7 +12,7 @@ import functools
 import math
 import struct
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class _Array:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Idx(types.Source):
     """A source that reads one array for each field; row i of each belongs to example i.
 
@@ -56,12 +56,10 @@ class Idx(types.Source):
       data_dir: where relative paths start; "" is the current directory.
     """
 
-    files: Mapping[str, Mapping[str, str]]
+    files: Annotated[Mapping[str, Mapping[str, str]], checks.Map("map splits to {field: file}")]
     data_dir: str = ""
 
     def __post_init__(self):
-        checks.mapping("Idx.files", self.files, "map splits to {field: file}")
-        checks.is_a("Idx.data_dir", self.data_dir, str, "be a path")
         for split, paths in self.files.items():
             where = f"Idx.files[{split!r}]"
             checks.mapping(where, paths, _FIXED)

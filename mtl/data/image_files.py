@@ -13,7 +13,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, types
 from mtl import spec as spec_lib
@@ -27,7 +27,7 @@ _ABSOLUTE = r"(?:/|\w+://)"
 _NUL = r"(?s)\C*\x00\C*"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ImageFiles(types.Source):
     """A source of rows with paths of files; each path becomes the bytes of its file.
 
@@ -45,16 +45,9 @@ class ImageFiles(types.Source):
         and allows only relative paths.
     """
 
-    source: types.Source
-    fields: Sequence[str]
+    source: Annotated[types.Source, source_lib.check]
+    fields: Annotated[checks.Names, checks.Filled("name a field")]
     folder: str = ""
-
-    def __post_init__(self):
-        source_lib.check("ImageFiles.source", self.source)
-        checks.texts("ImageFiles.fields", self.fields, "be a list of fields")
-        checks.require(bool(self.fields), "ImageFiles.fields", "name a field", list(self.fields))
-        checks.unique("ImageFiles.fields", self.fields)
-        checks.is_a("ImageFiles.folder", self.folder, str, "be a path")
 
     @property
     def names(self) -> Sequence[str]:

@@ -14,7 +14,7 @@ import functools
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 
@@ -35,12 +35,9 @@ class Profile(Protocol):
         """Return the size of each class as a share of the first class, whose share is 1."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class _Profile:
-    factor: float = 100.0
-
-    def __post_init__(self):
-        checks.at_least(f"{type(self).__name__}.factor", self.factor, 1)
+    factor: Annotated[float, checks.AtLeast(1)] = 100.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +73,7 @@ class Pareto(_Profile):
         return [(i + 1) ** -power for i in range(num_classes)]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Step(_Profile):
     """`share[i] = 1` for the first classes, and `1 / factor` for the others.
 
@@ -88,18 +85,14 @@ class Step(_Profile):
       rare: the share of rare classes among all classes, in [0, 1).
     """
 
-    rare: float = 0.5
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.rate("Step.rare", self.rare)
+    rare: checks.Rate = 0.5
 
     def __call__(self, num_classes: int) -> Sequence[float]:
         frequent = round(num_classes * (1 - self.rare))
         return [1.0 if i < frequent else 1 / self.factor for i in range(num_classes)]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class LongTail(source_lib.ChosenRows):
     """A source that cuts the training split of another source to a long tail.
 
@@ -122,31 +115,23 @@ class LongTail(source_lib.ChosenRows):
       seed: the seed of the draw.
     """
 
-    source: types.Source
-    label: str
-    label_type: str = "int64"
-    profile: Profile = Exponential()
-    split: str = "train"
-    largest: int | None = None
-    held_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    seed: int = 1
+    source: Annotated[types.Source, source_lib.check]
+    label: Annotated[str, checks.Is(str, "name a field")]
+    label_type: Annotated[str, checks.OneOf(["int64", "string"])] = "int64"
+    profile: Annotated[Profile, checks.Part("long_tail.Exponential", arguments=1)] = Exponential()
+    split: Annotated[str, checks.Is(str, "name a split")] = "train"
+    largest: checks.Count | None = None
+    held_out: Annotated[Mapping[str, int], checks.Map("map splits to rows of each class")] = (
+        dataclasses.field(default_factory=dict)
+    )
+    seed: checks.Natural = 1
 
     def __post_init__(self):
-        source_lib.check("LongTail.source", self.source)
-        checks.is_a("LongTail.label", self.label, str, "name a field")
-        checks.is_a("LongTail.split", self.split, str, "name a split")
-        checks.whole("LongTail.seed", self.seed, 0)
-        checks.one_of("LongTail.label_type", self.label_type, ["int64", "string"])
-        checks.require_part("LongTail.profile", self.profile, "long_tail.Exponential", arguments=1)
-        checks.mapping("LongTail.held_out", self.held_out, "map splits to rows of each class")
         for split, rows in self.held_out.items():
             where = f"LongTail.held_out[{split!r}]"
             checks.is_a(where, rows, int, "be a number of rows")
             checks.positive(where, rows)
             checks.require(split != self.split, where, "be a new split", split)
-        if self.largest is not None:
-            checks.is_a("LongTail.largest", self.largest, int, "be a number of rows")
-            checks.positive("LongTail.largest", self.largest)
 
     def chooser(self, split: str) -> source_lib.Chooser | None:
         """Return a function that chooses the rows of a split; None for an uncut split."""

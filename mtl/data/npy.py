@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class _Kind(NamedTuple):
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Npy(types.Source):
     """A source that reads `<folder of the split>/<field>/<row>.npy`, with one array in each file.
 
@@ -72,17 +72,11 @@ class Npy(types.Source):
       rename: {field: its folder}, if the folder has another name than the field.
     """
 
-    folders: Mapping[str, str]
+    folders: Annotated[Mapping[str, str], checks.Map(_FOLDERS), checks.Filled("name a split")]
     data_dir: str = ""
-    rename: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self):
-        checks.mapping("Npy.folders", self.folders, _FOLDERS)
-        checks.require(bool(self.folders), "Npy.folders", "name a split", dict(self.folders))
-        checks.texts("Npy.folders", list(self.folders.values()), _FOLDERS)
-        checks.is_a("Npy.data_dir", self.data_dir, str, "be a path")
-        checks.mapping("Npy.rename", self.rename, "map our names to theirs")
-        checks.texts("Npy.rename", list(self.rename.values()), "map our names to theirs")
+    rename: Annotated[Mapping[str, str], checks.Map("map our names to theirs")] = dataclasses.field(
+        default_factory=dict
+    )
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows as {"folder": folder of the split, "name": file name of the row}."""

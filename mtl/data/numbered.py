@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, types
 from mtl import spec as spec_lib
@@ -19,7 +19,7 @@ from mtl.deferred import tf
 ROW = "row number"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Numbered(types.Source):
     """Gives every record its number in the split, from 0 in the order of the source.
 
@@ -28,11 +28,10 @@ class Numbered(types.Source):
       shuffle: (records in the shuffle buffer, seed); None keeps the order of the source.
     """
 
-    source: types.Source
+    source: Annotated[types.Source, source_lib.check]
     shuffle: tuple[int, int] | None = None
 
     def __post_init__(self):
-        source_lib.check("Numbered.source", self.source)
         if self.shuffle is not None:
             rule = "be a pair of buffer size and seed"
             checks.is_a("Numbered.shuffle", self.shuffle, (list, tuple), rule)

@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def list_file_errors() -> tuple[type[Exception], ...]:
     return errors.NotFoundError, errors.PermissionDeniedError, errors.FailedPreconditionError
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Pipeline:
     """Batches of (features, labels) from a source.
 
@@ -69,24 +69,16 @@ class Pipeline:
         each epoch (instance-balanced sampling).
     """
 
-    source: types.Source
-    spec: spec_lib.Spec
-    batch_size: int = 64
-    train_split: str = "train"
-    eval_split: str = "test"
-    shuffle_buffer: int = 10_000
+    source: Annotated[types.Source, source_lib.check]
+    spec: Annotated[spec_lib.Spec, checks.Is(spec_lib.Spec, "be a Spec, such as @spec.Spec()")]
+    batch_size: Annotated[int, checks.positive] = 64
+    train_split: Annotated[str, checks.Is(str, "name a split")] = "train"
+    eval_split: Annotated[str, checks.Is(str, "name a split")] = "test"
+    shuffle_buffer: Annotated[int, checks.positive] = 10_000
     cache: bool = False
     sampler: sampling.Power | types.BatchSampler | None = None
 
     def __post_init__(self):
-        checks.is_a("Pipeline.spec", self.spec, spec_lib.Spec, "be a Spec, such as @spec.Spec()")
-        source_lib.check("Pipeline.source", self.source)
-        for name in ("batch_size", "shuffle_buffer"):
-            checks.is_a(f"Pipeline.{name}", getattr(self, name), int, "be a whole number above 0")
-            checks.positive(f"Pipeline.{name}", getattr(self, name))
-        for name in ("train_split", "eval_split"):
-            checks.is_a(f"Pipeline.{name}", getattr(self, name), str, "name a split")
-        checks.is_a("Pipeline.cache", self.cache, bool, "be True or False")
         if self.sampler is not None:
             self._check_sampler(self.sampler)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from mtl.deferred import tf
 _RECORDS = 128
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Power:
     """Draws a row of class j with probability `p_j / n_j`, `p_j = n_j^q / sum_i n_i^q`.
 
@@ -42,17 +42,12 @@ class Power:
       missing: labels that count as missing; set [] if -1 is a class.
     """
 
-    label: str
-    exponent: float = 0.0
+    label: Annotated[str, checks.Is(str, "name a label field")]
+    exponent: Annotated[float, checks.In("[0, 1]")] = 0.0
     # Not in the repr: runs compare it with a saved one, which may lack this setting.
-    missing: Sequence[Any] = dataclasses.field(default=(spec_lib.NO_ID,), repr=False)
-
-    def __post_init__(self):
-        checks.is_a("Power.label", self.label, str, "name a label field")
-        checks.is_a("Power.missing", self.missing, (list, tuple), "be a list of labels")
-        checks.is_a("Power.exponent", self.exponent, (int, float), "be a number in [0, 1]")
-        in_range = 0 <= self.exponent <= 1
-        checks.require(in_range, "Power.exponent", "be in [0, 1]", self.exponent)
+    missing: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of labels")] = (
+        dataclasses.field(default=(spec_lib.NO_ID,), repr=False)
+    )
 
     def check_experiment(self, experiment: Any) -> None:
         """Fail if a label in `missing` is a class of a head."""
@@ -115,7 +110,7 @@ class Power:
         return source_lib.batch(records, _RECORDS).enumerate().flat_map(repeated)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Progressive(Power):
     """`p_j(t) = (1 - t) p_j(instance-balanced) + t p_j(class-balanced)`, t from 0 to 1.
 
@@ -128,12 +123,7 @@ class Progressive(Power):
       epochs: the pass at which t reaches 1; usually the number of passes of the run.
     """
 
-    epochs: int
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.is_a("Progressive.epochs", self.epochs, int, "be a number of passes")
-        checks.at_least("Progressive.epochs", self.epochs, 1)
+    epochs: Annotated[int, checks.AtLeast(1)]
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
         """Turn rows of the classes [C] into p [C] in this pass over the records, float64."""

@@ -10,7 +10,7 @@ subset.Subset.held_out = {"validation": 0.2}
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, types
 from mtl import spec as spec_lib
@@ -25,7 +25,7 @@ _WORD = 1 << 32
 _ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Subset(source_lib.ChosenRows):
     """A source that takes about a share of the rows of another source's training split.
 
@@ -43,17 +43,18 @@ class Subset(source_lib.ChosenRows):
         draws rows at a distance of 2,236 together, and may hold out a whole period of the data.
     """
 
-    source: types.Source
+    source: Annotated[types.Source, source_lib.check]
     share: float
-    split: str = "train"
-    held_out: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    split: Annotated[str, checks.Is(str, "name a split")] = "train"
+    held_out: Annotated[Mapping[str, float], checks.Map("map splits to shares")] = (
+        dataclasses.field(default_factory=dict)
+    )
     seed: int = 1
-    draw: str = dataclasses.field(default=HASH, metadata={"earlier": LATTICE})
+    draw: Annotated[str, checks.OneOf((HASH, LATTICE))] = dataclasses.field(
+        default=HASH, metadata={"earlier": LATTICE}
+    )
 
     def __post_init__(self):
-        source_lib.check("Subset.source", self.source)
-        checks.is_a("Subset.split", self.split, str, "name a split")
-        checks.mapping("Subset.held_out", self.held_out, "map splits to shares")
         rule = f"be new beside {self.split!r}"
         checks.require(self.split not in self.held_out, "Subset.held_out", rule, self.held_out)
         shares = {"share": self.share} | {f"held_out[{k!r}]": v for k, v in self.held_out.items()}
@@ -62,8 +63,6 @@ class Subset(source_lib.ChosenRows):
         total = sum(shares.values())
         rule = "be at most 1" + ", held_out included" * bool(self.held_out)
         checks.require(total <= 1 + 1e-9, "Subset.share", rule, total)
-        checks.is_a("Subset.seed", self.seed, int, "be an integer")
-        checks.one_of("Subset.draw", self.draw, (HASH, LATTICE))
 
     @property
     def names(self) -> list[str]:

@@ -15,7 +15,7 @@ import io
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from absl import logging
@@ -36,7 +36,7 @@ _MOVED = re.compile(r"^mtl\.data\.")
 _NAMES = "name a dataset, such as 'mnist', 'glue/cola' or 'mnist:3.0.1', or a builder class"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Tfds(types.Source):
     """A source that reads tensorflow-datasets; splits may be expressions, such as "train[:80%]".
 
@@ -54,20 +54,16 @@ class Tfds(types.Source):
         nested feature.
     """
 
-    name: str
-    data_dir: str | None = None
-    manual_dir: str | None = None
-    rename: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    name: Annotated[str, checks.Is(str, _NAMES)]
+    data_dir: Annotated[str | None, checks.Is((str, type(None)), "be a path")] = None
+    manual_dir: Annotated[str | None, checks.Is((str, type(None)), "be a path")] = None
+    rename: Annotated[Mapping[str, str], checks.Map("map our names to theirs")] = dataclasses.field(
+        default_factory=dict
+    )
 
     def __post_init__(self):
-        checks.is_a("Tfds.name", self.name, str, _NAMES)
         is_readable = any(re.fullmatch(form, self.name) for form in (_CLASS_PATH, _READABLE))
         checks.require(is_readable, "Tfds.name", _NAMES, self.name)
-        for setting in ("data_dir", "manual_dir"):
-            where = f"Tfds.{setting}"
-            checks.is_a(where, getattr(self, setting), (str, type(None)), "be a path")
-        checks.mapping("Tfds.rename", self.rename, "map our names to theirs")
-        checks.texts("Tfds.rename", list(self.rename.values()), "map our names to theirs")
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the examples of a split in the order of the files.

@@ -7,10 +7,9 @@ pipeline.Pipeline.source = @tfrecord.TfRecord()
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from google.protobuf import message
 
@@ -25,7 +24,7 @@ _COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
 _KINDS = {"float32": "float_list", "string": "bytes_list"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class TfRecord(types.Source):
     """A source that reads TFRecord files.
 
@@ -36,13 +35,9 @@ class TfRecord(types.Source):
         A compressed file that is cut off exactly between two records looks whole.
     """
 
-    files: Mapping[str, str | Sequence[str]]
+    files: files.Files
     data_dir: str = ""
-    compression: str = "auto"
-
-    def __post_init__(self):
-        files.check_settings("TfRecord", self.files, self.data_dir)
-        checks.one_of("TfRecord.compression", self.compression, ["auto", *_COMPRESSIONS])
+    compression: Annotated[str, checks.OneOf(["auto", *_COMPRESSIONS])] = "auto"
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the serialized examples of a split."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from mtl.deferred import tf, tf1
 _RECORDS = 128
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class WholeGroups:
     """Draws whole groups: consecutive rows of the source with the same key.
 
@@ -38,10 +38,7 @@ class WholeGroups:
       group: the field with the key, int64 or string. It is a label, or a feature in `Spec.keys`.
     """
 
-    group: str
-
-    def __post_init__(self):
-        checks.is_a("WholeGroups.group", self.group, str, "name a label field")
+    group: Annotated[str, checks.Is(str, "name a label field")]
 
     @property
     def balances(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks
 from mtl.datasets import simulated
@@ -35,7 +35,7 @@ _RECENT = 3
 _SECONDS = 3600.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ClickStream(simulated.Simulated):
     """Rows of an item that is shown, and of the items that its user has clicked before.
 
@@ -73,36 +73,24 @@ class ClickStream(simulated.Simulated):
     """
 
     items: int = 2000
-    categories: int = 50
-    interests: int = 3
-    max_events: int = 50
-    noise: float = 0.2
+    categories: checks.Count = 50
+    interests: checks.Count = 3
+    max_events: checks.Count = 50
+    noise: Annotated[float, checks.In("[0, 1]")] = 0.2
     rows: Mapping[str, int] = dataclasses.field(
         default_factory=lambda: {"train": 100_000, "validation": 20_000, "test": 20_000}
     )
-    shown: int = 1
-    popularity: float = 1.0
-    spread: float = 0.0
-    seed: int = 0
+    shown: checks.Count = 1
+    popularity: Annotated[float, checks.AtLeast(1)] = 1.0
+    spread: checks.NotNegative = 0.0
+    seed: checks.Natural = 0
 
     def __post_init__(self):
         where = "ClickStream"
-        for name, least in (
-            ("categories", 1),
-            ("interests", 1),
-            ("max_events", 1),
-            ("shown", 1),
-            ("seed", 0),
-        ):
-            checks.whole(f"{where}.{name}", getattr(self, name), least)
         checks.whole(f"{where}.items", self.items, self.categories)
         rule = f"be at most {self.categories}, the categories"
         fits = self.interests <= self.categories
         checks.require(fits, f"{where}.interests", rule, self.interests)
-        checks.number(f"{where}.noise", self.noise, "be a number in [0, 1]")
-        checks.require(0 <= self.noise <= 1, f"{where}.noise", "be in [0, 1]", self.noise)
-        checks.at_least(f"{where}.popularity", self.popularity, 1)
-        checks.at_least(f"{where}.spread", self.spread, 0)
         self.check_rows()
 
     @property

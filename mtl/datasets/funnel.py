@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Annotated
 
 import numpy as np
 
@@ -24,7 +25,7 @@ _OFFSETS = (0.0, 0.5, -0.5)
 _DRAWS = 4
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Funnel(simulated.Simulated):
     """Impressions that may lead to clicks, and clicks to carts and orders.
 
@@ -57,24 +58,16 @@ class Funnel(simulated.Simulated):
       seed: the seed of vectors, inputs and labels, from 0 on.
     """
 
-    relatedness: float = 0.3
-    dimension: int = 8
-    click_bias: float = -3.0
-    bend: float = 0.5
+    relatedness: Annotated[float, checks.In("[-1, 1]")] = 0.3
+    dimension: Annotated[int, checks.Whole(2)] = 8
+    click_bias: Annotated[float, checks.number] = -3.0
+    bend: checks.NotNegative = 0.5
     rows: Mapping[str, int] = dataclasses.field(
         default_factory=lambda: {"train": 100_000, "validation": 20_000, "test": 20_000}
     )
-    seed: int = 0
+    seed: checks.Natural = 0
 
     def __post_init__(self):
-        where = "Funnel"
-        checks.number(f"{where}.relatedness", self.relatedness, "be a number in [-1, 1]")
-        fits = -1 <= self.relatedness <= 1
-        checks.require(fits, f"{where}.relatedness", "be in [-1, 1]", self.relatedness)
-        checks.whole(f"{where}.dimension", self.dimension, 2)
-        checks.whole(f"{where}.seed", self.seed, 0)
-        checks.number(f"{where}.click_bias", self.click_bias)
-        checks.at_least(f"{where}.bend", self.bend, 0)
         self.check_rows()
 
     @functools.cached_property

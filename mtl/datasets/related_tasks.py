@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
+from typing import Annotated
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from mtl.deferred import tf
 TASKS = ("first", "second")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class RelatedTasks(simulated.Simulated):
     """y_k = w_k'x + sum_i sin(alpha_i w_k'x + beta_i) + noise, for k = first, second.
 
@@ -46,26 +47,17 @@ class RelatedTasks(simulated.Simulated):
       seed: of weights, inputs and noise, from 0 on.
     """
 
-    correlation: float = 0.5
-    dimension: int = 256
-    scale: float = 1.0
-    num_sines: int = 4
-    noise: float = 0.1
+    correlation: Annotated[float, checks.In("[-1, 1]")] = 0.5
+    dimension: Annotated[int, checks.Whole(2)] = 256
+    scale: Annotated[float, checks.positive, checks.number] = 1.0
+    num_sines: checks.Natural = 4
+    noise: checks.NotNegative = 0.1
     rows: Mapping[str, int] = dataclasses.field(
         default_factory=lambda: {"train": 100_000, "validation": 10_000, "test": 10_000}
     )
-    seed: int = 0
+    seed: checks.Natural = 0
 
     def __post_init__(self):
-        where = "RelatedTasks"
-        checks.number(f"{where}.correlation", self.correlation, "be a number in [-1, 1]")
-        fits = -1 <= self.correlation <= 1
-        checks.require(fits, f"{where}.correlation", "be in [-1, 1]", self.correlation)
-        for name, least in (("dimension", 2), ("num_sines", 0), ("seed", 0)):
-            checks.whole(f"{where}.{name}", getattr(self, name), least)
-        checks.positive(f"{where}.scale", self.scale)
-        checks.number(f"{where}.scale", self.scale)
-        checks.at_least(f"{where}.noise", self.noise, 0)
         self.check_rows()
 
     @functools.cached_property

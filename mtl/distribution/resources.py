@@ -8,14 +8,13 @@ resources.Resources.intra_op_threads = 4
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 
 from mtl import checks
 from mtl.deferred import compat, tf, tf1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Resources:
     """Limits what a process uses of its machine.
 
@@ -26,14 +25,9 @@ class Resources:
         processes; False takes all of it at the start.
     """
 
-    intra_op_threads: int = 0
-    inter_op_threads: int = 0
+    intra_op_threads: checks.Natural = 0
+    inter_op_threads: checks.Natural = 0
     memory_growth: bool = False
-
-    def __post_init__(self):
-        for setting in ("intra_op_threads", "inter_op_threads"):
-            checks.whole(f"Resources.{setting}", getattr(self, setting), 0)
-        checks.is_a("Resources.memory_growth", self.memory_growth, bool, "be True or False")
 
     def session_config(self) -> tf.compat.v1.ConfigProto:
         """Return the settings of a session."""

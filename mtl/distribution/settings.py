@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from mtl import checks
 from mtl.deferred import tf
@@ -75,7 +75,7 @@ class Place:
         return self.cluster.job if self.cluster else tf_config.CHIEF
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Communication:
     """Sets how replicas exchange the tensors that they sum.
 
@@ -87,15 +87,9 @@ class Communication:
         gradients; None leaves it to TensorFlow, 0 sends each gradient separately.
     """
 
-    implementation: str = "auto"
-    bytes_per_pack: int = 0
-    num_packs: int | None = None
-
-    def __post_init__(self):
-        checks.one_of("Communication.implementation", self.implementation, _IMPLEMENTATIONS)
-        checks.whole("Communication.bytes_per_pack", self.bytes_per_pack, 0)
-        if self.num_packs is not None:
-            checks.whole("Communication.num_packs", self.num_packs, 0)
+    implementation: Annotated[str, checks.OneOf(_IMPLEMENTATIONS)] = "auto"
+    bytes_per_pack: checks.Natural = 0
+    num_packs: checks.Natural | None = None
 
     def options(self) -> tf.distribute.experimental.CommunicationOptions:
         """Return the options for communication between machines."""
@@ -112,7 +106,7 @@ class Communication:
         return None if self.num_packs is None else tf.distribute.NcclAllReduce(self.num_packs)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Distribution:
     """Divides each step over devices; `Pipeline.batch_size` is the total over all of them.
 
@@ -143,35 +137,25 @@ class Distribution:
         in shards of rows of at least this many bytes; None keeps tables whole.
     """
 
-    strategy: str = "auto"
-    devices: Sequence[str] = ()
-    communication: Communication = Communication()
-    resources: resources_lib.Resources = resources_lib.Resources()
+    strategy: Annotated[str, checks.OneOf(STRATEGIES)] = "auto"
+    devices: checks.Names = ()
+    communication: Annotated[
+        Communication, checks.Is(Communication, "be built, such as @distribution.Communication()")
+    ] = Communication()
+    resources: Annotated[
+        resources_lib.Resources,
+        checks.Is(resources_lib.Resources, "be built, such as @resources.Resources()"),
+    ] = resources_lib.Resources()
     evaluator: bool = False
-    timeout_secs: float = 60.0
-    batch_norm: str = "global"
-    uneven: str = "refuse"
-    min_shard_bytes: int | None = 64 << 20
+    timeout_secs: Annotated[float, checks.AtLeast(5)] = 60.0
+    batch_norm: Annotated[str, checks.OneOf(("global", "replica"))] = "global"
+    uneven: Annotated[str, checks.OneOf(("refuse", "round"))] = "refuse"
+    min_shard_bytes: checks.Count | None = 64 << 20
 
     def __post_init__(self):
-        checks.one_of("Distribution.strategy", self.strategy, STRATEGIES)
-        checks.texts("Distribution.devices", self.devices, "be a list of devices")
-        checks.unique("Distribution.devices", self.devices)
         fits = not self.devices or self.strategy in (MIRRORED, WORKERS)
         fix = 'They are those of strategy "mirrored" or "multi_worker_mirrored".'
         checks.require(fits, "Distribution.devices", "be empty", self.devices, fix)
-        example = "be built, such as @distribution.Communication()"
-        checks.is_a("Distribution.communication", self.communication, Communication, example)
-        example = "be built, such as @resources.Resources()"
-        kind = resources_lib.Resources
-        checks.is_a("Distribution.resources", self.resources, kind, example)
-        checks.is_a("Distribution.evaluator", self.evaluator, bool, "be True or False")
-        checks.at_least("Distribution.timeout_secs", self.timeout_secs, 5)
-        checks.one_of("Distribution.batch_norm", self.batch_norm, ("global", "replica"))
-        checks.one_of("Distribution.uneven", self.uneven, ("refuse", "round"))
-        if self.min_shard_bytes is not None:
-            checks.is_a("Distribution.min_shard_bytes", self.min_shard_bytes, int, "be a number")
-            checks.positive("Distribution.min_shard_bytes", self.min_shard_bytes)
 
     def find_place(self) -> Place:
         """Return the role of this process, from the settings, TF_CONFIG and visible devices.

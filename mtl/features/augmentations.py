@@ -13,6 +13,7 @@ list change an image one after the other.
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -21,7 +22,7 @@ _GREY = (0.2989, 0.587, 0.114)
 _DIRECTIONS = {"horizontal": 2, "vertical": 1}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Flip(types.Augmentation):
     """Mirrors a share of the images, left to right or top to bottom.
 
@@ -33,14 +34,10 @@ class Flip(types.Augmentation):
       direction: "horizontal" swaps left and right, "vertical" top and bottom.
     """
 
-    rate: float = 0.5
-    direction: str = "horizontal"
+    rate: Annotated[float, _check_share] = 0.5
+    direction: Annotated[str, checks.OneOf(_DIRECTIONS)] = "horizontal"
 
     num_draws = 1
-
-    def __post_init__(self):
-        _check_share("Flip.rate", self.rate)
-        checks.one_of("Flip.direction", self.direction, _DIRECTIONS)
 
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
         """Mirror images: [B, H, W, C] and [B, 1] -> [B, H, W, C]."""
@@ -48,7 +45,7 @@ class Flip(types.Augmentation):
         return tf.where(_spread(draws[:, 0] < self.rate), mirrored, pixels)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Crop(types.Augmentation):
     """Shifts an image at random: pads all sides, and cuts out the original size at a random place.
 
@@ -61,14 +58,10 @@ class Crop(types.Augmentation):
       fill: the value of the added pixels, in [0, 1]; 0 is black.
     """
 
-    padding: int = 4
-    fill: float = 0.0
+    padding: checks.Count = 4
+    fill: Annotated[float, _check_fill] = 0.0
 
     num_draws = 2
-
-    def __post_init__(self):
-        checks.whole("Crop.padding", self.padding, 1)
-        _check_fill("Crop.fill", self.fill)
 
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
         """Shift images: [B, H, W, C] and [B, 2] -> [B, H, W, C]."""
@@ -87,7 +80,7 @@ class Crop(types.Augmentation):
         return tf.where(is_inside[..., tf.newaxis], shifted, self.fill)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Cutout(types.Augmentation):
     """Blanks a square around a random pixel of the image; a part of the square may lie outside.
 
@@ -100,15 +93,11 @@ class Cutout(types.Augmentation):
       fill: the value of the blanked pixels, in [0, 1]; 0 is black.
     """
 
-    size: int = 8
-    fill: float = 0.0
+    size: checks.Count = 8
+    fill: Annotated[float, _check_fill] = 0.0
 
     num_draws = 2
     moves_pixels = False
-
-    def __post_init__(self):
-        checks.whole("Cutout.size", self.size, 1)
-        _check_fill("Cutout.fill", self.fill)
 
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
         """Blank squares: [B, H, W, C] and [B, 2] -> [B, H, W, C]."""

@@ -11,16 +11,16 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import numpy as np
 
 from mtl import checks, types
 from mtl.deferred import tf
 from mtl.features import accumulators, column, tables
-from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Bucketized(column.Lookup, column.PerField):
     """Numbers by bucket, then embedded or one-hot: [B], [B, n] or [B, (L)] -> [B, D].
 
@@ -40,13 +40,12 @@ class Bucketized(column.Lookup, column.PerField):
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
-    boundaries: column.Boundaries = 32
+    boundaries: Annotated[column.Boundaries, column.check_boundaries] = 32
     prefix: str = "bucketized"
 
     def __post_init__(self):
         super().__post_init__()
         self._check_lookup()
-        column.check_boundaries("Bucketized.boundaries", self.boundaries)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column: the accumulator of its quantiles}."""
@@ -66,7 +65,7 @@ class Bucketized(column.Lookup, column.PerField):
         return self._look_up(output, ids, size)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Crossed(tables.Embedded):
     """Combinations of the values of several fields, by hash: fields [B, ...] -> [B, D].
 
@@ -86,28 +85,28 @@ class Crossed(tables.Embedded):
       trainable: False freezes its tables, as `mtl.variables.freezing` does by name.
     """
 
-    crosses: Sequence[Sequence[str]]
-    num_buckets: int = 1000
-    boundaries: Mapping[str, column.Boundaries] = dataclasses.field(default_factory=dict)
-    prefix: str = "crossed"
+    crosses: Sequence[
+        Annotated[
+            Sequence[str],
+            column.check_fields,
+            checks.Rule("join at least two fields", lambda value: len(value) > 1),
+        ]
+    ]
+    num_buckets: Annotated[int, checks.Whole(2)] = 1000
+    boundaries: Annotated[
+        Mapping[str, column.Boundaries], checks.Map("map fields to boundaries")
+    ] = dataclasses.field(default_factory=dict)
+    prefix: checks.Name = "crossed"
     trainable: bool = True
 
     def __post_init__(self):
         self._check_lookup()
-        freezing.check_trainable(self)
-        checks.scope_name("Crossed.prefix", self.prefix)
-        checks.is_a("Crossed.crosses", self.crosses, (list, tuple), "be a list of lists of fields")
-        for cross in self.crosses:
-            column.check_fields("Crossed.crosses", cross)
-            checks.require(len(cross) > 1, "Crossed.crosses", "join at least two fields", cross)
         checks.require(
             len(self.columns) == len(self.crosses) > 0,
             "Crossed.crosses",
             "hold a cross, and each once",
             self.crosses,
         )
-        checks.whole("Crossed.num_buckets", self.num_buckets, 2)
-        checks.mapping("Crossed.boundaries", self.boundaries, "map fields to boundaries")
         for field, boundaries in self.boundaries.items():
             checks.one_of(
                 "Crossed.boundaries", field, dict.fromkeys(itertools.chain(*self.crosses))

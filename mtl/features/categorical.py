@@ -11,10 +11,9 @@ item/features.Hashed.embedding = @embeddings.QuotientRemainder()         # a sma
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -22,7 +21,7 @@ from mtl.features import accumulators, column, tables, vocabulary, word_vectors
 from mtl.spec import literals
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Categorical(tables.Embedded, tables.Ids):
     """Strings or integers by vocabulary, then embedded or one-hot: [B], [B, n], [B, (L)] -> [B, D].
 
@@ -52,9 +51,9 @@ class Categorical(tables.Embedded, tables.Ids):
     """
 
     vocabulary: Sequence[str | int | float] | str | None = None
-    min_count: int = 2
-    max_size: int | None = None
-    num_unknown: int = 1
+    min_count: checks.Count = 2
+    max_size: checks.Count | None = None
+    num_unknown: checks.Count = 1
     prefix: str = "categorical"
     word_vectors: str | None = None
 
@@ -70,10 +69,6 @@ class Categorical(tables.Embedded, tables.Ids):
 
     def __post_init__(self):
         super().__post_init__()
-        checks.whole("Categorical.min_count", self.min_count, 1)
-        checks.whole("Categorical.num_unknown", self.num_unknown, 1)
-        if self.max_size is not None:
-            checks.whole("Categorical.max_size", self.max_size, 1)
         if isinstance(self.vocabulary, (list, tuple)):
             checks.require(bool(self.vocabulary), "Categorical.vocabulary", "hold a category", [])
             for category in self.vocabulary:
@@ -223,7 +218,7 @@ def _tokens(features: types.Tensors, field: str) -> tf.Tensor:
     return column.flat(column.tokens("Categorical", features, field))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Hashed(tables.Embedded, tables.Ids):
     """Strings or integers by hash, without a vocabulary: [B], [B, n], [B, (L)] -> [B, D].
 
@@ -243,14 +238,10 @@ class Hashed(tables.Embedded, tables.Ids):
       embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
     """
 
-    num_buckets: int
+    num_buckets: Annotated[int, checks.Whole(2)]
     prefix: str = "hashed"
 
     _of_table = ("num_buckets", "embedding")
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.whole("Hashed.num_buckets", self.num_buckets, 2)
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """Return {column or table: names of its rows}, if it has fewer rows than ids."""
@@ -266,7 +257,7 @@ class Hashed(tables.Embedded, tables.Ids):
         return self._look_up(output, ids, self.num_buckets)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Identity(tables.Embedded, tables.Ids):
     """Integers that are ids already: [B], [B, n] or [B, (L)] -> [B, D].
 
@@ -286,14 +277,10 @@ class Identity(tables.Embedded, tables.Ids):
       embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
     """
 
-    size: int
+    size: checks.Count
     prefix: str = "identity"
 
     _of_table = ("size", "embedding")
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.whole("Identity.size", self.size, 1)
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """Return {column or table: names of its rows}, if it has fewer rows than ids."""

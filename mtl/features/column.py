@@ -13,7 +13,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from mtl import ambient, checks, layers, types
 from mtl.deferred import tf
 from mtl.layers import half_tables
-from mtl.variables import freezing, sharding
+from mtl.variables import sharding
 
 POOLINGS = ("sum", "mean", "sqrtn")
 # A wider one-hot input costs memory and time in proportion to its width; an embedding does not.
@@ -33,7 +33,7 @@ Boundaries: TypeAlias = int | Sequence[float]
 """Ascending numbers, or the approximate number of buckets to fit."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class PerField(types.Column):
     """A column object that makes one column, `<prefix>_<field>`, from each of its fields.
 
@@ -44,15 +44,9 @@ class PerField(types.Column):
       trainable: False freezes its tables, as `mtl.variables.freezing` does by name.
     """
 
-    names: Sequence[str]
-    prefix: str
+    names: Annotated[Sequence[str], check_fields]
+    prefix: checks.Name
     trainable: bool = True
-
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        kind = type(self).__name__
-        checks.scope_name(f"{kind}.prefix", self.prefix)
-        check_fields(f"{kind}.names", self.names)
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:

@@ -18,6 +18,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -27,7 +28,7 @@ MULTIPLY, ADD, CONCAT = "multiply", "add", "concat"
 _KEY = 0x6D75_6C74_6968_6173
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class QuotientRemainder(types.Embedding):
     """`quotient[i // m] * remainder[i % m]`: a distinct vector for each id, from two small tables.
 
@@ -45,13 +46,8 @@ class QuotientRemainder(types.Embedding):
       combine: "multiply", "add", or "concat", which joins two vectors of half the dimension.
     """
 
-    num_remainders: int | None = None
-    combine: str = MULTIPLY
-
-    def __post_init__(self):
-        if self.num_remainders is not None:
-            checks.whole("QuotientRemainder.num_remainders", self.num_remainders, 2)
-        checks.one_of("QuotientRemainder.combine", self.combine, (MULTIPLY, ADD, CONCAT))
+    num_remainders: Annotated[int, checks.Whole(2)] | None = None
+    combine: Annotated[str, checks.OneOf((MULTIPLY, ADD, CONCAT))] = MULTIPLY
 
     def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
         """Look up ids [...] of a table -> [..., D].
@@ -84,7 +80,7 @@ class QuotientRemainder(types.Embedding):
         return table.dimension, stddev**0.5 if self.combine == MULTIPLY else stddev / 2**0.5
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MultiHash(types.Embedding):
     """The sum of the rows that several hashes of an id choose in one table.
 
@@ -101,12 +97,8 @@ class MultiHash(types.Embedding):
       num_hashes: the number of rows of an id, at least 2.
     """
 
-    num_buckets: int
-    num_hashes: int = 2
-
-    def __post_init__(self):
-        checks.whole("MultiHash.num_buckets", self.num_buckets, 2)
-        checks.whole("MultiHash.num_hashes", self.num_hashes, 2)
+    num_buckets: Annotated[int, checks.Whole(2)]
+    num_hashes: Annotated[int, checks.Whole(2)] = 2
 
     def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
         """Look up ids [...] of a table -> [..., D]."""

@@ -8,7 +8,7 @@ features.Growing.eviction = "age"                        # a full table drops th
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf, tf1
@@ -19,7 +19,7 @@ EVICTIONS = ("age", "count", "norm")
 _MAX_CAPACITY = 2**31 - 2**20
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Growing(tables.Ids):
     """Strings or integers, with a separate row after their first batch: [B], [B, n] or [B, (L)].
 
@@ -52,11 +52,15 @@ class Growing(tables.Ids):
         gives each field its own.
     """
 
-    capacity: int
-    min_count: int = 1
-    admission_rate: float = 1.0
-    eviction: str | None = None
-    num_unknown: int = 1
+    capacity: Annotated[
+        int,
+        checks.Whole(key_table.PLACES),
+        checks.AtMost(_MAX_CAPACITY),
+    ]
+    min_count: checks.Count = 1
+    admission_rate: Annotated[float, checks.In("(0, 1]")] = 1.0
+    eviction: Annotated[str, checks.OneOf(EVICTIONS)] | None = None
+    num_unknown: checks.Count = 1
     prefix: str = "growing"
 
     _of_table = ("capacity", "min_count", "admission_rate", "eviction", "num_unknown")
@@ -67,16 +71,6 @@ class Growing(tables.Ids):
         super().__post_init__()
         rule = "be a whole number: what grows is an embedding"
         checks.is_a("Growing.dimension", self.dimension, int, rule)
-        checks.whole("Growing.capacity", self.capacity, key_table.PLACES)
-        rule = f"be at most {_MAX_CAPACITY:,}"
-        checks.require(self.capacity <= _MAX_CAPACITY, "Growing.capacity", rule, self.capacity)
-        checks.whole("Growing.min_count", self.min_count, 1)
-        where, rate = "Growing.admission_rate", self.admission_rate
-        checks.number(where, rate, "be a number in (0, 1]")
-        checks.require(0 < rate <= 1, where, "be in (0, 1]", rate)
-        if self.eviction is not None:
-            checks.one_of("Growing.eviction", self.eviction, EVICTIONS)
-        checks.whole("Growing.num_unknown", self.num_unknown, 1)
 
     @property
     def num_buckets(self) -> int:

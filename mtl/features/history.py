@@ -10,12 +10,11 @@ clicked/features.Hashed.table = "item"                   # also the table of the
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from mtl import checks, layers, types
 from mtl import spec as spec_lib
@@ -29,7 +28,7 @@ from mtl.variables import row_names as row_names_lib
 _GAPS = 64
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class History(types.Column):
     """Lists whose i-th entries are one event: fields [B, (L)] or [B, L] -> [B, H].
 
@@ -59,33 +58,25 @@ class History(types.Column):
       trainable: False freezes its variables, as `mtl.variables.freezing` does by name.
     """
 
-    name: str
-    events: Sequence[types.Column]
-    encoder: types.HistoryEncoder
+    name: checks.Name
+    events: Annotated[
+        Sequence[Annotated[types.Column, checks.Part("features.Hashed", arguments=2)]],
+        checks.Filled("hold a column"),
+    ]
+    encoder: Annotated[types.HistoryEncoder, checks.Part("histories.TargetAttention", arguments=2)]
     target: Sequence[str] = ()
-    last: int | None = None
+    last: checks.Count | None = None
     place_dimension: int | None = None
     times: str | None = None
     now: str | None = None
-    gap_dimension: int = 8
+    gap_dimension: checks.Count = 8
     shows_weights: bool = False
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check_trainable(self)
-        checks.scope_name("History.name", self.name)
-        checks.is_a("History.events", self.events, (list, tuple), "be a list of columns")
-        checks.require(len(self.events) > 0, "History.events", "hold a column", self.events)
-        for part in self.events:
-            checks.require_part("History.events", part, "features.Hashed", arguments=2)
-        example = "histories.TargetAttention"
-        checks.require_part("History.encoder", self.encoder, example, arguments=2)
-        checks.texts("History.target", self.target, "be a list of columns")
         needs = types.read_member(self.encoder, types.HistoryEncoder, "needs_target")
         rule = f"name the columns that {type(self.encoder).__name__} compares events with"
         checks.require(bool(self.target) or not needs, "History.target", rule, list(self.target))
-        if self.last is not None:
-            checks.whole("History.last", self.last, 1)
         if self.place_dimension is not None:
             checks.whole("History.place_dimension", self.place_dimension, 1)
             rule = "be set where places are embedded"
@@ -93,9 +84,7 @@ class History(types.Column):
         for setting, other in (("times", "now"), ("now", "times")):
             has_both = getattr(self, setting) is None or getattr(self, other) is not None
             checks.require(has_both, f"History.{other}", f"come with {setting}", None)
-        checks.whole("History.gap_dimension", self.gap_dimension, 1)
         where, given = "History.shows_weights", self.shows_weights
-        checks.is_a(where, given, bool, "be True or False")
         weighs = types.read_member(self.encoder, types.HistoryEncoder, "weighs_events")
         rule = f"stay False: {type(self.encoder).__name__} weighs no events"
         checks.require(weighs or not given, where, rule, given)

@@ -8,9 +8,9 @@ features.Image.augmentations = [@augmentations.Flip()]   # only in training
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -23,7 +23,14 @@ from mtl.step import draws
 _NORMALIZATIONS = ("unit", "z_score", "per_image")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+def _check_shape(where: str, shape: Any) -> None:
+    rule = "be (height, width, channels)"
+    checks.is_a(where, shape, (list, tuple), rule)
+    fits = len(shape) == 3 and all(isinstance(n, int) and n > 0 for n in shape)
+    checks.require(fits, where, rule, shape)
+
+
+@checks.dataclass
 class Image(column.PerField):
     """Pixels as floats: [B, H, W] or [B, H, W, C] numbers, or [B] encoded strings.
 
@@ -39,26 +46,17 @@ class Image(column.PerField):
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
-    normalization: str = "unit"
-    greatest: float = 255.0
-    shape: Sequence[int] | None = None
-    augmentations: Sequence[types.Augmentation] = ()
+    normalization: Annotated[str, checks.OneOf(_NORMALIZATIONS)] = "unit"
+    greatest: checks.Positive = 255.0
+    shape: Annotated[Sequence[int], _check_shape] | None = None
+    augmentations: Annotated[
+        Sequence[types.Augmentation], checks.Is((list, tuple), "be a list")
+    ] = ()
     prefix: str = "image"
 
     def __post_init__(self):
         super().__post_init__()
-        checks.one_of("Image.normalization", self.normalization, _NORMALIZATIONS)
-        checks.positive("Image.greatest", self.greatest)
-        if self.shape is not None:
-            checks.is_a("Image.shape", self.shape, (list, tuple), "be (height, width, channels)")
-            checks.require(
-                len(self.shape) == 3 and all(isinstance(n, int) and n > 0 for n in self.shape),
-                "Image.shape",
-                "be (height, width, channels)",
-                self.shape,
-            )
 
-        checks.is_a("Image.augmentations", self.augmentations, (list, tuple), "be a list")
         for part in self.augmentations:
             where, example = "Image.augmentations", "augmentations.Flip"
             checks.require_part(where, part, example, arguments=2, attributes=["num_draws"])

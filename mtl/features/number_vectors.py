@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from mtl.features import accumulators, column, numeric
 _LEAKY_SLOPE = 0.01
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class _Vectors(numeric.Numbers):
     """Vectors of normalised numbers; all fields are encoded together, which takes few ops.
 
@@ -33,12 +33,7 @@ class _Vectors(numeric.Numbers):
       dimension: the length of the vector of each number; None returns the encoding itself.
     """
 
-    dimension: int | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.dimension is not None:
-            checks.whole(f"{type(self).__name__}.dimension", self.dimension, 1)
+    dimension: checks.Count | None = None
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
         """Encode columns: {field: [B] or [B, n]} -> {column: [B, n D]}, or n more with flags."""
@@ -178,7 +173,7 @@ def _encode_by_bin(numbers: tf.Tensor, boundaries: Sequence[np.ndarray], most: i
     return tf.minimum(tf.maximum(within, lower), upper)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Periodic(_Vectors, numeric.Numeric):
     """Numbers as waves: `relu(W [sin(2 pi c x), cos(2 pi c x)] + b)` with learned c.
 
@@ -203,14 +198,9 @@ class Periodic(_Vectors, numeric.Numeric):
     """
 
     dimension: int | None = 24
-    num_frequencies: int = 48
-    sigma: float = 0.01
+    num_frequencies: checks.Count = 48
+    sigma: checks.Positive = 0.01
     prefix: str = "periodic"
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.whole("Periodic.num_frequencies", self.num_frequencies, 1)
-        checks.positive("Periodic.sigma", self.sigma)
 
     def _vectors(
         self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics
@@ -226,7 +216,7 @@ class Periodic(_Vectors, numeric.Numeric):
         return _split(waves, sizes)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class AutoDis(_Vectors, numeric.Numeric):
     """Numbers as mixtures of learned vectors: `softmax((W h + skip h) / temperature) M`.
 
@@ -254,18 +244,11 @@ class AutoDis(_Vectors, numeric.Numeric):
       prefix: starts the column's name, `<prefix>_<field>`.
     """
 
-    dimension: int = 8
-    num_buckets: int = 16
-    temperature: float = 1.0
-    skip: float = 0.1
+    dimension: checks.Count = 8
+    num_buckets: Annotated[int, checks.Whole(2)] = 16
+    temperature: checks.Positive = 1.0
+    skip: checks.NotNegative = 0.1
     prefix: str = "autodis"
-
-    def __post_init__(self):
-        checks.whole("AutoDis.dimension", self.dimension, 1)
-        super().__post_init__()
-        checks.whole("AutoDis.num_buckets", self.num_buckets, 2)
-        checks.positive("AutoDis.temperature", self.temperature)
-        checks.at_least("AutoDis.skip", self.skip, 0)
 
     def _vectors(
         self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics

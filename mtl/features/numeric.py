@@ -11,7 +11,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ _EXACT_UP_TO = 2.0**24
 _LOGS_TOGETHER = 16
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Numbers(column.PerField):
     """Numbers, normalised: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
 
@@ -42,12 +42,6 @@ class Numbers(column.PerField):
 
     log: bool = False
     missing_flags: bool = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        for setting in ("log", "missing_flags"):
-            where = f"{type(self).__name__}.{setting}"
-            checks.is_a(where, getattr(self, setting), bool, "be True or False")
 
     @abc.abstractmethod
     def _entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any] | None:
@@ -156,7 +150,7 @@ class Numbers(column.PerField):
         return tf.sign(values) * tf.math.log1p(tf.abs(values)) if self.log else values
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Numeric(Numbers):
     """Normalised numbers: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
 
@@ -177,13 +171,8 @@ class Numeric(Numbers):
         two Numeric columns.
     """
 
-    normalization: str = "z_score"
+    normalization: Annotated[str, checks.OneOf(_NORMALIZATIONS)] = "z_score"
     prefix: str = "numeric"
-
-    def __post_init__(self):
-        super().__post_init__()
-        where = f"{type(self).__name__}.normalization"
-        checks.one_of(where, self.normalization, _NORMALIZATIONS)
 
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column: the accumulator of its moments}."""

@@ -8,16 +8,15 @@ features.Text.max_tokens = 200
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from typing import cast
+from typing import Annotated, cast
 
 from mtl import checks, layers, types
 from mtl.deferred import tf
 from mtl.features import column, word_vectors
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Text(column.PerField):
     """Texts by the vectors of their tokens, in order: strings [B], [B, n] or [B, (L)] -> [B, H].
 
@@ -41,26 +40,20 @@ class Text(column.PerField):
       trainable: False freezes its variables, including the encoder's.
     """
 
-    tokenizer: types.Tokenizer
-    encoder: types.HistoryEncoder
-    dimension: int = 32
-    max_tokens: int | None = None
+    tokenizer: Annotated[types.Tokenizer, checks.Part("tokenizers.WordPiece", 3, ["num_tokens"])]
+    encoder: Annotated[types.HistoryEncoder, checks.Part("histories.Convolution", arguments=2)]
+    dimension: checks.Count = 32
+    max_tokens: checks.Count | None = None
     place_dimension: int | None = None
     word_vectors: str | None = None
     prefix: str = "text"
 
     def __post_init__(self):
         super().__post_init__()
-        example, attributes = "tokenizers.WordPiece", ["num_tokens"]
-        checks.require_part("Text.tokenizer", self.tokenizer, example, 3, attributes)
-        checks.require_part("Text.encoder", self.encoder, "histories.Convolution", arguments=2)
         needs = types.read_member(self.encoder, types.HistoryEncoder, "needs_target")
         rule = "be an encoder that compares events with nothing"
         fix = "Take Pooling, Convolution, GRU or Transformer."
         checks.require(not needs, "Text.encoder", rule, type(self.encoder).__name__, fix)
-        checks.whole("Text.dimension", self.dimension, 1)
-        if self.max_tokens is not None:
-            checks.whole("Text.max_tokens", self.max_tokens, 1)
         if self.place_dimension is not None:
             checks.whole("Text.place_dimension", self.place_dimension, 1)
             rule = "be set where places are embedded"

@@ -7,9 +7,8 @@ features.Unified.num_lookups = 2
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-from typing import cast
+from typing import Annotated, cast
 
 from mtl import checks, layers, types
 from mtl.deferred import tf
@@ -17,7 +16,7 @@ from mtl.features import column, embeddings, tables
 from mtl.variables import row_names as row_names_lib
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Unified(tables.Ids):
     """Strings or integers by hash, in a table that all such columns share: [B, ...] -> [B, k D].
 
@@ -44,8 +43,8 @@ class Unified(tables.Ids):
         values equal rows: use it for a shown item and the items of a history.
     """
 
-    num_buckets: int
-    num_lookups: int = 2
+    num_buckets: Annotated[int, checks.Whole(2)]
+    num_lookups: checks.Count = 2
     prefix: str = "unified"
     table: str | None = "unified"
     salt: str | None = None
@@ -55,10 +54,6 @@ class Unified(tables.Ids):
     def __post_init__(self):
         checks.whole("Unified.dimension", self.dimension, 1)
         super().__post_init__()
-        checks.whole("Unified.num_buckets", self.num_buckets, 2)
-        checks.whole("Unified.num_lookups", self.num_lookups, 1)
-        if self.salt is not None:
-            checks.is_a("Unified.salt", self.salt, str, "be a text or None")
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """Return {table: the salts of its hashes}."""

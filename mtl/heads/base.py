@@ -8,20 +8,18 @@ order/heads.Binary.within = "click"           # only rows with label click 1 cou
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, layers, spec, types
 from mtl.deferred import compat, tf, tf1
 from mtl.heads import metrics, objectives, spaces, values
-from mtl.variables import freezing
 
 NAN_PREDICTIONS = "nan_predictions"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Labelled(types.Head):
     """One linear layer on the tower, and a label for each row.
 
@@ -38,19 +36,13 @@ class Labelled(types.Head):
       trainable: False freezes the last layer, as `mtl.variables.freezing` does by name.
     """
 
-    name: str
-    label: str | None = None
-    weight: str | None = None
+    name: checks.Name
+    label: Annotated[str, checks.Is(str, "name a label field")] | None = None
+    weight: Annotated[str, checks.Is(str, "name a label field")] | None = None
     trainable: bool = True
-    missing: Sequence[Any] = ()
+    missing: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of label values")] = ()
 
     def __post_init__(self):
-        freezing.check_trainable(self)
-        checks.scope_name(f"{type(self).__name__}.name", self.name)
-        for setting in ("label", "weight"):
-            if getattr(self, setting) is not None:
-                self._is_a(setting, str, "name a label field")
-        self._is_a("missing", (list, tuple), "be a list of label values")
         for value in self.missing:
             rule = "hold label values"
             checks.is_a(self._where("missing"), value, (str, int, float), rule)
@@ -61,7 +53,8 @@ class Labelled(types.Head):
         checks.is_a(self._where(setting), getattr(self, setting), kind, rule)
 
     def _where(self, setting: str) -> str:
-        return f"{type(self).__name__}.{setting} of task {self.name!r}"
+        of = "" if setting == "name" else f" of task {self.name!r}"
+        return f"{type(self).__name__}.{setting}{of}"
 
     @property
     def field(self) -> str:
@@ -244,7 +237,7 @@ class Labelled(types.Head):
         return self.accepts, self.rule(type(given[0]) if given else None)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Base(Labelled):
     """A labelled head whose loss is a weighted mean over the labelled rows.
 
@@ -266,7 +259,6 @@ class Base(Labelled):
         super().__post_init__()
         if self.within is not None:
             self._space.check(self._where("within"))
-        self._is_a("has_loss", bool, "be True or False")
 
     @property
     def _space(self) -> spaces.Space:

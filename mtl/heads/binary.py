@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, types
 from mtl.deferred import compat, tf
@@ -28,7 +28,7 @@ from mtl.heads import (
 from mtl.spec import literals
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Binary(base.Base):
     """Logistic regression on the tower: `p = sigmoid(logit)`.
 
@@ -58,16 +58,18 @@ class Binary(base.Base):
         it takes 20 bytes a row.
     """
 
-    positive: Sequence[Any] = ()
-    negative: Sequence[Any] = ()
-    positive_weight: float = 1.0
-    label_smoothing: float = 0.0
-    focal_gamma: float = 0.0
-    threshold: float = 0.5
-    prior: float | None = None
-    knots: int = 0
-    calibration_slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
-    group: str | None = None
+    positive: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of label values")] = ()
+    negative: Annotated[Sequence[Any], checks.Is((list, tuple), "be a list of label values")] = ()
+    positive_weight: checks.Positive = 1.0
+    label_smoothing: checks.Rate = 0.0
+    focal_gamma: checks.NotNegative = 0.0
+    threshold: Annotated[float, base.check_share] = 0.5
+    prior: Annotated[float, base.check_share] | None = None
+    knots: checks.Natural = 0
+    calibration_slices: Annotated[Mapping[str, Sequence[Any]], slices.check] = dataclasses.field(
+        default_factory=dict
+    )
+    group: Annotated[str, checks.Is(str, "name a label field")] | None = None
 
     label_types: ClassVar[tuple[str, ...]] = ("int64", "float32", "string")
     size: ClassVar[int] = 1
@@ -85,25 +87,13 @@ class Binary(base.Base):
 
     def __post_init__(self):
         super().__post_init__()
-        for setting in ("positive", "negative"):
-            self._is_a(setting, (list, tuple), "be a list of label values")
         given = [*self.positive, *self.negative]
         names = [
             str(value if (number := literals.whole(value)) is None else number) for value in given
         ]
         checks.unique(self._where("positive and negative"), names)
-        checks.positive(self._where("positive_weight"), self.positive_weight)
-        checks.rate(self._where("label_smoothing"), self.label_smoothing)
-        checks.at_least(self._where("focal_gamma"), self.focal_gamma, 0)
-        base.check_share(self._where("threshold"), self.threshold)
-        if self.prior is not None:
-            base.check_share(self._where("prior"), self.prior)
-        checks.whole(self._where("knots"), self.knots, 0)
         is_line = self.knots == 0 or self.knots >= 4
         checks.require(is_line, self._where("knots"), "be 0 or at least 4", self.knots)
-        slices.check(self._where("calibration_slices"), self.calibration_slices)
-        if self.group is not None:
-            self._is_a("group", str, "name a label field")
 
     @property
     def class_names(self) -> tuple[str, str]:

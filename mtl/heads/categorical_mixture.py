@@ -7,15 +7,15 @@ kinds/heads.CategoricalMixture.num_components = 4
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks
 from mtl.deferred import tf, tf1
 from mtl.heads import base, density, values
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class CategoricalMixture(density.Density):
     """`p_k(h) = prod_j t_kj[h_j]`, the latent class model: values are independent within a class.
 
@@ -34,18 +34,12 @@ class CategoricalMixture(density.Density):
       min_probability: f, above 0 and below 1 / size for each value.
     """
 
-    sizes: Sequence[int]
-    min_probability: float = 1e-4
+    sizes: Annotated[Sequence[Annotated[int, checks.Whole(2)]], checks.Filled("not be empty")]
+    min_probability: Annotated[float, base.check_share] = 1e-4
 
     def __post_init__(self):
         super().__post_init__()
-        where = self._where("sizes")
-        checks.is_a(where, self.sizes, (list, tuple), "be a list of numbers of categories")
-        checks.require(bool(self.sizes), where, "not be empty", self.sizes)
-        for size in self.sizes:
-            checks.whole(where, size, 2)
         where = self._where("min_probability")
-        base.check_share(where, self.min_probability)
         is_below = self.min_probability * max(self.sizes) < 1
         rule = f"be below 1 / {max(self.sizes)}, the largest of sizes"
         checks.require(is_below, where, rule, self.min_probability)

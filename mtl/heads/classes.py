@@ -8,11 +8,10 @@ trend/heads.Ordinal.classes = ["-1", "0", "1"]             # labels of int64 are
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, types
 from mtl.deferred import compat, tf
@@ -20,7 +19,7 @@ from mtl.heads import base, values
 from mtl.spec import literals
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Classes(base.Base):
     """A head over classes. Labels are class names (string) or class ids (int64).
 
@@ -30,13 +29,9 @@ class Classes(base.Base):
       classes: the number of classes, at least 2, or their names in the order of their ids.
     """
 
-    classes: int | Sequence[str]
+    classes: Annotated[int | Sequence[str], values.check_classes]
 
     label_types: ClassVar[tuple[str, ...]] = ("int64", "string")
-
-    def __post_init__(self):
-        values.check_classes(self._where("classes"), self.classes)
-        super().__post_init__()
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class Scaled(Linear):
         return (1 + offset) * logits
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Cosine:
     """`z_c = scale cos(h, W_c)`; variable `logits/kernel`.
 
@@ -55,12 +55,9 @@ class Cosine:
         arXiv:1906.07413.
     """
 
-    scale: float = 30.0
+    scale: checks.Positive = 30.0
 
     has_bias = False
-
-    def __post_init__(self):
-        checks.positive("Cosine.scale", self.scale)
 
     def __call__(self, tower: tf.Tensor, size: int, initial_bias: Any) -> tf.Tensor:
         """Compute logits: [B, H] -> [B, size]."""

@@ -8,7 +8,6 @@ usual/heads.GaussianMixture.num_starts = 10              # trains 10 at once, us
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,13 +17,12 @@ from mtl import checks, types
 from mtl.deferred import tf, tf1
 from mtl.heads import base, metrics, objectives, unlabelled
 from mtl.step import row_draws, step_state
-from mtl.variables import freezing
 
 # The moving average of each start's loss covers about 100 steps.
 _DECAY = 0.99
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Density(unlabelled.Unlabelled):
     """`p(h) = sum_k pi_k p_k(h)` of the tower h; `loss = -log p(h)`, a mean over rows, in nats.
 
@@ -54,22 +52,17 @@ class Density(unlabelled.Unlabelled):
       trainable: False freezes the mixture, as `mtl.variables.freezing` does by name.
     """
 
-    name: str
-    num_components: int = 8
-    num_starts: int = 1
-    num_samples: int = 0
+    name: checks.Name
+    num_components: checks.Count = 8
+    num_starts: checks.Count = 1
+    num_samples: checks.Natural = 0
     trainable: bool = True
 
     directions: ClassVar[Mapping[str, bool]] = {"log_likelihood": True, "average_loss": False}
 
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        checks.scope_name(f"{type(self).__name__}.name", self.name)
-        for setting, least in (("num_components", 1), ("num_starts", 1), ("num_samples", 0)):
-            checks.whole(self._where(setting), getattr(self, setting), least)
-
     def _where(self, setting: str) -> str:
-        return f"{type(self).__name__}.{setting} of task {self.name!r}"
+        of = "" if setting == "name" else f" of task {self.name!r}"
+        return f"{type(self).__name__}.{setting}{of}"
 
     # Subclasses define these members.
 

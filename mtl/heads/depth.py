@@ -7,10 +7,9 @@ depth/heads.Depth.scale = "log"
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -19,7 +18,7 @@ from mtl.heads import base, dense, metrics, objectives
 _SCALES = ("linear", "log")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Depth(dense.Dense):
     """Regression at each place, of numbers above 0.
 
@@ -41,10 +40,10 @@ class Depth(dense.Dense):
       prior: the depth, above 0, from which training starts, as bias; the mean is a good choice.
     """
 
-    loss_type: str = "absolute"
-    huber_delta: float = 1.0
-    scale: str = "linear"
-    prior: float = 1.0
+    loss_type: Annotated[str, checks.OneOf(objectives.REGRESSION)] = "absolute"
+    huber_delta: checks.Positive = 1.0
+    scale: Annotated[str, checks.OneOf(_SCALES)] = "linear"
+    prior: checks.Positive = 1.0
 
     has_ids: ClassVar[bool] = False
     size: ClassVar[int] = 1
@@ -54,13 +53,6 @@ class Depth(dense.Dense):
         "rmse": False,
         **base.Base.directions,
     }
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.one_of(self._where("loss_type"), self.loss_type, objectives.REGRESSION)
-        checks.positive(self._where("huber_delta"), self.huber_delta)
-        checks.one_of(self._where("scale"), self.scale, _SCALES)
-        checks.positive(self._where("prior"), self.prior)
 
     def initial_bias(self) -> float:
         """Return the prior, or its logarithm."""

@@ -7,14 +7,12 @@ heads.EstimatorHead(name="price", head=head)
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, layers, types
 from mtl.deferred import compat, tf, tf1
 from mtl.heads import base, metrics, values
-from mtl.variables import freezing
 
 _DIRECTIONS = {
     "auc": True,
@@ -33,7 +31,7 @@ _DIRECTIONS = {
 _KINDS = {"predict": "predict", "classification": "classify", "regression": "regress"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class EstimatorHead(types.Head):
     """A linear layer makes logits; `head` makes loss, predictions, metrics and signatures.
 
@@ -49,16 +47,12 @@ class EstimatorHead(types.Head):
       trainable: False freezes the last layer, as `mtl.variables.freezing` does by name.
     """
 
-    name: str
+    name: checks.Name
     head: Any
-    label: str | None = None
+    label: Annotated[str, checks.Is(str, "name a label field")] | None = None
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check_trainable(self)
-        checks.scope_name("EstimatorHead.name", self.name)
-        if self.label is not None:
-            checks.is_a("EstimatorHead.label", self.label, str, "name a label field")
         where = f"EstimatorHead.head of task {self.name!r}"
         checks.is_a(where, self.head, compat.estimator.Head, "be a tf.estimator head")
         single = not isinstance(self.head, compat.estimator.MultiHead)

@@ -7,9 +7,9 @@ usual/heads.GaussianMixture.covariance = "full"
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from mtl.heads import density, objectives
 _COVARIANCES = ("diagonal", "full")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class GaussianMixture(density.Density):
     """`p_k(h) = N(h; mu_k, C_k)`; `density.Density` lists the predictions.
 
@@ -51,17 +51,13 @@ class GaussianMixture(density.Density):
         which `min_scale` bounds only the scales.
     """
 
-    covariance: str = "diagonal"
-    min_scale: float = 0.01
-    initial_spread: float = 1.0
-    noise: float = 0.0
+    covariance: Annotated[str, checks.OneOf(_COVARIANCES)] = "diagonal"
+    min_scale: checks.Positive = 0.01
+    initial_spread: checks.Positive = 1.0
+    noise: checks.NotNegative = 0.0
 
     def __post_init__(self):
         super().__post_init__()
-        checks.one_of(self._where("covariance"), self.covariance, _COVARIANCES)
-        checks.positive(self._where("min_scale"), self.min_scale)
-        checks.positive(self._where("initial_spread"), self.initial_spread)
-        checks.at_least(self._where("noise"), self.noise, 0)
         rule = f"be above 2 min_scale, {2 * self.min_scale:g}"
         is_above = self.initial_spread / 2 > self.min_scale
         checks.require(is_above, self._where("initial_spread"), rule, self.initial_spread)

@@ -9,17 +9,16 @@ whole_groups.WholeGroups.group = "query"             # batches of whole groups
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, layers, types
 from mtl.deferred import compat, tf
 from mtl.heads import base, group_metrics, groups, metrics, objectives, rank_losses
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Ranking(base.Labelled):
     """Scores that rank the rows of a group. The score is the logit, and only its order counts.
 
@@ -45,11 +44,11 @@ class Ranking(base.Labelled):
       cutoffs: the ranks k of the metrics `ndcg_at_<k>`, `recall_at_<k>` and `precision_at_<k>`.
     """
 
-    group: str
-    loss_type: str = "softmax"
-    gain: str = "exponential"
-    temperature: float = 0.1
-    cutoffs: Sequence[int] = (10,)
+    group: Annotated[str, checks.Is(str, "name a label field")]
+    loss_type: Annotated[str, checks.OneOf(rank_losses.TYPES)] = "softmax"
+    gain: Annotated[str, checks.OneOf(group_metrics.GAINS)] = "exponential"
+    temperature: checks.Positive = 0.1
+    cutoffs: Annotated[Sequence[int], groups.check_cutoffs] = (10,)
 
     size: ClassVar[int] = 1
     directions: ClassVar[Mapping[str, bool]] = {
@@ -62,14 +61,6 @@ class Ranking(base.Labelled):
         **base.Labelled.directions,
     }
     are_rows_apart: ClassVar[bool] = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        self._is_a("group", str, "name a label field")
-        checks.one_of(self._where("loss_type"), self.loss_type, rank_losses.TYPES)
-        checks.one_of(self._where("gain"), self.gain, group_metrics.GAINS)
-        checks.positive(self._where("temperature"), self.temperature)
-        groups.check_cutoffs(self._where("cutoffs"), self.cutoffs)
 
     @property
     def whole_groups(self) -> str:

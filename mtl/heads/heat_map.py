@@ -7,9 +7,8 @@ joints/heads.HeatMap.loss_type = "squared"
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -18,7 +17,7 @@ from mtl.heads import base, dense, metrics
 _LOSSES = ("cross_entropy", "squared")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class HeatMap(dense.Dense):
     """`p = sigmoid(logits)` at each place for each of K maps, such as one map a joint.
 
@@ -39,9 +38,9 @@ class HeatMap(dense.Dense):
       prior: the heat, in (0, 1), from which training starts, as bias.
     """
 
-    num_maps: int = 1
-    loss_type: str = "cross_entropy"
-    prior: float = 0.01
+    num_maps: checks.Count = 1
+    loss_type: Annotated[str, checks.OneOf(_LOSSES)] = "cross_entropy"
+    prior: Annotated[float, base.check_share] = 0.01
 
     label_types: ClassVar[tuple[str, ...]] = ("float32",)
     directions: ClassVar[Mapping[str, bool]] = {
@@ -49,12 +48,6 @@ class HeatMap(dense.Dense):
         "mse": False,
         **base.Base.directions,
     }
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.whole(self._where("num_maps"), self.num_maps, 1)
-        checks.one_of(self._where("loss_type"), self.loss_type, _LOSSES)
-        base.check_share(self._where("prior"), self.prior)
 
     @property
     def size(self) -> int:

@@ -6,7 +6,7 @@ heads.StreamedFrequency.rate = 0.01
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 import numpy as np
 
@@ -19,7 +19,7 @@ _MIX = ((0x5851F42D4C957F2D, 32), (0x14057B7EF767814F, 29))
 _APART = 0x1E3779B97F4A7C15
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class StreamedFrequency:
     """The probability that a batch has an item: 1 / the steps between two batches with it.
 
@@ -43,15 +43,11 @@ class StreamedFrequency:
       hashes: how many hashes an item has; items that collide in one hash rarely collide in all.
     """
 
-    rate: float = 0.01
-    buckets: int = 2**18
-    hashes: int = 2
+    rate: Annotated[float, checks.In("(0, 1]")] = 0.01
+    buckets: Annotated[int, checks.Whole(2)] = 2**18
+    hashes: checks.Count = 2
 
     def __post_init__(self):
-        checks.positive("StreamedFrequency.rate", self.rate)
-        checks.require(self.rate <= 1, "StreamedFrequency.rate", "be at most 1", self.rate)
-        checks.whole("StreamedFrequency.buckets", self.buckets, 2)
-        checks.whole("StreamedFrequency.hashes", self.hashes, 1)
         rule = f"be at most {2**31 - 2} for all hashes together"
         fits = self.buckets * self.hashes < 2**31 - 1
         checks.require(fits, "StreamedFrequency.buckets", rule, self.buckets * self.hashes)

@@ -10,17 +10,16 @@ heads.Joint.label = "order"
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, types
 from mtl.deferred import tf
 from mtl.heads import binary, objectives
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Joint(binary.Binary):
     """`p = prod_t p_t` of binary tasks t. Each p_t is the chance of t after the tasks before it.
 
@@ -44,14 +43,15 @@ class Joint(binary.Binary):
         hold a task, or such a list.
     """
 
-    of: Sequence[str | Mapping[str, Any]]
+    of: Annotated[
+        Sequence[str | Mapping[str, Any]],
+        checks.Is((list, tuple), "be a list of tasks and branches"),
+        checks.Filled("hold a task"),
+        _list_tasks,
+    ]
 
     def __post_init__(self):
         super().__post_init__()
-        where = self._where("of")
-        checks.is_a(where, self.of, (list, tuple), "be a list of tasks and branches")
-        checks.require(bool(self.of), where, "hold a task", self.of)
-        _list_tasks(where, self.of)
         checks.require(self.prior is None, self._where("prior"), "be None", self.prior)
         rule, fix = "be True where nothing is its own", "Hold the tasks of the chain."
         checks.require(self.trainable, self._where("trainable"), rule, False, fix)

@@ -9,11 +9,10 @@ With one component it is a Gaussian with a learnt mean and a learnt scale.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics as python_statistics
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from mtl import checks, types
 from mtl.deferred import compat, tf
@@ -33,7 +32,7 @@ class _Mixture(NamedTuple):
     scales: tf.Tensor
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MixtureDensity(standardized.Standardized):
     """`p(y) = sum_k pi_k N(y; mu_k, s_k^2)`; the tower predicts all three: `loss = -log p(y)`.
 
@@ -63,17 +62,10 @@ class MixtureDensity(standardized.Standardized):
       label_stddev: d, above 0; None takes the standard deviation from the training split.
     """
 
-    num_components: int = 5
-    min_scale: float = 0.01
-    quantiles: Sequence[float] = ()
-    num_samples: int = 0
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.whole(self._where("num_components"), self.num_components, 1)
-        base.check_share(self._where("min_scale"), self.min_scale)
-        coverage.check_levels(self._where("quantiles"), self.quantiles)
-        checks.whole(self._where("num_samples"), self.num_samples, 0)
+    num_components: checks.Count = 5
+    min_scale: Annotated[float, base.check_share] = 0.01
+    quantiles: Annotated[Sequence[float], coverage.check_levels] = ()
+    num_samples: checks.Natural = 0
 
     @property
     def size(self) -> int:

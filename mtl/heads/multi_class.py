@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 from mtl import checks, types
 from mtl.data import label_counts
@@ -19,7 +19,7 @@ from mtl.heads import base, calibrated, classes, classifiers, metrics, objective
 from mtl.heads import shots as shots_lib
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MultiClass(classes.Classes):
     """Softmax regression on the tower: `p = softmax(logits)`.
 
@@ -42,14 +42,20 @@ class MultiClass(classes.Classes):
       calibration_slices: {feature: values}, slices that are calibrated apart, as in `Binary`.
     """
 
-    objective: softmax.CrossEntropy = softmax.CrossEntropy()
-    classifier: Any = classifiers.Linear()
+    objective: Annotated[softmax.CrossEntropy, checks.Part("softmax.CrossEntropy", arguments=3)] = (
+        softmax.CrossEntropy()
+    )
+    classifier: Annotated[Any, checks.Part("classifiers.Linear", arguments=3)] = (
+        classifiers.Linear()
+    )
     top_k: int = 0
-    recall_limit: int = 32
-    shots: shots_lib.Shots | None = None
+    recall_limit: checks.Natural = 32
+    shots: Annotated[shots_lib.Shots, checks.Part("shots.Shots", arguments=2)] | None = None
     prior: float | Sequence[float] | Mapping[str, float] | None = None
     class_counts: Sequence[int] | Mapping[str, int] | None = None
-    calibration_slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    calibration_slices: Annotated[Mapping[str, Sequence[Any]], slices.check] = dataclasses.field(
+        default_factory=dict
+    )
 
     directions: ClassVar[Mapping[str, bool]] = {
         "accuracy": True,
@@ -67,19 +73,8 @@ class MultiClass(classes.Classes):
             self._per_class("prior")
             rule = "be left out, as the classifier has no bias"
             checks.require(self.classifier.has_bias, self._where("prior"), rule, self.prior)
-        checks.require_part(
-            self._where("objective"), self.objective, "softmax.CrossEntropy", arguments=3
-        )
-        checks.require_part(
-            self._where("classifier"), self.classifier, "classifiers.Linear", arguments=3
-        )
-        if self.shots is not None:
-            checks.require_part(self._where("shots"), self.shots, "shots.Shots", arguments=2)
         self.objective.check(self.class_names)
         self._check_counts()
-        slices.check(self._where("calibration_slices"), self.calibration_slices)
-        checks.whole(self._where("recall_limit"), self.recall_limit, 0)
-        self._is_a("top_k", int, "be a whole number")
         rule = f"be in [0, {self.size})"
         checks.require(0 <= self.top_k < self.size, self._where("top_k"), rule, self.top_k)
 

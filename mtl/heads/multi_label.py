@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -26,7 +26,7 @@ from mtl.heads import (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MultiLabel(classes.Classes):
     """One logistic regression per class: `p = sigmoid(logits)`.
 
@@ -55,11 +55,13 @@ class MultiLabel(classes.Classes):
 
     empty_is_missing: bool = False
     positive_weight: float | Sequence[float] | Mapping[str, float] = 1.0
-    label_smoothing: float = 0.0
-    focal_gamma: float = 0.0
-    threshold: float = 0.5
+    label_smoothing: checks.Rate = 0.0
+    focal_gamma: checks.NotNegative = 0.0
+    threshold: Annotated[float, base.check_share] = 0.5
     prior: float | Sequence[float] | None = None
-    calibration_slices: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
+    calibration_slices: Annotated[Mapping[str, Sequence[Any]], slices.check] = dataclasses.field(
+        default_factory=dict
+    )
 
     label_types: ClassVar[tuple[str, ...]] = ("int64", "float32", "string")
     label_shape: ClassVar[tuple[int | None, ...]] = (None,)
@@ -78,12 +80,7 @@ class MultiLabel(classes.Classes):
 
     def __post_init__(self):
         super().__post_init__()
-        self._is_a("empty_is_missing", bool, "be True or False")
         self._per_class("positive_weight")
-        slices.check(self._where("calibration_slices"), self.calibration_slices)
-        checks.rate(self._where("label_smoothing"), self.label_smoothing)
-        checks.at_least(self._where("focal_gamma"), self.focal_gamma, 0)
-        base.check_share(self._where("threshold"), self.threshold)
         if self.prior is not None:
             for share in self._per_class("prior"):
                 base.check_share(self._where("prior"), share)

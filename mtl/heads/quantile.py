@@ -6,19 +6,18 @@ minutes/heads.Quantile.levels = [0.1, 0.5, 0.9]
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import statistics as python_statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, types
 from mtl.deferred import tf
 from mtl.heads import coverage, objectives, regression, standardized
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Quantile(standardized.Standardized):
     """Several quantiles of a number. They never cross.
 
@@ -35,7 +34,11 @@ class Quantile(standardized.Standardized):
       levels: l, the shares of labels below the quantiles, ascending, in [0.001, 0.999].
     """
 
-    levels: Sequence[float] = (0.1, 0.5, 0.9)
+    levels: Annotated[Sequence[float], coverage.check_levels, checks.Filled("hold a level")] = (
+        0.1,
+        0.5,
+        0.9,
+    )
 
     directions: ClassVar[Mapping[str, bool]] = {
         "average_loss": False,
@@ -46,8 +49,6 @@ class Quantile(standardized.Standardized):
     def __post_init__(self):
         super().__post_init__()
         where = self._where("levels")
-        coverage.check_levels(where, self.levels)
-        checks.require(len(self.levels) > 0, where, "hold a level", list(self.levels))
         rises = all(one < other for one, other in itertools.pairwise(self.levels))
         checks.require(rises, where, "rise from one to the next", list(self.levels))
 

@@ -13,7 +13,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, types
 from mtl.deferred import compat, tf
@@ -114,7 +114,7 @@ class Number(base.Base):
         }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Regression(Number):
     """Linear regression on the tower: the prediction is the logit times `unit`.
 
@@ -137,20 +137,11 @@ class Regression(Number):
         and the loss has a size similar to other tasks.
     """
 
-    loss_type: str = "squared"
-    huber_delta: float = 1.0
-    dimension: int = 1
+    loss_type: Annotated[str, checks.OneOf(objectives.REGRESSION)] = "squared"
+    huber_delta: checks.Positive = 1.0
+    dimension: checks.Count = 1
     prior: float = 0.0
-    unit: float = 1.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive(self._where("unit"), self.unit)
-        checks.one_of(self._where("loss_type"), self.loss_type, objectives.REGRESSION)
-        checks.positive(self._where("huber_delta"), self.huber_delta)
-        self._is_a("dimension", int, "be a whole number")
-        checks.positive(self._where("dimension"), self.dimension)
-        self._is_a("prior", (int, float), "be a number")
+    unit: checks.Positive = 1.0
 
     @property
     def size(self) -> int:
@@ -194,7 +185,7 @@ class Regression(Number):
         return tf.reshape(predictions["value"], [-1, self.size]) / self.unit
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Rate(Number):
     """The common base of heads with one logit, the logarithm of the mean.
 
@@ -202,13 +193,9 @@ class Rate(Number):
       prior: the mean, above 0, from which training starts, as bias.
     """
 
-    prior: float = 1.0
+    prior: checks.Positive = 1.0
 
     size: ClassVar[int] = 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive(self._where("prior"), self.prior)
 
     @abc.abstractmethod
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -284,7 +271,7 @@ class Poisson(Dispersion):
         return tf.squeeze(objectives.poisson_divergence(logits, others), -1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Tweedie(Dispersion):
     """Amounts that are often 0, such as claims: a compound of Poisson and gamma distributions.
 
@@ -296,12 +283,9 @@ class Tweedie(Dispersion):
       power: p in (1, 2): near 1 like counts, near 2 like gamma distributions.
     """
 
-    power: float = 1.5
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.number(self._where("power"), self.power)
-        checks.require(1 < self.power < 2, self._where("power"), "be between 1 and 2", self.power)
+    power: Annotated[
+        float, checks.number, checks.Rule("be between 1 and 2", lambda value: 1 < value < 2)
+    ] = 1.5
 
     def rule(self, dtype: Any) -> str:
         """Return that a label must be an amount."""
@@ -317,7 +301,7 @@ class Tweedie(Dispersion):
         return objectives.tweedie_deviance(logits, targets, self.power)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class WeightedLogistic(Rate):
     """A watch time, 0 if nothing was watched: weighted logistic regression.
 
@@ -333,11 +317,7 @@ class WeightedLogistic(Rate):
       negatives: the negative rows: "unwatched", as in the paper, or "all".
     """
 
-    negatives: str = "unwatched"
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.one_of(self._where("negatives"), self.negatives, ("unwatched", "all"))
+    negatives: Annotated[str, checks.OneOf(("unwatched", "all"))] = "unwatched"
 
     def rule(self, dtype: Any) -> str:
         """Return that a label must be a time."""

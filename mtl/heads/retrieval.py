@@ -12,7 +12,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 
@@ -30,7 +30,7 @@ _TOGETHER = 256
 _LEAST = 1e-20
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Retrieval(base.Labelled):
     """Vectors q of queries and v of items, `score = q v / |q| |v|`. The head has no layer.
 
@@ -78,15 +78,21 @@ class Retrieval(base.Labelled):
         default they are counted before the first step.
     """
 
-    item: str
-    query: str | None = None
-    temperature: float = 0.05
+    item: Annotated[str, checks.Is(str, "name a label field")]
+    query: Annotated[str, checks.Is(str, "name a label field")] | None = None
+    temperature: checks.Positive = 0.05
     normalizes: bool = True
     corrects_popularity: bool = True
-    cutoffs: Sequence[int] = (10, 100)
+    cutoffs: Annotated[Sequence[int], groups.check_cutoffs] = (10, 100)
     item_counts: Mapping[int | str, int] | None = dataclasses.field(default=None, repr=False)
     frequency: item_frequency.StreamedFrequency | None = None
-    negatives: drawn_items.DrawnItems | None = None
+    negatives: (
+        Annotated[
+            drawn_items.DrawnItems,
+            checks.Is(drawn_items.DrawnItems, "be built, such as @drawn_items.DrawnItems()"),
+        ]
+        | None
+    ) = None
 
     directions: ClassVar[Mapping[str, bool]] = {
         "mrr": True,
@@ -97,13 +103,6 @@ class Retrieval(base.Labelled):
 
     def __post_init__(self):
         super().__post_init__()
-        self._is_a("item", str, "name a label field")
-        if self.query is not None:
-            self._is_a("query", str, "name a label field")
-        checks.positive(self._where("temperature"), self.temperature)
-        for setting in ("normalizes", "corrects_popularity"):
-            self._is_a(setting, bool, "be True or False")
-        groups.check_cutoffs(self._where("cutoffs"), self.cutoffs)
         if self.item_counts is not None:
             self._is_a("item_counts", Mapping, "map items to their rows")
             for item, count in self.item_counts.items():
@@ -117,9 +116,6 @@ class Retrieval(base.Labelled):
             )
             rule = "be None where corrects_popularity is False"
             checks.require(self.corrects_popularity, where, rule, self.frequency)
-        if self.negatives is not None:
-            rule = "be built, such as @drawn_items.DrawnItems()"
-            self._is_a("negatives", drawn_items.DrawnItems, rule)
 
     def accumulators(self) -> dict[str, Any]:
         """Return a counter of the items, if Q needs it, and one for the items to draw."""

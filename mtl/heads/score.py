@@ -7,7 +7,6 @@ networks.RBM.output = "free_energy"                      # the tower: one value 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ from mtl.deferred import tf
 from mtl.heads import base, metrics, unlabelled
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Score(unlabelled.Unlabelled):
     """Predicts its tower, one value for each row, as `score` [B]. It trains nothing.
 
@@ -27,12 +26,9 @@ class Score(unlabelled.Unlabelled):
       name: the task; it prefixes metrics and predictions.
     """
 
-    name: str
+    name: checks.Name
 
     directions: ClassVar[Mapping[str, bool]] = {}
-
-    def __post_init__(self):
-        checks.scope_name("Score.name", self.name)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """Return the tower, [B, 1].

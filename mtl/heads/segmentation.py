@@ -7,16 +7,15 @@ kind/heads.Segmentation.ignored = 255                    # counts as missing, li
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, spec, types
 from mtl.deferred import tf
 from mtl.heads import base, classes, dense, metrics, objectives, softmax
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Segmentation(dense.Dense, classes.Classes):
     """Softmax regression at each place: `p = softmax(logits)`.
 
@@ -39,9 +38,16 @@ class Segmentation(dense.Dense, classes.Classes):
     """
 
     ignored: int | None = None
-    objective: softmax.CrossEntropy = softmax.CrossEntropy()
+    objective: Annotated[
+        softmax.CrossEntropy,
+        checks.Part("softmax.CrossEntropy", arguments=3),
+        checks.Rule(
+            "have weights that are given, as the places of classes are not counted",
+            lambda value: not value.needs_counts,
+        ),
+    ] = softmax.CrossEntropy()
     predict_probabilities: bool = False
-    iou_limit: int = 32
+    iou_limit: checks.Natural = 32
 
     directions: ClassVar[Mapping[str, bool]] = {
         "miou": True,
@@ -54,16 +60,7 @@ class Segmentation(dense.Dense, classes.Classes):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.ignored is not None:
-            self._is_a("ignored", int, "be a class id or None")
-        example = "softmax.CrossEntropy"
-        checks.require_part(self._where("objective"), self.objective, example, arguments=3)
-        rule = "have weights that are given, as the places of classes are not counted"
-        counts = self.objective.needs_counts
-        checks.require(not counts, self._where("objective"), rule, self.objective)
         self.objective.check(self.class_names)
-        self._is_a("predict_probabilities", bool, "be True or False")
-        checks.whole(self._where("iou_limit"), self.iou_limit, 0)
 
     @property
     def size(self) -> int:

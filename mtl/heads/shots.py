@@ -7,7 +7,6 @@ shots.Shots.few = 20
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from mtl import checks
@@ -15,7 +14,7 @@ from mtl.deferred import tf
 from mtl.heads import metrics
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Shots:
     """Groups of classes: more than `many` rows, fewer than `few`, and the rest (medium).
 
@@ -28,14 +27,10 @@ class Shots:
         paper's choice.
     """
 
-    many: int = 100
-    few: int = 20
+    many: checks.Natural = 100
+    few: checks.Natural = 20
 
     def __post_init__(self):
-        for setting in ("many", "few"):
-            where = f"Shots.{setting}"
-            checks.is_a(where, getattr(self, setting), int, "be a number of rows")
-            checks.at_least(where, getattr(self, setting), 0)
         rule = f"be at most many + 1 ({self.many + 1})"
         checks.require(self.few <= self.many + 1, "Shots.few", rule, self.few)
 

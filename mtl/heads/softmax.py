@@ -10,9 +10,8 @@ rows of each class in the training split, unless `MultiClass.class_counts` gives
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Annotated, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -38,7 +37,7 @@ class Margin(Protocol):
         """Shift logits: logits [B, C], targets [B] and counts [C] -> logits [B, C]."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class LogitAdjustment:
     """`z_c + tau log(n_c / sum(n))`: logit adjustment, and balanced softmax.
 
@@ -50,19 +49,16 @@ class LogitAdjustment:
       tau: the strength, above 0. With 1, a perfect fit has the best balanced accuracy.
     """
 
-    tau: float = 1.0
+    tau: checks.Positive = 1.0
 
     balances = True
-
-    def __post_init__(self):
-        checks.positive("LogitAdjustment.tau", self.tau)
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, counts: np.ndarray) -> tf.Tensor:
         del targets
         return logits + tf.constant(self.tau * np.log(counts / counts.sum()), logits.dtype)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class LDAM:
     """`z_y - scale max_margin (min(n) / n_y)^(1/4)` for the class y of the label.
 
@@ -75,14 +71,10 @@ class LDAM:
       scale: the scale of the classifier; 30 is the paper's choice.
     """
 
-    max_margin: float = 0.5
-    scale: float = 30.0
+    max_margin: checks.Positive = 0.5
+    scale: checks.Positive = 30.0
 
     balances = False
-
-    def __post_init__(self):
-        checks.positive("LDAM.max_margin", self.max_margin)
-        checks.positive("LDAM.scale", self.scale)
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, counts: np.ndarray) -> tf.Tensor:
         margins = self.scale * self.max_margin * (counts.min() / counts) ** 0.25
@@ -90,7 +82,7 @@ class LDAM:
         return logits - own * tf.constant(margins, logits.dtype)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class EffectiveNumber:
     """`w_c ~ (1 - beta) / (1 - beta^n_c)` from `start_step` on, and 1 before it.
 
@@ -105,15 +97,10 @@ class EffectiveNumber:
       start_step: the global step from which the weights apply.
     """
 
-    beta: float = 0.9999
-    start_step: int = 0
+    beta: checks.Rate = 0.9999
+    start_step: checks.Natural = 0
 
     balances = True
-
-    def __post_init__(self):
-        checks.rate("EffectiveNumber.beta", self.beta)
-        checks.is_a("EffectiveNumber.start_step", self.start_step, int, "be a step")
-        checks.at_least("EffectiveNumber.start_step", self.start_step, 0)
 
     def __call__(self, counts: np.ndarray) -> tf.Tensor:
         """Return the weights of the classes from their rows, [C] -> [C]."""
@@ -126,7 +113,7 @@ class EffectiveNumber:
         return tf.where(started, weights, tf.ones_like(weights))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class CrossEntropy:
     """`w_y (1 - p_y)^gamma CE(p, (1 - s) onehot(y) + s / C)` with p = softmax(margin(z)).
 
@@ -141,17 +128,11 @@ class CrossEntropy:
     """
 
     class_weights: float | Sequence[float] | Mapping[str, float] | EffectiveNumber | None = None
-    label_smoothing: float = 0.0
-    focal_gamma: float = 0.0
-    margin: Margin | None = None
+    label_smoothing: checks.Rate = 0.0
+    focal_gamma: checks.NotNegative = 0.0
+    margin: Annotated[Margin, checks.Part("softmax.LogitAdjustment", arguments=3)] | None = None
 
     def __post_init__(self):
-        checks.rate("CrossEntropy.label_smoothing", self.label_smoothing)
-        checks.at_least("CrossEntropy.focal_gamma", self.focal_gamma, 0)
-        if self.margin is not None:
-            checks.require_part(
-                "CrossEntropy.margin", self.margin, "softmax.LogitAdjustment", arguments=3
-            )
         if callable(self.class_weights):
             example = "softmax.EffectiveNumber"
             checks.require_part("CrossEntropy.class_weights", self.class_weights, example, 1)

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import functools
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from mtl.features import accumulators
 from mtl.heads import regression
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Standardized(regression.Number):
     """A head of a number that takes its label's moments from a pass over the training split.
 
@@ -21,15 +21,8 @@ class Standardized(regression.Number):
       label_stddev: the standard deviation of the label, above 0; None takes it from the split.
     """
 
-    label_mean: float | None = None
-    label_stddev: float | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.label_mean is not None:
-            checks.number(self._where("label_mean"), self.label_mean)
-        if self.label_stddev is not None:
-            checks.positive(self._where("label_stddev"), self.label_stddev)
+    label_mean: Annotated[float, checks.number] | None = None
+    label_stddev: checks.Positive | None = None
 
     @property
     @abc.abstractmethod

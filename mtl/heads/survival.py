@@ -8,10 +8,9 @@ churn/heads.Survival.boundaries = [7, 14, 30, 60, 90]
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from mtl.heads import base, metrics, ranking, values
 _EVENT_RULE = "be 0 or 1"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Survival(base.Base):
     """The chance of an event in each time interval, given no event before it.
 
@@ -50,9 +49,9 @@ class Survival(base.Base):
       prior: the hazard of each interval, between 0 and 1, from which training starts, as bias.
     """
 
-    event: str
-    boundaries: Sequence[float]
-    prior: float = 0.1
+    event: Annotated[str, checks.Is(str, "name a label field")]
+    boundaries: Annotated[Sequence[Annotated[float, checks.number]], checks.Filled("hold a time")]
+    prior: Annotated[float, base.check_share] = 0.1
 
     has_ids: ClassVar[bool] = False  # Times are numbers; only events take -1 as missing.
     directions: ClassVar[Mapping[str, bool]] = {
@@ -63,16 +62,10 @@ class Survival(base.Base):
 
     def __post_init__(self):
         super().__post_init__()
-        self._is_a("event", str, "name a label field")
         where = self._where("boundaries")
-        checks.is_a(where, self.boundaries, (list, tuple), "be a list of times")
-        checks.require(len(self.boundaries) > 0, where, "hold a time", list(self.boundaries))
-        for time in self.boundaries:
-            checks.number(where, time)
         ends = [0.0, *self.boundaries]
         rises = all(one < other for one, other in zip(ends, ends[1:], strict=False))
         checks.require(rises, where, "rise from above 0", list(self.boundaries))
-        base.check_share(self._where("prior"), self.prior)
 
     @property
     def size(self) -> int:

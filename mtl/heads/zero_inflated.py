@@ -5,10 +5,9 @@ revenue/heads.ZeroInflatedLogNormal.name = "revenue"
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -18,7 +17,7 @@ from mtl.heads import base, metrics, objectives, ranking, regression
 _MAX_LOG = 80.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ZeroInflatedLogNormal(regression.Number):
     """Customer value (ZILN): the chance of an amount above 0, and a log-normal distribution of it.
 
@@ -36,9 +35,9 @@ class ZeroInflatedLogNormal(regression.Number):
       prior_value: the typical positive amount, above 0, from which training starts, as bias.
     """
 
-    min_scale: float = 0.01
-    prior: float = 0.5
-    prior_value: float = 1.0
+    min_scale: checks.Positive = 0.01
+    prior: Annotated[float, base.check_share] = 0.5
+    prior_value: checks.Positive = 1.0
 
     size: ClassVar[int] = 3
     directions: ClassVar[Mapping[str, bool]] = {
@@ -46,12 +45,6 @@ class ZeroInflatedLogNormal(regression.Number):
         "positive_auc": True,
         **regression.Number.directions,
     }
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive(self._where("min_scale"), self.min_scale)
-        base.check_share(self._where("prior"), self.prior)
-        checks.positive(self._where("prior_value"), self.prior_value)
 
     def initial_bias(self) -> list[float]:
         """Return the prior's logit, the log of the typical amount, and the logit of the scale 1."""

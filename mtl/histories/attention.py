@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from mtl.step import shown
 _NORMALIZATIONS = ("none", "softmax")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class TargetAttention(types.HistoryEncoder):
     """h = sum_t w(e[t], q) e[t], with w from an MLP of e, q, q - e and q * e: -> [B, D].
 
@@ -29,21 +29,12 @@ class TargetAttention(types.HistoryEncoder):
       normalization: "none", or "softmax" over the events of a row.
     """
 
-    layers: Sequence[int] = (64, 32)
-    activation: str = "sigmoid"
-    normalization: str = "none"
+    layers: Annotated[Sequence[checks.Count], checks.Filled("hold a layer")] = (64, 32)
+    activation: Annotated[str, checks.OneOf(layers.ACTIVATIONS)] = "sigmoid"
+    normalization: Annotated[str, checks.OneOf(_NORMALIZATIONS)] = "none"
 
     needs_target = True
     weighs_events = True
-
-    def __post_init__(self):
-        checks.is_a("TargetAttention.layers", self.layers, (list, tuple), "be a list of units")
-        checks.require(len(self.layers) > 0, "TargetAttention.layers", "hold a layer", self.layers)
-        for units in self.layers:
-            checks.whole("TargetAttention.layers", units, 1)
-        checks.one_of("TargetAttention.activation", self.activation, layers.ACTIVATIONS)
-        where = "TargetAttention.normalization"
-        checks.one_of(where, self.normalization, _NORMALIZATIONS)
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
         """Weigh events, [B, (L), D] and [B, T] -> [B, D]."""
@@ -78,7 +69,7 @@ class TargetAttention(types.HistoryEncoder):
         return layers.dense(hidden, 1, "weight")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class HashedAttention(types.HistoryEncoder):
     """h = mean over groups of hashes of the events that share the target's: -> [B, D].
 
@@ -96,17 +87,14 @@ class HashedAttention(types.HistoryEncoder):
       seed: the seed of the projections.
     """
 
-    num_hashes: int = 48
-    width: int = 3
-    seed: int = 0
+    num_hashes: checks.Count = 48
+    width: checks.Count = 3
+    seed: checks.Natural = 0
 
     needs_target = True
     weighs_events = True
 
     def __post_init__(self):
-        for setting in ("num_hashes", "width"):
-            checks.whole(f"HashedAttention.{setting}", getattr(self, setting), 1)
-        checks.whole("HashedAttention.seed", self.seed, 0)
         rule = f"be a multiple of {self.width}, the width"
         fits = self.num_hashes % self.width == 0
         checks.require(fits, "HashedAttention.num_hashes", rule, self.num_hashes)

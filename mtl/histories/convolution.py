@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf
 from mtl.histories import padded
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Convolution(types.HistoryEncoder):
     """h = the maximum of relu(convolution) over places, for each filter: [B, (L), D] -> [B, H].
 
@@ -24,17 +24,12 @@ class Convolution(types.HistoryEncoder):
         kernel of size s lies in `size_<s>`.
     """
 
-    filters: int = 32
-    sizes: Sequence[int] = (1, 2, 3)
-
-    def __post_init__(self):
-        checks.whole("Convolution.filters", self.filters, 1)
-        checks.is_a("Convolution.sizes", self.sizes, (list, tuple), "be a list of sizes")
-        checks.require(len(self.sizes) > 0, "Convolution.sizes", "hold a size", self.sizes)
-        for size in self.sizes:
-            checks.whole("Convolution.sizes", size, 1)
-        is_each_once = len(set(self.sizes)) == len(self.sizes)
-        checks.require(is_each_once, "Convolution.sizes", "hold each size once", self.sizes)
+    filters: checks.Count = 32
+    sizes: Annotated[
+        Sequence[checks.Count],
+        checks.Filled("hold a size"),
+        checks.Rule("hold each size once", lambda value: len(set(value)) == len(value)),
+    ] = (1, 2, 3)
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
         """Convolve events, [B, (L), D] -> [B, H]."""

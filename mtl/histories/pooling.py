@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -11,7 +11,7 @@ from mtl.histories import padded
 _KINDS = ("mean", "sum", "max", "last")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Pooling(types.HistoryEncoder):
     """h = mean, sum, max or last of the events: [B, (L), D] -> [B, D]; zeros without events.
 
@@ -19,10 +19,7 @@ class Pooling(types.HistoryEncoder):
       kind: "mean", "sum" or "max" of each number, or "last" for only the last event.
     """
 
-    kind: str = "mean"
-
-    def __post_init__(self):
-        checks.one_of("Pooling.kind", self.kind, _KINDS)
+    kind: Annotated[str, checks.OneOf(_KINDS)] = "mean"
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
         """Pool events, [B, (L), D] -> [B, D]."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
 from mtl.histories import padded
@@ -12,7 +10,7 @@ from mtl.step import draws, emitted, shown
 _NEXT_EVENT = "_next_event"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class GRU(types.HistoryEncoder):
     """h = the state of a gated recurrent unit after the last event: [B, (L), D] -> [B, units].
 
@@ -24,10 +22,7 @@ class GRU(types.HistoryEncoder):
       units: the length of the state.
     """
 
-    units: int = 32
-
-    def __post_init__(self):
-        checks.whole("GRU.units", self.units, 1)
+    units: checks.Count = 32
 
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
         """Run the unit, [B, (L), D] -> [B, units]."""
@@ -35,7 +30,7 @@ class GRU(types.HistoryEncoder):
         return _run_gru(*padded.pad_events(events), self.units)[0]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class InterestEvolution(types.HistoryEncoder):
     """A GRU over events, and a second one over its states, with updates scaled by attention.
 
@@ -54,16 +49,12 @@ class InterestEvolution(types.HistoryEncoder):
       next_event_weight: the loss's weight, at least 0; 0 leaves it out. The paper takes 1.
     """
 
-    units: int = 32
-    next_event_weight: float = 0.0
+    units: checks.Count = 32
+    next_event_weight: checks.NotNegative = 0.0
 
     needs_target = True
     weighs_events = True
     are_emitted_rows_apart = False  # Other events come from other rows.
-
-    def __post_init__(self):
-        checks.whole("InterestEvolution.units", self.units, 1)
-        checks.at_least("InterestEvolution.next_event_weight", self.next_event_weight, 0)
 
     def name_losses(self, history: str) -> dict[str, float]:
         """Return {the auxiliary loss: its weight} of a history; empty with a weight of 0."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 from mtl import checks, layers, types
@@ -11,7 +10,7 @@ from mtl.histories import padded
 from mtl.step import shown
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Transformer(types.HistoryEncoder):
     """z = z + attention(norm(z)), z = z + feed_forward(norm(z)), ...: [B, (L), D] -> [B, H].
 
@@ -31,20 +30,16 @@ class Transformer(types.HistoryEncoder):
       joins_target: True makes the target a token.
     """
 
-    dimension: int = 32
-    num_blocks: int = 1
-    num_heads: int = 4
-    feed_forward_factor: int = 4
+    dimension: checks.Count = 32
+    num_blocks: checks.Count = 1
+    num_heads: checks.Count = 4
+    feed_forward_factor: checks.Count = 4
     joins_target: bool = False
 
     def __post_init__(self):
-        for setting in ("dimension", "num_blocks", "num_heads", "feed_forward_factor"):
-            checks.whole(f"Transformer.{setting}", getattr(self, setting), 1)
         rule = f"be a multiple of {self.num_heads}, its heads"
         fits = self.dimension % self.num_heads == 0
         checks.require(fits, "Transformer.dimension", rule, self.dimension)
-        where = "Transformer.joins_target"
-        checks.is_a(where, self.joins_target, bool, "be True or False")
 
     @property
     def needs_target(self) -> bool:

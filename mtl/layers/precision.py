@@ -8,10 +8,9 @@ precision.Precision.xla = True
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ DTYPES = (_FLOAT32, "bfloat16", "float16")
 StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Precision:
     """Mixed precision and compilation of the network, forward and backward, in training.
 
@@ -55,19 +54,16 @@ class Precision:
         in `tf.keras.mixed_precision.LossScaleOptimizer`.
     """
 
-    dtype: str = _FLOAT32
+    dtype: Annotated[str, checks.OneOf(DTYPES)] = _FLOAT32
     xla: bool = False
-    initial_scale: float = 2.0**15
-    growth_steps: int = 2000
+    initial_scale: Annotated[
+        float,
+        checks.AtLeast(1),
+        checks.Rule("be a power of 2", lambda value: math.frexp(value)[0] == 0.5),
+    ] = 2.0**15
+    growth_steps: checks.Count = 2000
 
     def __post_init__(self):
-        checks.one_of("Precision.dtype", self.dtype, DTYPES)
-        checks.is_a("Precision.xla", self.xla, bool, "be True or False")
-        where, scale = "Precision.initial_scale", self.initial_scale
-        checks.at_least(where, scale, 1)
-        checks.require(math.frexp(scale)[0] == 0.5, where, "be a power of 2", scale)
-        checks.is_a("Precision.growth_steps", self.growth_steps, int, "be a number of steps")
-        checks.at_least("Precision.growth_steps", self.growth_steps, 1)
         fix = "This TensorFlow is built without XLA: set Precision.xla = False."
         has_xla = not self.xla or tf.test.is_built_with_xla()
         checks.require(has_xla, "Precision.xla", "be False", self.xla, fix)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from mtl import ambient, checks
 from mtl.deferred import tf, tf1
@@ -34,7 +34,7 @@ class Quantizer(Protocol):
         """Quantise values of any shape by their largest magnitude, `bound`, which broadcasts."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Uniform:
     """`bound / n * round(n * clip(x / bound, -1, 1))`, `n = 2^(bits - 1) - 1`.
 
@@ -46,18 +46,18 @@ class Uniform:
       bits: 2 to 16; 2 bits give three values.
     """
 
-    bits: int = 8
-
-    def __post_init__(self):
-        checks.is_a("Uniform.bits", self.bits, int, "be a number of bits")
-        checks.require(2 <= self.bits <= 16, "Uniform.bits", "be in 2 .. 16", self.bits)
+    bits: Annotated[
+        int,
+        checks.Is(int, "be a number of bits"),
+        checks.Rule("be in 2 .. 16", lambda value: 2 <= value <= 16),
+    ] = 8
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
         """Quantise values of any shape by their largest magnitude, `bound`."""
         return straight_through.round_uniformly(values, self.bits, bound)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Binary:
     """`a sign(x)`; the gradient is a if |x| is at most 1, else 0.
 
@@ -72,9 +72,6 @@ class Binary:
     scaled: bool = True
     has_zero = False
 
-    def __post_init__(self):
-        checks.is_a("Binary.scaled", self.scaled, bool, "be True or False")
-
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
         """Quantise values of any shape; `bound` is not used."""
         del bound
@@ -84,7 +81,7 @@ class Binary:
         return signs * tf.stop_gradient(_over_units(tf.reduce_mean, tf.abs(values)))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Ternary:
     """`a t(x)`, t in -1, 0, 1, and 0 if `|x| <= threshold mean|x|`; a is the mean of other |x|.
 
@@ -95,10 +92,7 @@ class Ternary:
       threshold: a number above 0; the paper's 0.7 is nearly optimal for normal weights.
     """
 
-    threshold: float = 0.7
-
-    def __post_init__(self):
-        checks.positive("Ternary.threshold", self.threshold)
+    threshold: checks.Positive = 0.7
 
     def __call__(self, values: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
         """Quantise values of any shape; `bound` is not used."""

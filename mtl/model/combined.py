@@ -15,7 +15,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -27,7 +27,7 @@ _FIX = "Copy it back, or start again in another --model_dir."
 _RULE = "map metrics of tasks to numbers, or to folders of runs"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Combined(types.CombinedMetric, abc.ABC):
     """The base of metrics that compare several other metrics with baselines.
 
@@ -38,18 +38,17 @@ class Combined(types.CombinedMetric, abc.ABC):
       name: the name of this metric.
     """
 
-    baselines: Mapping[str, float | str]
-    name: str
+    baselines: Annotated[
+        Mapping[str, float | str], checks.Map(_RULE), checks.Filled("hold a metric")
+    ]
+    name: checks.Name
 
     def __post_init__(self):
         where = f"{type(self).__name__}.baselines"
-        checks.mapping(where, self.baselines, _RULE)
-        checks.require(bool(self.baselines), where, "hold a metric", self.baselines)
         for metric, value in self.baselines.items():
             checks.is_a(f"{where}[{metric!r}]", value, (int, float, str), _RULE)
             if not isinstance(value, str):
                 self.check_baseline(f"{where}[{metric!r}]", value)
-        checks.scope_name(f"{type(self).__name__}.name", self.name)
 
     @property
     def metrics(self) -> Sequence[str]:

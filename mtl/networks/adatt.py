@@ -7,8 +7,8 @@ networks.AdaTT.tower = @tower/networks.MLP()
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf, tf1
@@ -18,7 +18,7 @@ from mtl.networks import expert_groups, gates, trunk
 _SHARED = "shared"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class AdaTT(types.Network):
     """h[l][t] = sum_(s, e) g[l][t, s, e] f[l][s, e](h[l-1][s]) + sum_e v[l][t, e] f[l][t, e].
 
@@ -39,18 +39,11 @@ class AdaTT(types.Network):
       gate: weighs experts; variables in `level_<l>/task_<task>/gate` and `level_<l>/shared/gate`.
     """
 
-    experts: Sequence[trunk.Trunk]
-    num_native: int = 2
-    num_shared: int = 0
-    tower: trunk.Trunk | None = None
-    gate: gates.Gate = gates.Softmax()
-
-    def __post_init__(self):
-        trunk.check_trunks("AdaTT.experts", self.experts)
-        checks.whole("AdaTT.num_native", self.num_native, 1)
-        checks.whole("AdaTT.num_shared", self.num_shared, 0)
-        trunk.check_tower("AdaTT.tower", self.tower)
-        checks.require_part("AdaTT.gate", self.gate, "gates.Softmax", arguments=4)
+    experts: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
+    num_native: checks.Count = 2
+    num_shared: checks.Natural = 0
+    tower: Annotated[trunk.Trunk | None, trunk.check_tower] = None
+    gate: Annotated[gates.Gate, checks.Part("gates.Softmax", arguments=4)] = gates.Softmax()
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.

@@ -29,7 +29,7 @@ View = Callable[[Any, str, Callable[..., Any], dict[str, Any]], Any]
 """(kernel, its name, a getter, its settings) -> the kernel that one task reads."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Piggyback(types.Network):
     """h[t] = network with kernels W for old tasks, with W (r[t] > threshold) for added tasks.
 
@@ -56,8 +56,6 @@ class Piggyback(types.Network):
 
     def __post_init__(self):
         _check_settings(self, "added", self.added)
-        for setting in ("start", "threshold"):
-            checks.is_a(f"Piggyback.{setting}", getattr(self, setting), (int, float), "be a number")
         rule = f"be above threshold, {self.threshold:g}, so that all weights are kept at first"
         checks.require(self.start > self.threshold, "Piggyback.start", rule, self.start)
 

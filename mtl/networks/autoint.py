@@ -6,7 +6,7 @@ networks.AutoInt.num_layers = 2
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -14,7 +14,7 @@ from mtl.networks import fields
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class AutoInt:
     """e[l] = relu(attention(e[l-1]) + W[l] e[l-1]) over the columns as fields, joined at the end.
 
@@ -33,21 +33,13 @@ class AutoInt:
       trainable: False freezes all variables of the trunk.
     """
 
-    num_layers: int = 2
-    num_heads: int = 2
-    units: int = 16
-    dimension: int | None = 8
-    dropout: float = 0.0
+    num_layers: checks.Count = 2
+    num_heads: checks.Count = 2
+    units: checks.Count = 16
+    dimension: Annotated[int | None, fields.check_dimension] = 8
+    dropout: checks.Rate = 0.0
     residual: bool = True
     trainable: bool = True
-
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        for setting in ("num_layers", "num_heads", "units"):
-            checks.whole(f"AutoInt.{setting}", getattr(self, setting), 1)
-        fields.check_dimension("AutoInt.dimension", self.dimension)
-        checks.rate("AutoInt.dropout", self.dropout)
-        checks.is_a("AutoInt.residual", self.residual, bool, "be True or False")
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} of F columns -> [B, F * num_heads * units]."""

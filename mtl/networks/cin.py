@@ -7,8 +7,7 @@ networks.CIN.layers = [64, 64]
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -16,7 +15,7 @@ from mtl.networks import fields, trunk
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class CIN:
     """x[l][h] = activation(sum_(i, j) W[l][h, i, j] x[l-1][i] * x[0][j]), summed over the width.
 
@@ -34,19 +33,13 @@ class CIN:
       trainable: False freezes all variables of the trunk.
     """
 
-    layers: Sequence[int] = (64, 64)
-    dimension: int | None = 8
-    activation: str = "linear"
+    layers: trunk.SomeSizes = (64, 64)
+    dimension: Annotated[int | None, fields.check_dimension] = 8
+    activation: trunk.Activation = "linear"
     split_half: bool = False
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check_trainable(self)
-        trunk.check_sizes("CIN.layers", self.layers)
-        checks.require(len(self.layers) > 0, "CIN.layers", "hold a layer", self.layers)
-        fields.check_dimension("CIN.dimension", self.dimension)
-        checks.one_of("CIN.activation", self.activation, layers.ACTIVATIONS)
-        checks.is_a("CIN.split_half", self.split_half, bool, "be True or False")
         are_even = not self.split_half or all(size % 2 == 0 for size in self.layers[:-1])
         checks.require(are_even, "CIN.layers", "be even before the last one", self.layers)
 

@@ -12,11 +12,10 @@ networks.Categories.temperature = @schedules.Exponential()
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -27,7 +26,7 @@ from mtl.step import emitted, monitors, shown
 _CODEBOOK, _COMMITMENT = "codebook", "commitment"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Codes:
     """q = e[k], k = argmin_k |z - e[k]|, z = trunk(x), with the gradient of q passed on to z.
 
@@ -52,18 +51,11 @@ class Codes:
         num_groups].
     """
 
-    trunk: trunk_lib.Trunk
-    num_codes: int = 64
-    num_groups: int = 1
-    commitment: float = 0.25
+    trunk: Annotated[trunk_lib.Trunk, checks.Part("networks.MLP", arguments=2)]
+    num_codes: Annotated[int, checks.Whole(2)] = 64
+    num_groups: checks.Count = 1
+    commitment: checks.NotNegative = 0.25
     shows_codes: bool = False
-
-    def __post_init__(self):
-        checks.require_part("Codes.trunk", self.trunk, "networks.MLP", arguments=2)
-        checks.whole("Codes.num_codes", self.num_codes, 2)
-        checks.whole("Codes.num_groups", self.num_groups, 1)
-        checks.at_least("Codes.commitment", self.commitment, 0)
-        checks.is_a("Codes.shows_codes", self.shows_codes, bool, "be True or False")
 
     @property
     def emitted_losses(self) -> Mapping[str, float]:
@@ -104,7 +96,7 @@ class Codes:
         return tf.ensure_shape(cut, [vectors.shape[0], self.num_groups, size])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Categories:
     """h = [c[1], c[2], ...], c[i] ~ Categorical(softmax(W[i] trunk(x) + b[i])), each one-hot.
 
@@ -121,20 +113,12 @@ class Categories:
         softmax is close to the draw, but its gradients are large.
     """
 
-    trunk: trunk_lib.Trunk
-    num_variables: int = 8
-    num_classes: int = 8
-    temperature: float | types.Schedule = 1.0
-
-    def __post_init__(self):
-        checks.require_part("Categories.trunk", self.trunk, "networks.MLP", arguments=2)
-        checks.whole("Categories.num_variables", self.num_variables, 1)
-        checks.whole("Categories.num_classes", self.num_classes, 2)
-        where, temperature = "Categories.temperature", self.temperature
-        if isinstance(temperature, (int, float)):
-            checks.positive(where, temperature)
-        else:
-            checks.require_part(where, temperature, "schedules.Exponential", arguments=1)
+    trunk: Annotated[trunk_lib.Trunk, checks.Part("networks.MLP", arguments=2)]
+    num_variables: checks.Count = 8
+    num_classes: Annotated[int, checks.Whole(2)] = 8
+    temperature: Annotated[
+        float | types.Schedule, checks.Scheduled(checks.positive, "schedules.Exponential")
+    ] = 1.0
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk and draw, {column: [B, ...]} -> [B, num_variables num_classes]."""

@@ -8,15 +8,15 @@ networks.Stacked.trunks = [@networks.FM(), @networks.MLP()]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
-from mtl import types
+from mtl import checks, types
 from mtl.deferred import tf, tf1
 from mtl.networks import trunk
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Parallel:
     """h = [trunk[0](x), trunk[1](x), ...], joined.
 
@@ -24,10 +24,7 @@ class Parallel:
       trunks: trunks that all read the same inputs; variables in `parallel_<i>`.
     """
 
-    trunks: Sequence[trunk.Trunk]
-
-    def __post_init__(self):
-        trunk.check_trunks("Parallel.trunks", self.trunks)
+    trunks: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Build the trunks, {column: [B, ...]} -> [B, sum of H], or maps [B, H, W, sum of C]."""
@@ -38,7 +35,7 @@ class Parallel:
         return tf.concat(outputs, axis=-1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Stacked:
     """h[i] = trunk[i](h[i-1]); the first trunk reads the columns.
 
@@ -46,10 +43,7 @@ class Stacked:
       trunks: the trunks in order; only the first reads the columns. Variables in `stacked_<i>`.
     """
 
-    trunks: Sequence[trunk.Trunk]
-
-    def __post_init__(self):
-        trunk.check_trunks("Stacked.trunks", self.trunks)
+    trunks: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Build the trunks, {column: [B, ...]} -> [B, H of the last]."""

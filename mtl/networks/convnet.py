@@ -7,8 +7,7 @@ networks.Convnet.layers = [128]
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf
@@ -16,7 +15,7 @@ from mtl.networks import trunk
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Convnet:
     """Blocks of convolution, norm, activation and max-pooling, then fully connected layers.
 
@@ -36,24 +35,15 @@ class Convnet:
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
-    filters: Sequence[int] = (32, 64)
-    size: int = 3
-    padding: str = "same"
-    pool: int = 2
-    layers: Sequence[int] = (128,)
-    activation: str = "relu"
-    dropout: float = 0.0
+    filters: trunk.SomeSizes = (32, 64)
+    size: checks.Count = 3
+    padding: Annotated[str, checks.OneOf(("same", "valid"))] = "same"
+    pool: checks.Count = 2
+    layers: trunk.Sizes = (128,)
+    activation: trunk.Activation = "relu"
+    dropout: checks.Rate = 0.0
     batch_norm: bool = True
     trainable: bool = True
-
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        trunk.check_sizes("Convnet.filters", self.filters)
-        checks.require(len(self.filters) > 0, "Convnet.filters", "hold a block", self.filters)
-        trunk.check_sizes("Convnet.size", [self.size])
-        checks.one_of("Convnet.padding", self.padding, ("same", "valid"))
-        trunk.check_sizes("Convnet.pool", [self.pool])
-        trunk.check_settings("Convnet", self.layers, self.activation, self.dropout, self.batch_norm)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, H, W, C] or [B, D]} -> [B, layers[-1]]."""

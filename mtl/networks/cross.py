@@ -8,7 +8,6 @@ networks.Cross.num_experts = 4                                           # DCN-M
 
 from __future__ import annotations
 
-import dataclasses
 from typing import cast
 
 from mtl import checks, layers, types
@@ -17,7 +16,7 @@ from mtl.networks import trunk
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Cross:
     """x[l+1] = x[0] * (W[l] x[l] + b[l]) + x[l], by element, on the columns joined.
 
@@ -39,19 +38,13 @@ class Cross:
       trainable: False freezes all variables of the trunk.
     """
 
-    num_layers: int = 3
-    rank: int | None = None
-    num_experts: int = 1
+    num_layers: checks.Count = 3
+    rank: checks.Count | None = None
+    num_experts: checks.Count = 1
     gated: bool = False
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check_trainable(self)
-        checks.whole("Cross.num_layers", self.num_layers, 1)
-        if self.rank is not None:
-            checks.whole("Cross.rank", self.rank, 1)
-        checks.whole("Cross.num_experts", self.num_experts, 1)
-        checks.is_a("Cross.gated", self.gated, bool, "be True or False")
         has_rank = self.num_experts == 1 or self.rank is not None
         checks.require(has_rank, "Cross.rank", "be set where there are experts", self.rank)
         is_one = self.num_experts == 1 or not self.gated

@@ -8,8 +8,8 @@ update.Update.rates = {"/stitch_": 10.0}         # the paper's: stitches learn f
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from mtl.networks import trunk
 from mtl.step import penalties
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class CrossStitch(types.Network):
     """h[l][t] = sum_s a[l][t, s] f[l][s](h[l-1][s]).
 
@@ -36,15 +36,9 @@ class CrossStitch(types.Network):
         of a pair of tasks.
     """
 
-    stages: Sequence[trunk.Trunk]
-    own: float = 0.9
+    stages: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
+    own: Annotated[float, checks.In("(0, 1]")] = 0.9
     per_unit: bool = True
-
-    def __post_init__(self):
-        trunk.check_trunks("CrossStitch.stages", self.stages)
-        checks.is_a("CrossStitch.own", self.own, (int, float), "be a number in (0, 1]")
-        checks.require(0 < self.own <= 1, "CrossStitch.own", "be in (0, 1]", self.own)
-        checks.is_a("CrossStitch.per_unit", self.per_unit, bool, "be True or False")
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
@@ -70,7 +64,7 @@ class CrossStitch(types.Network):
         return tf.einsum("tsh,bsh->bth", weights, hidden)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Sluice(types.Network):
     """Cross-stitches between parts of the units, and a mixture of all stages at the end.
 
@@ -90,17 +84,10 @@ class Sluice(types.Network):
       orthogonality: the factor of the penalty, at least 0.
     """
 
-    stages: Sequence[trunk.Trunk]
-    num_subspaces: int = 2
-    own: float = 0.9
-    orthogonality: float = 0.0
-
-    def __post_init__(self):
-        trunk.check_trunks("Sluice.stages", self.stages)
-        checks.whole("Sluice.num_subspaces", self.num_subspaces, 1)
-        checks.is_a("Sluice.own", self.own, (int, float), "be a number in (0, 1]")
-        checks.require(0 < self.own <= 1, "Sluice.own", "be in (0, 1]", self.own)
-        checks.at_least("Sluice.orthogonality", self.orthogonality, 0)
+    stages: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
+    num_subspaces: checks.Count = 2
+    own: Annotated[float, checks.In("(0, 1]")] = 0.9
+    orthogonality: checks.NotNegative = 0.0
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.

@@ -6,7 +6,7 @@ networks.Stacked.trunks = [@networks.FiBiNET(), @networks.MLP()]
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -16,7 +16,7 @@ from mtl.variables import freezing
 _BILINEAR = ("all", "each", "interaction")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class FiBiNET:
     """h = [(v[i] W) * v[j] for all pairs i < j, and the same of w[i] v[i]], joined.
 
@@ -33,16 +33,10 @@ class FiBiNET:
       trainable: False freezes all variables of the trunk.
     """
 
-    dimension: int | None = 8
-    reduction: int = 3
-    bilinear: str = "interaction"
+    dimension: Annotated[int | None, fields.check_dimension] = 8
+    reduction: checks.Count = 3
+    bilinear: Annotated[str, checks.OneOf(_BILINEAR)] = "interaction"
     trainable: bool = True
-
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        fields.check_dimension("FiBiNET.dimension", self.dimension)
-        checks.whole("FiBiNET.reduction", self.reduction, 1)
-        checks.one_of("FiBiNET.bilinear", self.bilinear, _BILINEAR)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} of F columns -> [B, F (F - 1) dimension]."""

@@ -7,8 +7,8 @@ networks.FinalMLP.contexts = [["hashed_user"], ["hashed_item"]]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -16,7 +16,7 @@ from mtl.networks import fields, trunk
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class FinalMLP:
     """h = [o1, o2, o1[k]' W[k] o2[k] for each head k], o = stream(2 sigmoid(gate(context)) * x).
 
@@ -35,23 +35,18 @@ class FinalMLP:
       trainable: False freezes all variables of the trunk.
     """
 
-    streams: Sequence[trunk.Trunk]
-    contexts: Sequence[Sequence[str]] = ((), ())
-    gate_units: int = 64
-    num_heads: int = 1
+    streams: Annotated[
+        Sequence[trunk.Trunk],
+        trunk.check_trunks,
+        checks.Rule("be two", lambda value: len(value) == 2),
+    ]
+    contexts: Annotated[
+        Sequence[Annotated[Sequence[str], fields.check_patterns]],
+        checks.Rule("be two lists of columns", lambda value: len(value) == 2),
+    ] = ((), ())
+    gate_units: checks.Count = 64
+    num_heads: checks.Count = 1
     trainable: bool = True
-
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        trunk.check_trunks("FinalMLP.streams", self.streams)
-        checks.require(len(self.streams) == 2, "FinalMLP.streams", "be two", self.streams)
-        checks.is_a("FinalMLP.contexts", self.contexts, (list, tuple), "be two lists of columns")
-        rule = "be two lists of columns"
-        checks.require(len(self.contexts) == 2, "FinalMLP.contexts", rule, self.contexts)
-        for patterns in self.contexts:
-            fields.check_patterns("FinalMLP.contexts", patterns)
-        checks.whole("FinalMLP.gate_units", self.gate_units, 1)
-        checks.whole("FinalMLP.num_heads", self.num_heads, 1)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, ...]} -> [B, H1 + H2 + num_heads].

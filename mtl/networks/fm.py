@@ -6,7 +6,7 @@ networks.Parallel.trunks = [@networks.FM(), @deep/networks.MLP()]        # DeepF
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -14,7 +14,7 @@ from mtl.networks import fields, trunk
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class FM:
     """h = [x, ((sum_i v[i])^2 - sum_i v[i]^2) / 2]: columns, and the sum of v[i] * v[j] over pairs.
 
@@ -29,14 +29,9 @@ class FM:
       trainable: False freezes all variables of the trunk.
     """
 
-    dimension: int | None = 8
+    dimension: Annotated[int | None, fields.check_dimension] = 8
     linear: bool = True
     trainable: bool = True
-
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        fields.check_dimension("FM.dimension", self.dimension)
-        checks.is_a("FM.linear", self.linear, bool, "be True or False")
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} -> [B, sum of all D + dimension], or [B, dimension]."""

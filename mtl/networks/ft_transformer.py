@@ -7,8 +7,8 @@ networks.FTTransformer.num_blocks = 3
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -18,7 +18,7 @@ from mtl.variables import freezing
 _GATES = {"reglu": "relu", "swiglu": "swish"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class FTTransformer:
     """h = relu(norm(z[cls])), z = z + attention(norm(z)), z = z + feed_forward(norm(z)), ...
 
@@ -47,28 +47,23 @@ class FTTransformer:
     Biases of columns lie in `field_<column>/bias`, and the learned token lies in `cls`.
     """
 
-    dimension: int = 64
-    num_blocks: int = 3
-    num_heads: int = 8
-    feed_forward_factor: float = 4 / 3
-    activation: str = "reglu"
+    dimension: checks.Count = 64
+    num_blocks: checks.Count = 3
+    num_heads: checks.Count = 8
+    feed_forward_factor: checks.Positive = 4 / 3
+    activation: Annotated[str, checks.OneOf(_GATES)] = "reglu"
     attention_dropout: float = 0.2
     feed_forward_dropout: float = 0.1
     residual_dropout: float = 0.0
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check_trainable(self)
-        for setting in ("dimension", "num_blocks", "num_heads"):
-            checks.whole(f"FTTransformer.{setting}", getattr(self, setting), 1)
         rule = f"be a multiple of {self.num_heads}, its heads"
         fits = self.dimension % self.num_heads == 0
         checks.require(fits, "FTTransformer.dimension", rule, self.dimension)
         where, factor = "FTTransformer.feed_forward_factor", self.feed_forward_factor
-        checks.positive(where, factor)
         fix = f"{factor} times {self.dimension} is no unit."
         checks.require(self._hidden_units > 0, where, "leave a hidden unit", factor, fix)
-        checks.one_of("FTTransformer.activation", self.activation, _GATES)
         for setting in ("attention", "feed_forward", "residual"):
             where = f"{setting}_dropout"
             checks.rate(f"FTTransformer.{where}", getattr(self, where))

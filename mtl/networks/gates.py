@@ -9,11 +9,10 @@ gates.Softmax.dropout = 0.1
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from mtl import checks, layers
 from mtl.deferred import tf, tf1
@@ -30,7 +29,7 @@ class Gate(Protocol):
         """Build a gate in each scope: [B, D] -> [B, N, E], of which the experts' E sum to 1."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Softmax:
     """`softmax(W x / temperature)`, W [D, E] without a bias, as in the papers of MMoE and PLE.
 
@@ -43,14 +42,9 @@ class Softmax:
         RecSys 2019, https://doi.org/10.1145/3298689.3346997, section 4.2.1, with 0.1).
     """
 
-    layers: Sequence[int] = ()
-    temperature: float = 1.0
-    dropout: float = 0.0
-
-    def __post_init__(self):
-        trunk.check_sizes("Softmax.layers", self.layers)
-        checks.positive("Softmax.temperature", self.temperature)
-        checks.rate("Softmax.dropout", self.dropout)
+    layers: Annotated[Sequence[int], trunk.check_sizes] = ()
+    temperature: checks.Positive = 1.0
+    dropout: checks.Rate = 0.0
 
     def __call__(
         self, inputs: tf.Tensor, scopes: Sequence[str], num_experts: int, training: bool
@@ -77,7 +71,7 @@ class Softmax:
         return tf.where(is_empty, weights, kept / safe)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class DSelectK:
     """Chooses k of E experts with binary codes that training can move: `sum_i p_i r(s(z_i))`.
 
@@ -100,16 +94,10 @@ class DSelectK:
       static: True chooses the same experts for every example.
     """
 
-    k: int = 2
-    gamma: float = 1.0
-    entropy: float = 1e-3
+    k: checks.Count = 2
+    gamma: checks.Positive = 1.0
+    entropy: checks.NotNegative = 1e-3
     static: bool = False
-
-    def __post_init__(self):
-        checks.whole("DSelectK.k", self.k, 1)
-        checks.positive("DSelectK.gamma", self.gamma)
-        checks.at_least("DSelectK.entropy", self.entropy, 0)
-        checks.is_a("DSelectK.static", self.static, bool, "be True or False")
 
     def __call__(
         self, inputs: tf.Tensor, scopes: Sequence[str], num_experts: int, training: bool

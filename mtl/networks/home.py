@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -19,7 +20,7 @@ from mtl.networks import expert_groups, gates, trunk
 _SHARED = "shared"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class HoME(types.Network):
     """Two levels of experts: for groups of tasks, then for groups and for single tasks.
 
@@ -50,32 +51,26 @@ class HoME(types.Network):
       gate: weighs experts; variables in `level_<l>/<owner>/gate`.
     """
 
-    experts: Sequence[trunk.Trunk]
-    groups: Mapping[str, Sequence[str]]
-    num_experts: int = 2
+    experts: Annotated[
+        Sequence[trunk.Trunk],
+        trunk.check_trunks,
+        checks.Rule(
+            "hold two trunks, of the first and of the second level", lambda value: len(value) == 2
+        ),
+    ]
+    groups: Annotated[
+        Mapping[checks.Name, Annotated[Sequence[str], checks.Filled("name a task")]],
+        checks.Map("be {group: its tasks}"),
+    ]
+    num_experts: checks.Count = 2
     expert_norm: bool = True
-    feature_rank: int = 16
+    feature_rank: checks.Natural = 16
     self_gates: bool = True
-    tower: trunk.Trunk | None = None
-    gate: gates.Gate = gates.Softmax()
+    tower: Annotated[trunk.Trunk | None, trunk.check_tower] = None
+    gate: Annotated[gates.Gate, checks.Part("gates.Softmax", arguments=4)] = gates.Softmax()
 
     def __post_init__(self):
-        trunk.check_trunks("HoME.experts", self.experts)
-        is_two = len(self.experts) == 2
-        rule = "hold two trunks, of the first and of the second level"
-        checks.require(is_two, "HoME.experts", rule, self.experts)
-        checks.mapping("HoME.groups", self.groups, "be {group: its tasks}")
-        for group, tasks in self.groups.items():
-            checks.scope_name("HoME.groups", group)
-            checks.is_a(f"HoME.groups[{group!r}]", tasks, (list, tuple), "be a list of tasks")
-            checks.require(len(tasks) > 0, f"HoME.groups[{group!r}]", "name a task", tasks)
         checks.unique("HoME.groups", [task for tasks in self.groups.values() for task in tasks])
-        checks.whole("HoME.num_experts", self.num_experts, 1)
-        checks.is_a("HoME.expert_norm", self.expert_norm, bool, "be True or False")
-        checks.whole("HoME.feature_rank", self.feature_rank, 0)
-        checks.is_a("HoME.self_gates", self.self_gates, bool, "be True or False")
-        trunk.check_tower("HoME.tower", self.tower)
-        checks.require_part("HoME.gate", self.gate, "gates.Softmax", arguments=4)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.

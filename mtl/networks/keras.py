@@ -8,9 +8,8 @@ my_models.mobile_net.width = 0.5
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, deferred, types
 from mtl.deferred import tf, tf1
@@ -22,7 +21,7 @@ with deferred.imports():
     from mtl.compat import keras as keras_lib
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class KerasModel:
     """h = model(x), the model of `tf.keras` (Keras 2: tf-keras from TensorFlow 2.16 on).
 
@@ -41,13 +40,11 @@ class KerasModel:
       trainable: False freezes all variables of the model (see `mtl.variables.freezing`).
     """
 
-    build: Callable[[], Any]
+    build: Annotated[
+        Callable[[], Any],
+        checks.Rule("be a function that makes a model", lambda value: callable(value)),
+    ]
     trainable: bool = True
-
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        rule = "be a function that makes a model"
-        checks.require(callable(self.build), "KerasModel.build", rule, self.build)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the Keras model, {column: [B, ...]} -> [B, H]."""

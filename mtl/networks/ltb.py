@@ -9,8 +9,8 @@ schedules.Polynomial.end_value = 0.5
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from mtl.networks import trunk
 from mtl.step import draws, monitors
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class LTB(types.Network):
     """x[c] = sum_p d[c, p] h[p], d[c] = softmax((log q[c] + gumbel) / temperature), p the parents.
 
@@ -44,25 +44,18 @@ class LTB(types.Network):
         learn.
     """
 
-    levels: Sequence[trunk.Trunk]
-    num_nodes: Sequence[int]
-    tower: trunk.Trunk | None = None
-    temperature: float | types.Schedule = 1.0
-    warm_steps: int = 0
+    levels: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
+    num_nodes: Annotated[Sequence[int], trunk.check_sizes]
+    tower: Annotated[trunk.Trunk | None, trunk.check_tower] = None
+    temperature: Annotated[
+        float | types.Schedule, checks.Scheduled(checks.positive, "schedules.Polynomial")
+    ] = 1.0
+    warm_steps: checks.Natural = 0
 
     def __post_init__(self):
-        trunk.check_trunks("LTB.levels", self.levels)
-        trunk.check_sizes("LTB.num_nodes", self.num_nodes)
         is_each = len(self.num_nodes) == len(self.levels)
         rule = f"hold a number for each of {len(self.levels)} levels"
         checks.require(is_each, "LTB.num_nodes", rule, self.num_nodes)
-        trunk.check_tower("LTB.tower", self.tower)
-        where, temperature = "LTB.temperature", self.temperature
-        if isinstance(temperature, (int, float)):
-            checks.positive(where, temperature)
-        else:
-            checks.require_part(where, temperature, "schedules.Polynomial", arguments=1)
-        checks.whole("LTB.warm_steps", self.warm_steps, 0)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}; the last level is shared."""

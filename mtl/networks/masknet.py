@@ -6,8 +6,8 @@ networks.MaskNet.blocks = [64, 64]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -15,7 +15,7 @@ from mtl.networks import trunk
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MaskNet:
     """block(x, h) = relu(layer_norm(W (mask(x) * h))), mask(x) = W2 relu(W1 x + b1) + b2.
 
@@ -32,17 +32,10 @@ class MaskNet:
       trainable: False freezes all variables of the trunk.
     """
 
-    blocks: Sequence[int] = (64, 64)
-    reduction: float = 2.0
+    blocks: Annotated[Sequence[int], trunk.check_sizes, checks.Filled("hold a block")] = (64, 64)
+    reduction: checks.Positive = 2.0
     parallel: bool = True
     trainable: bool = True
-
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        trunk.check_sizes("MaskNet.blocks", self.blocks)
-        checks.require(len(self.blocks) > 0, "MaskNet.blocks", "hold a block", self.blocks)
-        checks.positive("MaskNet.reduction", self.reduction)
-        checks.is_a("MaskNet.parallel", self.parallel, bool, "be True or False")
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, ...]} -> [B, units of the last block, or of all]."""

@@ -7,8 +7,8 @@ networks.MLP.dropout = 0.1
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf
@@ -19,7 +19,7 @@ from mtl.variables import freezing, stacks
 _SWIGLU = "swiglu"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MLP:
     """h[i] = dropout(activation(norm(W[i] h[i-1] + b[i]))), on all inputs flattened and joined.
 
@@ -40,21 +40,15 @@ class MLP:
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
-    layers: Sequence[int] = (128, 64)
-    activation: str = "relu"
-    dropout: float = 0.0
+    layers: trunk.Sizes = (128, 64)
+    activation: Annotated[str, checks.OneOf([*layers.ACTIVATIONS, _SWIGLU])] = "relu"
+    dropout: checks.Rate = 0.0
     batch_norm: bool = False
     layer_norm: bool = False
     residual: bool = False
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check_trainable(self)
-        trunk.check_sizes("MLP.layers", self.layers)
-        checks.one_of("MLP.activation", self.activation, [*layers.ACTIVATIONS, _SWIGLU])
-        checks.rate("MLP.dropout", self.dropout)
-        for setting in ("batch_norm", "layer_norm", "residual"):
-            checks.is_a(f"MLP.{setting}", getattr(self, setting), bool, "be True or False")
         is_one = not (self.batch_norm and self.layer_norm)
         rule = "be False where MLP.batch_norm is True"
         checks.require(is_one, "MLP.layer_norm", rule, self.layer_norm)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -16,7 +17,7 @@ from mtl.layers import precision
 from mtl.networks import gates, trunk
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MMoE(types.Network):
     """h[task] = tower[task](sum_e g[task, e](x) f[e](x)).
 
@@ -34,17 +35,10 @@ class MMoE(types.Network):
       gate: weighs the experts; variables in `gate_<task>`.
     """
 
-    expert: trunk.Trunk
-    num_experts: int = 8
-    tower: trunk.Trunk | None = None
-    gate: gates.Gate = gates.Softmax()
-
-    def __post_init__(self):
-        kind = type(self).__name__
-        checks.require_part(f"{kind}.expert", self.expert, "networks.MLP", arguments=2)
-        checks.whole(f"{kind}.num_experts", self.num_experts, 1)
-        trunk.check_tower(f"{kind}.tower", self.tower)
-        checks.require_part(f"{kind}.gate", self.gate, "gates.Softmax", arguments=4)
+    expert: Annotated[trunk.Trunk, checks.Part("networks.MLP", arguments=2)]
+    num_experts: checks.Count = 8
+    tower: Annotated[trunk.Trunk | None, trunk.check_tower] = None
+    gate: Annotated[gates.Gate, checks.Part("gates.Softmax", arguments=4)] = gates.Softmax()
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}; the experts are shared."""

@@ -7,9 +7,9 @@ networks.MTAN.decoder = True                         # with filters, for towers 
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -17,7 +17,7 @@ from mtl.layers import precision
 from mtl.networks import trunk
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MTAN(types.Network):
     """h[t, j] = sigmoid(norm(W2 relu(norm(W1 [u[j]; c[t, j]])))) p[j], c[t, j] = f[j](h[t, j-1]).
 
@@ -53,26 +53,21 @@ class MTAN(types.Network):
         head.
     """
 
-    layers: Sequence[int] = ()
-    filters: Sequence[int] = ()
-    pool: int = 2
+    layers: trunk.Sizes = ()
+    filters: trunk.Sizes = ()
+    pool: checks.Count = 2
     decoder: bool = False
-    activation: str = "relu"
+    activation: trunk.Activation = "relu"
     batch_norm: bool = True
-    tower: trunk.Trunk | None = None
+    tower: Annotated[trunk.Trunk | None, trunk.check_tower] = None
 
     def __post_init__(self):
-        trunk.check_settings("MTAN", self.layers, self.activation, 0.0, self.batch_norm)
-        trunk.check_sizes("MTAN.filters", self.filters)
         sizes = {"layers": self.layers, "filters": self.filters}
         fix = "Stages are of dense layers, for vectors, or of filters, for images."
         is_one = (len(self.layers) > 0) != (len(self.filters) > 0)
         checks.require(is_one, "MTAN", "have either layers or filters", sizes, fix)
-        trunk.check_sizes("MTAN.pool", [self.pool])
-        checks.is_a("MTAN.decoder", self.decoder, bool, "be True or False")
         fits = not self.decoder or len(self.filters) > 0
         checks.require(fits, "MTAN.decoder", "be False where stages are dense", self.decoder)
-        trunk.check_tower("MTAN.tower", self.tower)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}, or maps with a decoder.

@@ -7,8 +7,8 @@ networks.PEPNet.layers = [128, 64]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -16,7 +16,7 @@ from mtl.layers import precision
 from mtl.networks import fields, trunk
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class PEPNet(types.Network):
     """h[l] = gate[l](personal) * activation(W[l] h[l-1] + b[l]), h[0] = gate(domain) * x.
 
@@ -42,21 +42,13 @@ class PEPNet(types.Network):
       gamma: the upper limit of a gate, above 0. With 2, a gate with logits of 0 is 1.
     """
 
-    domain: Sequence[str] = ()
-    personal: Sequence[str] = ()
-    layers: Sequence[int] = (128, 64)
-    activation: str = "relu"
-    dropout: float = 0.0
-    gate_units: int = 64
-    gamma: float = 2.0
-
-    def __post_init__(self):
-        fields.check_patterns("PEPNet.domain", self.domain)
-        fields.check_patterns("PEPNet.personal", self.personal)
-        trunk.check_settings("PEPNet", self.layers, self.activation, self.dropout, False)
-        checks.require(len(self.layers) > 0, "PEPNet.layers", "hold a layer", self.layers)
-        checks.whole("PEPNet.gate_units", self.gate_units, 1)
-        checks.positive("PEPNet.gamma", self.gamma)
+    domain: Annotated[Sequence[str], fields.check_patterns] = ()
+    personal: Annotated[Sequence[str], fields.check_patterns] = ()
+    layers: trunk.SomeSizes = (128, 64)
+    activation: trunk.Activation = "relu"
+    dropout: checks.Rate = 0.0
+    gate_units: checks.Count = 64
+    gamma: checks.Positive = 2.0
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.

@@ -8,8 +8,8 @@ networks.PLE.tower = @tower/networks.MLP()
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf1
@@ -19,7 +19,7 @@ from mtl.networks import expert_groups, gates, trunk
 _SHARED = "shared"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class PLE(types.Network):
     """Progressive layered extraction; with one level it is CGC, customized gate control.
 
@@ -42,21 +42,14 @@ class PLE(types.Network):
       gate: weighs experts; variables in `level_<l>/task_<task>/gate` and `level_<l>/shared/gate`.
     """
 
-    experts: Sequence[trunk.Trunk]
-    num_specific: int = 2
-    num_shared: int = 2
-    tower: trunk.Trunk | None = None
-    gate: gates.Gate = gates.Softmax()
-
-    def __post_init__(self):
-        checks.is_a("PLE.experts", self.experts, (list, tuple), "be a list, an expert a level")
-        checks.require(len(self.experts) > 0, "PLE.experts", "hold a level", self.experts)
-        for expert in self.experts:
-            checks.require_part("PLE.experts", expert, "networks.MLP", arguments=2)
-        checks.whole("PLE.num_specific", self.num_specific, 1)
-        checks.whole("PLE.num_shared", self.num_shared, 1)
-        trunk.check_tower("PLE.tower", self.tower)
-        checks.require_part("PLE.gate", self.gate, "gates.Softmax", arguments=4)
+    experts: Annotated[
+        Sequence[Annotated[trunk.Trunk, checks.Part("networks.MLP", arguments=2)]],
+        checks.Filled("hold a level"),
+    ]
+    num_specific: checks.Count = 2
+    num_shared: checks.Count = 2
+    tower: Annotated[trunk.Trunk | None, trunk.check_tower] = None
+    gate: Annotated[gates.Gate, checks.Part("gates.Softmax", arguments=4)] = gates.Softmax()
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.

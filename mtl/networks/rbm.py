@@ -8,9 +8,8 @@ networks.RBM.output = "free_energy"                     # an anomaly score, for 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -27,7 +26,7 @@ _HIDDEN, _FREE_ENERGY = "hidden", "free_energy"
 _LAYER = "hidden_0"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class RBM:
     """h = sigmoid(W^T v + b), for columns v with the density `p(v) = exp(-F(v)) / Z`.
 
@@ -64,20 +63,12 @@ class RBM:
         F(v) [B, 1], in nats and up to a constant. A higher F means a more unusual row.
     """
 
-    units: int = 128
-    visible: str = _BINARY
-    steps: int = 1
-    chains: int = 0
-    weight: float = 1.0
-    output: str = _HIDDEN
-
-    def __post_init__(self):
-        checks.whole("RBM.units", self.units, 1)
-        checks.one_of("RBM.visible", self.visible, (_BINARY, _GAUSSIAN))
-        checks.whole("RBM.steps", self.steps, 1)
-        checks.whole("RBM.chains", self.chains, 0)
-        checks.at_least("RBM.weight", self.weight, 0)
-        checks.one_of("RBM.output", self.output, (_HIDDEN, _FREE_ENERGY))
+    units: checks.Count = 128
+    visible: Annotated[str, checks.OneOf((_BINARY, _GAUSSIAN))] = _BINARY
+    steps: checks.Count = 1
+    chains: checks.Natural = 0
+    weight: checks.NotNegative = 1.0
+    output: Annotated[str, checks.OneOf((_HIDDEN, _FREE_ENERGY))] = _HIDDEN
 
     @property
     def emitted_losses(self) -> Mapping[str, float]:

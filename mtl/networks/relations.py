@@ -7,17 +7,17 @@ networks.DBMTL.relation = @relation/networks.MLP()
 
 from __future__ import annotations
 
-import dataclasses
 import graphlib
 import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
 from mtl.networks import trunk
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class DBMTL(types.Network):
     """h[t] = relation[t]([q[t], h[s] of the tasks s before t]), q the towers of the inner network.
 
@@ -35,11 +35,10 @@ class DBMTL(types.Network):
 
     network: types.Network
     after: Mapping[str, str | Sequence[str]]
-    relation: trunk.Trunk
+    relation: Annotated[trunk.Trunk, checks.Part("networks.MLP", arguments=2)]
 
     def __post_init__(self):
         _check_relations("DBMTL", self.network, self.after)
-        checks.require_part("DBMTL.relation", self.relation, "networks.MLP", arguments=2)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
@@ -57,7 +56,7 @@ class DBMTL(types.Network):
         return _with_towers(inner, related)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class AITM(types.Network):
     """z[t] = sum_u w[u] h3(u), w = softmax_u(<h1(u), h2(u)> / sqrt(H)), u in q[t] and g(z[s]).
 
@@ -86,7 +85,6 @@ class AITM(types.Network):
 
     def __post_init__(self):
         _check_relations("AITM", self.network, self.after)
-        checks.is_a("AITM.stop_gradient", self.stop_gradient, bool, "be True or False")
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.
@@ -122,7 +120,7 @@ class AITM(types.Network):
         return tf.reduce_sum(weights[..., tf.newaxis] * value, axis=1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ResFlow(types.Network):
     """h[t, l] = f[t, l](h[t, l-1]) + sum_s h[s, l], s the tasks before t; h[t, 0] is given.
 
@@ -147,15 +145,13 @@ class ResFlow(types.Network):
 
     network: types.Network
     after: Mapping[str, str | Sequence[str]]
-    layers: Sequence[int] = (64, 32)
-    activation: str = "relu"
-    dropout: float = 0.0
+    layers: trunk.SomeSizes = (64, 32)
+    activation: trunk.Activation = "relu"
+    dropout: checks.Rate = 0.0
     batch_norm: bool = False
 
     def __post_init__(self):
         _check_relations("ResFlow", self.network, self.after)
-        trunk.check_settings("ResFlow", self.layers, self.activation, self.dropout, self.batch_norm)
-        checks.require(len(self.layers) > 0, "ResFlow.layers", "hold a layer", self.layers)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, layers[-1]]}.

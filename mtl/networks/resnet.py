@@ -7,8 +7,8 @@ networks.ResNet.shortcut = "projection"
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf
@@ -16,7 +16,7 @@ from mtl.networks import trunk
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ResNet:
     """h <- relu(shortcut(h) + norm(conv(relu(norm(conv(h)))))), n times at each of three sizes.
 
@@ -36,21 +36,21 @@ class ResNet:
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
-    depth: int = 20
-    filters: Sequence[int] = (16, 32, 64)
-    shortcut: str = "pad"
+    depth: Annotated[
+        int,
+        checks.Is(int, "be a number of layers"),
+        checks.Rule(
+            "be 6 n + 2: 8, 14, 20, 26, 32, ...", lambda value: value >= 8 and value % 6 == 2
+        ),
+    ] = 20
+    filters: Annotated[
+        Sequence[int],
+        trunk.check_sizes,
+        checks.Rule("hold 3 numbers", lambda value: len(value) == 3),
+        checks.Rule("not fall", lambda value: list(value) == sorted(value)),
+    ] = (16, 32, 64)
+    shortcut: Annotated[str, checks.OneOf(("pad", "projection"))] = "pad"
     trainable: bool = True
-
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        checks.is_a("ResNet.depth", self.depth, int, "be a number of layers")
-        fits = self.depth >= 8 and self.depth % 6 == 2
-        checks.require(fits, "ResNet.depth", "be 6 n + 2: 8, 14, 20, 26, 32, ...", self.depth)
-        trunk.check_sizes("ResNet.filters", self.filters)
-        checks.require(len(self.filters) == 3, "ResNet.filters", "hold 3 numbers", self.filters)
-        rising = list(self.filters) == sorted(self.filters)
-        checks.require(rising, "ResNet.filters", "not fall", self.filters)
-        checks.one_of("ResNet.shortcut", self.shortcut, ("pad", "projection"))
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, H, W, C] or [B, D]} -> [B, filters[-1] + D]."""

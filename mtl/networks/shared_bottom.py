@@ -7,8 +7,8 @@ tower/networks.MLP.layers = [32]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -18,7 +18,7 @@ from mtl.networks import trunk as trunk_lib
 from mtl.variables import stacks
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class SharedBottom:
     """h[task] = tower[task](trunk(x)).
 
@@ -30,12 +30,8 @@ class SharedBottom:
         trunk's output to the heads.
     """
 
-    trunk: trunk_lib.Trunk
-    tower: trunk_lib.Trunk | None = None
-
-    def __post_init__(self):
-        checks.require_part("SharedBottom.trunk", self.trunk, "networks.MLP", arguments=2)
-        trunk_lib.check_tower("SharedBottom.tower", self.tower)
+    trunk: Annotated[trunk_lib.Trunk, checks.Part("networks.MLP", arguments=2)]
+    tower: Annotated[trunk_lib.Trunk | None, trunk_lib.check_tower] = None
 
     @property
     def is_entrywise(self) -> bool:

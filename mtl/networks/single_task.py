@@ -6,15 +6,15 @@ networks.MLP.layers = [128, 64, 32]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf
 from mtl.networks import trunk
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class SingleTask(types.Network):
     """h[task] = trunk[task](x): a separate network for each task, on the same columns.
 
@@ -24,10 +24,7 @@ class SingleTask(types.Network):
       trunk: built once for each task; variables in `tower_<task>`.
     """
 
-    trunk: trunk.Trunk
-
-    def __post_init__(self):
-        checks.require_part("SingleTask.trunk", self.trunk, "networks.MLP", arguments=2)
+    trunk: Annotated[trunk.Trunk, checks.Part("networks.MLP", arguments=2)]
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}; `Towers.shared` is empty."""

@@ -7,8 +7,7 @@ networks.STAR.layers = [128, 64]
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -17,7 +16,7 @@ from mtl.networks import fields, trunk
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class STAR:
     """h[l] = activation((W[l] * W[l, d]) h[l-1] + b[l] + b[l, d]) in the domain d of the row.
 
@@ -48,20 +47,13 @@ class STAR:
       trainable: False freezes all variables of the trunk.
     """
 
-    domain: str
-    layers: Sequence[int] = (128, 64)
-    activation: str = "relu"
-    dropout: float = 0.0
+    domain: Annotated[str, checks.Is(str, "name a column")]
+    layers: trunk.SomeSizes = (128, 64)
+    activation: trunk.Activation = "relu"
+    dropout: checks.Rate = 0.0
     norm: bool = True
-    auxiliary: trunk.Trunk | None = None
+    auxiliary: Annotated[trunk.Trunk | None, trunk.check_tower] = None
     trainable: bool = True
-
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        checks.is_a("STAR.domain", self.domain, str, "name a column")
-        trunk.check_settings("STAR", self.layers, self.activation, self.dropout, self.norm)
-        checks.require(len(self.layers) > 0, "STAR.layers", "hold a layer", self.layers)
-        trunk.check_tower("STAR.auxiliary", self.auxiliary)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, ...]} -> [B, layers[-1]], or [B, layers[-1] + auxiliary H].

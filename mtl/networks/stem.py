@@ -10,8 +10,8 @@ order/features.Categorical.prefix = "order"
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -21,7 +21,7 @@ from mtl.networks import expert_groups, fields, gates, trunk
 _SHARED = "shared"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class STEM(types.Network):
     """h[t] = tower[t](sum_e g[t, e] f[e](x[group of e])), without gradients to other tasks' f.
 
@@ -46,22 +46,15 @@ class STEM(types.Network):
       gate: weighs the experts; variables in `task_<task>/gate`.
     """
 
-    expert: trunk.Trunk
-    own: Mapping[str, Sequence[str]]
-    num_specific: int = 1
-    num_shared: int = 1
-    tower: trunk.Trunk | None = None
-    gate: gates.Gate = gates.Softmax()
-
-    def __post_init__(self):
-        checks.require_part("STEM.expert", self.expert, "networks.MLP", arguments=2)
-        checks.mapping("STEM.own", self.own, "be {task: its columns}")
-        for task, patterns in self.own.items():
-            fields.check_patterns(f"STEM.own[{task!r}]", patterns)
-        checks.whole("STEM.num_specific", self.num_specific, 1)
-        checks.whole("STEM.num_shared", self.num_shared, 1)
-        trunk.check_tower("STEM.tower", self.tower)
-        checks.require_part("STEM.gate", self.gate, "gates.Softmax", arguments=4)
+    expert: Annotated[trunk.Trunk, checks.Part("networks.MLP", arguments=2)]
+    own: Annotated[
+        Mapping[str, Annotated[Sequence[str], fields.check_patterns]],
+        checks.Map("be {task: its columns}"),
+    ]
+    num_specific: checks.Count = 1
+    num_shared: checks.Count = 1
+    tower: Annotated[trunk.Trunk | None, trunk.check_tower] = None
+    gate: Annotated[gates.Gate, checks.Part("gates.Softmax", arguments=4)] = gates.Softmax()
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 from mtl import ambient, checks, layers, types
 from mtl.deferred import tf
@@ -88,16 +88,6 @@ def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.stack(vectors, axis=1)
 
 
-def check_settings(
-    kind: str, sizes: Sequence[int], activation: str, dropout: float, batch_norm: bool
-) -> None:
-    """Fail unless the settings of `dense_layers` are valid."""
-    check_sizes(f"{kind}.layers", sizes)
-    checks.one_of(f"{kind}.activation", activation, layers.ACTIVATIONS)
-    checks.rate(f"{kind}.dropout", dropout)
-    checks.is_a(f"{kind}.batch_norm", batch_norm, bool, "be True or False")
-
-
 def check_trunks(where: str, trunks: Sequence[Trunk]) -> None:
     """Fail unless `trunks` is a list of at least one trunk."""
     checks.is_a(where, trunks, (list, tuple), "be a list of trunks")
@@ -118,6 +108,16 @@ def check_sizes(where: str, sizes: Sequence[int]) -> None:
     for size in sizes:
         checks.is_a(where, size, int, "hold whole numbers")
         checks.positive(where, size)
+
+
+Sizes = Annotated[Sequence[int], check_sizes]
+"""Sizes of layers."""
+
+SomeSizes = Annotated[Sequence[int], check_sizes, checks.Filled("hold a size")]
+"""Sizes of at least one layer."""
+
+Activation = Annotated[str, checks.OneOf(layers.ACTIVATIONS)]
+"""A name in `mtl.layers.ACTIVATIONS`."""
 
 
 def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:

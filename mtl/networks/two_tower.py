@@ -8,8 +8,8 @@ networks.TwoTower.item_columns = ["hashed_item", "identity_category"]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf, tf1
@@ -17,7 +17,7 @@ from mtl.networks import fields, trunk
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class TwoTower:
     """h = [query(columns of the query), item(columns of the item)], for `heads.Retrieval`.
 
@@ -35,13 +35,11 @@ class TwoTower:
 
     query: trunk.Trunk
     item: trunk.Trunk
-    item_columns: Sequence[str]
+    item_columns: Annotated[Sequence[str], fields.check_patterns]
     trainable: bool = True
 
     def __post_init__(self):
-        freezing.check_trainable(self)
         trunk.check_trunks("TwoTower.query and item", [self.query, self.item])
-        fields.check_patterns("TwoTower.item_columns", self.item_columns)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, ...]} -> [B, 2 D].

@@ -8,8 +8,7 @@ tower/networks.UNet.filters = [16]               # one size: two convolutions wi
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
@@ -17,7 +16,7 @@ from mtl.networks import trunk
 from mtl.variables import freezing
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class UNet:
     """d[l] = f(g([enlarge(d[l+1]); e[l]])) with e[l] = f(g(pool(e[l-1]))): the map d[0].
 
@@ -39,18 +38,15 @@ class UNet:
       trainable: False freezes all variables of the trunk (see `mtl.variables.freezing`).
     """
 
-    filters: Sequence[int] = (16, 32, 64)
-    pool: int = 2
-    activation: str = "relu"
+    filters: trunk.SomeSizes = (
+        16,
+        32,
+        64,
+    )
+    pool: Annotated[int, checks.Whole(2)] = 2
+    activation: trunk.Activation = "relu"
     batch_norm: bool = True
     trainable: bool = True
-
-    def __post_init__(self):
-        freezing.check_trainable(self)
-        trunk.check_sizes("UNet.filters", self.filters)
-        checks.require(len(self.filters) > 0, "UNet.filters", "hold a size", self.filters)
-        checks.whole("UNet.pool", self.pool, 2)
-        trunk.check_settings("UNet", (), self.activation, 0.0, self.batch_norm)
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, H, W, C]} -> a map [B, H, W, filters[0]]."""

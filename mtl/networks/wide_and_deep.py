@@ -7,15 +7,15 @@ update.Update.optimizers = {"^features/wide_": @wide/optimizers.FTRL()}
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf, tf1
 from mtl.networks import fields, trunk
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class WideAndDeep(types.Network):
     """h[task] = [network(other columns)[task], wide columns], and the head weighs them.
 
@@ -29,14 +29,10 @@ class WideAndDeep(types.Network):
       wide: names of the columns that go to the heads, in which `*` matches any text.
     """
 
-    network: types.Network
-    wide: Sequence[str] = ("wide_*",)
-
-    def __post_init__(self):
-        where, example = "WideAndDeep.network", "networks.SharedBottom"
-        checks.require_part(where, self.network, example, arguments=3)
-        fields.check_patterns("WideAndDeep.wide", self.wide)
-        checks.require(len(self.wide) > 0, "WideAndDeep.wide", "name a column", self.wide)
+    network: Annotated[types.Network, checks.Part("networks.SharedBottom", arguments=3)]
+    wide: Annotated[Sequence[str], fields.check_patterns, checks.Filled("name a column")] = (
+        "wide_*",
+    )
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H + width of the wide columns]}.

@@ -7,8 +7,8 @@ update.Update.clipping = @adaptive_clipping.AutoClip()
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from mtl.step import step_state
 from mtl.variables import patterns
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class AGC:
     """Adaptive gradient clipping: bounds the gradient of each unit by the norm of its weights.
 
@@ -39,14 +39,9 @@ class AGC:
         the last layer of every head, as the paper advises.
     """
 
-    max_ratio: float = 0.01
-    least_norm: float = 1e-3
-    skipped: Sequence[str] = ("^head/",)
-
-    def __post_init__(self):
-        checks.bound("AGC.max_ratio", self.max_ratio)
-        checks.positive("AGC.least_norm", self.least_norm)
-        patterns.check_patterns("AGC.skipped", self.skipped)
+    max_ratio: checks.Bound = 0.01
+    least_norm: checks.Positive = 1e-3
+    skipped: Annotated[Sequence[str], patterns.check_patterns] = ("^head/",)
 
     def __call__(
         self,
@@ -90,7 +85,7 @@ def _norms(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
     return gradients_lib.take_roots(gradients_lib.retry_in_float64(squares))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class AutoClip:
     """Scales the gradient to at most a percentile of the run's past global norms.
 
@@ -105,15 +100,8 @@ class AutoClip:
       window: the number of norms that are kept.
     """
 
-    percentile: float = 10.0
-    window: int = 1000
-
-    def __post_init__(self):
-        checks.at_least("AutoClip.percentile", self.percentile, 0)
-        rule = "be at most 100"
-        checks.require(self.percentile <= 100, "AutoClip.percentile", rule, self.percentile)
-        checks.is_a("AutoClip.window", self.window, int, "be a number of steps")
-        checks.at_least("AutoClip.window", self.window, 1)
+    percentile: Annotated[float, checks.In("[0, 100]")] = 10.0
+    window: checks.Count = 1000
 
     def __call__(
         self,

@@ -12,8 +12,8 @@ infinite bound clips nothing.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf, tf1
@@ -23,7 +23,7 @@ from mtl.variables import patterns
 Gradients = list[types.Connected]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class GlobalNorm:
     """Scales all gradients alike so that their joint norm is at most `max_norm`.
 
@@ -39,10 +39,7 @@ class GlobalNorm:
         `gradient_norm`, which has the same unit, before you choose.
     """
 
-    max_norm: float
-
-    def __post_init__(self):
-        checks.bound("GlobalNorm.max_norm", self.max_norm)
+    max_norm: checks.Bound
 
     def __call__(
         self,
@@ -57,7 +54,7 @@ class GlobalNorm:
         ]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Norm:
     """Scales the gradient of each variable so that its own norm is at most `max_norm`.
 
@@ -67,10 +64,7 @@ class Norm:
       max_norm: the largest Euclidean norm of a variable's gradient, above 0, may be infinite.
     """
 
-    max_norm: float
-
-    def __post_init__(self):
-        checks.bound("Norm.max_norm", self.max_norm)
+    max_norm: checks.Bound
 
     def __call__(
         self,
@@ -86,7 +80,7 @@ class Norm:
         return _scaled_alone(gradients, norms, self.max_norm)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class AverageNorm:
     """Scales the gradient of each variable so that its norm per entry is at most `max_norm`.
 
@@ -97,10 +91,7 @@ class AverageNorm:
       max_norm: the largest norm per entry, above 0, may be infinite.
     """
 
-    max_norm: float
-
-    def __post_init__(self):
-        checks.bound("AverageNorm.max_norm", self.max_norm)
+    max_norm: checks.Bound
 
     def __call__(
         self,
@@ -117,7 +108,7 @@ class AverageNorm:
         return _scaled_alone(gradients, norms / tf.maximum(counts, 1.0), self.max_norm)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Value:
     """Cuts every entry of the gradient to `[-max_value, max_value]`.
 
@@ -127,10 +118,7 @@ class Value:
       max_value: above 0, may be infinite.
     """
 
-    max_value: float
-
-    def __post_init__(self):
-        checks.bound("Value.max_value", self.max_value)
+    max_value: checks.Bound
 
     def __call__(
         self,
@@ -147,7 +135,7 @@ class Value:
         return tf.where(tf.math.is_nan(values), values, cut)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ByPattern:
     """Clips groups of variables in different ways, each by the norm of the group.
 
@@ -156,16 +144,14 @@ class ByPattern:
         variable counts. Variables without a match are not clipped.
     """
 
-    parts: Mapping[str, types.Clipping]
+    parts: Annotated[
+        Mapping[str, Annotated[types.Clipping, checks.Part("clipping.GlobalNorm", arguments=3)]],
+        checks.Map("map patterns to clippings"),
+        checks.Filled("not be empty"),
+    ]
 
     def __post_init__(self):
-        checks.mapping("ByPattern.parts", self.parts, "map patterns to clippings")
-        checks.require(bool(self.parts), "ByPattern.parts", "not be empty", self.parts)
         patterns.check_patterns("ByPattern.parts", list(self.parts))
-        for pattern, part in self.parts.items():
-            checks.require_part(
-                f"ByPattern.parts[{pattern!r}]", part, "clipping.GlobalNorm", arguments=3
-            )
 
     def __call__(
         self,

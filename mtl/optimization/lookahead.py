@@ -7,7 +7,7 @@ lookahead.Lookahead.optimizer = @optimizers.LazyAdam()
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 from mtl import checks, deferred, types
 from mtl.deferred import tf
@@ -17,7 +17,7 @@ with deferred.imports():
     from mtl.optimization import wrapped
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Lookahead:
     """`slow <- slow + rate * (w - slow);  w <- slow` after every `steps` steps of an optimizer.
 
@@ -32,16 +32,9 @@ class Lookahead:
       rate: the share of the way forward that a step back keeps, in (0, 1].
     """
 
-    optimizer: types.Optimizer
-    steps: int = 5
-    rate: float = 0.5
-
-    def __post_init__(self):
-        groups.check_optimizer("Lookahead.optimizer", self.optimizer)
-        checks.is_a("Lookahead.steps", self.steps, int, "be a number of steps")
-        checks.at_least("Lookahead.steps", self.steps, 2)
-        checks.positive("Lookahead.rate", self.rate)
-        checks.require(self.rate <= 1, "Lookahead.rate", "be in (0, 1]", self.rate)
+    optimizer: Annotated[types.Optimizer, groups.check_optimizer]
+    steps: Annotated[int, checks.Whole(2)] = 5
+    rate: Annotated[float, checks.In("(0, 1]")] = 0.5
 
     @property
     def learning_rate(self) -> float | types.Schedule:

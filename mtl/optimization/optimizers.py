@@ -13,6 +13,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, deferred, types
 from mtl.deferred import tf, tf1
@@ -24,20 +25,11 @@ with deferred.imports():
 _NOT_DECAYED = ("/bias$", "/gamma$", "/beta$")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class _Optimizer(abc.ABC):
-    learning_rate: float | types.Schedule
-
-    def __post_init__(self):
-        where = f"{type(self).__name__}.learning_rate"
-        if isinstance(self.learning_rate, (int, float)):
-            checks.positive(where, self.learning_rate)
-        else:
-            rule = "be a number above 0 or a schedule such as @schedules.Cosine()"
-            is_built = checks.is_built(self.learning_rate)
-            fix = "" if is_built else "Mind the parentheses."
-            is_schedule = is_built and callable(self.learning_rate)
-            checks.require(is_schedule, where, rule, self.learning_rate, fix)
+    learning_rate: Annotated[
+        float | types.Schedule, checks.Scheduled(checks.positive, "schedules.Cosine")
+    ]
 
     @abc.abstractmethod
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
@@ -58,7 +50,7 @@ class SGD(_Optimizer):
         return tf1.train.GradientDescentOptimizer(learning_rate)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Momentum(_Optimizer):
     """`a <- momentum * a + g;  w <- w - rate * a`, or `w - rate * (g + momentum * a)`.
 
@@ -72,19 +64,14 @@ class Momentum(_Optimizer):
     """
 
     learning_rate: float | types.Schedule = 0.01
-    momentum: float = 0.9
+    momentum: checks.Rate = 0.9
     nesterov: bool = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.is_a("Momentum.nesterov", self.nesterov, bool, "be True or False")
-        checks.rate("Momentum.momentum", self.momentum)
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return tf1.train.MomentumOptimizer(learning_rate, self.momentum, use_nesterov=self.nesterov)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Adagrad(_Optimizer):
     """`a <- a + g^2;  w <- w - rate * g / sqrt(a)`.
 
@@ -97,12 +84,7 @@ class Adagrad(_Optimizer):
     """
 
     learning_rate: float | types.Schedule = 0.05
-    initial_accumulator: float = 0.1
-
-    def __post_init__(self):
-        super().__post_init__()
-        where = f"{type(self).__name__}.initial_accumulator"
-        checks.positive(where, self.initial_accumulator)
+    initial_accumulator: checks.Positive = 0.1
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return tf1.train.AdagradOptimizer(learning_rate, self.initial_accumulator)
@@ -124,7 +106,7 @@ class RowWiseAdagrad(Adagrad):
         return adagrad.RowWiseAdagradOptimizer(learning_rate, self.initial_accumulator)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class FTRL(_Optimizer):
     """Follow the regularised leader: exact zeros under L1, for wide sparse linear models.
 
@@ -142,14 +124,9 @@ class FTRL(_Optimizer):
     """
 
     learning_rate: float | types.Schedule = 0.05
-    l1: float = 0.0
-    l2: float = 0.0
-    initial_accumulator: float = 0.1
-
-    def __post_init__(self):
-        super().__post_init__()
-        for setting in ("l1", "l2", "initial_accumulator"):
-            checks.at_least(f"FTRL.{setting}", getattr(self, setting), 0)
+    l1: checks.NotNegative = 0.0
+    l2: checks.NotNegative = 0.0
+    initial_accumulator: checks.NotNegative = 0.1
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return tf1.train.FtrlOptimizer(
@@ -160,7 +137,7 @@ class FTRL(_Optimizer):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class RMSProp(_Optimizer):
     """`v <- d * v + (1 - d) * g^2;  a <- momentum * a + rate * g / sqrt(v + epsilon);  w <- w - a`.
 
@@ -176,17 +153,10 @@ class RMSProp(_Optimizer):
     """
 
     learning_rate: float | types.Schedule = 0.001
-    decay: float = 0.9
-    momentum: float = 0.0
-    epsilon: float = 1e-10
+    decay: checks.Rate = 0.9
+    momentum: checks.Rate = 0.0
+    epsilon: checks.Positive = 1e-10
     centered: bool = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.is_a("RMSProp.centered", self.centered, bool, "be True or False")
-        checks.rate("RMSProp.decay", self.decay)
-        checks.rate("RMSProp.momentum", self.momentum)
-        checks.positive("RMSProp.epsilon", self.epsilon)
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return tf1.train.RMSPropOptimizer(
@@ -194,7 +164,7 @@ class RMSProp(_Optimizer):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Adam(_Optimizer):
     """`m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  w <- w - rate_t * m / (sqrt(v) + eps)`.
 
@@ -214,16 +184,9 @@ class Adam(_Optimizer):
     """
 
     learning_rate: float | types.Schedule = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-
-    def __post_init__(self):
-        super().__post_init__()
-        name = type(self).__name__
-        checks.rate(f"{name}.beta1", self.beta1)
-        checks.rate(f"{name}.beta2", self.beta2)
-        checks.positive(f"{name}.epsilon", self.epsilon)
+    beta1: checks.Rate = 0.9
+    beta2: checks.Rate = 0.999
+    epsilon: checks.Positive = 1e-8
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return adam.AdamOptimizer(learning_rate, self.beta1, self.beta2, self.epsilon)
@@ -241,7 +204,7 @@ class LazyAdam(Adam):
         return adam.LazyAdamOptimizer(learning_rate, self.beta1, self.beta2, self.epsilon)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class AdamW(Adam):
     """`LazyAdam` with decoupled weight decay: also `w <- w - rate * weight_decay * w`.
 
@@ -257,13 +220,8 @@ class AdamW(Adam):
         regularise.
     """
 
-    weight_decay: float = 0.01
-    not_decayed: Sequence[str] = _NOT_DECAYED
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive("AdamW.weight_decay", self.weight_decay)
-        patterns.check_patterns("AdamW.not_decayed", self.not_decayed)
+    weight_decay: checks.Positive = 0.01
+    not_decayed: Annotated[Sequence[str], patterns.check_patterns] = _NOT_DECAYED
 
     def __call__(self, learning_rate: tf.Tensor) -> tf.compat.v1.train.Optimizer:
         return adam.AdamWOptimizer(

@@ -17,7 +17,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -30,20 +30,9 @@ def evaluate_rate(learning_rate: float | types.Schedule, step: tf.Tensor) -> tf.
     return tf.constant(learning_rate, tf.float32)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class _Schedule(abc.ABC):
-    warmup_steps: int = 0
-
-    def __post_init__(self):
-        name = type(self).__name__
-        for field in dataclasses.fields(self):
-            setting = getattr(self, field.name)
-            if field.name.endswith("_steps") and (setting is not None or field.default is not None):
-                least = 0 if field.name == "warmup_steps" else 1
-                checks.is_a(f"{name}.{field.name}", setting, int, "be a number of steps")
-                checks.at_least(f"{name}.{field.name}", setting, least)
-            elif field.name == "value":
-                checks.positive(f"{name}.value", setting)
+    warmup_steps: checks.Natural = 0
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         """Return the rate at a step, int64 scalar -> float32 scalar."""
@@ -59,7 +48,7 @@ class _Schedule(abc.ABC):
         """Return the rate without warm-up; float64 scalar -> float64 scalar."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Constant(_Schedule):
     """`rate = value`, after the warm-up.
 
@@ -68,13 +57,13 @@ class Constant(_Schedule):
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
-    value: float
+    value: checks.Positive
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
         return tf.constant(self.value, step.dtype)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Exponential(_Schedule):
     """`rate = value * decay_rate ^ (step / decay_steps)`.
 
@@ -86,17 +75,10 @@ class Exponential(_Schedule):
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
-    value: float
-    decay_rate: float
-    decay_steps: int
+    value: checks.Positive
+    decay_rate: Annotated[float, checks.In("(0, 1]")]
+    decay_steps: checks.Count
     staircase: bool = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.is_a("Exponential.staircase", self.staircase, bool, "be True or False")
-        checks.positive("Exponential.decay_rate", self.decay_rate)
-        in_range = self.decay_rate <= 1
-        checks.require(in_range, "Exponential.decay_rate", "be in (0, 1]", self.decay_rate)
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
         exponent = step / self.decay_steps
@@ -105,7 +87,7 @@ class Exponential(_Schedule):
         return self.value * tf.pow(tf.constant(self.decay_rate, step.dtype), exponent)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Cosine(_Schedule):
     """`rate = end + (value - end) * (1 + cos(pi * step / decay_steps)) / 2`, then `end`.
 
@@ -120,13 +102,9 @@ class Cosine(_Schedule):
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
-    value: float
-    decay_steps: int | None = None
-    end_value: float = 0.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.at_least("Cosine.end_value", self.end_value, 0)
+    value: checks.Positive
+    decay_steps: checks.Count | None = None
+    end_value: checks.NotNegative = 0.0
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
         progress = _progress(self, step)
@@ -134,7 +112,7 @@ class Cosine(_Schedule):
         return self.end_value + (self.value - self.end_value) * share
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Piecewise(_Schedule):
     """`rate = values[i]` from step `boundaries[i - 1]` on.
 
@@ -145,29 +123,22 @@ class Piecewise(_Schedule):
     """
 
     boundaries: Sequence[int]
-    values: Sequence[float]
+    values: Sequence[checks.Positive]
 
     def __post_init__(self):
         super().__post_init__()
-        for setting in ("boundaries", "values"):
-            where = f"Piecewise.{setting}"
-            checks.is_a(where, getattr(self, setting), (list, tuple), "be a list of numbers")
-        for boundary in self.boundaries:
-            checks.is_a("Piecewise.boundaries", boundary, int, "hold steps")
         rising = all(a < b for a, b in itertools.pairwise([0, *self.boundaries]))
         checks.require(rising, "Piecewise.boundaries", "increase from above 0", self.boundaries)
         fits = len(self.values) == len(self.boundaries) + 1
         rule = f"hold one more than the {len(self.boundaries)} boundaries"
         checks.require(fits, "Piecewise.values", rule, self.values)
-        for rate in self.values:
-            checks.positive("Piecewise.values", rate)
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
         passed = tf.reduce_sum(tf.cast(step >= tf.constant(self.boundaries, step.dtype), tf.int32))
         return tf.gather(tf.constant(self.values, step.dtype), passed)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Polynomial(_Schedule):
     """`rate = end + (value - end) * (1 - step / decay_steps) ^ power`, then `end`.
 
@@ -180,22 +151,17 @@ class Polynomial(_Schedule):
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
-    value: float
-    decay_steps: int | None = None
-    end_value: float = 0.0
-    power: float = 1.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.at_least("Polynomial.end_value", self.end_value, 0)
-        checks.positive("Polynomial.power", self.power)
+    value: checks.Positive
+    decay_steps: checks.Count | None = None
+    end_value: checks.NotNegative = 0.0
+    power: checks.Positive = 1.0
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
         left = 1 - _progress(self, step)
         return self.end_value + (self.value - self.end_value) * tf.pow(left, self.power)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class InverseSqrt(_Schedule):
     """`rate = value * sqrt(w / max(step + 1, w))`, w the warm-up steps or 1.
 
@@ -207,14 +173,14 @@ class InverseSqrt(_Schedule):
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
-    value: float
+    value: checks.Positive
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
         flat = tf.constant(max(self.warmup_steps, 1), step.dtype)
         return self.value * tf.sqrt(flat / tf.maximum(step + 1, flat))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Sigmoid(_Schedule):
     """`rate = value * (2 / (1 + exp(-steepness * step / rise_steps)) - 1)`, then its last value.
 
@@ -228,13 +194,9 @@ class Sigmoid(_Schedule):
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
-    value: float = 1.0
-    rise_steps: int | None = None
-    steepness: float = 10.0
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive("Sigmoid.steepness", self.steepness)
+    value: checks.Positive = 1.0
+    rise_steps: checks.Count | None = None
+    steepness: checks.Positive = 10.0
 
     def _rate(self, step: tf.Tensor) -> tf.Tensor:
         # tanh is 2 / (1 + exp(-x)) - 1, without its rounding error near 0.

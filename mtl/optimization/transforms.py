@@ -56,7 +56,7 @@ def _centered(gradient: types.Connected, variable: tf.Variable) -> types.Connect
     return tf.where(entries, gradient - mean, gradient)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Noise:
     """Adds normal noise that fades: `g <- g + N(0, scale / (1 + t) ^ decay)`, t the global step.
 
@@ -70,12 +70,8 @@ class Noise:
       decay: above 0; the paper's gamma.
     """
 
-    scale: float = 0.01
-    decay: float = 0.55
-
-    def __post_init__(self):
-        checks.positive("Noise.scale", self.scale)
-        checks.positive("Noise.decay", self.decay)
+    scale: checks.Positive = 0.01
+    decay: checks.Positive = 0.55
 
     def __call__(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Annotated, cast
 
 from mtl import checks, types
 from mtl.deferred import tf, tf1
@@ -23,7 +23,7 @@ from mtl.step import noted
 from mtl.variables import averaging, freezing, patterns, sharding
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Update(types.Update):
     """Regularise, measure, clip and apply gradients, after the UPDATE_OPS of the graph.
 
@@ -48,26 +48,28 @@ class Update(types.Update):
         balancing keep finite values. "zero" sets such entries of the gradient to 0.
     """
 
-    optimizer: types.Optimizer = optimizers_lib.LazyAdam()
-    optimizers: groups.Optimizers = dataclasses.field(default_factory=dict)
-    clipping: types.Clipping | None = None
-    transforms: Sequence[types.Clipping] = ()
-    regularization: regularization_lib.Regularization = regularization_lib.Regularization()
+    optimizer: Annotated[types.Optimizer, groups.check_optimizer] = optimizers_lib.LazyAdam()
+    optimizers: Annotated[groups.Optimizers, groups.check_optimizers] = dataclasses.field(
+        default_factory=dict
+    )
+    clipping: Annotated[types.Clipping, checks.Part("clipping.GlobalNorm")] | None = None
+    transforms: Sequence[
+        Annotated[types.Clipping, checks.Part("transforms.Centralization", arguments=3)]
+    ] = ()
+    regularization: Annotated[
+        regularization_lib.Regularization, checks.Part("regularization.Regularization", 2)
+    ] = regularization_lib.Regularization()
     schedule: types.Schedule | None = None
-    rates: groups.Rates = dataclasses.field(default_factory=dict)
-    average: averaging.ExponentialAverage | None = None
-    if_not_finite: str = "fail"
+    rates: Annotated[groups.Rates, groups.check_groups] = dataclasses.field(default_factory=dict)
+    average: (
+        Annotated[
+            averaging.ExponentialAverage, checks.Part("averaging.ExponentialAverage", arguments=3)
+        ]
+        | None
+    ) = None
+    if_not_finite: Annotated[str, checks.OneOf(finite.POLICIES)] = "fail"
 
     def __post_init__(self):
-        groups.check_optimizer("Update.optimizer", self.optimizer)
-        example = "regularization.Regularization"
-        checks.require_part("Update.regularization", self.regularization, example, 2)
-        groups.check_optimizers("Update.optimizers", self.optimizers)
-        if self.clipping is not None:
-            checks.require_part("Update.clipping", self.clipping, "clipping.GlobalNorm")
-        checks.is_a("Update.transforms", self.transforms, (list, tuple), "be a list of parts")
-        for part in self.transforms:
-            checks.require_part("Update.transforms", part, "transforms.Centralization", arguments=3)
         if self.schedule is not None:
             checks.require_part("Update.schedule", self.schedule, "schedules.Cosine", 1)
             value = getattr(self.schedule, "value", 1)
@@ -78,12 +80,6 @@ class Update(types.Update):
                 is_other = part.learning_rate != self.schedule
                 rule = "be another part than Update.schedule, a factor of it"
                 checks.require(is_other, where, rule, part.learning_rate)
-        groups.check_groups("Update.rates", self.rates)
-        if self.average is not None:
-            checks.require_part(
-                "Update.average", self.average, "averaging.ExponentialAverage", arguments=3
-            )
-        checks.one_of("Update.if_not_finite", self.if_not_finite, finite.POLICIES)
 
     @property
     def is_entrywise(self) -> bool:

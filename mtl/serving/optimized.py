@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Annotated
 
 from mtl import checks
 from mtl.deferred import tf, tf1
@@ -21,7 +22,7 @@ _MAX_BYTES = 2**31 - 2**20
 _INITIALISERS = ("saved_model_main_op", "legacy_init_op")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Optimized:
     """Rewrites an export for speed: turns variables into constants, and computes constants once.
 
@@ -37,13 +38,8 @@ class Optimized:
         compared, as a class may change on a tie.
     """
 
-    weights: str = "float32"
-    tolerance: float | None = None
-
-    def __post_init__(self):
-        checks.one_of("Optimized.weights", self.weights, weights.KINDS)
-        if self.tolerance is not None:
-            checks.positive("Optimized.tolerance", self.tolerance)
+    weights: Annotated[str, checks.OneOf(weights.KINDS)] = "float32"
+    tolerance: checks.Positive | None = None
 
     @property
     def keeps_graph(self) -> bool:

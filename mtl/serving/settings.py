@@ -7,7 +7,7 @@ serving.Serving.passthrough = ["row_id"]                 # returned with the pre
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from mtl import checks, types
 from mtl.variables import patterns
@@ -31,7 +31,7 @@ class Rewriting(Protocol):
         """Rewrite the SavedModel in a directory."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Serving:
     """The settings of every export, including the exports after evaluations in training.
 
@@ -52,30 +52,17 @@ class Serving:
       warm_up_rows: how many of these rows a warm-up request holds; another one holds a single row.
     """
 
-    model_name: str = "mtl"
-    signatures: Sequence[str] = ("",)
-    outputs: Sequence[str] = ()
-    passthrough: Sequence[str] = ()
-    units: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    keep: int = 3
-    check_rows: int = 256
-    warm_up_rows: int = 32
-    optimized: Rewriting | None = None
-
-    def __post_init__(self):
-        checks.scope_name("Serving.model_name", self.model_name)
-        patterns.check_patterns("Serving.signatures", self.signatures)
-        for setting in ("outputs", "passthrough"):
-            where, names = f"Serving.{setting}", getattr(self, setting)
-            checks.texts(where, names, "be a list of names")
-            checks.unique(where, names)
-        checks.mapping("Serving.units", self.units, "map tasks to units")
-        checks.texts("Serving.units", list(self.units.values()), "map tasks to units")
-        for setting, least in (("keep", 1), ("check_rows", 0), ("warm_up_rows", 1)):
-            checks.whole(f"Serving.{setting}", getattr(self, setting), least)
-        if self.optimized is not None:
-            example, needed = "serving.Optimized", ["allowed"]
-            checks.require_part("Serving.optimized", self.optimized, example, 1, needed)
+    model_name: checks.Name = "mtl"
+    signatures: Annotated[Sequence[str], patterns.check_patterns] = ("",)
+    outputs: checks.Names = ()
+    passthrough: checks.Names = ()
+    units: Annotated[Mapping[str, str], checks.Map("map tasks to units")] = dataclasses.field(
+        default_factory=dict
+    )
+    keep: checks.Count = 3
+    check_rows: checks.Natural = 256
+    warm_up_rows: checks.Count = 32
+    optimized: Annotated[Rewriting, checks.Part("serving.Optimized", 1, ["allowed"])] | None = None
 
     @property
     def keeps_graph(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -109,7 +109,7 @@ class Snip(Criterion):
         return tf.abs(seen.weights * seen.gradient)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Averaged(Criterion):
     """Scores by a running average over the steps; in a finished run, by the mean over batches.
 
@@ -117,11 +117,8 @@ class Averaged(Criterion):
       momentum: the share of the average that a step keeps, in [0, 1).
     """
 
-    momentum: float = 0.9
+    momentum: checks.Rate = 0.9
     gathers = True
-
-    def __post_init__(self):
-        checks.rate(f"{type(self).__name__}.momentum", self.momentum)
 
     @abc.abstractmethod
     def observe(self, seen: Seen) -> tf.Tensor | None:
@@ -207,7 +204,7 @@ class Wanda(Averaged):
         return seen.inputs
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class TaskSaliency(Criterion):
     """`|w dL_t/dw|` on the batch of the step for each task t: a single task can keep a weight.
 
@@ -224,11 +221,8 @@ class TaskSaliency(Criterion):
       combine: "union", or "sum" of the tasks' scores, each divided by its sum over all weights.
     """
 
-    combine: str = "union"
+    combine: Annotated[str, checks.OneOf(("union", "sum"))] = "union"
     reads_tasks = True
-
-    def __post_init__(self):
-        checks.one_of("TaskSaliency.combine", self.combine, ("union", "sum"))
 
     def scores(self, seen: Seen) -> tf.Tensor:
         """Return the sum of the tasks' scores, in the shape of the weights."""
@@ -270,7 +264,7 @@ def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
     return tf.reduce_max(tf.where(scores > 0, ranks, tf.zeros_like(ranks)), 0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class SparseGpt(Criterion):
     """Cuts the weights of a layer that its others replace best, and gives the others new values.
 
@@ -283,13 +277,9 @@ class SparseGpt(Criterion):
       damping: a share of the mean square of the inputs, added to all their mean squares.
     """
 
-    block: int = 128
-    damping: float = 0.01
+    block: checks.Count = 128
+    damping: checks.Positive = 0.01
     is_of_finished_runs = True
-
-    def __post_init__(self):
-        checks.whole("SparseGpt.block", self.block, 1)
-        checks.positive("SparseGpt.damping", self.damping)
 
     def scores(self, seen: Seen) -> tf.Tensor:
         """Return NaN, because a training step must not cut by it."""

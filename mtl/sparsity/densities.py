@@ -19,7 +19,7 @@ from mtl.deferred import tf
 _HALF = 1 << 16  # How many values half of the bits of a float32 can take.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Uniform:
     """Every layer loses the same share of its groups.
 
@@ -34,9 +34,6 @@ class Uniform:
 
     per_unit: bool = False
     is_global = False
-
-    def __post_init__(self):
-        checks.is_a("Uniform.per_unit", self.per_unit, bool, "be True or False")
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
         """Return the share of groups that each of N layers keeps in the end."""
@@ -85,7 +82,7 @@ class ErdosRenyiKernel:
         return _select_by_layer(scores, densities, progress)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Global:
     """The groups with the least scores are cut, in whichever layer they are.
 
@@ -97,11 +94,8 @@ class Global:
         group.
     """
 
-    floor: float = 0.01
+    floor: checks.Rate = 0.01
     is_global = True
-
-    def __post_init__(self):
-        checks.rate("Global.floor", self.floor)
 
     def densities(self, shapes: Sequence[Sequence[int]], sparsity: float) -> list[float]:
         """Return the mean share of groups that the layers keep in the end, N times.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks
 from mtl.deferred import tf
@@ -71,7 +71,7 @@ class Entries(_Groups):
     """Single weights: most accurate, and small only in formats that skip zeros (`TFLite`)."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class NOfM(_Groups):
     """Keeps the n weights with the largest scores of every m neighbours that feed a unit.
 
@@ -85,12 +85,10 @@ class NOfM(_Groups):
       m: the number of neighbours, above n; it divides the number of inputs.
     """
 
-    n: int = 2
-    m: int = 4
+    n: checks.Count = 2
+    m: Annotated[int, checks.Whole(2)] = 4
 
     def __post_init__(self):
-        checks.whole("NOfM.n", self.n, 1)
-        checks.whole("NOfM.m", self.m, 2)
         checks.require(self.n < self.m, "NOfM.n", f"be below m, {self.m}", self.n)
 
     @property
@@ -124,7 +122,7 @@ class NOfM(_Groups):
         return tf.reshape(tf.transpose(kept, [0, 1, 3, 2]), [*outer, inputs, units])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Blocks(_Groups):
     """Blocks of a kernel's last two axes, inputs and units, by their mean score.
 
@@ -132,13 +130,13 @@ class Blocks(_Groups):
       shape: (inputs, units), which divide the inputs and units of each variable.
     """
 
-    shape: Sequence[int] = (4, 4)
-
-    def __post_init__(self):
-        is_pair = isinstance(self.shape, (list, tuple)) and len(self.shape) == 2
-        checks.require(is_pair, "Blocks.shape", "be two numbers, inputs and units", self.shape)
-        for size in self.shape:
-            checks.whole("Blocks.shape", size, 1)
+    shape: Annotated[
+        Sequence[checks.Count],
+        checks.Rule(
+            "be two numbers, inputs and units",
+            lambda value: isinstance(value, (list, tuple)) and len(value) == 2,
+        ),
+    ] = (4, 4)
 
     def check(self, name: str, shape: Sequence[int]) -> None:
         """Fail unless blocks divide a variable of this shape."""
@@ -187,7 +185,7 @@ class TableRows(_Groups):
         return tf.reduce_mean(scores, 1, keepdims=True)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Units(_Groups):
     """Whole units or channels, by the mean score of the weights that feed them.
 
@@ -205,11 +203,8 @@ class Units(_Groups):
         kernels that match one pattern lose the same units, with the least mean scores on average.
     """
 
-    together: Sequence[str] = ()
+    together: Annotated[Sequence[str], patterns.check_patterns] = ()
     is_of_units = True
-
-    def __post_init__(self):
-        patterns.check_patterns("Units.together", self.together)
 
     def list_together(
         self, names: Sequence[str], shapes: Sequence[Sequence[int]]

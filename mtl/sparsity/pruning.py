@@ -13,10 +13,9 @@ the weights as they are.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from mtl import checks
 from mtl.deferred import tf
@@ -27,7 +26,7 @@ from mtl.variables import patterns
 STOPPED, DENSE, STRAIGHT_THROUGH = cuts.STOPPED, cuts.DENSE, cuts.STRAIGHT_THROUGH
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Pruning:
     """Cuts the least important weights of the variables that its patterns choose.
 
@@ -54,13 +53,15 @@ class Pruning:
 
     schedule: pruning_schedules.Cubic | pruning_schedules.OneShot
     sparsity: float | None = None
-    patterns: Sequence[str] = ("^network/.*/kernel$",)
+    patterns: Annotated[Sequence[str], patterns.check_patterns, checks.Filled("not be empty")] = (
+        "^network/.*/kernel$",
+    )
     cuts_heads: bool = False
     criterion: criteria.Criterion = criteria.Magnitude()
     density: Any = densities.ErdosRenyiKernel()
     granularity: Any = granularity.Entries()
     regrowth: regrowth_lib.Regrowth | None = None
-    gradient: str = STOPPED
+    gradient: Annotated[str, checks.OneOf((STOPPED, DENSE, STRAIGHT_THROUGH))] = STOPPED
 
     step_extension = pruned_step.PrunedStep
 
@@ -74,10 +75,6 @@ class Pruning:
             rule = f"be a part such as @{example}()"
             checks.has(f"Pruning.{setting}", getattr(self, setting), names, rule)
         self._check_sparsity()
-        patterns.check_patterns("Pruning.patterns", self.patterns)
-        checks.require(len(self.patterns) > 0, "Pruning.patterns", "not be empty", self.patterns)
-        checks.is_a("Pruning.cuts_heads", self.cuts_heads, bool, "be True or False")
-        checks.one_of("Pruning.gradient", self.gradient, (STOPPED, DENSE, STRAIGHT_THROUGH))
         self._check_granularity()
         if self.regrowth is not None:
             self._check_regrowth(self.regrowth)

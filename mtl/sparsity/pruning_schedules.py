@@ -7,13 +7,11 @@ pruning_schedules.Cubic.end_step = 2000
 
 from __future__ import annotations
 
-import dataclasses
-
 from mtl import checks
 from mtl.deferred import tf
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Cubic:
     """`1 - (1 - (t - begin) / (end - begin)) ^ 3` of the final sparsity are cut at step t.
 
@@ -28,16 +26,13 @@ class Cubic:
       every_steps: the steps from one cut to the next; the network recovers during them.
     """
 
-    end_step: int
-    begin_step: int = 0
-    every_steps: int = 100
+    end_step: checks.Count
+    begin_step: checks.Natural = 0
+    every_steps: checks.Count = 100
 
     def __post_init__(self):
-        checks.whole("Cubic.begin_step", self.begin_step, 0)
-        checks.whole("Cubic.end_step", self.end_step, 1)
         rule = f"be above begin_step, {self.begin_step}"
         checks.require(self.end_step > self.begin_step, "Cubic.end_step", rule, self.end_step)
-        checks.whole("Cubic.every_steps", self.every_steps, 1)
 
     @property
     def first_step(self) -> int:
@@ -61,7 +56,7 @@ class Cubic:
         return 1 - (1 - passed) ** 3
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class OneShot:
     """Cuts the whole share at one step; step 0 uses gradients of the first batch, before updates.
 
@@ -69,10 +64,7 @@ class OneShot:
       step: the global step; 0 prunes at initialisation.
     """
 
-    step: int = 0
-
-    def __post_init__(self):
-        checks.whole("OneShot.step", self.step, 0)
+    step: checks.Natural = 0
 
     @property
     def first_step(self) -> int:

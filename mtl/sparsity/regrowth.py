@@ -7,8 +7,8 @@ regrowth.Regrowth.until_step = 1500
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from typing import Annotated
 
 from mtl import checks
 from mtl.deferred import tf
@@ -19,7 +19,7 @@ from mtl.step import draws
 GRADIENT, RANDOM = "gradient", "random"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Regrowth:
     """Cuts the smallest weights of a layer from time to time, and lets as many others grow from 0.
 
@@ -38,17 +38,10 @@ class Regrowth:
       by: "gradient" or "random".
     """
 
-    until_step: int
-    every_steps: int = 100
-    share: float = 0.3
-    by: str = GRADIENT
-
-    def __post_init__(self):
-        checks.whole("Regrowth.until_step", self.until_step, 1)
-        checks.whole("Regrowth.every_steps", self.every_steps, 1)
-        checks.positive("Regrowth.share", self.share)
-        checks.rate("Regrowth.share", self.share)
-        checks.one_of("Regrowth.by", self.by, (GRADIENT, RANDOM))
+    until_step: checks.Count
+    every_steps: checks.Count = 100
+    share: Annotated[float, checks.In("(0, 1)")] = 0.3
+    by: Annotated[str, checks.OneOf((GRADIENT, RANDOM))] = GRADIENT
 
     def is_due(self, step: tf.Tensor) -> tf.Tensor:
         """Return True if weights are swapped at a step: int64 scalar -> bool scalar."""

@@ -7,7 +7,7 @@ import functools
 import math
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 
@@ -205,7 +205,7 @@ def require_counts(values: tf.RaggedTensor, counts: tf.RaggedTensor, message: st
     return tf1.assert_equal(are_counts & fit, True, message=message)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Spec:
     """The fields of an example.
 
@@ -225,23 +225,24 @@ class Spec:
         ranks.
     """
 
-    features: Mapping[str, Any]
-    labels: Mapping[str, Any]
-    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    features: Annotated[
+        Mapping[str, Any], checks.Map("map names to types"), checks.Filled("name a field")
+    ]
+    labels: Annotated[Mapping[str, Any], checks.Map("map names to types")]
+    defaults: Annotated[
+        Mapping[str, Any],
+        checks.Map("map names to values"),
+    ] = dataclasses.field(default_factory=dict)
     # Not in the repr: a run compares it to see whether its data changed, also with runs that know
     # neither setting. The order of examples does not depend on them.
-    type_defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    type_defaults: Annotated[
+        Mapping[str, Any],
+        checks.Map("map types to values"),
+    ] = dataclasses.field(default_factory=dict, repr=False)
     keys: Sequence[str] = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self):
-        checks.mapping("Spec.features", self.features, "map names to types")
-        checks.mapping("Spec.labels", self.labels, "map names to types")
-        checks.require(bool(self.features), "Spec.features", "name a field", dict(self.features))
         checks.unique("Spec.features and Spec.labels", [*self.features, *self.labels])
-        for setting in ("defaults", "type_defaults"):
-            rule = "map names to values" if setting == "defaults" else "map types to values"
-            checks.mapping(f"Spec.{setting}", getattr(self, setting), rule)
-        checks.texts("Spec.keys", self.keys, "be a list of features")
         for name in self.keys:
             checks.one_of("Spec.keys", name, self.features)
         for name in self.defaults:

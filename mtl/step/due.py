@@ -8,14 +8,31 @@ is_due = when.tell(step)                                 # a bool scalar of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from mtl import checks
 from mtl.deferred import tf
 
-When = bool | int | Sequence[int]
+
+def check(where: str, when: Any) -> None:
+    """Fail unless `when` is False, True, a number of steps or a list of global steps."""
+    rule = "be True, False, a number of steps or a list of steps"
+    if isinstance(when, bool):
+        return
+    checks.is_a(where, when, (int, list, tuple), rule)
+    if isinstance(when, int):
+        checks.at_least(where, when, 1)
+        return
+    checks.require(len(when) > 0, where, f"{rule} that holds one", when)
+    for step in when:
+        checks.is_a(where, step, int, rule)
+        checks.at_least(where, step, 1)
+    checks.require(len(set(when)) == len(when), where, "name no step twice", list(when))
+
+
+When = Annotated[bool | int | Sequence[int], check]
 """False, True, a number of steps, or a list of global steps."""
 
 
@@ -46,19 +63,3 @@ class Due(NamedTuple):
         if self.every:
             return tf.equal(step % self.every, 0)
         return tf.reduce_any(tf.equal(step, np.array(self.at, np.int64)))
-
-
-def check(where: str, when: Any) -> None:
-    """Fail unless `when` is False, True, a number of steps or a list of global steps."""
-    rule = "be True, False, a number of steps or a list of steps"
-    if isinstance(when, bool):
-        return
-    checks.is_a(where, when, (int, list, tuple), rule)
-    if isinstance(when, int):
-        checks.at_least(where, when, 1)
-        return
-    checks.require(len(when) > 0, where, f"{rule} that holds one", when)
-    for step in when:
-        checks.is_a(where, step, int, rule)
-        checks.at_least(where, step, 1)
-    checks.require(len(set(when)) == len(when), where, "name no step twice", list(when))

@@ -16,7 +16,7 @@ import abc
 import dataclasses
 import logging
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class Fit(NamedTuple):
     logits: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Calibration(refit.Refit):
     """Base of the methods of calibration. They keep the split's logits in memory.
 
@@ -73,8 +73,8 @@ class Calibration(refit.Refit):
         nor the rows of the report.
     """
 
-    tasks: Sequence[str]
-    split: str
+    tasks: Annotated[checks.Names, checks.Filled("name a task")]
+    split: Annotated[str, checks.Is(str, "name a split")]
 
     kinds: ClassVar[tuple[type[types.Head], ...]] = (
         heads.Binary,
@@ -86,14 +86,6 @@ class Calibration(refit.Refit):
 
     kind: ClassVar[str] = calibrated_lib.LINES
     """The variable that holds the fits of slices."""
-
-    def __post_init__(self):
-        super().__post_init__()
-        self._is_a("tasks", (list, tuple), "be a list of tasks")
-        where = f"{type(self).__name__}.tasks"
-        checks.require(len(self.tasks) > 0, where, "name a task", list(self.tasks))
-        checks.unique(where, self.tasks)
-        self._is_a("split", str, "name a split")
 
     def list_tasks(self) -> Sequence[str]:
         """Return the tasks."""

@@ -16,7 +16,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class Rows(NamedTuple):
     places: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Refit(abc.ABC):
     """Base of the methods that compute the last layers of heads.
 
@@ -79,7 +79,7 @@ class Refit(abc.ABC):
       source: a checkpoint, or a model_dir whose latest checkpoint is read.
     """
 
-    source: str
+    source: Annotated[str, checks.Is(str, "name a source")]
 
     kinds: ClassVar[tuple[type[types.Head], ...]]
     """The kinds of heads that it can compute."""
@@ -89,9 +89,6 @@ class Refit(abc.ABC):
 
     computes: ClassVar[tuple[str, ...]] = ()
     """The settings of a head whose values it computes."""
-
-    def __post_init__(self):
-        self._is_a("source", str, "name a source")
 
     def _is_a(self, setting: str, kind: Any, rule: str) -> None:
         checks.is_a(f"{type(self).__name__}.{setting}", getattr(self, setting), kind, rule)
@@ -235,17 +232,13 @@ def _rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
             return
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class _Computed(Refit):
     """Computes the classifier of a `MultiClass` head from its classes."""
 
-    task: str
+    task: Annotated[str, checks.Is(str, "name a task")]
 
     kinds = (heads.MultiClass,)
-
-    def __post_init__(self):
-        super().__post_init__()
-        self._is_a("task", str, "name a task")
 
     def list_tasks(self) -> Sequence[str]:
         """Return the one task."""
@@ -257,7 +250,7 @@ class _Computed(Refit):
         return train_split
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class NearestMean(_Computed):
     """`argmax_c cos(h, m_c)`, with m_c the mean of the towers h of class c in the training split.
 
@@ -271,11 +264,7 @@ class NearestMean(_Computed):
       distance: "cosine", or "euclidean" for `-|h - m_c|^2 / 2`; the paper reports the better one.
     """
 
-    distance: str = "cosine"
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.one_of("NearestMean.distance", self.distance, ["cosine", "euclidean"])
+    distance: Annotated[str, checks.OneOf(["cosine", "euclidean"])] = "cosine"
 
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
         """Return a classifier with the means of the classes as kernel."""
@@ -293,21 +282,14 @@ class NearestMean(_Computed):
         return Classifier(means, -np.sum(means**2, axis=0) / 2)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class _Tau(_Computed):
-    taus: Sequence[float] = (1.0,)
-    split: str | None = None
+    taus: Annotated[Sequence[checks.NotNegative], checks.Filled("hold a number")] = (1.0,)
+    split: Annotated[str, checks.Is(str, "name a split")] | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        where = f"{type(self).__name__}.taus"
-        self._is_a("taus", (list, tuple), "be a list of numbers")
-        checks.require(len(self.taus) > 0, where, "hold a number", self.taus)
-        for tau in self.taus:
-            checks.at_least(where, tau, 0)
         where = f"{type(self).__name__}.split"
-        if self.split is not None:
-            self._is_a("split", str, "name a split")
         rule = "name a split to choose among taus by, such as 'validation'"
         checks.require(len(self.taus) == 1 or bool(self.split), where, rule, self.split)
 

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, types
 from mtl import features as features_lib
@@ -38,7 +38,7 @@ def forget_warm_start(model_dir: str) -> None:
         tf.io.gfile.remove(path)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class WarmStart:
     """Chooses the variables that start from saved values, and finds the values.
 
@@ -68,28 +68,25 @@ class WarmStart:
     """
 
     source: str
-    include: Sequence[str] = SCOPES
-    exclude: Sequence[str] = ()
-    rename: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    row_names: Mapping[str, Sequence[str] | str] = dataclasses.field(default_factory=dict)
-    new_rows: str = "own"
+    include: Annotated[Sequence[str], patterns.check_patterns, checks.Filled("hold a pattern")] = (
+        SCOPES
+    )
+    exclude: Annotated[Sequence[str], patterns.check_patterns] = ()
+    rename: Annotated[Mapping[str, str], checks.Map("map patterns to replacements")] = (
+        dataclasses.field(default_factory=dict)
+    )
+    row_names: Annotated[Mapping[str, Sequence[str] | str], row_names_lib.check] = (
+        dataclasses.field(default_factory=dict)
+    )
+    new_rows: Annotated[str, checks.OneOf(values.NEW_ROWS)] = "own"
     slots: bool = False
     statistics: bool = False
 
     def __post_init__(self):
-        checks.is_a("WarmStart.source", self.source, str, "be a path")
-        patterns.check_patterns("WarmStart.include", self.include)
-        checks.require(len(self.include) > 0, "WarmStart.include", "hold a pattern", self.include)
-        patterns.check_patterns("WarmStart.exclude", self.exclude)
-        checks.mapping("WarmStart.rename", self.rename, "map patterns to replacements")
         patterns.check_patterns("WarmStart.rename", list(self.rename))
         replacements = list(self.rename.values())
         checks.texts("WarmStart.rename", replacements, "map patterns to replacements")
-        row_names_lib.check("WarmStart.row_names", self.row_names)
         patterns.check_patterns("WarmStart.row_names", list(self.row_names))
-        checks.one_of("WarmStart.new_rows", self.new_rows, values.NEW_ROWS)
-        for setting in ("slots", "statistics"):
-            checks.is_a(f"WarmStart.{setting}", getattr(self, setting), bool, "be True or False")
 
     def check_source(self, model_dir: str) -> None:
         """Fail if the source is the run itself, which continues from its checkpoints anyway."""

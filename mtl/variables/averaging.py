@@ -14,7 +14,6 @@ the logarithm of the product of all decays up to its last move, and `average_dec
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -32,7 +31,7 @@ _OF_NORMALISATIONS = r"/moving_(mean|variance)$"
 """The averages that the step of a graph reads: {name of a variable: its average}."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ExponentialAverage:
     """`a <- d a + (1 - d) w` after every step, with `d = min(decay, (1 + t) / (10 + t))`.
 
@@ -47,10 +46,7 @@ class ExponentialAverage:
       decay: in [0, 1); the average covers about the last `1 / (1 - decay)` steps.
     """
 
-    decay: float = 0.999
-
-    def __post_init__(self):
-        checks.rate("ExponentialAverage.decay", self.decay)
+    decay: checks.Rate = 0.999
 
     def __call__(
         self,

@@ -14,7 +14,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from mtl import ambient, checks
 from mtl.deferred import tf, tf1
@@ -29,7 +29,7 @@ Mask = Callable[["tf.Tensor", str], "tf.Tensor"]
 StepFn = Callable[[Any, Any], tuple["tf.Operation", Mapping[str, "tf.Tensor"]]]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Freezing:
     """Chooses the frozen variables by pattern.
 
@@ -54,23 +54,20 @@ class Freezing:
         published code often does while it calls its network frozen.
     """
 
-    frozen: Sequence[str] = ()
-    until: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    entries: Mapping[str, Mask] = dataclasses.field(default_factory=dict)
-    batch_norm: str = "inference"
+    frozen: Annotated[Sequence[str], patterns.check_patterns] = ()
+    until: Annotated[
+        Mapping[str, checks.Count],
+        checks.Map("map patterns to steps"),
+    ] = dataclasses.field(default_factory=dict)
+    entries: Annotated[
+        Mapping[str, Annotated[Mask, checks.Part("masks.Rows", arguments=2)]],
+        checks.Map("map patterns to masks"),
+    ] = dataclasses.field(default_factory=dict)
+    batch_norm: Annotated[str, checks.OneOf(("inference", "adapt"))] = "inference"
 
     def __post_init__(self):
-        patterns.check_patterns("Freezing.frozen", self.frozen)
-        checks.mapping("Freezing.until", self.until, "map patterns to steps")
         patterns.check_patterns("Freezing.until", list(self.until))
-        for pattern, step in self.until.items():
-            checks.is_a(f"Freezing.until[{pattern!r}]", step, int, "be a step")
-            checks.at_least(f"Freezing.until[{pattern!r}]", step, 1)
-        checks.mapping("Freezing.entries", self.entries, "map patterns to masks")
         patterns.check_patterns("Freezing.entries", list(self.entries))
-        for pattern, mask in self.entries.items():
-            checks.require_part(f"Freezing.entries[{pattern!r}]", mask, "masks.Rows", arguments=2)
-        checks.one_of("Freezing.batch_norm", self.batch_norm, ("inference", "adapt"))
 
     @property
     def is_entrywise(self) -> bool:
@@ -94,12 +91,6 @@ class Freezing:
                 return train_op, {**monitors, **frozen}
 
         return frozen_step
-
-
-def check_trainable(part: Any) -> None:
-    """Fail unless the setting `trainable` of a part is True or False."""
-    where = f"{type(part).__name__}.trainable"
-    checks.is_a(where, part.trainable, bool, "be True or False")
 
 
 def hold_part(trainable: bool) -> contextlib.AbstractContextManager[bool]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Nonzero:
         return tf.not_equal(weights, 0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Rows:
     """Some rows move, or columns along another axis, such as the rows of new classes or tokens.
 
@@ -37,16 +38,8 @@ class Rows:
       axis: the axis of the rows; -1, the last, holds the classes of a head.
     """
 
-    rows: Sequence[int]
+    rows: Annotated[Sequence[Annotated[int, checks.AtLeast(0)]], checks.Filled("hold a row")]
     axis: int = 0
-
-    def __post_init__(self):
-        checks.is_a("Rows.rows", self.rows, (list, tuple), "be a list of numbers")
-        checks.require(len(self.rows) > 0, "Rows.rows", "hold a row", self.rows)
-        for row in self.rows:
-            checks.is_a("Rows.rows", row, int, "hold whole numbers")
-            checks.at_least("Rows.rows", row, 0)
-        checks.is_a("Rows.axis", self.axis, int, "be an axis")
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
         """Return a bool mask of the weights, in a shape that broadcasts to theirs.
@@ -66,7 +59,7 @@ class Rows:
         return tf.constant(mask.reshape(sizes))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class FromFile:
     """A mask of zeros and ones from a file that `numpy.save` wrote.
 
@@ -74,12 +67,9 @@ class FromFile:
       path: the file; the array's shape broadcasts to the variable's. Entries other than 0 move.
     """
 
-    path: str
-
-    def __post_init__(self):
-        checks.is_a("FromFile.path", self.path, str, "be a path")
-        rule = "be a file of numpy.save"
-        checks.require(storage.may_exist(self.path), "FromFile.path", rule, self.path)
+    path: Annotated[
+        str, checks.Rule("be a file of numpy.save", lambda value: storage.may_exist(value))
+    ]
 
     @functools.cached_property
     def _mask(self) -> np.ndarray:

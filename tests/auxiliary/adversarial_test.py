@@ -137,7 +137,7 @@ def test_an_input_outside_of_the_bounds_is_not_moved_further_than_asked():
         ({"bounds": (1, 0)}, "Adversarial.bounds must be (least, greatest)"),
         ({"weight": -1}, "Adversarial.weight must be at least 0"),
         ({"averages_steps": True}, "Adversarial.random_start must be True"),
-        ({"heads": []}, "Adversarial.heads must be a list of tasks"),
+        ({"heads": []}, "Adversarial.heads must hold a name"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(settings, message):

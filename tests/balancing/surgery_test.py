@@ -452,10 +452,10 @@ def test_nothing_is_as_large_as_the_table():
     [
         ({"method": methods.PCGrad}, r"Combine.method must be a part such as @methods.PCGrad\(\)"),
         ({"on": "activations"}, "Combine.on must be one of parameters, representation, got 'act"),
-        ({"every_steps": 0}, "Combine.every_steps must be above 0, got 0"),
+        ({"every_steps": 0}, "Combine.every_steps must be at least 1, got 0"),
         (
             {"every_steps": 1.5},
-            "Combine.every_steps must be a number of steps, got 1.5|be a number",
+            "Combine.every_steps must be a whole number, got 1.5",
         ),
         ({"average": 1.0}, r"Combine.average must be in \[0, 1\), got 1.0"),
         ({"scopes": "kernel"}, "Combine.scopes must be a list of patterns, got 'kernel'"),
@@ -496,7 +496,7 @@ def test_settings(settings, message):
     [
         (lambda: methods.MGDA(normalizer="l1"), "MGDA.normalizer must be one of none, l2, loss"),
         (lambda: methods.CAGrad(c=-0.1), "CAGrad.c must be at least 0, got -0.1"),
-        (lambda: methods.GradVac(rate=0), "GradVac.rate must be above 0, got 0"),
+        (lambda: methods.GradVac(rate=0), "GradVac.rate must be in .0, 1., got 0"),
         (lambda: methods.GradVac(rate=1.5), r"GradVac.rate must be in \(0, 1\], got 1.5"),
         (lambda: methods.FairGrad(alpha=0), "FairGrad.alpha must be above 0, got 0"),
         (lambda: methods.AlignedMTL(scale="max"), "AlignedMTL.scale must be one of min, median"),

@@ -61,7 +61,7 @@ def test_a_direction_that_contradicts_the_known_one_is_refused(known):
 
 @pytest.mark.parametrize("value", ["False", "True", 0, 1, 1.0, []])
 def test_a_direction_that_is_no_bool_is_refused(value):
-    message = r"^Best\.higher_is_better must be True, False or None, got "
+    message = r"^Best\.higher_is_better must be True or False, got "
     with pytest.raises(checks.UserError, match=message):
         checkpoints.Best(metric="m", higher_is_better=value)
 

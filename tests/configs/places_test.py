@@ -6,6 +6,7 @@ import functools
 import inspect
 import pathlib
 import re
+import typing
 
 import pytest
 import tensorflow as tf
@@ -54,9 +55,9 @@ def _settings():
     """{Part.setting: (part, setting)} of all settings of all parts that may hold text."""
     found = {}
     for kind in parts.find_parts():
+        hints = typing.get_type_hints(kind, localns={"tf": tf})
         for field in dataclasses.fields(kind):
-            told = field.type
-            told = told if isinstance(told, str) else inspect.formatannotation(told)
+            told = inspect.formatannotation(hints[field.name])
             if field.init and re.search(r"\b(str|bytes|Any|object|PathLike|Callable)\b", told):
                 found[f"{kind.__name__}.{field.name}"] = (kind, field.name)
     return found

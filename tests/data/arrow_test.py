@@ -247,7 +247,7 @@ def test_a_flipped_byte_and_a_cut_file_are_refused(tmp_path):
         ({"files": {"train": "train.txt"}}, "must end in one of .parquet"),
         ({"files": {"train": "absent.parquet"}}, "must name existing files"),
         ({"files": {"train": 3}}, "must be a path or a list of them"),
-        ({"rename": {"x": 3}}, "Arrow.rename must map our names to theirs"),
+        ({"rename": {"x": 3}}, "Arrow.rename..x.. must be a text"),
         ({"cells": 3}, "Arrow.cells must be built, such as @csv.Csv"),
     ],
 )

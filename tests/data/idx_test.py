@@ -143,7 +143,7 @@ def test_a_spec_that_does_not_fit_is_refused(tmp_path, features, message):
     ("files", "message"),
     [
         ("train", "Idx.files must map splits"),
-        ({"train": "images"}, r"Idx.files\['train'\] must name a file for each field"),
+        ({"train": "images"}, r"Idx.files\['train'\] must be a map from texts"),
         ({"train": {}}, r"Idx.files\['train'\] must name a file for each field"),
     ],
 )

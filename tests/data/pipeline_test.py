@@ -286,7 +286,7 @@ def test_diagnose_leaves_other_errors_alone(tmp_path):
     ("settings", "message"),
     [
         ({"batch_size": 0}, "Pipeline.batch_size must be above 0, got 0"),
-        ({"batch_size": 1.5}, "Pipeline.batch_size must be a whole number above 0, got 1.5"),
+        ({"batch_size": 1.5}, "Pipeline.batch_size must be a whole number, got 1.5"),
         ({"shuffle_buffer": 0}, "Pipeline.shuffle_buffer must be above 0"),
         ({"cache": "yes"}, "Pipeline.cache must be True or False"),
         ({"train_split": None}, "Pipeline.train_split must name a split"),

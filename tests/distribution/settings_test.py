@@ -142,7 +142,7 @@ def test_replicas_start_warm_as_one_device_does_and_one_device_goes_on(train_alo
             {"resources": 4},
             r"Distribution.resources must be built, such as @resources.Resources",
         ),
-        ({"min_shard_bytes": 0}, "Distribution.min_shard_bytes must be above 0, got 0"),
+        ({"min_shard_bytes": 0}, "Distribution.min_shard_bytes must be at least 1, got 0"),
     ],
     ids=["misspelt", "devices of none", "no such GPU", "no part", "no size"],
 )

@@ -135,7 +135,7 @@ def test_a_target_is_other_columns_and_may_share_their_table(fit):
     ("settings", "says"),
     [
         ({"events": []}, "History.events must hold a column"),
-        ({"events": features.Hashed}, "History.events must be a list of columns"),
+        ({"events": features.Hashed}, "History.events must be a list"),
         ({"encoder": histories.Pooling}, "History.encoder must be"),
         ({"encoder": histories.TargetAttention()}, "name the columns that TargetAttention"),
         ({"place_dimension": 4}, "History.last must be set where places are embedded"),

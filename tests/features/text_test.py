@@ -145,7 +145,7 @@ def test_a_tokenizer_of_ones_own(encode):
         ({"max_tokens": 0}, "Text.max_tokens must be at least 1"),
         ({"dimension": None}, "Text.dimension must be a whole number"),
         ({"word_vectors": "x"}, "Text.word_vectors must stay None where .* Bytes has none"),
-        ({"word_vectors": 3}, "Text.word_vectors must be the path of a file"),
+        ({"word_vectors": 3}, "Text.word_vectors must be a text"),
     ],
 )
 def test_settings_that_make_no_sense(settings, says):

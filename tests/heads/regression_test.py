@@ -119,7 +119,7 @@ def test_untrained_heads_predict_the_prior():
     [
         ({"loss_type": "hubber"}, r"must be one of squared, .*Did you mean 'huber'\?"),
         ({"huber_delta": 0}, r"Regression.huber_delta of task 'y' must be above 0, got 0"),
-        ({"dimension": 0}, r"dimension of task 'y' must be above 0, got 0"),
+        ({"dimension": 0}, r"dimension of task 'y' must be at least 1, got 0"),
         ({"dimension": 1.5}, r"dimension of task 'y' must be a whole number, got 1.5"),
         ({"prior": "mean"}, r"prior of task 'y' must be a number, got 'mean'"),
     ],

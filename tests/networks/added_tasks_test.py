@@ -152,7 +152,7 @@ def test_only_scores_tower_and_head_of_the_added_task_move(stages):
         ({"added": ["size", "size"]}, "Piggyback.added"),
         ({"network": networks.MLP}, "Piggyback.network must be a network|Piggyback.network must"),
         ({"start": 0.001}, "Piggyback.start must be above threshold, 0.005"),
-        ({"kernels": "kernel"}, "Piggyback.kernels must be a list of patterns"),
+        ({"kernels": "kernel"}, "Piggyback.kernels must be a list of texts"),
     ],
 )
 def test_settings_that_make_no_sense(settings, says):

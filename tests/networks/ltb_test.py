@@ -264,7 +264,7 @@ def test_a_level_of_one_node_leaves_no_choice():
         ({"num_nodes": [2, 0]}, "LTB.num_nodes must be above 0"),
         ({"tower": networks.MLP}, "LTB.tower must be a part"),
         ({"temperature": 0}, "LTB.temperature must be above 0"),
-        ({"temperature": schedules.Polynomial}, "LTB.temperature must be a part"),
+        ({"temperature": schedules.Polynomial}, "LTB.temperature must be a number or a schedule"),
         ({"warm_steps": -1}, "LTB.warm_steps must be at least 0"),
     ],
 )

@@ -179,7 +179,7 @@ def test_what_is_shared_is_what_the_network_within_shares(inner, shapes):
     ("after", "says"),
     [
         ({}, "after must map tasks to the tasks before them, got {}"),
-        (["click"], "after must map tasks to the tasks before them"),
+        (["click"], "after must be a map from texts"),
         ({"order": []}, "after['order'] must hold a task, got []"),
         ({"order": 3}, "after['order'] must be a task or a list of tasks, got 3"),
         ({"order": ["click", "click"]}, "after['order'] must hold each name once"),
@@ -204,7 +204,7 @@ def test_an_order_that_cannot_be_is_one_line(make, after, says):
         (lambda: _dbmtl(network=networks.SharedBottom), "DBMTL.network must be a part"),
         (lambda: _dbmtl(relation=networks.MLP), "DBMTL.relation must be a part"),
         (lambda: _aitm(stop_gradient=1), "AITM.stop_gradient must be True or False"),
-        (lambda: _res_flow(layers=[]), "ResFlow.layers must hold a layer"),
+        (lambda: _res_flow(layers=[]), "ResFlow.layers must hold a size"),
         (lambda: _res_flow(activation="rleu"), "Did you mean 'relu'?"),
     ],
 )

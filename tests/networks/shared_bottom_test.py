@@ -143,9 +143,9 @@ def test_inputs_that_do_not_fit(graph, network, inputs, message):
         (lambda: networks.MLP(activation="rleu"), "Did you mean 'relu'?"),
         (lambda: networks.MLP(dropout=1.0), "MLP.dropout must be in [0, 1), got 1.0"),
         (lambda: networks.MLP(batch_norm=1), "MLP.batch_norm must be True or False, got 1"),
-        (lambda: networks.Convnet(filters=[]), "Convnet.filters must hold a block, got []"),
-        (lambda: networks.Convnet(size=0), "Convnet.size must be above 0, got 0"),
-        (lambda: networks.Convnet(pool=-1), "Convnet.pool must be above 0, got -1"),
+        (lambda: networks.Convnet(filters=[]), "Convnet.filters must hold a size, got []"),
+        (lambda: networks.Convnet(size=0), "Convnet.size must be at least 1, got 0"),
+        (lambda: networks.Convnet(pool=-1), "Convnet.pool must be at least 1, got -1"),
         (
             lambda: networks.SharedBottom(trunk=networks.MLP),
             "SharedBottom.trunk must be a part such as @networks.MLP(), got <class",

@@ -311,7 +311,7 @@ def test_settings(max_norm):
             "must be a part such as @clipping.GlobalNorm",
         ),
         (lambda: adaptive_clipping.AGC(max_ratio=0), "AGC.max_ratio must be above 0"),
-        (lambda: adaptive_clipping.AutoClip(percentile=101), "AutoClip.percentile must be at most"),
+        (lambda: adaptive_clipping.AutoClip(percentile=101), "AutoClip.percentile must be in "),
         (lambda: adaptive_clipping.AutoClip(window=0), "AutoClip.window must be at least 1"),
     ],
 )

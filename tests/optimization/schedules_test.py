@@ -92,7 +92,7 @@ def test_a_number_is_constant():
         ),
         (
             lambda: schedules.Cosine(value=1, decay_steps=1e3),
-            "Cosine.decay_steps must be a number of steps, got 1000.0",
+            "Cosine.decay_steps must be a whole number, got 1000.0",
         ),
         (
             lambda: schedules.Constant(value=1, warmup_steps=-1),

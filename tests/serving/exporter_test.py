@@ -444,7 +444,7 @@ def test_exports_can_go_unchecked(make, tmp_path):
     [
         ({"keep": 0}, r"^Serving\.keep must be at least 1, got 0"),
         ({"check_rows": 1.5}, r"^Serving\.check_rows must be a whole number"),
-        ({"outputs": "sign/value"}, r"^Serving\.outputs must be a list of names"),
+        ({"outputs": "sign/value"}, r"^Serving\.outputs must be a list of texts"),
         ({"signatures": ["("]}, r"^Serving\.signatures must hold regular expressions"),
         ({"model_name": "a model"}, r"^Serving\.model_name must consist of letters"),
     ],

@@ -97,7 +97,7 @@ def test_shapes_that_do_not_fit(part, shape, message):
     [
         (lambda: granularity.NOfM(n=4, m=4), "NOfM.n must be below m, 4, got 4"),
         (lambda: granularity.NOfM(n=0), "NOfM.n must be at least 1, got 0"),
-        (lambda: granularity.Blocks(shape=4), "Blocks.shape must be two numbers"),
+        (lambda: granularity.Blocks(shape=4), "Blocks.shape must be a list of whole numbers"),
         (lambda: granularity.Blocks(shape=(0, 4)), "Blocks.shape must be at least 1, got 0"),
     ],
 )

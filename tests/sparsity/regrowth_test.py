@@ -56,8 +56,8 @@ def test_when_weights_are_swapped():
     ("settings", "message"),
     [
         ({"until_step": 0}, "Regrowth.until_step must be at least 1, got 0"),
-        ({"until_step": 9, "share": 1.0}, r"Regrowth.share must be in \[0, 1\), got 1"),
-        ({"until_step": 9, "share": 0}, "Regrowth.share must be above 0, got 0"),
+        ({"until_step": 9, "share": 1.0}, r"Regrowth.share must be in \(0, 1\), got 1"),
+        ({"until_step": 9, "share": 0}, r"Regrowth.share must be in \(0, 1\), got 0"),
         ({"until_step": 9, "by": "gradients"}, "Regrowth.by must be one of .*mean 'gradient'"),
     ],
 )

@@ -12,7 +12,7 @@ GROUPS = {
     "heads and metrics": ("mtl/heads/",),
     "networks": ("mtl/networks/", "mtl/layers/"),
     "features": ("mtl/features/", "mtl/histories/"),
-    "data": ("mtl/data/", "mtl/datasets/", "mtl/spec/", "mtl/times.py"),
+    "data": ("mtl/data/", "mtl/datasets/", "mtl/spec/", "mtl/times.py", "mtl/checks/"),
     "optimization": ("mtl/optimization/",),
     "losses without a head": ("mtl/auxiliary/", "mtl/example_gradients/", "mtl/mixing.py"),
     "variables and pruning": ("mtl/variables/", "mtl/sparsity/"),

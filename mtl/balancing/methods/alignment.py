@@ -8,6 +8,7 @@ surgery.Combine.method = @methods.AlignedMTL()
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 from mtl import checks
 from mtl.balancing.methods import method
@@ -56,7 +57,7 @@ class ConFIG(method.Method):
         return solution / tasks.norms * length
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class AlignedMTL(method.Method):
     """`g = sum_t b_t`, b the nearest orthogonal vectors of equal length to the gradients.
 
@@ -71,10 +72,7 @@ class AlignedMTL(method.Method):
         or their root mean square "rmse" (options of the authors' code; larger steps).
     """
 
-    scale: str = "min"
-
-    def __post_init__(self):
-        checks.one_of("AlignedMTL.scale", self.scale, SCALES)
+    scale: Annotated[str, checks.OneOf(SCALES)] = "min"
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T]."""

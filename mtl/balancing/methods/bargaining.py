@@ -33,7 +33,7 @@ class NashMTL(method.Method):
         return solvers.fair_weights(tasks.cosines, tf.ones_like(tasks.norms), 1) / tasks.norms
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class FairGrad(method.Method):
     """`g = sum_t w_t g_t` with `G w = w^(-1 / alpha)`: alpha-fair improvement of the tasks.
 
@@ -46,10 +46,7 @@ class FairGrad(method.Method):
         approach the best result for the worst task.
     """
 
-    alpha: float = 2.0
-
-    def __post_init__(self):
-        checks.positive("FairGrad.alpha", self.alpha)
+    alpha: checks.Positive = 2.0
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], above 0."""

@@ -16,7 +16,7 @@ from mtl.balancing.methods import method as method_lib
 from mtl.deferred import tf
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Clipped(method_lib.Method):
     """Scales each task's gradient to at most `max_norm`, then lets another method decide.
 
@@ -30,11 +30,10 @@ class Clipped(method_lib.Method):
       method: decides; None gives every task the weight 1.
     """
 
-    max_norm: float = 1.0
+    max_norm: checks.Bound = 1.0
     method: method_lib.Method | None = None
 
     def __post_init__(self):
-        checks.bound("Clipped.max_norm", self.max_norm)
         if self.method is not None:
             example = "be a method that gives weights, such as @methods.PCGrad()"
             checks.is_a("Clipped.method", self.method, method_lib.Method, example)

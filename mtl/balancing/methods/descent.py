@@ -8,6 +8,7 @@ surgery.Combine.method = @methods.CAGrad()
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 from mtl import checks
 from mtl.balancing.methods import method, solvers
@@ -16,7 +17,7 @@ from mtl.deferred import tf
 NORMALIZERS = ("none", "l2", "loss", "loss+")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MGDA(method.Method):
     """`g = sum_t a_t g_t`, the shortest vector in the convex hull of the gradients.
 
@@ -32,12 +33,8 @@ class MGDA(method.Method):
         them only to find a, and sums the gradients themselves, as here by default.
     """
 
-    normalizer: str = "none"
+    normalizer: Annotated[str, checks.OneOf(NORMALIZERS)] = "none"
     normalize_update: bool = False
-
-    def __post_init__(self):
-        checks.one_of("MGDA.normalizer", self.normalizer, NORMALIZERS)
-        checks.is_a("MGDA.normalize_update", self.normalize_update, bool, "be True or False")
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], at least 0; they sum to 1 unless the update is normalised."""
@@ -57,7 +54,7 @@ class MGDA(method.Method):
         return divisor
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class CAGrad(method.Method):
     """`g = argmax_d min_t g_t'd` with `|d - g_0| <= c |g_0|`, g_0 the mean of the gradients.
 
@@ -71,12 +68,8 @@ class CAGrad(method.Method):
       rescale: divides by `1 + c^2`, as the authors' code does by default and the paper does not.
     """
 
-    c: float = 0.4
+    c: checks.NotNegative = 0.4
     rescale: bool = False
-
-    def __post_init__(self):
-        checks.at_least("CAGrad.c", self.c, 0)
-        checks.is_a("CAGrad.rescale", self.rescale, bool, "be True or False")
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T]."""

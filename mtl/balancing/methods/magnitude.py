@@ -18,7 +18,7 @@ from mtl.deferred import tf
 _LEAST_WEIGHT = 1e-3
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class GradNorm(method.Method):
     """Learns weights w that give slow tasks longer gradients.
 
@@ -37,12 +37,8 @@ class GradNorm(method.Method):
       learning_rate: of w, above 0, per decision; the paper's 0.025.
     """
 
-    alpha: float = 1.5
-    learning_rate: float = 0.025
-
-    def __post_init__(self):
-        checks.at_least("GradNorm.alpha", self.alpha, 0)
-        checks.positive("GradNorm.learning_rate", self.learning_rate)
+    alpha: checks.NotNegative = 1.5
+    learning_rate: checks.Positive = 0.025
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
         """Return the weights [T], and the first losses [T], which are 0 for tasks not seen yet."""
@@ -63,7 +59,7 @@ class GradNorm(method.Method):
         return weights, {"task_weights": moved, "first_losses": first}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class ExcessMTL(method.Method):
     """Moves weight to the tasks with the largest share of their excess risk left.
 
@@ -87,13 +83,8 @@ class ExcessMTL(method.Method):
 
     preconditions = True
 
-    step_size: float = 0.01
-    warmup_steps: int = 1
-
-    def __post_init__(self):
-        checks.positive("ExcessMTL.step_size", self.step_size)
-        checks.is_a("ExcessMTL.warmup_steps", self.warmup_steps, int, "be a number of steps")
-        checks.at_least("ExcessMTL.warmup_steps", self.warmup_steps, 1)
+    step_size: checks.Positive = 0.01
+    warmup_steps: checks.Count = 1
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
         """Return the logarithms of the weights [T]; sums and counts of first excess risks [T]."""

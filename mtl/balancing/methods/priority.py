@@ -7,7 +7,7 @@ methods.PCD.primary = "clicks"
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 import numpy as np
 
@@ -23,7 +23,7 @@ _GREATEST = 1e7
 _ROUNDING = 1e-13
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class PCD(method.Method):
     """Priority-constrained descent: nearest to the primary gradient with progress for the others.
 
@@ -44,16 +44,9 @@ class PCD(method.Method):
       decay: of the average, in [0, 1), corrected for its start at 0; 0.999 as in the paper.
     """
 
-    primary: str | None = None
-    tau: float = 0.02
-    decay: float = 0.999
-
-    def __post_init__(self):
-        if self.primary is not None:
-            checks.is_a("PCD.primary", self.primary, str, "name a task")
-        checks.at_least("PCD.tau", self.tau, 0)
-        checks.require(self.tau <= 1, "PCD.tau", "be in [0, 1]", self.tau)
-        checks.rate("PCD.decay", self.decay)
+    primary: Annotated[str, checks.Is(str, "name a task")] | None = None
+    tau: Annotated[float, checks.In("[0, 1]")] = 0.02
+    decay: checks.Rate = 0.999
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
         """Return zeros: uncorrected averages of squared norms [T], and their steps [T]."""

@@ -8,6 +8,7 @@ surgery.Combine.method = @methods.UPGrad()
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class PCGrad(method.Method):
         return tf.reduce_sum(mixed, 0) / tasks.norms
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class GradVac(method.Method):
     """`g = sum_i g_i'`: each gradient turns towards others that are less similar than usual.
 
@@ -64,11 +65,7 @@ class GradVac(method.Method):
       rate: of the average, in (0, 1]; the paper's beta of 0.01.
     """
 
-    rate: float = 0.01
-
-    def __post_init__(self):
-        checks.positive("GradVac.rate", self.rate)
-        checks.require(self.rate <= 1, "GradVac.rate", "be in (0, 1]", self.rate)
+    rate: Annotated[float, checks.In("(0, 1]")] = 0.01
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
         """Return the average cosines [T, T]."""

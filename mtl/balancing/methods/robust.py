@@ -7,7 +7,6 @@ surgery.Combine.method = @methods.TrimmedMean()
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
@@ -16,7 +15,7 @@ from mtl.balancing.methods import method
 from mtl.deferred import tf
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Krum(method.Method):
     """`g` is the mean of the `selected` gradients that are nearest to their neighbours.
 
@@ -33,12 +32,8 @@ class Krum(method.Method):
         Multi-Krum.
     """
 
-    outliers: int = 1
-    selected: int = 1
-
-    def __post_init__(self):
-        checks.whole("Krum.outliers", self.outliers, 0)
-        checks.whole("Krum.selected", self.selected, 1)
+    outliers: checks.Natural = 1
+    selected: checks.Count = 1
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], 1 / selected or 0."""
@@ -54,7 +49,7 @@ class Krum(method.Method):
         return counts / tf.cast(selected, tf.float64)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class TrimmedMean(method.CoordinateMethod):
     """The mean of the gradients at each coordinate, without the `trim` least and greatest values.
 
@@ -66,10 +61,7 @@ class TrimmedMean(method.CoordinateMethod):
       trim: the number of values to drop at each end, at least 0.
     """
 
-    trim: int = 1
-
-    def __post_init__(self):
-        checks.whole("TrimmedMean.trim", self.trim, 0)
+    trim: checks.Natural = 1
 
     def __call__(self, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor) -> tf.Tensor:
         """Average the gradients without the extremes at each coordinate, [S, ...] -> [...]."""

@@ -7,7 +7,7 @@ methods.MoDo.samples = 2
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def _check_samples(where: str, samples: int) -> None:
     checks.one_of(where, samples, (2, 3))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MoDo(method.Method):
     """`g = sum_t a_t g_t`; each step moves a towards MGDA's weights, from unbiased products.
 
@@ -41,14 +41,9 @@ class MoDo(method.Method):
         rows for the update, and a bias of the order of `step_size`.
     """
 
-    step_size: float = 0.1
-    ridge: float = 0.0
-    samples: int = 3
-
-    def __post_init__(self):
-        checks.positive("MoDo.step_size", self.step_size)
-        checks.at_least("MoDo.ridge", self.ridge, 0)
-        _check_samples("MoDo.samples", self.samples)
+    step_size: checks.Positive = 0.1
+    ridge: checks.NotNegative = 0.0
+    samples: Annotated[int, _check_samples] = 3
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
         """Return the weights [T]."""
@@ -62,7 +57,7 @@ class MoDo(method.Method):
         return weights, {"simplex_weights": weights}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class SDMGrad(method.Method):
     """`g = sum_t a_t g_t + pull g_0`, g_0 the mean of the gradients: MGDA drawn towards it.
 
@@ -87,21 +82,12 @@ class SDMGrad(method.Method):
         batch does. See `MoDo`.
     """
 
-    pull: float = 0.3
-    step_size: float = 0.1
-    steps: int = 20
-    momentum: float = 0.0
+    pull: checks.NotNegative = 0.3
+    step_size: checks.Positive = 0.1
+    steps: checks.Count = 20
+    momentum: checks.Rate = 0.0
     rescale: bool = False
-    samples: int = 3
-
-    def __post_init__(self):
-        checks.at_least("SDMGrad.pull", self.pull, 0)
-        checks.positive("SDMGrad.step_size", self.step_size)
-        checks.is_a("SDMGrad.steps", self.steps, int, "be a number of steps")
-        checks.at_least("SDMGrad.steps", self.steps, 1)
-        checks.rate("SDMGrad.momentum", self.momentum)
-        checks.is_a("SDMGrad.rescale", self.rescale, bool, "be True or False")
-        _check_samples("SDMGrad.samples", self.samples)
+    samples: Annotated[int, _check_samples] = 3
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
         """Return the weights a [T]."""

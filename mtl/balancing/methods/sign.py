@@ -7,14 +7,12 @@ surgery.Combine.on = "representation"
 
 from __future__ import annotations
 
-import dataclasses
-
 from mtl import checks
 from mtl.balancing.methods import method
 from mtl.deferred import tf
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class GradDrop(method.CoordinateMethod):
     """`g = sum_t (leak + (1 - leak) m_t) g_t`; the mask m_t keeps gradients with the drawn sign.
 
@@ -31,10 +29,7 @@ class GradDrop(method.CoordinateMethod):
       leak: in [0, 1), the share of the dropped gradients that passes; 0 in most of the paper.
     """
 
-    leak: float = 0.0
-
-    def __post_init__(self):
-        checks.rate("GradDrop.leak", self.leak)
+    leak: checks.Rate = 0.0
 
     def evidence(self, rows: tf.Tensor, at: tf.Tensor | None) -> tf.Tensor:
         """Return the gradients, or on the representation [S, 1, ...] sums over the examples."""

@@ -7,7 +7,7 @@ surgery.Combine.scopes = ["^network/"]
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Annotated
 
 import numpy as np
 
@@ -23,7 +23,7 @@ def _check_rate(where: str, rate: float) -> None:
     checks.require(rate <= 1, where, "be in (0, 1]", rate)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MoCo(method.Method):
     """`g = sum_t a_t y_t`, with averaged gradients y; each step moves a towards MGDA's weights.
 
@@ -43,16 +43,10 @@ class MoCo(method.Method):
       projection: "simplex", or "softmax" as in the authors' code.
     """
 
-    rate: float = 0.5
-    step_size: float = 0.1
-    ridge: float = 0.0
-    projection: str = "simplex"
-
-    def __post_init__(self):
-        _check_rate("MoCo.rate", self.rate)
-        checks.positive("MoCo.step_size", self.step_size)
-        checks.at_least("MoCo.ridge", self.ridge, 0)
-        checks.one_of("MoCo.projection", self.projection, PROJECTIONS)
+    rate: Annotated[float, _check_rate] = 0.5
+    step_size: checks.Positive = 0.1
+    ridge: checks.NotNegative = 0.0
+    projection: Annotated[str, checks.OneOf(PROJECTIONS)] = "simplex"
 
     @property
     def tracking_rate(self) -> float:
@@ -76,7 +70,7 @@ class MoCo(method.Method):
         return weights, {"simplex_weights": weights}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class DBMTL(method.Method):
     """`g = max_k |y_k| sum_t y_t / |y_t|`: averaged gradients, all as long as the longest.
 
@@ -90,10 +84,7 @@ class DBMTL(method.Method):
         there are no averages, so looked-up tables can be compared, too.
     """
 
-    rate: float = 0.1
-
-    def __post_init__(self):
-        _check_rate("DBMTL.rate", self.rate)
+    rate: Annotated[float, _check_rate] = 0.1
 
     @property
     def tracking_rate(self) -> float:

@@ -7,8 +7,6 @@ weighting.DynamicWeightAverage.period_steps = 500
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from mtl import checks, types
@@ -17,7 +15,7 @@ from mtl.deferred import tf
 from mtl.step import step_state
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class DynamicWeightAverage(base.Weighting):
     """`w_t = T softmax_t(r / temperature)`, `r_t = L_t(k - 1) / L_t(k - 2)`, L(k) of period k.
 
@@ -32,14 +30,8 @@ class DynamicWeightAverage(base.Weighting):
       temperature: above 0; large values level the weights. 2 as in the paper.
     """
 
-    period_steps: int = 100
-    temperature: float = 2.0
-
-    def __post_init__(self):
-        where = "DynamicWeightAverage.period_steps"
-        checks.is_a(where, self.period_steps, int, "be a number of steps")
-        checks.at_least(where, self.period_steps, 1)
-        checks.positive("DynamicWeightAverage.temperature", self.temperature)
+    period_steps: checks.Count = 100
+    temperature: checks.Positive = 2.0
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses: {task: scalar} -> {task: scalar}.
@@ -75,7 +67,7 @@ class DynamicWeightAverage(base.Weighting):
         return latest, earlier
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class FAMO(base.Weighting):
     """Fast adaptive multitask optimisation: all losses fall at the same rate, in one backward pass.
 
@@ -96,14 +88,9 @@ class FAMO(base.Weighting):
         code. False takes the plain step above, Algorithm 1, which needs a far larger rate.
     """
 
-    learning_rate: float = 0.025
-    decay: float = 0.001
+    learning_rate: checks.Positive = 0.025
+    decay: checks.NotNegative = 0.001
     adam: bool = True
-
-    def __post_init__(self):
-        checks.positive("FAMO.learning_rate", self.learning_rate)
-        checks.at_least("FAMO.decay", self.decay, 0)
-        checks.is_a("FAMO.adam", self.adam, bool, "be True or False")
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.balancing.weighting import base
@@ -28,7 +29,7 @@ class Equal(base.Weighting):
         return losses
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Fixed(base.Weighting):
     """Constant weights: `L = sum_t w_t L_t`.
 
@@ -41,14 +42,11 @@ class Fixed(base.Weighting):
 
     reads_losses = False
 
-    weights: Mapping[str, float]
-
-    def __post_init__(self):
-        checks.mapping("Fixed.weights", self.weights, "map tasks to weights")
-        for task, weight in self.weights.items():
-            checks.at_least(f"Fixed.weights[{task!r}]", weight, 0)
-        values = dict(self.weights)
-        checks.require(any(values.values()), "Fixed.weights", "hold one above 0", values)
+    weights: Annotated[
+        Mapping[str, checks.NotNegative],
+        checks.Map("map tasks to weights"),
+        checks.Rule("hold one above 0", lambda value: any(dict(value).values())),
+    ]
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses: {task: scalar} -> {task: scalar}.
@@ -61,7 +59,7 @@ class Fixed(base.Weighting):
         return {task: self.weights[task] * loss for task, loss in losses.items()}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Scheduled(base.Weighting):
     """Weights that change over the steps: `L = sum_t w_t(step) L_t`.
 
@@ -72,17 +70,15 @@ class Scheduled(base.Weighting):
 
     reads_losses = False
 
-    weights: Mapping[str, float | types.Schedule]
-
-    def __post_init__(self):
-        rule = "map tasks to schedules and numbers"
-        checks.mapping("Scheduled.weights", self.weights, rule)
-        for task, weight in self.weights.items():
-            where = f"Scheduled.weights[{task!r}]"
-            if isinstance(weight, int | float):
-                checks.at_least(where, weight, 0)
-            else:
-                checks.require_part(where, weight, "schedules.Polynomial")
+    weights: Annotated[
+        Mapping[
+            str,
+            Annotated[
+                float | types.Schedule, checks.Scheduled(checks.AtLeast(0), "schedules.Polynomial")
+            ],
+        ],
+        checks.Map("map tasks to schedules and numbers"),
+    ]
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses: {task: scalar} -> {task: scalar}.
@@ -119,7 +115,7 @@ _DISTRIBUTIONS: dict[str, Callable[[int, tf.Tensor], tf.Tensor]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class RandomLossWeighting(base.Weighting):
     """Weights drawn at every step: `L = sum_t w_t L_t`, `w = softmax(z)`, `z_t ~ N(0, 1)`.
 
@@ -136,10 +132,7 @@ class RandomLossWeighting(base.Weighting):
 
     reads_losses = False
 
-    distribution: str = "normal"
-
-    def __post_init__(self):
-        checks.one_of("RandomLossWeighting.distribution", self.distribution, _DISTRIBUTIONS)
+    distribution: Annotated[str, checks.OneOf(_DISTRIBUTIONS)] = "normal"
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses: {task: scalar} -> {task: scalar}."""

@@ -21,7 +21,7 @@ from mtl.deferred import tf, tf1
 _LIMIT = 50.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class UncertaintyWeighting(base.Weighting):
     """Homoscedastic uncertainty: `L = sum_t c_t exp(-s_t) L_t + s_t / 2`, `s_t = log sigma_t^2`.
 
@@ -36,10 +36,6 @@ class UncertaintyWeighting(base.Weighting):
     """
 
     gaussian: Sequence[str] = ()
-
-    def __post_init__(self):
-        rule = "be a list of tasks"
-        checks.texts("UncertaintyWeighting.gaussian", self.gaussian, rule)
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.

@@ -38,7 +38,7 @@ class GeometricLoss(base.Weighting):
         return base.scale_losses(weights, losses)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class LogLoss(base.Weighting):
     """The logarithms of the losses: `L = sum_t log(L_t + epsilon)`, so `w_t = 1 / (L_t + epsilon)`.
 
@@ -51,10 +51,7 @@ class LogLoss(base.Weighting):
       epsilon: above 0; bounds the weight of a small loss. The default comes from the paper's code.
     """
 
-    epsilon: float = 1e-8
-
-    def __post_init__(self):
-        checks.positive("LogLoss.epsilon", self.epsilon)
+    epsilon: checks.Positive = 1e-8
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.

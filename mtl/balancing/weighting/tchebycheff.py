@@ -10,8 +10,8 @@ Multi-Objective Optimization", 2024, arXiv:2402.19078.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from typing import Annotated
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from mtl.deferred import tf
 from mtl.step import step_state
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class SmoothTchebycheff(base.Weighting):
     """The paper's form: `g = mu log sum_t exp(p_t (L_t - z_t) / mu)`.
 
@@ -37,18 +37,17 @@ class SmoothTchebycheff(base.Weighting):
       ideal: {task: z_t}, the least loss within reach, for every task; 0 each by default.
     """
 
-    smoothing: float = 0.1
-    preferences: Mapping[str, float] | None = None
-    ideal: Mapping[str, float] | None = None
+    smoothing: checks.Positive = 0.1
+    preferences: (
+        Annotated[Mapping[str, Annotated[float, checks.number]], checks.Map("map tasks to numbers")]
+        | None
+    ) = None
+    ideal: (
+        Annotated[Mapping[str, Annotated[float, checks.number]], checks.Map("map tasks to numbers")]
+        | None
+    ) = None
 
     def __post_init__(self):
-        checks.positive("SmoothTchebycheff.smoothing", self.smoothing)
-        for name in ("preferences", "ideal"):
-            setting, where = getattr(self, name), f"SmoothTchebycheff.{name}"
-            if setting is not None:
-                checks.mapping(where, setting, "map tasks to numbers")
-                for task, value in setting.items():
-                    checks.number(f"{where}[{task!r}]", value)
         for task, value in (self.preferences or {}).items():
             checks.positive(f"SmoothTchebycheff.preferences[{task!r}]", value)
 
@@ -74,7 +73,7 @@ class SmoothTchebycheff(base.Weighting):
         return tf.constant(found, tf.float64)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class SmoothTchebycheffMTL(base.Weighting):
     """The form of the authors' multi-task code: `g = T mu log sum_t exp(log(L_t / n_t) / mu)`.
 
@@ -90,16 +89,9 @@ class SmoothTchebycheffMTL(base.Weighting):
       nadir_steps: the number of steps in the nadir's average, at least 1.
     """
 
-    smoothing: float = 1.0
-    warmup_steps: int = 400
-    nadir_steps: int = 100
-
-    def __post_init__(self):
-        checks.positive("SmoothTchebycheffMTL.smoothing", self.smoothing)
-        for name, least in (("warmup_steps", 0), ("nadir_steps", 1)):
-            where, value = f"SmoothTchebycheffMTL.{name}", getattr(self, name)
-            checks.is_a(where, value, int, "be a number of steps")
-            checks.at_least(where, value, least)
+    smoothing: checks.Positive = 1.0
+    warmup_steps: checks.Natural = 400
+    nadir_steps: checks.Count = 100
 
     def __call__(self, losses: types.Tensors, step: tf.Tensor) -> types.Tensors:
         """Weigh the losses: {task: scalar} -> {task: scalar}, 0 for absent tasks.

@@ -6,8 +6,8 @@ tokenizers.CharacterNgrams.sizes = [3, 4, 5]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -16,7 +16,7 @@ from mtl.features.tokenizers import splitting
 _BEGIN, _END = ord("<"), ord(">")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class CharacterNgrams(types.Tokenizer):
     """Makes tokens of the n-grams of the characters of each word, and of the word, by hash.
 
@@ -32,20 +32,13 @@ class CharacterNgrams(types.Tokenizer):
       lowercase: True makes letters small and removes their accents first.
     """
 
-    sizes: Sequence[int] = (3, 4, 5)
-    num_buckets: int = 1 << 16
+    sizes: Annotated[
+        Sequence[checks.Count],
+        checks.Filled("hold a size"),
+        checks.Rule("hold each size once", lambda value: len(set(value)) == len(value)),
+    ] = (3, 4, 5)
+    num_buckets: Annotated[int, checks.Whole(2)] = 1 << 16
     lowercase: bool = True
-
-    def __post_init__(self):
-        where = "CharacterNgrams.sizes"
-        checks.is_a(where, self.sizes, (list, tuple), "be a list of sizes")
-        checks.require(len(self.sizes) > 0, where, "hold a size", self.sizes)
-        for size in self.sizes:
-            checks.whole(where, size, 1)
-        is_each_once = len(set(self.sizes)) == len(self.sizes)
-        checks.require(is_each_once, where, "hold each size once", self.sizes)
-        checks.whole("CharacterNgrams.num_buckets", self.num_buckets, 2)
-        checks.is_a("CharacterNgrams.lowercase", self.lowercase, bool, "be True or False")
 
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
         """Return the buckets of n-grams, strings [B] -> int64 [B, (L)]."""

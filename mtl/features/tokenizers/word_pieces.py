@@ -7,8 +7,8 @@ tokenizers.WordPiece.vocabulary = "vocab.txt"            # BERT's vocabulary, in
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from typing import Annotated
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -18,7 +18,7 @@ from mtl.features.tokenizers import greedy, piece_learning, splitting, words
 _UNKNOWN = b"[UNK]"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class WordPiece(words.OfWords):
     """Cuts each word into the longest pieces that the vocabulary holds, from left to right.
 
@@ -40,11 +40,7 @@ class WordPiece(words.OfWords):
       lowercase: True makes letters small and removes their accents first.
     """
 
-    size: int = 8000
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.whole("WordPiece.size", self.size, 2)
+    size: Annotated[int, checks.Whole(2)] = 8000
 
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
         """Return the pieces, strings [B] -> int64 [B, (L)]."""

@@ -6,9 +6,8 @@ tokenizers.Words.max_size = 20000
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import cast
+from typing import Annotated, cast
 
 from mtl import checks, types
 from mtl.deferred import tf
@@ -19,7 +18,7 @@ from mtl.features.tokenizers import characters, splitting
 _MOST_LOST = 0.01
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class OfWords(types.Tokenizer):
     """A tokenizer that cuts texts into words first, and finds tokens in a vocabulary.
 
@@ -30,17 +29,9 @@ class OfWords(types.Tokenizer):
       lowercase: True makes letters small and removes their accents first.
     """
 
-    vocabulary: str | None = None
-    min_count: int = 2
+    vocabulary: Annotated[str, checks.Is(str, "be the path of a file or None")] | None = None
+    min_count: checks.Count = 2
     lowercase: bool = True
-
-    def __post_init__(self):
-        kind = type(self).__name__
-        if self.vocabulary is not None:
-            rule = "be the path of a file or None"
-            checks.is_a(f"{kind}.vocabulary", self.vocabulary, str, rule)
-        checks.whole(f"{kind}.min_count", self.min_count, 1)
-        checks.is_a(f"{kind}.lowercase", self.lowercase, bool, "be True or False")
 
     @property
     def file(self) -> str | None:
@@ -84,7 +75,7 @@ def _is_lost(token: str) -> bool:
     return token != characters.clean(token, lowercase=True)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Words(OfWords):
     """Makes a token of each word, by vocabulary; words are cut as BERT's basic tokenizer does.
 
@@ -101,14 +92,8 @@ class Words(OfWords):
       lowercase: True makes letters small and removes their accents first.
     """
 
-    max_size: int | None = None
-    num_unknown: int = 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.whole("Words.num_unknown", self.num_unknown, 1)
-        if self.max_size is not None:
-            checks.whole("Words.max_size", self.max_size, 1)
+    max_size: checks.Count | None = None
+    num_unknown: checks.Count = 1
 
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
         """Return the words, strings [B] -> int64 [B, (L)]."""

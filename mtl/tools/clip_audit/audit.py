@@ -7,10 +7,9 @@ clip_audit.ClipAudit.percentile = 95.0
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Settings:
     """The settings of `ClipAudit`.
 
@@ -42,22 +41,13 @@ class Settings:
     """
 
     key: str | None = None
-    percentile: float = 90.0
-    window: int = 50
-    max_norm: float | None = None
-    first_visits: int = 3
+    percentile: Annotated[float, checks.In("[0, 100]")] = 90.0
+    window: checks.Count = 50
+    max_norm: checks.Bound | None = None
+    first_visits: checks.Count = 3
 
-    def __post_init__(self):
-        if self.key is not None:
-            checks.is_a("ClipAudit.key", self.key, str, "name a field")
-        checks.at_least("ClipAudit.percentile", self.percentile, 0)
-        rule = "be at most 100"
-        checks.require(self.percentile <= 100, "ClipAudit.percentile", rule, self.percentile)
-        for name in ("window", "first_visits"):
-            checks.is_a(f"ClipAudit.{name}", getattr(self, name), int, "be a whole number above 0")
-            checks.at_least(f"ClipAudit.{name}", getattr(self, name), 1)
-        if self.max_norm is not None:
-            checks.bound("ClipAudit.max_norm", self.max_norm)
+    def _where(self, setting: str) -> str:
+        return f"ClipAudit.{setting}"
 
     def check_experiment(self, experiment: Any) -> None:
         """Fail if the model mixes rows, or the key is not a field that identifies samples."""

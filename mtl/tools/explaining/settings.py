@@ -5,6 +5,7 @@ settings.Settings(repeats=10, tasks=["income"], rows=[0, 17])
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from mtl import checks
 
@@ -12,7 +13,7 @@ MEAN, ZEROS = "mean", "zeros"
 BASELINES = (MEAN, ZEROS)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Settings:
     """The explanations to compute, and their precision.
 
@@ -34,24 +35,17 @@ class Settings:
 
     checkpoint: str = "latest"
     split: str | None = None
-    limit: int = 2000
-    tasks: Sequence[str] = ()
-    fields: Sequence[str] = ()
+    limit: checks.Count = 2000
+    tasks: checks.Names = ()
+    fields: checks.Names = ()
     groups: Sequence[Sequence[str]] = ()
-    repeats: int = 5
-    rows: Sequence[int] = (0, 1, 2)
+    repeats: checks.Count = 5
+    rows: Sequence[checks.Natural] = (0, 1, 2)
     classes: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    steps: int = 128
-    baseline: str = MEAN
-    dependence: Sequence[str] = ()
-    batches: int = 20
+    steps: checks.Count = 128
+    baseline: Annotated[str, checks.OneOf(BASELINES)] = MEAN
+    dependence: checks.Names = ()
+    batches: checks.Natural = 20
 
-    def __post_init__(self):
-        for setting in ("limit", "repeats", "steps"):
-            checks.whole(f"--{setting}", getattr(self, setting), 1)
-        checks.whole("--batches", self.batches, 0)
-        for setting in ("tasks", "fields", "dependence"):
-            checks.unique(f"--{setting}", getattr(self, setting))
-        for row in self.rows:
-            checks.whole("--rows", row, 0)
-        checks.one_of("--baseline", self.baseline, BASELINES)
+    def _where(self, setting: str) -> str:
+        return f"--{setting}"

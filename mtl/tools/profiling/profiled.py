@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, deferred, distribution, types
 from mtl import experiment as experiment_lib
@@ -15,7 +14,7 @@ with deferred.imports():
     from mtl.tools.profiling import hook
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Profile:
     """Profiles some steps, and writes how their time and memory are used (docs/profiling.md).
 
@@ -25,10 +24,7 @@ class Profile:
       steps: [first, last]: profiles the steps between these two global steps.
     """
 
-    steps: Sequence[int]
-
-    def __post_init__(self):
-        types.check_span("Profile.steps", self.steps)
+    steps: Annotated[Sequence[int], types.check_span]
 
     def __call__(self, run: types.ObservedRun) -> Profiled:
         """Return the observer that profiles a run.

@@ -6,9 +6,8 @@ tensorboard.TensorBoard.variables = ["^network/"]
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, features, types
 from mtl.step import due
@@ -41,7 +40,7 @@ _DRAWN = ("predictions", "confusion", "roc_curves", "reliability")
 _MOST_TASKS = 32
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Items:
     """The items that TensorBoard shows: the settings of `TensorBoard`.
 
@@ -96,23 +95,11 @@ class Items:
     roc_curves: due.When = False
     reliability: due.When = False
     prediction_histograms: due.When = False
-    variables: Sequence[str] = ()
-    num_images: int = 16
+    variables: Annotated[Sequence[str], patterns.check_patterns] = ()
+    num_images: Annotated[checks.Count, checks.AtMost(pictures.MOST_IMAGES)] = 16
 
-    def __post_init__(self):
-        for name in ONCE:
-            checks.is_a(f"TensorBoard.{name}", getattr(self, name), bool, "be True or False")
-        for name in (*OF_STEPS, *OF_EVALUATIONS):
-            due.check(f"TensorBoard.{name}", getattr(self, name))
-        patterns.check_patterns("TensorBoard.variables", self.variables)
-        checks.is_a("TensorBoard.num_images", self.num_images, int, "be a number of rows")
-        checks.at_least("TensorBoard.num_images", self.num_images, 1)
-        checks.require(
-            self.num_images <= pictures.MOST_IMAGES,
-            "TensorBoard.num_images",
-            f"be at most {pictures.MOST_IMAGES}",
-            self.num_images,
-        )
+    def _where(self, setting: str) -> str:
+        return f"TensorBoard.{setting}"
 
     def list_on(self, names: Sequence[str]) -> list[str]:
         """Return the items of these names that are on."""

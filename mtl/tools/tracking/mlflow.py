@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, types
 from mtl.tools.tracking import packages
@@ -24,7 +24,7 @@ _LOGIN = re.compile(r"//[^/\s]*@")
 _NOT_IN_NAMES = re.compile(r"[^\w\-. /]", re.ASCII)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class MLflow(types.Tracker):
     """Reports to MLflow, by its client.
 
@@ -40,23 +40,16 @@ class MLflow(types.Tracker):
     """
 
     tracking_uri: str | None = None
-    experiment: str = "mtl"
+    experiment: Annotated[str, checks.Filled("be a name")] = "mtl"
     run_name: str | None = None
-    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    export_limit_mb: float = 0.0
-    flush_secs: float = 10.0
+    tags: Annotated[Mapping[str, str], checks.Map("be {name: text}")] = dataclasses.field(
+        default_factory=dict
+    )
+    export_limit_mb: checks.NotNegative = 0.0
+    flush_secs: checks.Positive = 10.0
 
     def __post_init__(self):
-        for name in ("tracking_uri", "run_name"):
-            if getattr(self, name) is not None:
-                checks.is_a(f"MLflow.{name}", getattr(self, name), str, "be a text or None")
         checks.no_password("MLflow.tracking_uri", self.tracking_uri or "")
-        checks.is_a("MLflow.experiment", self.experiment, str, "be a name")
-        checks.require(bool(self.experiment), "MLflow.experiment", "be a name", self.experiment)
-        checks.mapping("MLflow.tags", self.tags, "be {name: text}")
-        checks.texts("MLflow.tags", list(self.tags.values()), "be {name: text}")
-        checks.at_least("MLflow.export_limit_mb", self.export_limit_mb, 0)
-        checks.positive("MLflow.flush_secs", self.flush_secs)
 
     @property
     def destination(self) -> str:

@@ -8,11 +8,10 @@ with reporting.go_on([mlflow], "runs/a") as reporters:      # of a trained run
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, deferred, types
 from mtl import experiment as experiment_lib
@@ -34,7 +33,7 @@ _LONGEST = 500
 _PICTURES = (".svg", ".txt", ".html")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class Reporting:
     """Reports a run to trackers: its begin and end, its settings, metrics and files.
 
@@ -44,10 +43,7 @@ class Reporting:
       trackers: the services, such as `tracking.MLflow`.
     """
 
-    trackers: Sequence[types.Tracker]
-
-    def __post_init__(self):
-        types.check_trackers("Reporting.trackers", self.trackers)
+    trackers: Annotated[Sequence[types.Tracker], types.check_trackers]
 
     def __call__(self, run: types.ObservedRun) -> Report | None:
         """Return the observer that reports a run; None in a process that does not report."""

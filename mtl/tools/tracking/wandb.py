@@ -6,12 +6,11 @@ tracking.WandB.project = "digits"
 tracking.WandB.mode = "offline"           # `wandb sync` sends it later
 """
 
-import dataclasses
 import importlib
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, types
 from mtl.tools.tracking import packages
@@ -20,7 +19,7 @@ _MODES = ("online", "offline")
 _STEP = "global_step"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@checks.dataclass
 class WandB(types.Tracker):
     """Reports to Weights & Biases. Every chart has the global step below it.
 
@@ -35,24 +34,13 @@ class WandB(types.Tracker):
       flush_secs: how long the end of a run waits for unfinished reports, in seconds.
     """
 
-    project: str = "mtl"
+    project: Annotated[str, checks.Filled("be a name")] = "mtl"
     entity: str | None = None
-    mode: str = "online"
+    mode: Annotated[str, checks.OneOf(_MODES)] = "online"
     run_name: str | None = None
     tags: Sequence[str] = ()
-    export_limit_mb: float = 0.0
-    flush_secs: float = 10.0
-
-    def __post_init__(self):
-        checks.is_a("WandB.project", self.project, str, "be a name")
-        checks.require(bool(self.project), "WandB.project", "be a name", self.project)
-        for name in ("entity", "run_name"):
-            if getattr(self, name) is not None:
-                checks.is_a(f"WandB.{name}", getattr(self, name), str, "be a text or None")
-        checks.one_of("WandB.mode", self.mode, _MODES)
-        checks.texts("WandB.tags", self.tags, "be a list of texts")
-        checks.at_least("WandB.export_limit_mb", self.export_limit_mb, 0)
-        checks.positive("WandB.flush_secs", self.flush_secs)
+    export_limit_mb: checks.NotNegative = 0.0
+    flush_secs: checks.Positive = 10.0
 
     @property
     def destination(self) -> str:

@@ -203,11 +203,11 @@ def test_a_negative_loss_is_weighed(name):
         ),
         (
             lambda: weighting.UncertaintyWeighting(gaussian="age"),
-            "UncertaintyWeighting.gaussian must be a list of tasks, got 'age'",
+            "UncertaintyWeighting.gaussian must be a list of texts, got 'age'",
         ),
         (
             lambda: weighting.Scheduled(weights={"a": schedules.Cosine}),
-            r"Scheduled.weights\['a'\] must be a part such as @schedules.Polynomial\(\)",
+            r"Scheduled.weights\['a'\] must be a number or a schedule such as @schedules",
         ),
         (
             lambda: weighting.Scheduled(weights={"a": -1.0}),

@@ -77,7 +77,7 @@ def test_words_of_a_file(tmp_path):
     [
         (lambda: tokenizers.CharacterNgrams(sizes=[]), "sizes must hold a size"),
         (lambda: tokenizers.CharacterNgrams(sizes=[3, 3]), "sizes must hold each size once"),
-        (lambda: tokenizers.CharacterNgrams(sizes=3), "sizes must be a list of sizes"),
+        (lambda: tokenizers.CharacterNgrams(sizes=3), "sizes must be a list of whole numbers"),
         (lambda: tokenizers.CharacterNgrams(num_buckets=1), "num_buckets must be at least 2"),
         (lambda: tokenizers.Words(vocabulary=["a"]), "vocabulary must be the path of a file"),
         (lambda: tokenizers.Words(lowercase=1), "Words.lowercase must be True or False"),

@@ -25,7 +25,7 @@ def test_where_an_object_lies_is_not_said():
     try:
         checks.fail("A.b", "be a part", [Plain()])
     except checks.UserError as error:
-        assert str(error) == "A.b must be a part, got [<tests.checks_test.Plain object>]."
+        assert str(error) == "A.b must be a part, got [<tests.checks.values_test.Plain object>]."
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/x", "_x", "a b", "a\n"])

@@ -1,0 +1,227 @@
+"""Checks that hold what they compare with, for annotations of settings, and common ones by name.
+
+units: checks.Count = 64                                     # 1, 2, ...
+kind: Annotated[str, checks.OneOf(["mean", "sum"])] = "mean"
+
+`str` of a check says which values it takes, where the type does not: `launch.parts` shows it.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+from mtl.checks import errors, values
+
+Check = Callable[[str, Any], None]
+# Below, `eq=False`: types that hold a check are hashed, and lists of choices have no hash.
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Whole:
+    """A whole number from `least` on."""
+
+    least: int
+
+    def __str__(self) -> str:
+        return f"at least {self.least}"
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` is one."""
+        values.whole(where, value, self.least)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AtLeast:
+    """A finite number from `least` on."""
+
+    least: float
+
+    def __str__(self) -> str:
+        return f"at least {self.least}"
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` is one."""
+        values.at_least(where, value, self.least)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AtMost:
+    """A number up to `most`."""
+
+    most: float
+
+    def __str__(self) -> str:
+        return f"at most {self.most:,}"
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` is one."""
+        errors.require(value <= self.most, where, f"be at most {self.most:,}", value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class In:
+    """A number of an interval, such as `(0, 1]`."""
+
+    interval: str
+
+    def __str__(self) -> str:
+        return f"in {self.interval}"
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` lies in it."""
+        rule = f"be in {self.interval}"
+        values.is_a(where, value, (int, float), f"be a number in {self.interval}")
+        least, most = map(float, self.interval[1:-1].split(","))
+        is_above = value > least or (value == least and self.interval[0] == "[")
+        is_below = value < most or (value == most and self.interval[-1] == "]")
+        errors.require(is_above and is_below, where, rule, value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OneOf:
+    """One of `choices`; the error names the nearest one."""
+
+    choices: Iterable[Any]
+
+    def __str__(self) -> str:
+        return "one of " + ", ".join(map(str, self.choices))
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` is one."""
+        values.one_of(where, value, self.choices)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Is:
+    """An instance of a type, or of one of several; `rule` says so in the error."""
+
+    kind: type | tuple[type, ...]
+    rule: str
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` is one."""
+        values.is_a(where, value, self.kind, self.rule)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Map:
+    """A map from texts."""
+
+    rule: str
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` is one."""
+        values.mapping(where, value, self.rule)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Number:
+    """A finite number."""
+
+    rule: str
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` is one."""
+        values.number(where, value, self.rule)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """A part that was built, such as `@example()`.
+
+    Attributes:
+      example: a part as gin names it.
+      arguments: how many arguments a call takes; None if it is not called alike.
+      attributes: what it must have.
+    """
+
+    example: str
+    arguments: int | None = None
+    attributes: Collection[str] = ()
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` is one."""
+        values.require_part(where, value, self.example, self.arguments, self.attributes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scheduled:
+    """A number that passes a check, or a schedule such as `@example()`."""
+
+    check: Check
+    example: str
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` is one."""
+        if isinstance(value, (int, float)):
+            self.check(where, value)
+            return
+        is_built = values.is_built(value)
+        rule = f"be a number or a schedule such as @{self.example}()"
+        fix = "" if is_built else "Mind the parentheses."
+        errors.require(is_built and callable(value), where, rule, value, fix)
+        values.require_part(where, value, self.example, arguments=1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Has:
+    """A part that was built and has these attributes."""
+
+    names: Collection[str]
+    rule: str
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` is one."""
+        values.has(where, value, self.names, self.rule)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Filled:
+    """A list or map with at least one value."""
+
+    rule: str
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail for an empty one."""
+        shown = dict(value) if isinstance(value, Mapping) else list(value)
+        errors.require(bool(shown), where, self.rule, shown)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rule:
+    """What `holds` is true of; `rule` says so in the error."""
+
+    rule: str
+    holds: Callable[[Any], bool]
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless it is."""
+        errors.require(self.holds(value), where, self.rule, value)
+
+
+Count = Annotated[int, Whole(1)]
+"""1, 2, ..."""
+
+Natural = Annotated[int, Whole(0)]
+"""0, 1, 2, ..."""
+
+Positive = Annotated[float, values.positive]
+"""A finite number above 0."""
+
+Bound = Annotated[float, values.bound]
+"""A number above 0, or infinite for no bound."""
+
+NotNegative = Annotated[float, AtLeast(0)]
+"""A finite number of at least 0."""
+
+Rate = Annotated[float, values.rate]
+"""A number in [0, 1)."""
+
+Name = Annotated[str, values.scope_name]
+"""A name of a variable scope, and of a file or folder."""
+
+Names = Annotated[Sequence[str], values.unique]
+"""A list of texts, each once."""
+
+SomeNames = Annotated[Sequence[str], values.unique, Filled("hold a name")]
+"""A list of at least one text, each once."""

@@ -535,12 +535,12 @@ def test_a_checkpoint_that_is_not_there_names_those_that_are(tmp_path):
     ("settings", "message"),
     [
         ({"train_steps": 0}, r"^Run\.train_steps must be at least 1, got 0"),
-        ({"train_steps": 1.5}, r"^Run\.train_steps must be an integer, got 1\.5"),
+        ({"train_steps": 1.5}, r"^Run\.train_steps must be a whole number, got 1\.5"),
         ({"checkpoint_steps": 0}, r"^Run\.checkpoint_steps must be at least 1, got 0"),
         ({"checkpoint_secs": 1.0}, "set either checkpoint_steps or checkpoint_secs"),
         ({"checkpoint_steps": None}, "set either checkpoint_steps or checkpoint_secs"),
         ({"checkpoint_steps": None, "checkpoint_secs": -1.0}, r"^Run\.checkpoint_secs must be abo"),
-        ({"seed": "1"}, r"^Run\.seed must be an integer"),
+        ({"seed": "1"}, r"^Run\.seed must be a whole number"),
     ],
 )
 def test_run_refuses_bad_settings(settings, message):

@@ -152,7 +152,7 @@ def test_a_trained_dense_layer_on_steps(tmp_path, caplog):
     [
         ({"key": "wrod"}, "Did you mean 'word'"),
         ({"key": "x"}, "be one int64 or string, got 'float32 of shape (3,)'"),
-        ({"percentile": 101.0}, "ClipAudit.percentile must be at most 100"),
+        ({"percentile": 101.0}, "ClipAudit.percentile must be in [0, 100]"),
         ({"window": 0}, "ClipAudit.window must be at least 1"),
         ({"max_norm": 0.0}, "ClipAudit.max_norm must be above 0"),
     ],

@@ -14,6 +14,8 @@ import functools
 import itertools
 import logging
 import math
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -268,6 +270,27 @@ def closing_writers(folder: str) -> Iterator[None]:
         inside = [name for name in cached if f"{name}/".startswith(f"{folder.rstrip('/')}/")]
         for name in inside:
             cached.pop(name).close()
+            _set_aside(name)
+
+
+def _set_aside(folder: str) -> None:
+    """Rename the event files that were opened in this second.
+
+    The name of an event file has the second in which it was opened, so a further writer of the same
+    second would overwrite it. TensorBoard reads files in the order of their names: "-1." comes
+    before ".".
+    """
+    for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
+        found = re.fullmatch(r"(.*tfevents\.)(\d+)(\..*)", name)
+        if found and int(found[2]) >= int(time.time()):
+            start, second, end = found.groups()
+            named = (f"{start}{second}-{number:04}{end}" for number in itertools.count(1))
+            path = next(filter(_is_free, (os.path.join(folder, one) for one in named)))
+            tf.io.gfile.rename(os.path.join(folder, name), path)
+
+
+def _is_free(path: str) -> bool:
+    return not tf.io.gfile.exists(path)
 
 
 def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:

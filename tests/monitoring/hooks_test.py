@@ -30,6 +30,15 @@ def test_a_folder_that_is_made_anew_gets_the_events_of_now(tmp_path):
     assert set(tiny.scalars(tmp_path / "runs")) == {(10, "loss"), (20, "loss")}
 
 
+def test_writers_of_one_second_do_not_overwrite_each_other(tmp_path):
+    for step in range(30):  # Several of them are opened in the same second.
+        summary = tf1.Summary(value=[tf1.Summary.Value(tag="loss", simple_value=step)])
+        with hooks.closing_writers(str(tmp_path)):
+            hooks.open_writer(str(tmp_path)).add_summary(summary, step)
+    found = tiny.scalars(tmp_path)
+    assert list(found) == [(step, "loss") for step in range(30)]
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize("steps_per_call", [1, 5])
 def test_summaries_hold_the_values_of_their_steps(tmp_path, steps_per_call):

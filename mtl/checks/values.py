@@ -131,7 +131,8 @@ def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
 
 def unique(where: str, names: Iterable[str]) -> None:
     """Fail if a name occurs twice."""
-    require(not isinstance(names, str), where, "be a list of texts", names)
+    is_list = isinstance(names, Iterable) and not isinstance(names, str)
+    require(is_list, where, "be a list of texts", names)
     texts(where, names := list(names), "hold names")
     twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
     require(not twice, where, "hold each name once", twice)

@@ -5,7 +5,8 @@ rows = memory_rows.Rows(layout, {"age": [N], "words": N lists})
 values = memory_rows.take(layout, lambda split: rows, splits, numbers)   # {field: [B, ...]}
 
 A row of a matrix costs one access to memory, and a row of 40 arrays costs 40. So all fields of a
-type lie in one matrix.
+type lie in one matrix. A matrix of texts holds their numbers among all distinct texts: TensorFlow
+gets each text of a call once, as its copy of a text from Python is slow, and spreads it itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import pyarrow as pa
 
 from mtl import spec as spec_lib
 from mtl.deferred import tf
@@ -24,7 +26,7 @@ _KINDS = {
     "int64": np.int64,
     "uint8": np.uint8,
     "bool": np.bool_,
-    "string": object,
+    "string": np.int32,
 }
 
 
@@ -54,25 +56,36 @@ class Layout:
                 own[name] = _Place(start, start + math.prod(shape), shape)
 
     @property
+    def has_texts(self) -> bool:
+        """True if a field holds texts."""
+        return "string" in self.places or "string" in self.lists.values()
+
+    @property
     def kinds(self) -> list[str]:
         """The types of the arrays that `Rows.take` returns."""
         lists = [kind for dtype in self.lists.values() for kind in (dtype, "int64")]
-        return [*self.places, *lists]
+        arrays = ["int32" if kind == "string" else kind for kind in [*self.places, *lists]]
+        return arrays + ["string"] * self.has_texts
 
     def unpack(self, arrays: Sequence[tf.Tensor], size: int | None) -> dict[str, Any]:
         """Return {field: [B, ...]} of the arrays of `Rows.take`."""
         found: dict[str, Any] = {}
         parts = iter(arrays)
-        for places in self.places.values():
+        texts = arrays[-1]
+        if self.has_texts:
+            texts.set_shape([None])
+        for dtype, places in self.places.items():
             matrix = next(parts)
             matrix.set_shape([size, next(reversed(places.values())).stop])
             for name, place in places.items():
                 values = matrix[:, place.start : place.stop]
-                found[name] = tf.reshape(values, [-1 if size is None else size, *place.shape])
-        for name in self.lists:
+                values = tf.reshape(values, [-1 if size is None else size, *place.shape])
+                found[name] = tf.gather(texts, values) if dtype == "string" else values
+        for name, dtype in self.lists.items():
             values, splits = next(parts), next(parts)
             values.set_shape([None])
             splits.set_shape([None if size is None else size + 1])
+            values = tf.gather(texts, values) if dtype == "string" else values
             found[name] = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
         return found
 
@@ -86,21 +99,74 @@ class Rows:
     """
 
     def __init__(self, layout: Layout, values: Mapping[str, Any]):
+        numbers, self._texts = _number_texts(layout, values)
         self._matrices = []
+        # Whether an array holds numbers of texts.
+        self._are_texts = [dtype == "string" for dtype in layout.places]
         for dtype, places in layout.places.items():
-            own = [_flatten(values[name], dtype, place) for name, place in places.items()]
-            self._matrices.append(np.ascontiguousarray(np.concatenate(own, axis=1)))
-        self._lists = [_join(values[name], dtype) for name, dtype in layout.lists.items()]
+            own = numbers if dtype == "string" else values
+            parts = [_flatten(own[name], dtype, place) for name, place in places.items()]
+            self._matrices.append(np.ascontiguousarray(np.concatenate(parts, axis=1)))
+        self._lists = []
+        for name, dtype in layout.lists.items():
+            flat = numbers[name] if dtype == "string" else _join(values[name], _KINDS[dtype])
+            self._lists.append((flat, _find_splits(values[name])))
+            self._are_texts += [dtype == "string", False]
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the values of some rows: a matrix for each type, values and splits of lists."""
+        """Return the values of some rows.
+
+        These are a matrix for each type, the values and splits of each list, and the texts that
+        occur. Matrices and lists of texts hold numbers of these texts.
+        """
         found = [matrix[rows] for matrix in self._matrices]
         for values, splits in self._lists:
             starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
             ends = np.concatenate([[0], np.cumsum(lengths)])
             inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
             found += [values[np.repeat(starts, lengths) + inner], ends]
-        return found
+        if not any(self._are_texts):
+            return found
+        numbers = [array for array, is_text in zip(found, self._are_texts, strict=True) if is_text]
+        chosen, places = _renumber(numbers, len(self._texts))
+        renumbered = iter(places)
+        found = [
+            next(renumbered) if is_text else array
+            for array, is_text in zip(found, self._are_texts, strict=True)
+        ]
+        return [*found, self._texts[chosen]]
+
+
+def _renumber(numbers: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the numbers below `count` that occur, and the places of all numbers among these."""
+    size = sum(each.size for each in numbers)
+    if count <= 4 * size:
+        occurs = np.zeros(count, np.bool_)
+        for each in numbers:
+            occurs[each] = True
+        places = (np.cumsum(occurs) - 1).astype(np.int32)
+        return np.flatnonzero(occurs), [places[each] for each in numbers]
+    # A small batch must not take the time of a large vocabulary.
+    flat = np.concatenate([each.ravel() for each in numbers])
+    chosen, inverse = np.unique(flat, return_inverse=True)
+    ends = np.cumsum([each.size for each in numbers])[:-1]
+    parts = np.split(inverse.astype(np.int32), ends)
+    return chosen, [part.reshape(each.shape) for part, each in zip(parts, numbers, strict=True)]
+
+
+def _number_texts(
+    layout: Layout, values: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return {field: the numbers of its texts, of all rows in turn}, and the texts as bytes."""
+    flat = {name: np.asarray(values[name], object) for name in layout.places.get("string", {})}
+    flat |= {n: _join(values[n], object) for n, dtype in layout.lists.items() if dtype == "string"}
+    texts = np.concatenate([np.zeros([0], object), *(own.ravel() for own in flat.values())])
+    coded = pa.array(_encode(texts), pa.large_binary()).dictionary_encode()
+    numbers = coded.indices.to_numpy().astype(np.int32)
+    ends = np.cumsum([own.size for own in flat.values()], dtype=np.int64)[:-1]
+    parts = np.split(numbers, ends) if flat else []
+    distinct = coded.dictionary.to_numpy(zero_copy_only=False)
+    return dict(zip(flat, parts, strict=True)), distinct
 
 
 def take(
@@ -124,22 +190,19 @@ def take(
 
 def _flatten(values: Any, dtype: str, place: _Place) -> np.ndarray:
     """Return the values of a field as a matrix [N, size]."""
-    if dtype == "string":
-        values = _encode(np.asarray(values, object))
-    return np.asarray(values, _KINDS[dtype]).reshape(len(values), place.stop - place.start)
+    size = place.stop - place.start
+    return np.asarray(values, _KINDS[dtype]).reshape(-1, size)
 
 
-def _join(values: Sequence[Any], dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of all lists in one array, and where each list begins and ends."""
-    splits = np.concatenate([[0], np.cumsum([len(own) for own in values], dtype=np.int64)])
-    if not splits[-1]:
-        return np.zeros([0], _KINDS[dtype]), splits
-    flat = np.concatenate([np.asarray(own, _KINDS[dtype]) for own in values if len(own)])
-    return (_encode(flat) if dtype == "string" else flat), splits
+def _join(values: Sequence[Any], kind: Any) -> np.ndarray:
+    """Return the values of all lists in one array."""
+    return np.concatenate([np.zeros([0], kind), *(np.asarray(own, kind) for own in values)])
 
 
-def _encode(texts: np.ndarray) -> np.ndarray:
-    """Return texts as bytes; TensorFlow would encode them anew for every batch."""
-    encoded = np.empty(texts.shape, object)
-    encoded.ravel()[:] = [t.encode() if isinstance(t, str) else t for t in texts.ravel()]
-    return encoded
+def _find_splits(values: Sequence[Any]) -> np.ndarray:
+    """Return where each list begins and ends in the values of all lists, int64 [N + 1]."""
+    return np.concatenate([[0], np.cumsum([len(own) for own in values], dtype=np.int64)])
+
+
+def _encode(texts: np.ndarray) -> list[bytes]:
+    return [text.encode() if isinstance(text, str) else text for text in texts]

@@ -54,8 +54,9 @@ def take_batches(
     num_shards: int = 1,
     shard: int = 0,
     is_shuffled: bool = True,
+    together: int = 1,
 ) -> tf.data.Dataset:
-    """Return endless batches of row numbers, int64 [batch_size / num_shards].
+    """Return endless batches of row numbers, int64 [together * batch_size / num_shards].
 
     Args:
       rows: the numbers of the N rows of a split, int64 [N].
@@ -65,12 +66,14 @@ def take_batches(
       num_shards: the number of workers; each gets the same share of every batch.
       shard: the index of this worker among them, from 0.
       is_shuffled: False keeps the order of the rows.
+      together: the number of steps whose rows, one step after the other, form an element.
     """
     size = batch_size // num_shards
     permuted = functools.lru_cache(maxsize=2)(functools.partial(permute, len(rows), seed))
 
     def take(step: np.ndarray) -> np.ndarray:
-        places = np.arange(size) + int(step) * batch_size + shard * size
+        steps = int(step) + np.arange(together)
+        places = (steps[:, None] * batch_size + np.arange(size) + shard * size).ravel()
         epochs, within = np.divmod(places, len(rows))
         if not is_shuffled:
             return rows[within]
@@ -79,7 +82,8 @@ def take_batches(
 
     @tf.autograph.experimental.do_not_convert
     def read(step: tf.Tensor) -> tf.Tensor:
-        return tf.ensure_shape(tf.numpy_function(take, [step], tf.int64, stateful=False), [size])
+        taken = tf.numpy_function(take, [step], tf.int64, stateful=False)
+        return tf.ensure_shape(taken, [together * size])
 
     # A saved iterator holds the step itself, so it also fits a run that started elsewhere.
-    return tf.data.Dataset.range(start_step, tf.int64.max).map(read)
+    return tf.data.Dataset.range(start_step, tf.int64.max, together).map(read)

@@ -208,6 +208,30 @@ def explain_unreadable(error: Exception) -> str:
     return lines[-1 if in_tensorflow else 0].strip()
 
 
+def cut_batches(batches: tf.data.Dataset, count: int, size: int) -> tf.data.Dataset:
+    """Cut each batch, [count * size, ...], into `count` batches, [size, ...], in their order."""
+
+    def cut_one(*values: Any) -> tf.data.Dataset:
+        def take(index: tf.Tensor) -> Any:
+            part = tf.nest.map_structure(lambda value: _take_part(value, index, size), values)
+            return part if len(part) > 1 else part[0]
+
+        return tf.data.Dataset.range(count).map(take)
+
+    return batches.flat_map(cut_one)
+
+
+def _take_part(value: Any, index: tf.Tensor, size: int) -> Any:
+    """Return the rows of a part of a tensor or of lists."""
+    if not isinstance(value, tf.RaggedTensor):
+        part = value[index * size : (index + 1) * size]
+        return tf.ensure_shape(part, [size, *value.shape[1:]])
+    splits = value.row_splits[index * size : (index + 1) * size + 1]
+    values = value.values[splits[0] : splits[-1]]
+    splits = tf.ensure_shape(splits - splits[0], [size + 1])
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+
+
 def set_batch_size(values: Mapping[str, Any], size: int) -> None:
     """Set the static number of rows of lists, which slices and replicas need."""
     for value in values.values():

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
+import tensorflow as tf
 from pyarrow import feather, orc, parquet
 
 from mtl import checks, spec
@@ -169,6 +170,38 @@ def test_training_has_every_row_once_an_epoch_and_starts_at_any_step(tmp_path):
     assert read(4, start_step=6) == batches[6:]
     halves = [read(10, num_shards=2, shard=i, batch_size=2) for i in range(2)]
     assert [one + two for one, two in zip(*halves, strict=True)] == batches
+
+
+def _take(path, made, number, restored=None):
+    """The first batches of an iterator, after a saved one; its own state is saved to a path."""
+    tf1, data = tf.compat.v1, tf.data.experimental
+    with tf.Graph().as_default(), tf1.Session() as session:
+        iterator = tf1.data.make_initializable_iterator(made())
+        following = iterator.get_next()
+        saver = tf1.train.Saver([data.make_saveable_from_iterator(iterator, "ignore")])
+        session.run(iterator.initializer)
+        if restored is not None:
+            saver.restore(session, str(restored))
+        taken = [session.run(following) for _ in range(number)]
+        saver.save(session, str(path), write_meta_graph=False)
+    return [[{k: repr(v) for k, v in part.items()} for part in batch] for batch in taken]
+
+
+@pytest.mark.parametrize("rows_of_call", [1, 5, 1000])
+def test_a_call_that_takes_several_batches_changes_nothing(tmp_path, monkeypatch, rows_of_call):
+    _write(tmp_path)
+    data = pipeline.Pipeline(source=_source(tmp_path), spec=SPEC, batch_size=2)
+
+    def make(**settings):
+        return data.dataset("train", training=True, seed=3, **settings)
+
+    expected = _take(tmp_path / "all", make, 12)
+    assert all(value.shape[0] == 2 for value in tf.nest.flatten(make().element_spec))
+    monkeypatch.setattr(pipeline, "_ROWS_OF_CALL", rows_of_call)
+    assert _take(tmp_path / "first", make, 5) == expected[:5]
+    assert _take(tmp_path / "rest", make, 7, restored=tmp_path / "first") == expected[5:]
+    state = sum(path.stat().st_size for path in tmp_path.glob("first*"))
+    assert state < 4000  # It holds the number of a step, and no rows.
 
 
 BAD = {

@@ -21,7 +21,7 @@ _CHECKED_PACKAGES = (
     "tf-keras",
     "tensorflow-datasets",
     "tensorflow-metadata",
-    "mtl",
+    versions.DISTRIBUTION,
 )
 
 

@@ -26,7 +26,9 @@ EXPORT_DIR = flags.DEFINE_string(
     "export_dir", None, "Where the numbered version is written. (default: MODEL_DIR/export/manual)"
 )
 ONNX = flags.DEFINE_string(
-    "onnx", None, "A file for the same model in ONNX, with features as tensors. Needs mtl[onnx]."
+    "onnx",
+    None,
+    "A file for the same model in ONNX, with features as tensors. Needs the extra onnx.",
 )
 TFLITE = flags.DEFINE_string(
     "tflite", None, "A file for the same model in TensorFlow Lite, with features as tensors."

@@ -4,6 +4,7 @@ versions.is_supported("2.21.0")     # True
 versions.pythons("2.15.1")          # ('3.10', '3.11')
 versions.REQUIREMENT                # 'tensorflow>=2.15,<2.22'
 versions.installed("tf-keras")      # '2.21.0', or ''
+versions.how_to_get("onnx")         # "pip install 'multitask-estimator[onnx]'"
 """
 
 import importlib.metadata
@@ -24,6 +25,9 @@ PYTHONS = {
 REQUIREMENT = "tensorflow>=2.15,<2.22"
 KERAS_SWITCH = "TF_USE_LEGACY_KERAS"
 ESTIMATOR_REQUIREMENT = "tensorflow-estimator==2.15.0"
+
+DISTRIBUTION = "multitask-estimator"
+"""The name of this project for pip, which knows another project as `mtl`."""
 
 
 def minor(version: str) -> str:
@@ -47,6 +51,11 @@ def installed(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def how_to_get(extra: str) -> str:
+    """Return the command that installs an extra of this project."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 def turns_to_keras_2() -> bool:

@@ -1,5 +1,6 @@
 """The wheel, installed outside of the checkout, has all that the README promises."""
 
+import email
 import os
 import pathlib
 import re
@@ -11,6 +12,8 @@ import zipfile
 
 import pytest
 
+import mtl
+from mtl import versions
 from tests import readme_test
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -50,6 +53,17 @@ def _run(python, cwd, *arguments):
     done = subprocess.run([python, *arguments], cwd=cwd, env=keep, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_it_has_the_name_that_errors_tell(wheel):
+    name = versions.DISTRIBUTION
+    assert wheel.name.startswith(f"{name.replace('-', '_')}-{mtl.__version__}-")
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = [path for path in archive.namelist() if path.endswith(".dist-info/METADATA")]
+        described = email.message_from_bytes(archive.read(path))
+    assert (described["Name"], described["Version"]) == (name, mtl.__version__)
+    # The extra for developers names other extras of the same project.
+    assert not [line for line in described.get_all("Requires-Dist") if line.startswith("mtl")]
 
 
 def test_every_gin_file_is_in_it(wheel):

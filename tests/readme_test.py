@@ -5,7 +5,7 @@ import re
 import pytest
 
 import mtl
-from mtl import verbs
+from mtl import verbs, versions
 from mtl.configs import config
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -61,6 +61,8 @@ def test_badges_say_what_the_project_file_says():
     project = (ROOT / "pyproject.toml").read_text()
     least, last = re.search(r'requires-python = ">=([\d.]+),<3\.(\d+)"', project).groups()
     first, end = re.search(r'"tensorflow>=([\d.]+),<2\.(\d+)"', project).groups()
+    assert f'name = "{versions.DISTRIBUTION}"' in project
+    assert f'"{versions.DISTRIBUTION}[' in project
     told = {
         "version": f"version {mtl.__version__}",
         "python": f"Python {least} to 3.{int(last) - 1}",

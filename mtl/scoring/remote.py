@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mtl import checks
+from mtl import checks, versions
 from mtl.deferred import tf
 from mtl.scoring import access, batches, local, protocol, rest
 
@@ -154,6 +154,6 @@ def _client(scheme: str, address: str, secure: access.Access) -> Any:
         from mtl.scoring import grpc_client
     except ImportError as error:
         fix = "Or use its REST port, http://HOST:PORT."
-        need = f"pip install 'mtl[serving]', as {error.name} is missing"
+        need = f"{versions.how_to_get('serving')}, as {error.name} is missing"
         raise checks.UserError(f"--server speaks gRPC: {need}. {fix}") from error
     return grpc_client.Grpc(address, secure)

@@ -5,12 +5,12 @@ metadata.add_metadata(path, step=500)
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import mtl
 from mtl import spec as spec_lib
 from mtl import types
 from mtl.deferred import tf
@@ -34,7 +34,7 @@ def describe_export(
         "tasks": {head.name: _task(head, serving.units) for head in heads},
         "passthrough": list(serving.passthrough),
         "tensorflow": tf.__version__,
-        "mtl": _own_version(),
+        "mtl": mtl.__version__,
     }
 
 
@@ -53,13 +53,6 @@ def _task(head: types.Head, units: Mapping[str, str]) -> dict[str, Any]:
     if classes:
         described["classes"] = list(classes)
     return {**described, "unit": units[head.name]} if head.name in units else described
-
-
-def _own_version() -> str | None:
-    try:
-        return importlib.metadata.version("mtl")
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def read_metadata(directory: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mtl import checks
+from mtl import checks, versions
 from mtl.deferred import tf
 from mtl.files import atomic, storage
 from mtl.serving import frozen, graphs
@@ -78,7 +78,7 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise checks.UserError(
-            f"--onnx needs {name}, which is not installed. Run: pip install 'mtl[onnx]'."
+            f"--onnx needs {name}, which is not installed. Run: {versions.how_to_get('onnx')}."
         ) from error
 
 

@@ -71,7 +71,7 @@ def test_compares_all_formats_and_writes_nothing(directory, launch_in):
     has_onnx = all(map(importlib.util.find_spec, ("tf2onnx", "onnxruntime")))
     for line in table:
         if line.startswith("ONNX ") and not has_onnx:
-            assert "which is not installed. Run: pip install 'mtl[onnx]'." in line
+            assert "which is not installed. Run: pip install 'multitask-estimator[onnx]'." in line
             continue
         measured = MEASURED.fullmatch(line)
         assert measured, line

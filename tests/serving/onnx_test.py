@@ -200,5 +200,6 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path):
 
 def test_what_to_install_is_said(export, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tf2onnx", None)
-    with pytest.raises(checks.UserError, match=r"needs tf2onnx, .* pip install 'mtl\[onnx\]'"):
+    says = r"needs tf2onnx, .* pip install 'multitask-estimator\[onnx\]'"
+    with pytest.raises(checks.UserError, match=says):
         onnx.write_onnx(export, str(tmp_path / "model.onnx"))

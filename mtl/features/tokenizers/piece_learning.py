@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from mtl import checks, types
+from mtl import checks, types, versions
 from mtl.deferred import tf
 from mtl.features.tokenizers import greedy, splitting
 
@@ -126,5 +126,5 @@ def _import_library() -> Any:
         return importlib.import_module("tokenizers")
     except ImportError:
         rule = "name a file where the library `tokenizers` is not installed"
-        fix = "pip install 'mtl[text]' brings it."
+        fix = f"{versions.how_to_get('text')} brings it."
         checks.fail("WordPiece.vocabulary", rule, None, fix)

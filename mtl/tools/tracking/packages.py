@@ -1,11 +1,11 @@
 """Checks for optional packages before a run; they are imported when it reports.
 
-packages.require("MLflow", "mlflow")          # UserError: ... pip install 'mtl[mlflow]'
+packages.require("MLflow", "mlflow")          # UserError: ... Run: pip install ...
 """
 
 import importlib.util
 
-from mtl import checks
+from mtl import checks, versions
 
 
 def require(where: str, package: str) -> None:
@@ -13,5 +13,5 @@ def require(where: str, package: str) -> None:
     if importlib.util.find_spec(package) is None:
         raise checks.UserError(
             f"tracking.{where} needs {package}, which is not installed. "
-            f"Run: pip install 'mtl[{package}]'."
+            f"Run: {versions.how_to_get(package)}."
         )

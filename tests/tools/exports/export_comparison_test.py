@@ -68,7 +68,8 @@ def test_every_format_is_measured(found):
 
 def test_onnx_is_measured_where_it_is_installed(found):
     if not all(map(importlib.util.find_spec, ("tf2onnx", "onnxruntime"))):
-        assert "which is not installed. Run: pip install 'mtl[onnx]'" in found["ONNX"].problem
+        says = "which is not installed. Run: pip install 'multitask-estimator[onnx]'"
+        assert says in found["ONNX"].problem
         pytest.skip("no tf2onnx or onnxruntime, so ONNX is not measured")
     _require_measured(found["ONNX"])
 

@@ -205,7 +205,7 @@ def test_a_package_that_is_not_installed_is_one_line(tmp_path, monkeypatch, capl
         name = type(tracker).__name__
         assert str(raised.value) == (
             f"tracking.{name} needs {package}, which is not installed. "
-            f"Run: pip install 'mtl[{package}]'."
+            f"Run: pip install 'multitask-estimator[{package}]'."
         )
     assert not (tmp_path / "run").exists()
     # A later verb does its own work.

@@ -32,8 +32,8 @@ def _broken_links(page):
     text = re.sub(r"`[^`\n]*`", "", page.read_text())
     for target in _LINK.findall(text):
         path, _, anchor = target.partition("#")
-        # The page of a job is the host's, beside the repository.
-        if re.match(r"\w+:|\.\./\.\./actions/", target):
+        # Pages of jobs and advisories belong to the host, beside the repository.
+        if re.match(r"\w+:|\.\./\.\./(actions|security)/", target):
             continue
         found = (page.parent / path).resolve() if path else page
         is_there = found.exists() and (not anchor or anchor in _headings(found))

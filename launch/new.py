@@ -18,7 +18,7 @@ import sys
 from launch import endings
 from mtl import aligned, checks
 from mtl.files import atomic, storage
-from mtl.tools.drafting import gin_text, inspection, lines, plans
+from mtl.tools.drafting import gin_text, inspection, lines, plans, tables
 
 _SPLITS = ("holdout", "time", "key", "test")
 
@@ -26,7 +26,7 @@ _SPLITS = ("holdout", "time", "key", "test")
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = endings.Parser("launch.new", __doc__)
     add = parser.add_argument
-    add("--data", required=True, help="the table: a CSV file, .gz or not, or a glob in quotes")
+    add("--data", required=True, help="the table: a CSV (.gz or not), Parquet, ORC or Feather file, or a glob")
     add("--task", required=True, action="append", help="a column to predict; repeatable")
     add("--out", help="the gin file (default: the name of the table, with .gin)")
     add("--force", action="store_true", help="overwrite the gin file")
@@ -66,7 +66,7 @@ def draft(arguments: argparse.Namespace) -> str:
         delimiter = "\t" if delimiter in ("\\t", "tab") else delimiter
         is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
         checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
-    dialect = lines.read_dialect(paths, delimiter, names, arguments.comment)
+    dialect = tables.read_dialect(paths, delimiter, names, arguments.comment)
     _require_columns(arguments, dialect)
     marks = [*arguments.missing]
     # Test rows are read too: they may hold marks and values that training rows lack.
@@ -119,7 +119,8 @@ def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
     found, dialect = plan.found, plan.found.dialect
     told = [
         f"{', '.join(list(found.rows_of)[:3])}: {found.rows:,} rows, "
-        f"{len(dialect.columns)} columns between {dialect.delimiter_name}",
+        f"{len(dialect.columns)} columns"
+        + ("" if dialect.is_arrow else f" between {dialect.delimiter_name}"),
         "",
         *(f"  {line}" for line in aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])),
     ]
@@ -136,7 +137,7 @@ def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
         f"  python -m launch.train --gin_file {shlex.quote(str(out))}",
         f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best --split test",
         f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best "
-        "--input NEW.csv",
+        f"--input NEW{os.path.splitext(dialect.paths[0])[1] if dialect.is_arrow else '.csv'}",
     ]
     return gin_text.join_lines(told)
 

@@ -27,7 +27,7 @@ from mtl.data import csv, files, frames, memory_rows, source, tfrecord
 from mtl.deferred import tf
 from mtl.distribution import memory
 
-_ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
+ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
 # Whole numbers up to here are exact as floats, in which NaN marks nulls.
 _EXACT = 2**53
 _SHARD = re.compile(r"-\d+-of-\d+$")
@@ -234,8 +234,8 @@ def open_file(path: str, kind: str | None = None) -> tuple[pa.Schema, list[Part]
       UserError: the file is of another format, or damaged.
     """
     ending = kind or os.path.splitext(_SHARD.sub("", path))[1].lower()
-    rule = f"end in one of {', '.join(_ENDINGS)}"
-    checks.require(ending in _ENDINGS, "a file of Arrow.files", rule, path)
+    rule = f"end in one of {', '.join(ENDINGS)}"
+    checks.require(ending in ENDINGS, "a file of Arrow.files", rule, path)
     opener = {".parquet": _open_parquet, ".pq": _open_parquet, ".orc": _open_orc}
     return _call(path, functools.partial(opener.get(ending, _open_ipc), path))
 

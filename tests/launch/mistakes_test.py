@@ -442,7 +442,7 @@ MISTAKES = [
         "setting of the wrong kind",
         "train_steps = 20",
         'train_steps = "20"',
-        "Run.train_steps must be an integer, got '20'",
+        "Run.train_steps must be a whole number, got '20'",
         line="experiment.Run.train_steps",
     ),
     gin(

@@ -39,6 +39,9 @@ _PARTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+_KINDS_OF_LISTS = {"list": '("string", (None,))', "list of int64": '("int64", (None,))'}
+
+
 def write_gin(plan: plans.Plan, name: str, command: str) -> str:
     """Return the text of the gin file.
 
@@ -85,7 +88,9 @@ def _imports(plan: plans.Plan) -> list[str]:
     names = {"experiment", "features", "heads", "model", "networks", "serving", "spec"}
     parts = {part for chosen in plan.used for part in chosen.parts}
     names |= {"histories"} if "texts" in parts else set()
-    data = ["csv", "pipeline"]
+    dialect = plan.found.dialect
+    data = ["arrow", "pipeline"] if dialect.is_arrow else ["csv", "pipeline"]
+    data += ["csv"] if dialect.is_arrow and len(plan.found.marks) > 1 else []
     if not plan.holdout.files:
         is_by_field = plan.holdout.key or plan.holdout.time
         data.append("field_splits" if is_by_field else "subset")
@@ -101,14 +106,38 @@ def _imports(plan: plans.Plan) -> list[str]:
 
 
 def _source(plan: plans.Plan) -> list[str]:
-    dialect, holdout, found = plan.found.dialect, plan.holdout, plan.found
+    dialect, holdout = plan.found.dialect, plan.holdout
     train = dialect.paths[0] if len(dialect.paths) == 1 else list(dialect.paths)
     files = {"train": train, **({"test": holdout.files} if holdout.files else {})}
     lines = [
         "experiment.Experiment.data = @pipeline.Pipeline()",
         "pipeline.Pipeline.spec = @spec.Spec()",
-        *_bind("csv.Csv.files", files),
+        *_bind(f"{dialect.source}.files", files),
+        *(_arrow_settings(plan) if dialect.is_arrow else _csv_settings(plan)),
     ]
+    lines += _splits(plan)
+    told = "All rows: they lie in the order of a label." if plan.shuffle_buffer > 10_000 else ""
+    lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
+    if dialect.is_arrow:  # All rows lie in memory, and training mixes all of them.
+        return lines
+    lines += [f"# {told}"] * bool(told)
+    lines += [f"pipeline.Pipeline.shuffle_buffer = {plan.shuffle_buffer}"]
+    return lines + ["pipeline.Pipeline.cache = True"] * plan.cache
+
+
+def _arrow_settings(plan: plans.Plan) -> list[str]:
+    if len(plan.found.marks) == 1:
+        return []
+    return [
+        "# Texts are read as the cells of this part, which reads no file here.",
+        "arrow.Arrow.cells = @csv.Csv()",
+        "csv.Csv.files = {'none': ''}",
+        *_bind("csv.Csv.missing", list(plan.found.marks)),
+    ]
+
+
+def _csv_settings(plan: plans.Plan) -> list[str]:
+    dialect, lines = plan.found.dialect, []
     if not dialect.has_header:
         lines += _bind("csv.Csv.columns", list(dialect.columns))
     if dialect.delimiter != ",":
@@ -118,27 +147,22 @@ def _source(plan: plans.Plan) -> list[str]:
         lines += [f"csv.Csv.list_delimiter = {plan.list_delimiter!r}"]
     if dialect.comment:
         lines += [f"csv.Csv.comment = {dialect.comment!r}"]
-    if len(found.marks) > 1:
+    if len(plan.found.marks) > 1:
         lines += ["# What stands for a missing value in a column of numbers, or in a label."]
-        lines += _bind("csv.Csv.missing", list(found.marks))
-    lines += _splits(plan)
-    told = "All rows: they lie in the order of a label." if plan.shuffle_buffer > 10_000 else ""
-    lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
-    lines += [f"# {told}"] * bool(told)
-    lines += [f"pipeline.Pipeline.shuffle_buffer = {plan.shuffle_buffer}"]
-    return lines + ["pipeline.Pipeline.cache = True"] * plan.cache
+        lines += _bind("csv.Csv.missing", list(plan.found.marks))
+    return lines
 
 
 def _splits(plan: plans.Plan) -> list[str]:
-    holdout = plan.holdout
+    holdout, source = plan.holdout, plan.found.dialect.source
     if holdout.files:
-        return ["pipeline.Pipeline.source = @csv.Csv()"]
+        return [f"pipeline.Pipeline.source = @{source}()"]
     if holdout.time:
         return [
             f"# The rows from {plan.start} on are held out: later ones, as in use.",
             *_tell_timeless(plan),
             "pipeline.Pipeline.source = @field_splits.ByTime()",
-            "field_splits.ByTime.source = @csv.Csv()",
+            f"field_splits.ByTime.source = @{source}()",
             f"field_splits.ByTime.field = {holdout.time!r}",
             f"field_splits.ByTime.starts = {{'test': {plan.start!r}}}",
         ]
@@ -147,14 +171,14 @@ def _splits(plan: plans.Plan) -> list[str]:
             f"# About {holdout.share:.0%} of the values of {holdout.key} are held out, "
             "with all of their rows.",
             "pipeline.Pipeline.source = @field_splits.ByKey()",
-            "field_splits.ByKey.source = @csv.Csv()",
+            f"field_splits.ByKey.source = @{source}()",
             f"field_splits.ByKey.field = {holdout.key!r}",
             f"field_splits.ByKey.held_out = {{'test': {holdout.share}}}",
         ]
     return [
         f"# About {holdout.share:.0%} of the rows, drawn at random, are held out.",
         "pipeline.Pipeline.source = @subset.Subset()",
-        "subset.Subset.source = @csv.Csv()",
+        f"subset.Subset.source = @{source}()",
         f"subset.Subset.share = {round(1 - holdout.share, 9)}",
         f"subset.Subset.held_out = {{'test': {holdout.share}}}",
     ]
@@ -170,7 +194,7 @@ def _tell_timeless(plan: plans.Plan) -> list[str]:
 def _spec(plan: plans.Plan) -> list[str]:
     lines = ["spec.Spec.features = {"]
     for chosen in plan.used:
-        kind = '("string", (None,))' if chosen.dtype == "list" else repr(chosen.dtype)
+        kind = _KINDS_OF_LISTS.get(chosen.dtype, repr(chosen.dtype))
         lines += [f"    {chosen.name!r}: {kind},  # {_one_line(chosen.why)}"]
     lines += ["}"]
     left_out = [chosen for chosen in plan.inputs if not chosen.dtype]

@@ -32,7 +32,8 @@ class Input:
 
     Attributes:
       name: the column.
-      dtype: "int64", "float32", "string" or "list" for the field; "" if the column is left out.
+      dtype: "int64", "float32" or "string" for the field, "list" of texts or "list of int64"; "" if
+        the column is left out.
       parts: the parts of the gin file that read it, such as "numbers" and "categories".
       why: the reason in a few words, with figures.
       doubt: a sentence about something the user should check; "" for nothing.
@@ -59,6 +60,9 @@ def choose_input(facts: columns.Facts, found: inspection.Inspection, delimiter: 
     left_out = _leave_out(facts, found)
     if left_out:
         return left_out
+    if facts.name in found.dialect.lists:
+        is_text = found.dialect.lists[facts.name] == "string"
+        return _choose_list(facts, "", "list" if is_text else "list of int64")
     if facts.is_number and not facts.is_code:
         return _choose_number(facts, found)
     name, doubt = facts.name, ""
@@ -119,7 +123,7 @@ def _choose_text(
     facts: columns.Facts, found: inspection.Inspection, delimiter: str, doubt: str
 ) -> Input:
     if is_list_of(facts, delimiter):
-        return _choose_list(facts, delimiter)
+        return _choose_list(facts, delimiter, "list")
     name, default = facts.name, "" if facts.missing else None
     if _count_words(facts) >= _WORDS_OF_TEXT and facts.distinct > _FEW_VALUES:
         why = f"text, {_count_words(facts):.0f} words on average"
@@ -133,11 +137,11 @@ def _choose_text(
     return Input(name=name, dtype="string", parts=parts, why=why, default=default, doubt=doubt)
 
 
-def _choose_list(facts: columns.Facts, delimiter: str) -> Input:
-    known = {part for text in facts.values for part in text.split(delimiter) if part}
+def _choose_list(facts: columns.Facts, delimiter: str, dtype: str) -> Input:
+    known = {part for text in facts.values for part in text.split(delimiter or "|") if part}
     part = "hashes" if len(known) > _MOST_CATEGORIES else "categories"
-    why = f"list, {len(known):,} values between {delimiter!r}"
-    return Input(name=facts.name, dtype="list", parts=(part,), why=why)
+    why = f"list, {len(known):,} values" + (f" between {delimiter!r}" if delimiter else "")
+    return Input(name=facts.name, dtype=dtype, parts=(part,), why=why)
 
 
 def count_buckets(largest: int) -> int:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mtl import checks
-from mtl.tools.drafting import columns, lines
+from mtl.tools.drafting import columns, lines, tables
 
 # Limits of the sample, which serves all analyses that need several columns of a row.
 _MOST_ROWS, _MOST_CELLS = 200_000, 20_000_000
@@ -109,7 +109,7 @@ def inspect_table(
     gathered = {name: columns.Column(name, marks) for name in dialect.columns}
     sample, size = _Sample(len(dialect.columns)), 0
     rows_of = dict.fromkeys(dialect.paths, 0)
-    for path, block, num_bytes in lines.read_blocks(dialect):
+    for path, block, num_bytes in tables.read_blocks(dialect):
         for name, column in gathered.items():
             column.add(block[name])
         sample.add(block)

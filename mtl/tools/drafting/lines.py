@@ -14,7 +14,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import pyarrow as pa
@@ -47,6 +47,10 @@ class Dialect:
       columns: the names of the columns.
       has_header: True if the first line of each file names the columns.
       comment: lines that start with this text are dropped; "" keeps all lines.
+      is_arrow: True if `arrow.Arrow` reads the files, which then have no delimiter.
+      numbers: the columns whose type says that they hold numbers.
+      lists: {column: "string" or "int64"} of the columns whose values are lists of this type.
+      unreadable: {column: type} of further columns that a draft cannot use.
     """
 
     paths: tuple[str, ...]
@@ -54,6 +58,15 @@ class Dialect:
     columns: tuple[str, ...]
     has_header: bool = True
     comment: str = ""
+    is_arrow: bool = False
+    numbers: Sequence[str] = ()
+    lists: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    unreadable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """The part that reads the files, as gin names it."""
+        return "arrow.Arrow" if self.is_arrow else "csv.Csv"
 
     @property
     def delimiter_name(self) -> str:

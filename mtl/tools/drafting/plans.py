@@ -183,6 +183,10 @@ def _list_doubts(
     """Return the doubts about inputs, tasks, and rows that may belong together."""
     asked = [one.doubt for one in chosen if one.doubt]
     doubts = [doubt for doubt in asked if holdout.is_drawn or "--time" not in doubt]
+    doubts += [
+        f"{name!r} is left out: a draft has no input for {kind}."
+        for name, kind in found.dialect.unreadable.items()
+    ]
     doubts += [f"{task.label!r}: {hint}" for task in chosen_tasks for hint in task.hints]
     if holdout.is_drawn and not holdout.key:
         doubts += _doubt_keys(found, chosen)

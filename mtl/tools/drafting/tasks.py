@@ -96,6 +96,9 @@ def _choose_binary(facts: columns.Facts, found: inspection.Inspection, gaps: str
     (negative,) = set(facts.values) - {positive}
     is_bit = facts.kind == "int" and {float(negative), float(positive)} == {0.0, 1.0}
     is_plain = is_bit or {negative.lower(), positive.lower()} == {"true", "false"}
+    # Other numbers stay text, as text keeps 1.0 apart from 1, unless a file stores numbers.
+    is_stored = _is_stored(facts, found)
+    read = int if is_stored else str
     share = facts.values[positive] / facts.present
     hints = [f"Only {share:.2%} are {positive!r}: PR-AUC tells more than accuracy."] * (
         share < _RARE
@@ -105,15 +108,19 @@ def _choose_binary(facts: columns.Facts, found: inspection.Inspection, gaps: str
     return Task(
         label=facts.name,
         name=_scope(facts.name),
-        # Other numbers stay text, since -1 means a missing int64.
-        dtype="int64" if is_plain else "string",
+        dtype="int64" if is_plain or is_stored else "string",
         head="Binary",
-        settings={} if is_plain else {"positive": [positive], "negative": [negative]},
+        settings={} if is_plain else {"positive": [read(positive)], "negative": [read(negative)]},
         why=f"two classes, {positive!r} in {share:.1%}{gaps}",
         hints=tuple(hints),
         target=labels,
         metric="auc",
     )
+
+
+def _is_stored(facts: columns.Facts, found: inspection.Inspection) -> bool:
+    """Return True if the files store whole numbers, and not their texts."""
+    return facts.kind == "int" and facts.name in found.dialect.numbers
 
 
 def _find_positive(facts: columns.Facts) -> str:
@@ -129,6 +136,7 @@ def _choose_classes(facts: columns.Facts, found: inspection.Inspection, gaps: st
     names = sorted(facts.values, key=float) if facts.is_number else sorted(facts.values)
     count = len(names)
     is_plain = facts.is_number and [float(name) for name in names] == list(range(count))
+    is_stored = _is_stored(facts, found)  # Such a label is matched with the class by its value.
     rarest = min(names, key=lambda name: facts.values[name])
     hints = ["heads.Ordinal and heads.Regression know the order of numbers."] * facts.is_number
     if facts.values[rarest] < _FEW_ROWS:
@@ -136,7 +144,7 @@ def _choose_classes(facts: columns.Facts, found: inspection.Inspection, gaps: st
     return Task(
         label=facts.name,
         name=_scope(facts.name),
-        dtype="int64" if is_plain else "string",
+        dtype="int64" if is_plain or is_stored else "string",
         head="MultiClass",
         settings={"classes": count if is_plain else names},
         why=f"{count} classes, the rarest, {rarest!r}, in {facts.values[rarest]:,} rows{gaps}",

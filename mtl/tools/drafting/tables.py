@@ -1,0 +1,112 @@
+"""The rows of a table as columns of text, from delimited files or from files of Apache Arrow.
+
+dialect = tables.read_dialect(lines.find_files("TABLE", "train.parquet"))
+for path, table, size in tables.read_blocks(dialect): ...   # a pa.Table of strings, size in bytes
+
+A draft judges texts. So a number of a Parquet file becomes its text, a missing value "", a truth
+value "1" or "0", and a list its values between "|".
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mtl import checks
+from mtl.data import arrow
+from mtl.tools.drafting import lines
+
+_LISTED = {"string": pa.types.is_string, "int64": pa.types.is_integer}
+
+
+def is_arrow(path: str) -> bool:
+    """Return whether the name of a file says that `arrow.Arrow` reads it."""
+    return os.path.splitext(path)[1].lower() in arrow.ENDINGS
+
+
+def read_dialect(
+    paths: Sequence[str],
+    delimiter: str | None = None,
+    columns: Sequence[str] = (),
+    comment: str = "",
+) -> lines.Dialect:
+    """Return the format of the files, as `lines.read_dialect`.
+
+    Raises:
+      UserError: the files cannot be read, or a setting of delimited files is given for others.
+    """
+    if not is_arrow(paths[0]):
+        return lines.read_dialect(paths, delimiter, columns, comment)
+    given = {"--delimiter": delimiter, "--columns": columns, "--comment": comment}
+    for flag, value in given.items():
+        rule = f"be left out: {paths[0]} has columns with names"
+        checks.require(not value, flag, rule, value)
+    schema, _ = arrow.open_file(paths[0])
+    checks.unique(f"{paths[0]}: its columns", schema.names)
+    kinds = {field.name: _read_kind(field.type) for field in schema}
+    return lines.Dialect(
+        paths=tuple(paths),
+        delimiter="",
+        columns=tuple(name for name, kind in kinds.items() if kind is not None),
+        is_arrow=True,
+        numbers=[field.name for field in schema if _is_number(field.type)],
+        lists={name: kind for name, kind in kinds.items() if kind},
+        unreadable={n: str(schema.field(n).type) for n, kind in kinds.items() if kind is None},
+    )
+
+
+def _read_kind(kind: pa.DataType) -> str | None:
+    """Return "" for a column of single values, the type of the values of lists, or None."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_list(kind) or types.is_large_list(kind):
+        return next((name for name, fits in _LISTED.items() if fits(kind.value_type)), None)
+    is_other = types.is_nested(kind) or types.is_duration(kind)
+    is_bytes = types.is_binary(kind) or types.is_large_binary(kind)
+    return None if is_other or is_bytes else ""
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _is_number(kind.value_type)
+    is_whole = types.is_integer(kind) or types.is_boolean(kind)
+    return is_whole or types.is_floating(kind) or types.is_decimal(kind)
+
+
+def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
+    """Yield (path, table, number of bytes) for each block, as `lines.read_blocks`.
+
+    Raises:
+      UserError: a file is damaged, or lacks a column; a line of a delimited file is malformed.
+    """
+    if not dialect.is_arrow:
+        yield from lines.read_blocks(dialect)
+        return
+    theirs = {name: name for name in dialect.columns}
+    for path in dialect.paths:
+        schema, parts = arrow.open_file(path)
+        arrow.check_columns(path, theirs, schema)
+        for part in parts:
+            read = arrow.read_part(path, part, list(dialect.columns))
+            texts = {name: _to_texts(read[name]) for name in dialect.columns}
+            yield path, pa.table(texts), read.nbytes
+
+
+def _to_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return trimmed texts without nulls."""
+    types, kind = pa.types, column.type
+    if types.is_dictionary(kind):
+        return _to_texts(column.cast(kind.value_type))
+    if types.is_list(kind) or types.is_large_list(kind):
+        texts = column.cast(pa.list_(pa.string()))
+        return pc.fill_null(pc.binary_join(texts, "|"), "")
+    if types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    elif types.is_decimal(kind):
+        column = column.cast(pa.float64())
+    if types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return pc.fill_null(pc.utf8_trim_whitespace(column.cast(pa.string())), "")

@@ -129,13 +129,18 @@ class Pipeline:
         batch_size = batch_size or self.batch_size
         self.require_memory(batch_size, training)
         read = functools.partial(self._read, split, num_shards, shard)
-        numbers, together = self._list_rows(split) if training else None, 1
+        numbers = self._list_rows(split) if training else None
+        options = source_lib.options()
         if numbers is not None:
             together = self._count_together(batch_size)
             shards = (num_shards, shard)
             batches = self._take_batches(
                 split, numbers, seed, start_step, shards, batch_size, together
             )
+            batches = self._split_fields(batches, with_labels, together * batch_size)
+            batches = source_lib.cut_batches(batches, together, batch_size)
+            # A saved state holds numbers of steps, and not the rows of the next batches.
+            options.experimental_symbolic_checkpoint = True
         elif training:
             records = _keep_in_memory(read) if self.cache else read()
             if isinstance(self.sampler, types.BatchSampler):
@@ -143,25 +148,26 @@ class Pipeline:
                 return self._form_batches(self.sampler, records, seed, statistics, split, *sizes)
             records = self._shuffled(self.sampler, records, seed, statistics, start_step)
             batches = source_lib.batch(records, batch_size, drop_remainder=True)
+            batches = self._split_fields(batches, with_labels, batch_size)
         else:
-            batches = read(batch_size)
+            batches = self._split_fields(read(batch_size), with_labels)
+        return batches.with_options(options).prefetch(source_lib.AHEAD)
+
+    def _split_fields(
+        self, batches: tf.data.Dataset, with_labels: bool, size: int | None = None
+    ) -> tf.data.Dataset:
+        """Return raw batches as (features, labels); `size` is the rows of each, if it is known."""
 
         # Sources are plain graph code; AutoGraph would change their errors.
         @tf.autograph.experimental.do_not_convert
         def decode(*batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             # `Dataset.map` would pass the parts of a tuple one by one; a record is a single value.
             values = self._decode(batch[0], with_labels)
-            if training:
-                source_lib.set_batch_size(values, together * batch_size)
+            if size is not None:
+                source_lib.set_batch_size(values, size)
             return self.spec.split(values, with_labels)
 
-        batches = batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        options = source_lib.options()
-        if numbers is not None:
-            batches = source_lib.cut_batches(batches, together, batch_size)
-            # A saved state holds numbers of steps, and not the rows of the next batches.
-            options.experimental_symbolic_checkpoint = True
-        return batches.with_options(options).prefetch(source_lib.AHEAD)
+        return batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def _decode(self, batch: Any, with_labels: bool) -> dict[str, Any]:
         """Decode raw records as the source does, and drop empty texts from lists."""

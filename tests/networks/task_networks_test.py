@@ -374,7 +374,7 @@ def test_a_domain_without_rows_keeps_its_averages():
             ),
             "STEM.own must leave a column for all tasks",
         ),
-        (lambda: _pepnet(layers=[]), "PEPNet.layers must hold a layer"),
+        (lambda: _pepnet(layers=[]), "PEPNet.layers must hold a size"),
         (lambda: Built(_pepnet(domain=["ag"]), inputs=GROUPED), "Did you mean 'age'?"),
         (lambda: Built(_pepnet(domain=["*"]), inputs=GROUPED), "PEPNet inputs must hold another"),
         (

@@ -83,7 +83,7 @@ def train(
         except SystemExit as stopped:
             if stopped.code != 128 + signal.SIGINT:
                 raise
-            raise KeyboardInterrupt("What was trained is saved: train again to go on.") from None
+            raise KeyboardInterrupt("The model is saved: train again to continue.") from None
         return Model(experiment, model_dir, "latest", None, metrics, steps)
 
 
@@ -290,7 +290,7 @@ class Model:
         with _quiet():
             if not self._is_told and self._is_behind():
                 self._is_told = True
-                message = "%s has trained on: this model is still that of step %d. Load it again."
+                message = "%s has trained on, but this model is from step %d. Load it again."
                 _log.warning(message, self.model_dir, self.step)
             with config.isolated(self._gin_state) if self._gin_state else contextlib.nullcontext():
                 yield
@@ -330,7 +330,7 @@ def _write(experiment: experiment_lib.Experiment) -> str | None:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
             again = gin_writing.write(config.load([path]))
-        rule = "say the same when it is read again"
+        rule = "be the same when read again"
         checks.require(again == text, "config.gin", rule, _first_difference(text, again))
     except checks.UserError as error:
         _log.warning("No config.gin is written, so launchers cannot take over: %s", error)

@@ -43,7 +43,7 @@ class _Mixing(types.Mixing):
         chosen = {name: inputs[name] for name in names}
         rows = next(iter(chosen.values())).shape[0]
         where, fix = "MultiTaskModel.mixing", "Each slice and each replica mixes its own rows."
-        checks.require(rows != 1, where, "have two rows at least to mix", rows, fix)
+        checks.require(rows != 1, where, "have at least two rows to mix", rows, fix)
         return chosen
 
     def _draw_share(self) -> tf.Tensor:
@@ -158,9 +158,9 @@ def _draw_partners(inputs: types.Tensors) -> tf.Tensor:
 def _find_size(images: Mapping[str, tf.Tensor]) -> tuple[int, int]:
     """Return the height and width of all images."""
     where, shapes = "CutMix.columns", {name: values.shape for name, values in images.items()}
-    fix = "Name the columns of images; the others then stay those of the row."
+    fix = "Name the columns of images; the other columns then stay unchanged."
     for name, shape in shapes.items():
         checks.require(shape.rank == 4, where, "be images [B, H, W, C]", name, fix)
     sizes = {tuple(shape[1:3]) for shape in shapes.values()}
-    checks.require(len(sizes) == 1, where, "be of one height and width", sorted(sizes))
+    checks.require(len(sizes) == 1, where, "be images of the same size", sorted(sizes))
     return sizes.pop()

@@ -192,7 +192,7 @@ def test_a_model_that_is_older_than_its_run_says_so_once(copied, shown):
     tf.io.gfile.copy(str(index), f"{index}.new")  # As a run that starts anew writes it.
     pathlib.Path(f"{index}.new").rename(index)
     after = model.predict(ROWS)
-    assert shown() == f"Warning: {copied} has trained on: this model is still that of step 20. " + (
+    assert shown() == f"Warning: {copied} has trained on, but this model is from step 20. " + (
         "Load it again.\n"
     )
     assert after["size/value"].tolist() == before["size/value"].tolist()
@@ -293,7 +293,7 @@ def test_an_interrupted_training_is_an_interrupt_of_python(copied, monkeypatch):
         return train
 
     monkeypatch.setattr(verbs, "train", stop(130))
-    with pytest.raises(KeyboardInterrupt, match="train again to go on"):
+    with pytest.raises(KeyboardInterrupt, match="train again to continue"):
         mtl.train(_make(), copied)
     monkeypatch.setattr(verbs, "train", stop(143))
     with pytest.raises(SystemExit):
@@ -340,7 +340,7 @@ def test_what_is_trained_wrong_is_one_line_and_leaves_nothing(
             "the run's config.gin must be a file that can be read, got 'odd/con",
         ),
         ({"model_dir": "cut"}, "cut/config.gin is damaged: it is empty"),
-        ({"model_dir": "bytes"}, "bytes/config.gin is damaged: it is no UTF-8"),
+        ({"model_dir": "bytes"}, "bytes/config.gin is damaged: it is not UTF-8"),
         ({"experiment": "run"}, "mtl.load: experiment must be an Experiment, got 'run'"),
         (
             {"experiment": _make(), "checkpoint": None},

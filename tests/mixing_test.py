@@ -322,7 +322,7 @@ class _Foreign(types.Head):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"heads": [_Foreign()]}, "no sum over rows, as that of 'foreign'"),
+        ({"heads": [_Foreign()]}, "as the loss of head 'foreign' is not a sum over rows"),
         ({"mixing": mixing.Mixup}, "MultiTaskModel.mixing must be a part such as @mixing.Mixup()"),
         ({"mixing": 3}, "MultiTaskModel.mixing must be a part such as @mixing.Mixup()"),
     ],
@@ -337,9 +337,9 @@ def test_a_model_that_cannot_mix_is_refused(settings, message):
 @pytest.mark.parametrize(
     "settings, slices, message",
     [
-        ({"surgery": example_clipping.ExampleClipping(max_norm=1.0)}, 1, "are no examples"),
+        ({"surgery": example_clipping.ExampleClipping(max_norm=1.0)}, 1, "Leave out mixing"),
         ({"surgery": surgery.Combine(method=methods.MoDo(samples=2))}, 1, "mixing mixes these"),
-        ({}, images.ROWS, "must have two rows at least to mix, got 1"),
+        ({}, images.ROWS, "must have at least two rows to mix, got 1"),
         ({"mixing": mixing.CutMix()}, 1, "CutMix.columns must be images [B, H, W, C], got 'num"),
         ({"mixing": mixing.Mixup(columns=["image_phot"])}, 1, "Did you mean 'image_photo'?"),
     ],
@@ -353,7 +353,7 @@ def test_a_step_that_cannot_mix_is_refused(settings, slices, message):
 
 def test_images_of_different_sizes_share_no_box():
     inputs = {"image_a": INPUTS["image_a"], "image_c": INPUTS["image_a"][:, 1:]}
-    with pytest.raises(checks.UserError, match="be of one height and width"):
+    with pytest.raises(checks.UserError, match="be images of the same size"):
         _mix(mixing.CutMix(), inputs=inputs)
 
 

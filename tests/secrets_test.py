@@ -123,7 +123,7 @@ def test_a_file_that_a_stranger_includes_is_not_quoted(text, name, tmp_path):
     with pytest.raises(checks.UserError) as error:
         gin_files.read([str(file)], [])
     line = str(error.value)
-    assert f"x.gin line 2: '{tmp_path}/{name}' is no gin file" in line and SECRET not in line
+    assert f"x.gin line 2: '{tmp_path}/{name}' is not a gin file" in line and SECRET not in line
     # What the user names is quoted, and so is a gin file that is included.
     with pytest.raises(checks.UserError, match=SECRET):
         gin_files.read([str(tmp_path / "environ")], [])
@@ -136,7 +136,7 @@ def test_a_file_that_a_stranger_includes_is_not_quoted(text, name, tmp_path):
 def test_the_config_of_a_run_that_leads_elsewhere_is_not_quoted(tmp_path):
     (tmp_path / "environ").write_text(f"NAME={SECRET}")
     (tmp_path / "config.gin").symlink_to("environ")
-    with pytest.raises(checks.UserError, match="is no gin file, or has a mistake") as error:
+    with pytest.raises(checks.UserError, match="is not a gin file, or has a mistake") as error:
         config.load([config.saved_in(str(tmp_path))])
     assert SECRET not in str(error.value)
 

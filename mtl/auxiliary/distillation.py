@@ -106,7 +106,7 @@ class Distillation(_OfTeacher, base.OfHeads):
         for task in tasks:
             given = self._recover_logits(heads[task], task, predictions[task])
             own = activations.logits[task]
-            where, rule = self._where("teacher"), f"predict {own.shape[1:]} for {task!r}, as we do"
+            where, rule = self._where("teacher"), f"predict {own.shape[1:]} for {task!r}, as here"
             checks.require(given.shape[1:] == own.shape[1:], where, rule, given.shape[1:])
             heat = self._find_temperature(activations.heads[task])
             held = tf.stop_gradient(given)
@@ -181,7 +181,7 @@ class Teacher:
 
     def __init__(self, where: str, folder: str, signature: str):
         directory = find_model(folder, where)
-        rule = "be the folder of a SavedModel, of numbered versions of one, or of a run"
+        rule = "name a SavedModel, a folder of numbered SavedModels, or a run folder"
         is_there = tf.io.gfile.exists(os.path.join(directory, saved_model.FILE))
         checks.require(is_there, where, rule, folder, "launch.export writes one.")
         metadata.require_intact(directory)
@@ -204,7 +204,7 @@ class Teacher:
         found: dict[str, dict[str, tf.Tensor]] = {task: {} for task in tasks}
         known = sorted({name.partition("/")[0] for name in self._signature.outputs})
         for task in tasks:
-            checks.one_of(f"{self._where}: a task that it predicts", task, known)
+            checks.one_of(f"{self._where}: a task of its outputs", task, known)
         tensors = [self._signature.outputs[name].name for name in names]
         for name, value in zip(names, self._call(features, tensors), strict=True):
             task, _, prediction = name.partition("/")
@@ -253,9 +253,9 @@ class Teacher:
                 offered[name] = values
         chosen = {}
         for name, info in self._signature.inputs.items():
-            checks.one_of(f"{self._where}: the feature that it reads", name, offered)
+            checks.one_of(f"{self._where}: a feature of its inputs", name, offered)
             dtype = tf.as_dtype(info.dtype)
-            rule = f"read {name!r} as {offered[name].dtype.name}, as the data has it"
+            rule = f"read {name!r} as {offered[name].dtype.name}, as in the data"
             checks.require(dtype == offered[name].dtype, self._where, rule, dtype.name)
             chosen[name] = offered[name]
         return chosen

@@ -67,10 +67,10 @@ class InversePropensity(base.Base):
         fix = f"Set the setting within of its head, such as to {self.propensity!r}."
         checks.require(within is not None, self._where("task"), rule, self.task, fix)
         composes = types.read_member(heads[self.task], types.ComposingHead, "composes")
-        rule, fix = "name a task with a tower of its own", "It is composed of others."
+        rule, fix = "name a task with its own tower", "It is composed of other tasks."
         checks.require(not composes, self._where("task"), rule, self.task, fix)
         fields = [within] if isinstance(within, str) else list(within or ())
-        rule = f"predict what opens the space of {self.task!r}, a label of {', '.join(fields)}"
+        rule = f"predict a label that opens the space of {self.task!r}: {', '.join(fields)}"
         field = types.read_member(heads[self.propensity], types.Head, "field")
         checks.require(field in fields, self._where("propensity"), rule, self.propensity)
 
@@ -126,7 +126,7 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
 
     def __post_init__(self):
         super().__post_init__()
-        fix = "A mean over all rows has no other sum."
+        fix = "It takes the mean over all rows."
         checks.require(not self.normalizes, self._where("normalizes"), "be False", True, fix)
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
@@ -192,8 +192,8 @@ class Calibrator(base.Base):
             for one in (task, *self._list_before(task)):
                 require_binary(where, one, heads)
             for one in self._list_before(task):
-                rule = f"compare tasks over the same rows, as {one!r} is"
-                fix = "One of them has a space, within."
+                rule = f"name a task over the same rows as {one!r}"
+                fix = "Their spaces, within, differ."
                 is_fit = _find_space(heads[task]) == _find_space(heads[one])
                 checks.require(is_fit, f"{where}[{task!r}]", rule, task, fix)
 

@@ -104,14 +104,14 @@ class TaskAffinity(types.Surgery):
         self, tasks: task_gradients.BatchGradients, names: Sequence[str]
     ) -> None:
         where, kind = "MultiTaskModel.surgery", type(self).__name__
-        rule = f"not be {kind} where "
+        rule = f"not be {kind} if "
         fix = "There are no pairs of tasks to measure."
         checks.require(len(names) > 1, where, rule + "there is one task", names, fix)
         fix = "Measure on one device."
         count = replicas.count()
         checks.require(count == 1, where, rule + "several replicas train", count, fix)
         dtype = precision.current_dtype()
-        fix = "Rounding would hide what one step changes."
+        fix = "Rounding would hide the effect of a step."
         rounds = rule + "the network computes in 16 bits"
         checks.require(dtype == tf.float32, where, rounds, dtype.name, fix)
         fix = "Tasks that share nothing can neither help nor harm each other."

@@ -68,8 +68,8 @@ class ExampleClipping(types.Surgery):
         whole = whole_batch.or_losses(batch, losses)
         examples = whole.first.examples
         if examples is None or not examples.count:
-            fix = "Rows that MultiTaskModel.mixing mixes are no examples: leave it out."
-            checks.fail("ExampleClipping", "get the rows of a batch", list(losses), fix)
+            fix = "Leave out mixing, and heads and auxiliary losses that compare rows."
+            checks.fail("ExampleClipping", "get independent rows", list(losses), fix)
         count = examples.count * whole.slices * replicas.count()
 
         def clipped(forward: whole_batch.ForwardPass) -> tuple[Gradients, tf.Tensor, types.Tensors]:

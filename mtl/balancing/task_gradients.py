@@ -199,7 +199,7 @@ class TaskGradients:
     def _at_representation(self) -> list[Leaf]:
         for place, column in zip(self.representation, self.at_representation, strict=True):
             is_reached = any(gradient is not None for gradient in column)
-            checks.require(is_reached, "Towers.shared", "hold what a loss depends on", place.name)
+            checks.require(is_reached, "Towers.shared", "affect a loss", place.name)
         return build_leaves(self.at_representation)
 
     def differentiate_anew(self, compared: Sequence[int]) -> Columns:
@@ -322,8 +322,8 @@ class BatchGradients:
             return deciding(tasks).differentiate_anew(compared)
 
         if not self.first.representation:
-            rule = "be 1 where replicas decide together"
-            fix = f'Or set {where}.on = "representation", where they need to exchange little.'
+            rule = "be 1 if replicas decide together"
+            fix = f'Or set {where}.on = "representation", which exchanges less data.'
             checks.require(is_one, f"{where}.every_steps", rule, every_steps, fix)
             return lambda: multiply_columns(self.sum(anew), count)[0]
         if is_one:

@@ -51,7 +51,7 @@ def precondition_gradients(
 
 def _require_dense(leaves: Sequence[task_gradients.Leaf], names: Sequence[str]) -> None:
     sparse = [name for name, leaf in zip(names, leaves, strict=True) if leaf.ids is not None]
-    fix = "What is kept of a looked-up table's gradients is as large as the table: leave it out."
+    fix = "The tracked state of an embedding table is as large as the table: leave it out."
     checks.require(not sparse, "Combine.scopes", "match dense variables", sparse, fix)
 
 

@@ -197,9 +197,7 @@ class InputState:
             with _unpacked(path):
                 self._saver.restore(session, path)
         except (tf.errors.DataLossError, tf.errors.OutOfRangeError, zlib.error) as error:
-            raise checksums.describe_damage(
-                f"{path}.*", "its checksum is another one", _FIX
-            ) from error
+            raise checksums.describe_damage(f"{path}.*", "its checksum differs", _FIX) from error
         except (tf.errors.OpError, ValueError):
             # A state of an old version may have been restored in part: start anew.
             session.run(self._start)

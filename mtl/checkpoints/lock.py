@@ -110,7 +110,7 @@ def _open(path: str, flags: int) -> int:
         raise
     except OSError as error:
         folder, name = os.path.split(path)
-        rule = f"hold no {name} that cannot be opened"
+        rule = f"let this process open {name}"
         fix = f"{error.strerror}: if nobody trains there, delete it."
         checks.fail("--model_dir", rule, folder, fix)
 
@@ -143,5 +143,5 @@ def _refuse(path: str, told: bytes, role: Role) -> NoReturn:
     except (ValueError, KeyError, TypeError):  # The holder has not written its text yet.
         who = f"another process {role.does} there"
     fix = f"{who[0].upper()}{who[1:]}: wait for it, stop it, or choose another folder."
-    rule = f"be of one {role.name} at a time"
+    rule = f"have one {role.name} at a time"
     checks.fail("--model_dir", rule, os.path.dirname(path), fix)

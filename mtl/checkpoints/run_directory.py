@@ -166,8 +166,8 @@ def _set_aside(directory: str) -> None:
         tf.io.gfile.rename(file, os.path.join(folder, os.path.basename(file)))
     last = os.path.basename(found[-1])
     _log.warning(
-        "There is no file 'checkpoint' in %s: the run starts anew. The checkpoints that lay there, "
-        "up to %s, are in %s now: remove it if you do not need them.",
+        "There is no file 'checkpoint' in %s: the run starts anew. Earlier checkpoints, up to %s, "
+        "are now in %s: delete that folder if you do not need them.",
         directory,
         last,
         folder,
@@ -316,7 +316,7 @@ def hold_checkpoint(model_dir: str, which: str) -> Iterator[str]:
     except Exception as error:
         if is_checkpoint(path):
             raise
-        fix = "Its run trained on meanwhile. Take --checkpoint best, or a copy of a checkpoint."
+        fix = "Its run went on training. Take --checkpoint best, or a copy of a checkpoint."
         raise checks.UserError(f"checkpoint {path} was dropped while it was read. {fix}") from error
     finally:
         if descriptor is not None:

@@ -136,13 +136,13 @@ def read(path: str) -> str:
         seal, text = _sealing(data), data
     fix = "Copy it back; if you changed it on purpose, delete its first line."
     if seal != _sealing(text) or b"\0" in text:
-        raise checksums.describe_damage(path, "its checksum is another one", fix)
+        raise checksums.describe_damage(path, "its checksum differs", fix)
     if not text.strip():
         raise checksums.describe_damage(path, "it is empty", "Copy it back, or give --gin_file.")
     try:
         return text.decode()
     except UnicodeDecodeError as error:
-        raise checksums.describe_damage(path, "it is no UTF-8", fix) from error
+        raise checksums.describe_damage(path, "it is not UTF-8", fix) from error
 
 
 def _sealing(text: bytes) -> bytes:

@@ -19,7 +19,7 @@ from mtl import checks
 from mtl.configs import gin_names, trust
 
 _ONE_BINDING = (
-    "must be one binding; give others a --gin_param of their own. The rest belongs into a gin file."
+    "must be one binding. Repeat --gin_param for others; put other statements into a gin file."
 )
 _BINDING = config_parser.BindingStatement
 _DEEPEST = 50
@@ -148,7 +148,7 @@ class _Reader:
         except checks.UserError:
             if not _may_be_private(file, within):
                 raise
-            told = "is no gin file, or has a mistake, which is shown of files named *.gin alone"
+            told = "is not a gin file, or has a mistake; only mistakes in *.gin files are shown"
             raise checks.UserError(f"{file!r} {told}.") from None
 
     def _read_text(self, file: str, text: str, within: tuple[str, ...]) -> None:
@@ -304,13 +304,13 @@ def _syntax_problem(error: SyntaxError) -> str:
     """Return the message of gin's parser in one line."""
     message, line = error.msg, (error.text or "").strip()
     if message.startswith("Expected newline"):
-        return f"one binding, include or import of one name stands in a line, got {line[:200]!r}."
+        return f"a line must hold one binding, include or import of one name, got {line[:200]!r}."
     unquoted = re.search(r"Failed to parse token '(.*)'", message, re.DOTALL)
     if unquoted:
-        fix = "A text stands in quotes, a class is '@x.Y()', a macro is '%x'."
+        fix = "Write a text in quotes, a class as '@x.Y()', a macro as '%x'."
         if re.search(r"\bnan\b", line, re.IGNORECASE):
-            fix = 'A default that is a missing number stands in quotes: "nan".'
-        return f"{unquoted.group(1)[:200]!r} must be a value. {fix} It stands in {line[:200]!r}."
+            fix = 'Write a default that is NaN in quotes: "nan".'
+        return f"{unquoted.group(1)[:200]!r} must be a value. {fix} The line is {line[:200]!r}."
     return f"{' '.join(message.split()).rstrip('.')}, in {line!r}."
 
 

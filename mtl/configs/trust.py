@@ -50,7 +50,7 @@ class Trusted:
         if not self._covers(module):
             listed = ", ".join(self._packages or ())
             fix = f"Name its package in {FLAG} if you trust its code."
-            raise checks.UserError(f"module {module!r} is none of {FLAG} ({listed}). {fix}")
+            raise checks.UserError(f"module {module!r} is not in {FLAG} ({listed}). {fix}")
 
     def check_target(self, selector: str, target: Any) -> None:
         """Fail unless a file may build or name the object that it calls `selector`.
@@ -62,7 +62,7 @@ class Trusted:
         module = getattr(target, "__module__", None)
         self.check_module(str(module) if module else f"{selector} (built in)")
         if self._is_in(str(module), _OWN) and not _is_part(target):
-            raise checks.UserError(f"{selector!r} is no part of mtl, and {FLAG} allows no other.")
+            raise checks.UserError(f"{selector!r} is not a part of mtl: {FLAG} allows only parts.")
 
     def check_step(self, selector: str, found: Any) -> None:
         """Fail if the path of a selector leaves the packages: `heads.os` is the module os."""

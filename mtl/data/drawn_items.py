@@ -66,7 +66,7 @@ class DrawnItems:
         for name in self.features:
             checks.one_of("DrawnItems.features", name, spec.features)
             field, where = spec.fields[name], f"DrawnItems.features {name!r}"
-            checks.require(not field.is_nested, where, "be no list of lists", field.shape)
+            checks.require(not field.is_nested, where, "not be a list of lists", field.shape)
 
     def accumulators(self, task: str, item: str) -> dict[str, types.Accumulator]:
         """Return {name in the statistics: accumulator of the items that the field `item` names}."""

@@ -166,13 +166,13 @@ class ByTime(ByField):
     def __post_init__(self):
         super().__post_init__()
         for split, start in self.starts.items():
-            where, rule = f"ByTime.starts[{split!r}]", "be a number, or as 2024-05-31"
+            where, rule = f"ByTime.starts[{split!r}]", "be a number or like 2024-05-31"
             checks.is_a(where, start, (str, int, float), rule)
             is_time = not isinstance(start, str) or math.isfinite(times.read_time(start))
             checks.require(is_time, where, rule, start)
             checks.require(split != self.split, "ByTime.starts", "name new splits", split)
         kinds = {isinstance(start, str) for start in self.starts.values()}
-        checks.require(len(kinds) == 1, "ByTime.starts", "be of one kind", dict(self.starts))
+        checks.require(len(kinds) == 1, "ByTime.starts", "not mix types", dict(self.starts))
         is_sorted = self._numbers == sorted(set(self._numbers))
         checks.require(is_sorted, "ByTime.starts", "be in ascending order", dict(self.starts))
 
@@ -229,11 +229,11 @@ def describe_left_out(source: Any) -> list[str]:
     while source is not None:
         if isinstance(source, ByTime):
             missing, rows, example = source.count_left_out()
-            such = f", such as one with {example!r}" if example else ""
+            such = f", for example {example!r}" if example else ""
             if missing:
                 lines.append(
-                    f"{missing:,} of {rows:,} rows ({missing / rows:.1%}) lie in no split, as they "
-                    f"have no time in ByTime.field {source.field!r}{such}."
+                    f"{missing:,} of {rows:,} rows ({missing / rows:.1%}) are in no split: their "
+                    f"ByTime.field {source.field!r} holds no time{such}."
                 )
         source = getattr(source, "source", None)
     return lines

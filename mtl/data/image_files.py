@@ -148,7 +148,7 @@ class ImageFiles(types.Source):
         for name in names:
             field = spec.fields[name]
             is_path = field.dtype == "string" and not field.shape
-            rule = "name features of one text, 'string' in the Spec"
+            rule = "name features of type 'string' without a shape"
             checks.require(is_path, "ImageFiles.fields", rule, name)
 
     def _read(self, paths: tf.Tensor, name: str) -> tf.Tensor:

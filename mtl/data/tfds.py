@@ -125,7 +125,7 @@ class Tfds(types.Source):
         known = list(self._builder.info.splits)
         base = re.split(r"[\[+]", split, maxsplit=1)[0]
         hint = source.explain_unreadable(error) if base in known else checks.nearest(base, known)
-        rule = f"name a split ({', '.join(known)}) or a slice of one, such as 'train[:80%]'"
+        rule = f"name a split ({', '.join(known)}) or a slice, such as 'train[:80%]'"
         return checks.UserError(f"Tfds {self.name} split must {rule}, got {split!r}. {hint}")
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
@@ -274,8 +274,8 @@ class Tfds(types.Source):
         by_hand = builder.MANUAL_DOWNLOAD_INSTRUCTIONS
         steps = f" For Tfds.manual_dir: {' '.join(by_hand.split())}" if by_hand else ""
         return checks.UserError(
-            f"Tfds.name must name a dataset that is prepared or can be, got {self.name!r}. "
-            f"{problem} Where that cannot be helped, prepare it elsewhere and copy it to "
+            f"Tfds.name must name a dataset that can be read or prepared, got {self.name!r}. "
+            f"{problem} If you cannot mend that, prepare it elsewhere and copy it to "
             f"{builder.data_path}.{steps}"
         )
 

@@ -60,10 +60,10 @@ class WholeGroups:
     def require_room(self, statistics: types.Statistics, rows: int) -> None:
         """Fail unless the largest group of the training split fits into `rows` rows."""
         largest = statistics.for_column(_name(self.group))["largest"]
-        rule = f"have room for the largest group of {self.group!r}, of {largest} rows,"
+        rule = f"have room for the largest group of {self.group!r}, {largest} rows"
         fix = "Raise Pipeline.batch_size, or lower Run.micro_batches."
-        where = "each part of a batch"
-        checks.require(largest <= rows, where, f"{rule} in one slice of one replica", rows, fix)
+        where = "each micro-batch of a replica"
+        checks.require(largest <= rows, where, rule, rows, fix)
 
     def form_batches(
         self,
@@ -114,7 +114,7 @@ class Groups:
         lacking = (keys == absent) | (keys == spec_lib.NO_ID)
         row = self._rows + int(np.argmax(lacking)) + 1
         where = f"label {self.group!r} of row {row} of the training split"
-        rule = "name the row's group, as WholeGroups.group says"
+        rule = "name the row's group for WholeGroups.group"
         checks.require(not lacking.any(), where, rule, "" if is_text else spec_lib.NO_ID)
         before = [self._last, *keys[:-1]]
         starts = np.flatnonzero([key != other for key, other in zip(keys, before, strict=True)])
@@ -139,7 +139,7 @@ class Groups:
             where = f"the training split, for WholeGroups.group {self.group!r},"
             rule = "have the rows of a group one after the other"
             fix = f"Sort the rows by {self.group!r}."
-            got = f"rows {earlier + 1} and {starts[pair] + 1} of one group, and others between"
+            got = f"other rows between rows {earlier + 1} and {starts[pair] + 1} of one group"
             checks.fail(where, rule, got, fix)
         sizes = np.diff(np.append(starts, self._rows))
         return {"groups": len(starts), "largest": int(sizes.max())}
@@ -207,7 +207,7 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
         carried = _pack(records, flat)
         held, size = _count(carried), _count(group)
         fits = (held + size <= rows) & ~tf.reduce_any(tf.equal(keys, key))
-        message = f"A group has more than the {rows} rows of a slice of a batch"
+        message = f"A group has more than the {rows} rows of a micro-batch"
         with tf.control_dependencies([tf.debugging.Assert(size <= rows, [message, size])]):
             first = tf.where(fits, tf.zeros_like(held), held)
         kept = _slice(_concat(carried, group), first, held + size)

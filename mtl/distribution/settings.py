@@ -154,7 +154,7 @@ class Distribution:
 
     def __post_init__(self):
         fits = not self.devices or self.strategy in (MIRRORED, WORKERS)
-        fix = 'They are those of strategy "mirrored" or "multi_worker_mirrored".'
+        fix = 'Only strategy "mirrored" or "multi_worker_mirrored" uses them.'
         checks.require(fits, "Distribution.devices", "be empty", self.devices, fix)
 
     def find_place(self) -> Place:
@@ -165,7 +165,7 @@ class Distribution:
         """
         cluster = tf_config.read_cluster()
         if cluster and cluster.job == tf_config.EVALUATOR:
-            fix = "Or start no process with the task type evaluator."
+            fix = "Or start no process of task type evaluator."
             checks.require(self.evaluator, "Distribution.evaluator", "be True", False, fix)
             return Place(ONE, ("/cpu:0",), cluster)
         strategy = self._strategy(cluster)

@@ -40,7 +40,7 @@ class Statistics(types.Statistics):
         if tf.io.gfile.exists(self.path(_FILE)):
             fix = f"The statistics in {self.directory!r} lack it: they belong to other columns."
         else:
-            fix = f"There is no {self.path(_FILE)}: it is gone, or the run is of other columns."
+            fix = f"{self.path(_FILE)} is missing: it was lost, or the run has other columns."
         checks.require(column in self.entries, f"features.{column}", "be fitted", "nothing", fix)
         return self.entries[column]
 
@@ -119,8 +119,8 @@ def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
     theirs, ours = load_statistics(source), load_statistics(directory)
     for name in names:
         same = theirs.entries.get(name, {}).get("fitted") == ours.for_column(name)["fitted"]
-        rule = f"be learned as here in {source}"
-        fix = "Set WarmStart.statistics = False, or give the column its settings there."
+        rule = f"have equal settings in {source}"
+        fix = "Set WarmStart.statistics = False, or copy the settings of the column."
         checks.require(same, f"features.{name}", rule, theirs.entries.get(name), fix)
         entry = theirs.for_column(name)
         vectors = entry.get("vectors")  # A checkpoint has several files.

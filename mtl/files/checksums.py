@@ -49,7 +49,7 @@ def require(path: str, expected: str | None, fix: str) -> None:
     if not tf.io.gfile.exists(path):
         raise checks.UserError(f"{path} is gone. {fix}")
     if not matches(path, expected):
-        raise describe_damage(path, "its checksum is another one", fix)
+        raise describe_damage(path, "its checksum differs", fix)
 
 
 def describe_damage(path: str, problem: str, fix: str) -> checks.UserError:
@@ -81,7 +81,7 @@ def read_json(path: str, fix: str) -> dict[str, Any]:
     entries = _loaded(path, fix)
     recorded = entries.pop(KEY, None)
     if recorded is not None and recorded != _of_entries(entries):
-        raise describe_damage(path, "its checksum is another one", fix)
+        raise describe_damage(path, "its checksum differs", fix)
     return entries
 
 
@@ -91,7 +91,7 @@ def _loaded(path: str, fix: str) -> dict[str, Any]:
     try:
         entries = json.loads(data)
     except (ValueError, RecursionError) as error:  # A ValueError also for bytes that are not text.
-        raise describe_damage(path, "it is no JSON any more", fix) from error
+        raise describe_damage(path, "it is not valid JSON", fix) from error
     if not isinstance(entries, dict):
         raise describe_damage(path, "it holds no JSON object", fix)
     return entries

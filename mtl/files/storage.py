@@ -202,7 +202,7 @@ def _problem(error: BaseException | None) -> str | None:
     named = re.search(r"([^\s;'\"]+)['\"]?; $", text[: found.start()])
     path = getattr(error, "filename", None) or (named and named.group(1)) or "a file"
     path = re.sub(rf"\.{in_work.TOKEN}\.partial$", "", str(path))
-    fix = "What was written before is kept: make room, or choose another folder, and start again."
+    fix = "Earlier files are kept: make room or choose another folder, then start again."
     return f"{path} cannot be written: {found.group()}. {fix}"
 
 

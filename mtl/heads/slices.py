@@ -58,7 +58,7 @@ def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
                 checks.require(bool(ends), here, _PAIR, value)
                 for end in ends:
                     checks.is_a(here, end, (int, float), _PAIR)
-                checks.require(ends == sorted(set(ends)), here, "hold pairs that ascend", value)
+                checks.require(ends == sorted(set(ends)), here, "hold ascending pairs", value)
         checks.unique(here, [Slice(field, value).name for value in own])
 
 
@@ -85,7 +85,7 @@ def find_rows(fields: types.Tensors, one: Slice, where: str) -> tf.Tensor:
     field, value, given = one.field, one.value, fields[one.field]
     where = f"{where}[{field!r}]"
     is_single = isinstance(given, tf.Tensor) and given.shape.rank == 1
-    checks.require(is_single, where, "be a field of one value in each example", given.shape)
+    checks.require(is_single, where, "be a field with one value per example", given.shape)
     if not one.is_range:
         held = values.as_held(given, [value], where, f"field {field!r}")
         return values.is_any(given, held)

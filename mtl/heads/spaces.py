@@ -61,7 +61,7 @@ class Space:
             checks.require(bool(given), here, "hold a label value", given)
             for value in given:
                 checks.is_a(here, value, (str, int, float), "be a list of label values")
-                rule = "hold no mark of a missing label"
+                rule = "hold no missing value"
                 checks.require(not values.is_missing(value), here, rule, value)
 
     def locate(self, labels: types.Tensors, where: str) -> tuple[tf.Tensor, tf.Tensor]:
@@ -71,7 +71,7 @@ class Space:
             checks.one_of(where, name, labels)
             label = labels[name]
             fits = isinstance(label, tf.Tensor) and label.shape.rank == 1
-            checks.require(fits, where, "name labels of one value in each example", name)
+            checks.require(fits, where, "name labels with one value per example", name)
             hits = values.is_any(label, values.as_held(label, given, where, f"label {name!r}"))
             inside.append(hits)
             outside.append(values.are_ids_present(label) & ~hits)  # A -1 in `given` is a hit.

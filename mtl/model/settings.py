@@ -139,7 +139,7 @@ class Settings:
             example = "auxiliary.VirtualAdversarial"
             checks.require_part(where, part, example, arguments=1, attributes=["name"])
             types.read_member(part, types.AuxiliaryLoss, "check")(self.heads_by_task)
-            rule = f"keep averages where the auxiliary loss {part.name!r} reads them"
+            rule = f"keep averages, which the auxiliary loss {part.name!r} reads"
             fix = "Set Update.average = @averaging.ExponentialAverage()."
             reads = types.read_member(part, types.AuxiliaryLoss, "reads_average")
             average = types.read_member(self.update, types.Update, "average")
@@ -160,7 +160,7 @@ class Settings:
         )
         taught = {task for teacher in teachers for task in types.read_member(*teacher)}
         for task in sorted(set(tower_tasks) - set(self.loss_names) - taught):
-            rule = f"hold what the task {task!r} learns by, which has no loss of its own"
+            rule = f"hold a loss that trains the task {task!r}, which has none itself"
             fix = "A heads.Joint can teach it, or an auxiliary loss such as InversePropensity."
             checks.fail(where, rule, list(self.loss_names), fix)
 
@@ -169,11 +169,11 @@ class Settings:
         where = "MultiTaskModel.mixing"
         checks.require_part(where, self.mixing, "mixing.Mixup", arguments=1)
         for head in self.heads:
-            rule = f"be None where the loss of a head is no sum over rows, as that of {head.name!r}"
+            rule = f"be None, as the loss of head {head.name!r} is not a sum over rows"
             knows = isinstance(head, types.ExampleHead)
             checks.require(knows, where, rule, self.mixing, f"It is {type(head).__name__}.")
         for part in self.built_losses:
-            rule = f"be None where the auxiliary loss {part.name!r} reads the labels of rows"
+            rule = f"be None, as the auxiliary loss {part.name!r} reads labels of rows"
             reads = types.read_member(part, types.AuxiliaryLoss, "reads_labels")
             checks.require(not reads, where, rule, self.mixing)
 
@@ -181,10 +181,10 @@ class Settings:
         """Fail if augmentations or mixing move pixels of an image but not of its label map."""
         for part in (p for column in self.columns for p in getattr(column, "augmentations", ())):
             moves = types.read_member(part, types.Augmentation, "moves_pixels")
-            rule = f"hold nothing that moves pixels, which the map of task {head.name!r} would not"
+            rule = f"not move pixels, as the label map of task {head.name!r} would stay in place"
             checks.require(not moves, "Image.augmentations", rule, type(part).__name__)
         if self.mixing is not None:
-            rule = f"mix all places alike, as task {head.name!r} labels each of them"
+            rule = f"mix all pixels alike, as task {head.name!r} labels each of them"
             is_even = types.read_member(self.mixing, types.Mixing, "is_even")
             fix = "mixing.Mixup does."
             checks.require(is_even, "MultiTaskModel.mixing", rule, self.mixing, fix)
@@ -367,8 +367,8 @@ def _check_sampler(sampler: Any, head: types.Head) -> None:
     """Fail if sampler and loss correct the same imbalance, or the sampler splits groups."""
     balanced = types.read_member(head, types.ClassHead, "balances")
     twice = sampler and sampler.balances and sampler.balances == balanced
-    rule = f"not balance {balanced!r} where the loss of {head.name!r} does"
-    fix = "Together they correct twice: leave out one of the two."
+    rule = f"not balance {balanced!r}, as the loss of {head.name!r} does"
+    fix = "Both would correct twice: leave out one of them."
     checks.require(not twice, "Pipeline.sampler", rule, sampler, fix)
     group = types.read_member(head, types.GroupHead, "whole_groups")
     rule = f"keep the groups of {group!r} whole, which head {head.name!r} ranks"

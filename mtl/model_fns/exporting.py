@@ -74,10 +74,10 @@ def _check_outputs(signatures: Mapping[str, Any], predictions: Mapping[str, tf.T
     predict = compat.estimator.export.PredictOutput
     for name, output in signatures.items():
         if not isinstance(output, predict):
-            _log.warning("Not compared: signature %r, whose outputs have names of their own.", name)
+            _log.warning("Signature %r is not compared: its outputs have other names.", name)
             continue
         for key in output.outputs:
             if f"{name}/{key}" not in predictions:
                 where = f"export: output {key!r} of signature {name!r}"
                 names = list(predictions)
-                checks.require(key in names, where, "be named as a prediction", key, f"{names}.")
+                checks.require(key in names, where, "have a prediction's name", key, f"{names}.")

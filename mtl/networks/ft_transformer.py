@@ -62,7 +62,7 @@ class FTTransformer:
         fits = self.dimension % self.num_heads == 0
         checks.require(fits, "FTTransformer.dimension", rule, self.dimension)
         where, factor = "FTTransformer.feed_forward_factor", self.feed_forward_factor
-        fix = f"{factor} times {self.dimension} is no unit."
+        fix = f"{factor} * {self.dimension} is below 1."
         checks.require(self._hidden_units > 0, where, "leave a hidden unit", factor, fix)
         for setting in ("attention", "feed_forward", "residual"):
             where = f"{setting}_dropout"

@@ -128,14 +128,14 @@ def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, 
     checks.require(bool(found), f"{kind} inputs", "hold an image", list(inputs), fix)
     shapes = {column: tuple(value.shape[1:3]) for column, value in found.items()}
     same = len(set(shapes.values())) == 1 and None not in next(iter(shapes.values()))
-    checks.require(same, f"{kind} inputs", "be images of one known height and width", shapes)
+    checks.require(same, f"{kind} inputs", "be images of the same known size", shapes)
     return tf.concat(list(found.values()), axis=3), others
 
 
 def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
     """Stack all inputs, which must be images of equal size: {column: [B, H, W, C]} -> a map."""
     images, others = join_images(kind, inputs)
-    fix = "At which place of a map would a vector stand?"
+    fix = "A vector has no place in a feature map."
     checks.require(not others, f"{kind} inputs", "be images alone", list(others), fix)
     return images
 

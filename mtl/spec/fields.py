@@ -255,7 +255,7 @@ class Spec:
             if name in self.labels:
                 where = f"Spec.labels[{name!r}]"
                 checks.one_of(where, field.dtype, MISSING)
-                checks.require(not field.is_nested, where, "be no list of lists", field.shape)
+                checks.require(not field.is_nested, where, "not be a list of lists", field.shape)
 
     def _add_counts(self) -> None:
         """Add the field that counts values by item behind each list of lists."""
@@ -264,13 +264,13 @@ class Spec:
             found.setdefault(name, kind)
             counts, expected = counts_name(name), ("int64", _LIST)
             if not self._field(name, kind).is_nested:
-                rule = "be a list of lists, (None, None), as its values are counted by item"
+                rule = f"be a list of lists, (None, None), as {counts!r} counts its values"
                 where = f"Spec.features[{name!r}]"
                 checks.require(counts not in self.features, where, rule, kind)
                 continue
             given = self.features.get(counts, expected)
             fits = isinstance(given, (list, tuple)) and repr(tuple(given)) == repr(expected)
-            rule = f"be left out: it holds how many values the items of {name!r} have"
+            rule = f"be left out: it counts the values of each item of {name!r}"
             checks.require(fits, f"Spec.features[{counts!r}]", rule, given)
             checks.unique("Spec.features and Spec.labels", [counts, *self.labels])
             found[counts] = expected

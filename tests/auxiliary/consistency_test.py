@@ -121,7 +121,7 @@ def test_the_teacher_is_the_average_of_the_steps_before(monkeypatch):
         (
             lambda: [auxiliary.MeanTeacher()],
             {},
-            "Update.average must keep averages where the auxiliary loss 'mean_teacher' reads them",
+            "Update.average must keep averages, which the auxiliary loss 'mean_teacher' reads",
         ),
         (
             lambda: [auxiliary.VirtualAdversarial()],
@@ -178,7 +178,7 @@ def test_a_model_that_cannot_have_the_loss_is_refused(losses, settings, message)
         (
             auxiliary.Adversarial(averages_steps=True, steps=2),
             {"mixing": mixing.Mixup()},
-            "must be None where the auxiliary loss 'adversarial' reads the labels of rows",
+            "must be None, as the auxiliary loss 'adversarial' reads labels of rows",
         ),
     ],
 )

@@ -140,7 +140,7 @@ def test_a_representation_is_mapped_onto_a_tensor_of_the_teacher(teacher):
     [
         (
             lambda folder: auxiliary.Distillation(teacher=folder + "x"),
-            "Distillation.teacher must be the folder of a SavedModel, of numbered versions of one",
+            "Distillation.teacher must name a SavedModel, a folder of numbered SavedModels",
         ),
         (
             lambda folder: auxiliary.Distillation(teacher=folder, signature="row"),
@@ -165,7 +165,7 @@ def test_what_cannot_teach_is_refused(teacher, make, message):
 def test_a_teacher_of_other_classes_or_columns_is_refused(teacher):
     _, folder, _ = teacher
     part = auxiliary.Distillation(teacher=folder, heads=["kind"])
-    with pytest.raises(checks.UserError, match="feature that it reads must be one of x, got 'wor"):
+    with pytest.raises(checks.UserError, match="of its inputs must be one of x, got 'wor"):
         _open_step_of(part, ["x"], heads.MultiClass(name="kind", classes=3))
     with pytest.raises(checks.UserError, match="have the classes of task 'kind'"):
         _open_step_of(part, ["x", "word"], heads.MultiClass(name="kind", classes=["a", "b", "c"]))
@@ -174,7 +174,7 @@ def test_a_teacher_of_other_classes_or_columns_is_refused(teacher):
     ):
         other = auxiliary.Distillation(teacher=folder, heads=["size"])
         _open_step_of(other, ["x", "word"], heads.Binary(name="size"))
-    with pytest.raises(checks.UserError, match="a task that it predicts must be one of kind"):
+    with pytest.raises(checks.UserError, match="a task of its outputs must be one of kind"):
         other = auxiliary.Distillation(teacher=folder, heads=["kinds"])
         _open_step_of(other, ["x", "word"], heads.MultiClass(name="kinds", classes=3))
 

@@ -140,11 +140,11 @@ def test_the_calibrator_counts_what_a_later_task_is_likelier():
         ),
         (
             lambda: auxiliary.Calibrator(after={"order": "click"}),
-            "Calibrator.after['order'] must compare tasks over the same rows, as 'click' is, got",
+            "Calibrator.after['order'] must name a task over the same rows as 'click', got",
         ),
         (
             lambda: auxiliary.InversePropensity(task="order", propensity="other"),
-            "InversePropensity.propensity must predict what opens the space of 'order', a label of",
+            "InversePropensity.propensity must predict a label that opens the space of 'order': ",
         ),
         (
             lambda: auxiliary.InversePropensity(**TASKS, max_weight=0.5),

@@ -155,7 +155,7 @@ def test_what_cannot_be_measured_is_refused():
     with tf.Graph().as_default():
         shared = tf1.get_variable("shared", [2])
         losses = {"a": tf.reduce_sum(shared), "b": tf.reduce_sum(shared**2)}
-        rule = "MultiTaskModel.surgery must not be TaskAffinity where "
+        rule = "MultiTaskModel.surgery must not be TaskAffinity if "
         with pytest.raises(checks.UserError, match=f"{rule}there is one task"):
             part({"a": losses["a"]}, [shared])
         with pytest.raises(checks.UserError, match=f"{rule}no pass is known"):

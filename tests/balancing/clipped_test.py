@@ -147,7 +147,7 @@ def test_noise():
 
 
 def test_bare_losses_are_refused():
-    with pytest.raises(ValueError, match="ExampleClipping must get the rows of a batch"):
+    with pytest.raises(ValueError, match="ExampleClipping must get independent rows"):
         example_clipping.ExampleClipping(max_norm=1.0)({"a": tf.constant(1.0)}, [])
 
 

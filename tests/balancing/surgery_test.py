@@ -541,7 +541,7 @@ def test_what_does_not_suit_the_network():
         unreached = whole_batch.WholeBatch(
             whole_batch.ForwardPass(losses, [tf.zeros([2], name="aside")])
         )
-        with pytest.raises(ValueError, match="Towers.shared must hold what a loss .* got 'aside:0"):
+        with pytest.raises(ValueError, match="Towers.shared must affect a loss, got 'aside:0"):
             part(losses, list(variables.values()), unreached)
         part = surgery.Combine(method=methods.MoCo())
         message = r"Combine.scopes must match dense variables, got \['network/table'\]. What is"

@@ -63,9 +63,7 @@ def test_one_at_a_time_and_nothing_is_left(tmp_path):
 def test_one_evaluator_at_a_time_beside_a_training(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "_PATIENCE_SECS", 0)
     folder = str(tmp_path)
-    line = (
-        f"be of one evaluator at a time, got .* Process {os.getpid()} on .* evaluates there since"
-    )
+    line = f"have one evaluator at a time, got .* Process {os.getpid()} on .* evaluates there since"
     with lock.hold_lock(folder), members.lock_evaluator(folder):
         other = members.lock_evaluator(folder)
         with pytest.raises(checks.UserError, match=line):
@@ -96,7 +94,7 @@ def test_a_holder_that_has_not_said_who_it_is(tmp_path, hold, told):
 
 def test_a_file_that_cannot_be_opened_is_one_line(tmp_path):
     (tmp_path / lock.FILE).mkdir()  # As one of another user would be, but for root.
-    line = "^--model_dir must hold no train.lock that cannot be opened, got .* directory: if nobody"
+    line = "^--model_dir must let this process open train.lock, got .* directory: if nobody"
     with pytest.raises(checks.UserError, match=line), lock.hold_lock(str(tmp_path)):
         pytest.fail("It is not held.")
 

@@ -69,7 +69,7 @@ def test_a_second_training_is_refused_and_touches_nothing(tmp_path):
     with run_directory.lock_run(str(run)):
         _write(run, OWN)
         before = _files(run)
-        with pytest.raises(checks.UserError, match="be of one training at a time"):
+        with pytest.raises(checks.UserError, match="have one training at a time"):
             verbs.train(tiny.make(), str(run))
         assert _files(run) == before
 

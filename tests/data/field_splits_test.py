@@ -71,8 +71,8 @@ def test_rows_without_a_time_are_counted_and_told(source):
     cut = field_splits.ByTime(source=source, field="day", starts={"test": "2024-01-19"})
     assert cut.count_left_out() == (2, 402, "31.01.2024")
     line = (
-        "2 of 402 rows (0.5%) lie in no split, as they have no time in ByTime.field 'day', such as "
-        "one with '31.01.2024'."
+        "2 of 402 rows (0.5%) are in no split: their ByTime.field 'day' holds no time, for "
+        "example '31.01.2024'."
     )
     within = subset.Subset(source=cut, share=0.5)
     assert field_splits.describe_left_out(within) == [line]
@@ -107,7 +107,7 @@ def test_a_scan_deals_rows_without_a_key_as_a_reading_does(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("starts", "message"),
     [
-        ({"test": "5/31/24"}, "be a number, or as 2024-05-31, got '5/31/24'"),
+        ({"test": "5/31/24"}, "be a number or like 2024-05-31, got '5/31/24'"),
         ({"a": 2, "b": 1}, "be in ascending order"),
         ({"train": 2}, "name new splits"),
     ],

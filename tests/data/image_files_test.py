@@ -134,7 +134,7 @@ def test_sources_around_and_within_work_and_shards_keep_the_files(photos):
     "make, message",
     [
         (lambda: _feed(fields=["phot"]), "Did you mean 'photo'?"),
-        (lambda: _feed(fields=["x"]), "ImageFiles.fields must name features of one text"),
+        (lambda: _feed(fields=["x"]), "ImageFiles.fields must name features of type 'string'"),
         (lambda: _feed("photo"), "ImageFiles.folder must be a folder that exists, got 'photo'."),
         (lambda: _feed(fields="photo"), "ImageFiles.fields must be a list of texts"),
         (lambda: _feed(fields=[]), "ImageFiles.fields must name a field"),

@@ -157,7 +157,7 @@ def test_a_registered_dataset_without_network_says_what_to_do(data_dir, monkeypa
         tfds.Tfds(name="mnist", data_dir=data_dir).records("train")
     line = str(caught.value)
     assert "got 'mnist'" in line
-    assert "cannot be reached. Where that cannot be helped, prepare it elsewhere and copy" in line
+    assert "cannot be reached. If you cannot mend that, prepare it elsewhere and copy" in line
     assert f"{data_dir}/mnist/" in line
     assert not pathlib.Path(data_dir, "mnist").exists()
 

@@ -115,7 +115,7 @@ def test_a_group_that_comes_again_is_one_clear_line(tmp_path):
         data.dataset("train", training=True, seed=0, statistics=fitted, parts=2)
     rows = data.source.splits["train"]
     rows["query"][8] = rows["query"][1]
-    with pytest.raises(checks.UserError, match="rows 1 and 9 of one group, and others between"):
+    with pytest.raises(checks.UserError, match="other rows between rows 1 and 9 of one group"):
         fit(data, tmp_path / "again")
     rows["query"][7:] = ""
     with pytest.raises(checks.UserError, match="'query' of row 8 of the training split must name"):

@@ -97,5 +97,5 @@ def test_nothing_fitted_is_nothing(tmp_path):
 
 def test_statistics_that_are_gone_are_named(directory):
     (directory / "statistics.json").unlink()
-    with pytest.raises(checks.UserError, match="There is no .*/statistics.json: it is gone, or"):
+    with pytest.raises(checks.UserError, match="/statistics.json is missing: it was lost, or"):
         features.load_statistics(str(directory)).for_column("age")

@@ -263,16 +263,16 @@ SAYS = {
     ),
     "a flip": (
         lambda: make(augmentations=[augmentations.Cutout(), augmentations.Flip()]),
-        "Image.augmentations must hold nothing that moves pixels, which the map of task 'far' "
-        "would not, got 'Flip'.",
+        "Image.augmentations must not move pixels, as the label map of task 'far' would stay in "
+        "place, got 'Flip'.",
     ),
     "cutmix": (
         lambda: make(mixing=mixing.CutMix()),
-        "MultiTaskModel.mixing must mix all places alike, as task 'far' labels each of them",
+        "MultiTaskModel.mixing must mix all pixels alike, as task 'far' labels each of them",
     ),
     "vectors": (
         lambda: networks.UNet()({"a": tf.zeros([2, 4, 4, 1]), "b": tf.zeros([2, 3])}, True),
-        "UNet inputs must be images alone, got ['b']. At which place",
+        "UNet inputs must be images alone, got ['b']. A vector has no",
     ),
     "experts": (
         lambda: build(make(networks.MMoE(expert=networks.UNet(filters=[2])))),

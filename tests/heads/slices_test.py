@@ -149,7 +149,7 @@ def test_a_metric_of_a_slice_has_the_order_of_the_metric_and_comes_behind_it():
         ({"country": "DE"}, "slices['country'] must be a list of values, got 'DE'"),
         ({"age": [(1, 2, 3)]}, "hold values, and pairs (from, to) of numbers or None"),
         ({"age": [(None, None)]}, "hold values, and pairs (from, to) of numbers or None"),
-        ({"age": [(30, 20)]}, "must hold pairs that ascend, got (30, 20)"),
+        ({"age": [(30, 20)]}, "must hold ascending pairs, got (30, 20)"),
         ({"level": [1, 1]}, "must hold each name once, got ['level=1']"),
     ],
 )

@@ -160,7 +160,7 @@ def test_what_a_head_learns_of_the_labels_is_of_those_inside():
         ({}, "must name a label field, or map label fields to lists of their values, got {}"),
         ({"click": "yes"}, "['click'] must be a list of label values, got 'yes'"),
         ({"click": []}, "['click'] must hold a label value, got []"),
-        ({"click": [""]}, "['click'] must hold no mark of a missing label, got ''"),
+        ({"click": [""]}, "['click'] must hold no missing value, got ''"),
     ],
 )
 def test_a_space_that_is_none_is_refused(within, told):

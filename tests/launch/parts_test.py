@@ -115,7 +115,7 @@ def test_parts_of_ones_own_are_found_by_name(ours):
     assert parts.describe_part(function).endswith("  width: int = 3\n  depth = 2")
     with pytest.raises(checks.UserError, match="got 'Deap'. Did you mean 'Deep'"):
         parts.choose_parts(["ours_of_parts.towers.Deap"])
-    with pytest.raises(checks.UserError, match="'ours_of_parts.towers' is none of --trusted"):
+    with pytest.raises(checks.UserError, match="'ours_of_parts.towers' is not in --trusted"):
         parts.choose_parts(["ours_of_parts.towers.Deep"], trusted=trust.Trusted([]))
 
 

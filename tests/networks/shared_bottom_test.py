@@ -121,7 +121,7 @@ def test_images_of_one_size_are_stacked_along_their_channels(graph):
         (
             networks.Convnet(),
             {"a": [1, 4, 4, 1], "b": [1, 5, 4, 1]},
-            "Convnet inputs must be images of one known height and width",
+            "Convnet inputs must be images of the same known size",
         ),
         (networks.MLP(), {}, "MLP inputs must hold a column"),
         (networks.MLP(), {"a": [1, None]}, "MLP inputs must have a fixed shape"),

@@ -39,7 +39,7 @@ def test_predicts_what_the_estimator_does(made, tmp_path, weights):
 @pytest.mark.parametrize(
     ("file", "told"),
     [
-        ("saved_model.pb", "saved_model.pb is damaged: its checksum is another one"),
+        ("saved_model.pb", "saved_model.pb is damaged: its checksum differs"),
         ("assets.extra/model.json", "model.json is damaged"),
         ("assets.extra/tf_serving_warmup_requests", "cannot be read: corrupted record at 0"),
         ("variables/variables.index", "cannot be read: "),

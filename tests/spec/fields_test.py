@@ -232,7 +232,7 @@ def test_a_list_of_lists_comes_with_the_counts_of_its_items():
     [
         (
             {"labels": {"y": ("int64", (None, None))}},
-            r"Spec.labels\['y'\] must be no list of lists",
+            r"Spec.labels\['y'\] must not be a list of lists",
         ),
         ({"labels": {spec.counts_name("kinds"): "int64"}}, "hold each name once"),
         ({"features": {**ITEMS.features, spec.counts_name("kinds"): "int64"}}, "must be left out"),

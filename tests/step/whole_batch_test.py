@@ -271,7 +271,7 @@ def test_a_whole_batch_that_builds_no_gradients_takes_the_step_of_its_parts(monk
     "row", [row for row in balancers.ROWS if _decides_rarely(row)], ids=lambda row: row.name
 )
 def test_rare_decisions_on_parameters_are_refused(row):
-    with pytest.raises(checks.UserError, match="every_steps must be 1 where replicas decide"):
+    with pytest.raises(checks.UserError, match="every_steps must be 1 if replicas decide"):
         _two_replicas(row)
 
 

@@ -67,7 +67,7 @@ class CensusIncome(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
     URL = "https://archive.ics.uci.edu/static/public/117/census+income+kdd.zip"
     MANUAL_DOWNLOAD_INSTRUCTIONS = (
-        f"census-income.data and census-income.test, or one of the two, gzipped or not, from {URL}"
+        f"census-income.data, census-income.test or both, gzipped or not, from {URL}"
     )
 
     def _info(self) -> tfds.core.DatasetInfo:

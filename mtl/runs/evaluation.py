@@ -341,7 +341,7 @@ def watch_curves(
     """
     heads = experiment.model.fitted(fitting.load_statistics(model_dir)).heads
     names = {head.name: types.read_member(head, types.ClassHead, "class_names") for head in heads}
-    rule = "be left out where no task has classes"
+    rule = "be left out if no task has classes"
     checks.require(any(names.values()), "--curves", rule, True)
     parent = os.path.join(model_dir, "curves")
     run_directory.require_writable("--model_dir", parent)
@@ -419,8 +419,8 @@ def _describe_nan(experiment: experiment_lib.Experiment, metrics: Mapping[str, A
         return []
     ends = f", and Best.patience ends the run after {best.patience} of them in a row"
     return [
-        f"Best.metric {best.metric!r} is not a number at step {step} on split "
-        f"{experiment.data.eval_split!r}, as where the labels are of one class alone: such an "
+        f"Best.metric {best.metric!r} is NaN at step {step} on split "
+        f"{experiment.data.eval_split!r}, for example because all labels are of one class: such an "
         f"evaluation is never the best{'' if best.patience is None else ends}."
     ]
 

@@ -148,7 +148,7 @@ class Look:
             for name in self._unlabelled
         ]
         return absent + [
-            f"All labels of task {name!r}, field {_label(self._heads[name])!r}, are of one kind in "
+            f"All labels of task {name!r}, field {_label(self._heads[name])!r}, are the same in "
             f"the rows {where}."
             for name, value in self._labels.items()
             if value is not None and name not in self._unlabelled

@@ -71,15 +71,15 @@ class Claim:
             made_with = {**dict.fromkeys(facts), "digest": facts.get("digest"), **before}
             made_with = {name: made_with[name] for name in facts}
             rule = f"hold predictions with {json.dumps(facts)}, or none"
-            fix = f"It has those with {json.dumps(made_with)}. Choose another folder, or delete it."
+            fix = f"It was made with {json.dumps(made_with)}. Choose another folder, or delete it."
             checks.require(made_with == facts, "--output", rule, folder, fix)
         # Folders of old versions have no note.
         known = before.get("inputs", {})
         for output, path in inputs.items():
             other = known.get(os.path.basename(output), path)
             same = other == path or not tf.io.gfile.exists(output)
-            fix = f"It was made of {other!r}. Choose another folder, or delete it."
-            checks.require(same, "--output", f"be made of {path!r}", output, fix)
+            fix = f"It was made from {other!r}. Choose another, or delete it."
+            checks.require(same, "--output", f"come from {path!r}", output, fix)
         names = {os.path.basename(output): path for output, path in inputs.items()}
         self._facts = {**facts, "inputs": {**known, **names}}
         states = before.get("states", {})
@@ -106,7 +106,7 @@ class Claim:
                 before = json.load(file)
             except ValueError:
                 before = None
-        rule, fix = "be what launch.predict notes there", "Choose another folder, or delete it."
+        rule, fix = "hold notes of launch.predict", "Choose another folder, or delete it."
         is_note = isinstance(before, dict) and before.keys() >= {"model", "keep"}
         checks.require(is_note, self._path, rule, before, fix)
         lying = {name for name in tf.io.gfile.listdir(self._folder) if name != _FILE}

@@ -48,18 +48,18 @@ class Protection:
           UserError: names the file and its role.
         """
         storage.require_path(self.where, output)
-        fix = "Name another, or another folder."
+        fix = "Name another file or folder."
 
         def require(condition: bool, rule: str) -> None:
             checks.require(condition, self.where, rule, output, fix)
 
-        require(atomic.identity(output) not in self._read, "be no input")
+        require(atomic.identity(output) not in self._read, "not be an input")
         if atomic.is_special(output):
             return
         path = atomic.absolute(output)
         folder, name = os.path.split(path)
         is_part = _CHECKPOINT.fullmatch(name) and tf.io.gfile.exists(path)
-        checks.require(not is_part, self.where, "be no part of a checkpoint", output, fix)
+        checks.require(not is_part, self.where, "not be part of a checkpoint", output, fix)
         checks.require(
             not _is_exported(folder), self.where, "lie outside of an export", output, fix
         )
@@ -77,12 +77,12 @@ class Protection:
             return
         name = path.removeprefix(root)
         folders = name.split("/")[:-1]
-        rule = "be none of the run's own files"
+        rule = "not be a file of the run itself"
         in_own = run_directory.is_own(name) or (folders and _FOLDERS.fullmatch(folders[0]))
         checks.require(not in_own, self.where, rule, output, f"They lie in {self.model_dir}.")
         # Also of shards: predictions.jsonl-00000-of-00010.
         ending = re.match(r"\.(\w+?)s?(-|$)", os.path.splitext(path)[1])
-        fix = f"In {self.model_dir} let it end in {', '.join(f'.{one}' for one in self.endings)}."
+        fix = f"In {self.model_dir} it can end in {', '.join(f'.{one}' for one in self.endings)}."
         is_output = ending is not None and ending.group(1) in self.endings
         checks.require(is_output, self.where, rule, output, fix)
 

@@ -72,8 +72,8 @@ class Reader:
         paths = list(dict.fromkeys(files.find("--input", {_SPLIT: list(patterns)}, _SPLIT)))
         for path in paths:
             if self._format(path) != "tfrecord" and self.spec is None:
-                fix = "Add the --model_dir or --gin_file that says what its fields are."
-                checks.fail("--input", "hold TFRecords where no features are known", path, fix)
+                fix = "Add the --model_dir or --gin_file that describes its fields."
+                checks.fail("--input", "hold TFRecords if no features are known", path, fix)
         return paths
 
     def check(self, paths: Sequence[str]) -> None:

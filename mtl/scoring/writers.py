@@ -46,11 +46,11 @@ def check_name(path: str, format_name: str) -> None:
     A name without an ending fits every format.
     """
     name = path.rpartition("/")[2]
-    checks.require(not name.endswith(".gz"), "--output", "have no .gz, as it is plain", path)
+    checks.require(not name.endswith(".gz"), "--output", "be uncompressed, without .gz", path)
     _, ending = os.path.splitext(name)
     fits = format_name != "auto" or not ending or format_in(path) is not None
     listed = ", ".join(f".{known}" for known in FORMATS)
-    fix = f"Or say --output_format. {checks.nearest(ending, [f'.{k}' for k in FORMATS])}".rstrip()
+    fix = f"Or set --output_format. {checks.nearest(ending, [f'.{k}' for k in FORMATS])}".rstrip()
     checks.require(fits, "--output", f"end in one of {listed}", path, fix)
 
 
@@ -72,9 +72,9 @@ def open_writer(path: str | None, format_name: str) -> Iterator[Write]:
       UserError: the file cannot be written.
     """
     if path is None:
-        rule = f"be a file where --output_format is {format_name}"
+        rule = f"be a file if --output_format is {format_name}"
         checks.require(format_name in _TEXTS, "--output", rule, None)
-        rule = "be a file where standard output is closed"
+        rule = "be a file if standard output is closed"
         checks.require(sys.stdout is not None, "--output", rule, None)
         yield _headed(lambda text: sys.stdout.write(text.decode()))
         return
@@ -160,7 +160,7 @@ def _cast_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
     # Arrow itself refuses a number that the type does not hold.
     with contextlib.suppress(pa.ArrowException):
         kept = values.cast(field.type) if _stays(values, field.type) else None
-    rule = f"hold {field.type} in every row, as in the first ones, for Parquet"
+    rule = f"hold {field.type} in every row for Parquet, as in the first rows"
     fix = "Write .jsonl, which needs no types."
     checks.require(kept is not None, f"column {field.name!r}", rule, str(values.type), fix)
     return kept

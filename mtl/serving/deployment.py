@@ -19,7 +19,7 @@ _MODELS = "models.config"
 _STABLE = re.compile(r'key: "stable"\s+value: (\d+)')
 
 _MODELS_CONFIG = """\
-# Which versions are served, and what clients may call them. The server reads this again every
+# The served versions, and the labels that clients use. The server reads this again every
 # {poll} seconds. Roll out: set stable to the version of canary. Roll back: set it back.
 # An export moves canary to the new version and leaves stable where it is.
 model_config_list {{
@@ -40,7 +40,7 @@ model_config_list {{
 
 _BATCHING = """\
 # Requests that arrive within a millisecond of each other go through the network as one batch, of
-# at most max_execution_batch_size rows; those of more rows, up to max_batch_size, in several.
+# at most max_execution_batch_size rows; larger ones, up to max_batch_size rows, are split.
 max_batch_size { value: 8192 }
 max_execution_batch_size { value: 256 }
 enable_large_batch_splitting { value: true }

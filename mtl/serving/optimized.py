@@ -56,7 +56,7 @@ class Optimized:
         Raises:
           UserError: its weights do not fit into one file of 2 GB.
         """
-        fix = "Leave Serving.optimized out: variables have a file of their own."
+        fix = "Leave Serving.optimized out: variables then get their own file."
         rule, size = f"have weights of less than {_MAX_BYTES} bytes", _count_bytes(directory)
         checks.require(size < _MAX_BYTES, "an optimised export", rule, size, fix)
         with loaded.load_export(directory) as model:

@@ -240,12 +240,12 @@ class _Pruner:
             for pattern in part.patterns:
                 found = patterns.select_variables("Pruning.patterns", pattern, list(self._seen))
                 is_head = all(str(name).startswith(cuts_lib.HEADS) for name in found)
-                fix = "Those with one axis, and those that are frozen, cannot."
+                fix = "Frozen weights and weights with one axis cannot."
                 fix = "To cut heads, set Pruning.cuts_heads = True." if is_head else fix
                 fits = any(patterns.matches(pattern, name) for name in able)
                 checks.require(fits, "Pruning.patterns", rule, pattern, fix)
             used = any(cut.part is part for cut in self._cuts.values())
-            fix = "Parts before it cut all of them."
+            fix = "Earlier parts cut all of them."
             checks.require(used, "Pruning.patterns", rule, list(part.patterns), fix)
 
     def _watch(self, new: Mapping[str, tf.Tensor], is_due: tf.Tensor) -> None:

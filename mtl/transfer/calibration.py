@@ -94,7 +94,7 @@ class Calibration(refit.Refit):
     def split_of(self, train_split: str, eval_split: str) -> str:
         """Return the split to fit; fail if the run trains on it or evaluates it."""
         where = f"{type(self).__name__}.split"
-        rule = f"be a split of its own, neither {train_split!r} nor {eval_split!r}"
+        rule = f"be another split than {train_split!r} and {eval_split!r}"
         fix = "A fit looks better on its own rows than on others."
         checks.require(self.split not in (train_split, eval_split), where, rule, self.split, fix)
         return self.split
@@ -142,7 +142,7 @@ class Calibration(refit.Refit):
         rule = f"hold {_FEWEST_ROWS} labels of {task}"
         checks.require(count >= _FEWEST_ROWS, where, rule, count)
         has_both = len(np.unique(rows.targets[rows.weights > 0])) > 1
-        rule = f"hold labels of two kinds of {task}"
+        rule = f"hold different labels of {task}"
         checks.require(has_both, where, rule, rows.targets.flat[0])
         return self.calibrate(head, rows, whole.values)
 
@@ -186,7 +186,7 @@ class Temperature(Calibration):
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
         """Return lines whose common slope is 1 / T."""
         scale, num_logits = find_scale(rows), rows.logits[:1].size
-        rule = "be right more often than wrong on the split, for it to have a temperature"
+        rule = "be right more often than wrong on the split, to get a temperature"
         checks.require(scale > 0, f"head {head.name!r}", rule, f"1 / T = {scale:.3g}")
         lines = np.stack([np.full(num_logits, scale), np.zeros(num_logits)])
         return Fit(lines, f"temperature {1 / scale:.4g}", rows.logits * scale)
@@ -211,7 +211,7 @@ class Platt(Calibration):
         classes = np.stack(parts).transpose(2, 0, 1)
         lines = [fit_line(z, y, w, own) for (z, y, w), own in zip(classes, unfit.T, strict=True)]
         slopes, shifts = np.transpose(lines)
-        rule = "rank rows of either kind in the right order on the split"
+        rule = "rank rows of the split in the right order"
         checks.require(bool((slopes > 0).all()), f"head {head.name!r}", rule, slopes.min())
         told = ", ".join(f"{slope:.4g} z {shift:+.4g}" for slope, shift in lines[:5])
         told += f" and {len(lines) - 5} more" if len(lines) > 5 else ""

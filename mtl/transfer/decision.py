@@ -54,7 +54,7 @@ class Decision:
             return entry(outcome="skipped", why=reason)
         old = self._name_there(name)
         if capacity.is_sketch(name) and self.source.shapes.get(old) != list(self.shapes[name]):
-            return entry(outcome="initialised", why="it counts for a table of one capacity")
+            return entry(outcome="initialised", why="the source lacks one of this size")
         if old not in self.source.shapes:
             self._check_rename(name, old)
             return entry(outcome="initialised", why="the source lacks it")
@@ -81,7 +81,7 @@ class Decision:
         # A mask follows the weights that it cuts, unless other tasks may use the cut weights.
         weights = pruned.find_weights(name)
         if weights != name and pruned.is_shared_out(weights, self.shapes):
-            return "what it cuts is free for another task"
+            return "another task may use the cut weights"
         # The keys of a table that grows, and the variables beside them, follow the table.
         name = capacity.find_table(weights, self.shapes)
         is_state = is_optimizers(name, self.shapes)
@@ -113,7 +113,7 @@ class Decision:
         here = capacity.find_keys(name, self.shapes)
         there = capacity.find_keys(old, self.source.shapes)
         if (here is None) != (there is None) and shape:
-            rule = f"have its keys in {self.source.path} as here"
+            rule = f"have keys in {self.source.path} as here"
             fix = "Only one of the two is a table that grows: exclude it with WarmStart.exclude."
             checks.fail(f"variable {name!r}", rule, here or there, fix)
         if here is None or there is None or not shape:
@@ -164,7 +164,7 @@ class Decision:
     def _require_equal_shapes(self, name: str, shape: list[int], old_shape: list[int]) -> None:
         fix = "Exclude it with WarmStart.exclude, or name its rows there in WarmStart.row_names."
         if pruned.find_weights(name) != name:
-            fix = "Set Pruning.granularity as it is there, or exclude the weights that it cuts."
+            fix = "Set Pruning.granularity as there, or exclude the weights that it cuts."
         rule = f"have its shape {shape} in {self.source.path} too"
         checks.require(shape == old_shape, f"variable {name!r}", rule, old_shape, fix)
 
@@ -175,7 +175,7 @@ class Decision:
         is_part = set(own) <= set(others) or set(own) >= set(others)
         is_same = here.are_grouped == there.are_grouped and (is_part if are_sets else own == others)
         rule = f"have the same vocabulary, hash and embedding in {self.source.path}"
-        fix = "Its rows stand for several values each: exclude it with WarmStart.exclude."
+        fix = "Each row stands for several values: exclude it with WarmStart.exclude."
         checks.require(is_same, f"variable {name!r}", rule, "others", fix)
 
     def _row_names_there(self, name: str, old: str) -> types.RowNames | None:

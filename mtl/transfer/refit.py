@@ -164,7 +164,7 @@ class Refit(abc.ABC):
 
     def _check_head(self, where: str, head: types.Head) -> None:
         names = " or ".join(kind.__name__ for kind in self.kinds)
-        rule, fix = f"be of a head {names}", f"It is that of task {head.name!r}."
+        rule, fix = f"name a head {names}", f"It belongs to task {head.name!r}."
         checks.require(isinstance(head, self.kinds), where, rule, type(head).__name__, fix)
 
     def prepare(self, network: model.MultiTaskModel) -> model.MultiTaskModel:
@@ -274,7 +274,7 @@ class NearestMean(_Computed):
             np.add.at(sums, targets, towers * weights[:, np.newaxis])
             np.add.at(total, targets, weights)
         empty = np.flatnonzero(total == 0).tolist()
-        rule = "see a row of every class in the training split"
+        rule = "get a row of every class in the training split"
         checks.require(not empty, "NearestMean", rule, f"none of class {empty[:3]}")
         means = (sums / total[:, np.newaxis]).T
         if self.distance == "cosine":
@@ -290,14 +290,14 @@ class _Tau(_Computed):
     def __post_init__(self):
         super().__post_init__()
         where = f"{type(self).__name__}.split"
-        rule = "name a split to choose among taus by, such as 'validation'"
+        rule = "name a split that chooses among taus, such as 'validation'"
         checks.require(len(self.taus) == 1 or bool(self.split), where, rule, self.split)
 
     def split_of(self, train_split: str, eval_split: str) -> str:
         """Return the split that chooses tau; fail if several taus use the reported split."""
         where = f"{type(self).__name__}.split"
         rule = f"differ from Pipeline.eval_split ({eval_split!r})"
-        fix = "A result on the data that tau was chosen by is too good."
+        fix = "A result on the data that chose tau is too good."
         checks.require(
             len(self.taus) == 1 or self.split != eval_split, where, rule, self.split, fix
         )

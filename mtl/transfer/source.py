@@ -88,7 +88,7 @@ def open_source(where: str, given: str) -> Source:
     saved_model = _saved_model(given)
     if saved_model:
         variables = os.path.join(saved_model, "variables", "variables")
-        fix = "Exports that are optimised, or of a pruned run, have none: take the run itself."
+        fix = "Optimised exports and exports of pruned runs have none: take the run itself."
         has_variables = run_directory.is_checkpoint(variables)
         checks.require(has_variables, where, "hold variables", saved_model, fix)
         return _opened(variables, saved_model)

@@ -93,7 +93,7 @@ class WarmStart:
         root, given = os.path.abspath(model_dir), os.path.abspath(self.source)
         own = (root, os.path.join(root, "best"))
         is_own = given in own or os.path.dirname(given) in own and not tf.io.gfile.isdir(given)
-        fix = "A run goes on from its own checkpoints; give the new one a --model_dir of its own."
+        fix = "A run continues from its own checkpoints; give the new one another --model_dir."
         rule = f"lie outside of --model_dir {model_dir}"
         checks.require(not is_own, "WarmStart.source", rule, self.source, fix)
 

@@ -208,7 +208,7 @@ def test_one_domain_alone_is_told():
     look.finish()
     look.require_labels()
     (line,) = look.describe_doubts()
-    assert line.startswith("All labels of task 'domain', field 'kind', are of one kind")
+    assert line.startswith("All labels of task 'domain', field 'kind', are the same")
 
 
 def test_a_domain_that_is_none_is_told_by_its_row():

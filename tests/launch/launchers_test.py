@@ -321,14 +321,20 @@ def test_a_split_keeps_fields_as_a_file_does(run, launch):
         (("--keep", "rihc"), "--keep must be one of age, job, rich, level, got 'rihc'. Did you"),
         (("--keep", "rich", "--keep", "rich"), "--keep must hold each name once"),
         (("--batch_size", "0"), "--batch_size must be a"),
-        (("--input", "data/test.csv", "--output", "data/"), "--output must be no input"),
-        (("--output", "data/../data/train.csv"), "--output must be no input"),
+        (("--input", "data/test.csv", "--output", "data/"), "--output must not be an input"),
+        (("--output", "data/../data/train.csv"), "--output must not be an input"),
         (
             ("--gin_file", "toy.gin", "--output", "toy.gin", "--output_format", "csv"),
-            "--output must be no input",
+            "--output must not be an input",
         ),
-        (("--output", "run/config.gin", "--output_format", "csv"), "none of the run's own files"),
-        (("--input", "data/test.csv", "--output", "data/train.csv"), "--output must be no input"),
+        (
+            ("--output", "run/config.gin", "--output_format", "csv"),
+            "not be a file of the run itself",
+        ),
+        (
+            ("--input", "data/test.csv", "--output", "data/train.csv"),
+            "--output must not be an input",
+        ),
         (("--output", "o.json"), "--output must end in one of .csv, .jsonl, .parquet, .tfrecord"),
         (("--input", "data/empty.csv"), "--input must hold a row, got ['data/empty.csv']"),
         (("--input", "data/tset.csv"), "--input['input'] must name existing files"),
@@ -362,7 +368,7 @@ def test_an_output_that_cannot_be_written(verb, flag, run, launch):
     "output, code, says",
     [
         ("| true", 141, ""),
-        (">&-", 2, "Error: --output must be a file where standard output is closed"),
+        (">&-", 2, "Error: --output must be a file if standard output is closed"),
     ],
 )
 def test_standard_output_that_takes_nothing(output, code, says, run):

@@ -243,7 +243,7 @@ MISTAKES = [
     flags(
         "ONNX among files of the run",
         ("--gin_file", "toy.gin", "--model_dir", "run", "--onnx", "run/best/toy.onnx"),
-        "--onnx must be none of the run's own files, got 'run/best/toy.onnx'",
+        "--onnx must not be a file of the run itself, got 'run/best/toy.onnx'",
         verb="export",
     ),
     flags(

@@ -75,7 +75,7 @@ def test_one_process_prunes_a_run(directory, monkeypatch):
         ((*FROM, "x"), "MultiTaskModel.pruning must hold a part, got []. Give --gin_file"),
         (
             (*FROM, "x", "--gin_file", "gin_configs/sparsity/gradual.gin"),
-            "Pruning.schedule must be @pruning_schedules.OneShot() where a finished run",
+            "Pruning.schedule must be @pruning_schedules.OneShot() to prune a finished run",
         ),
         (
             (*FROM, "x", *ONCE, "--gin_param", "Pruning.patterns = ['^network/nothing']"),

@@ -53,7 +53,7 @@ def test_an_empty_slice_and_a_metric_that_is_no_number_are_told_once(tmp_path, c
     (empty,) = [line for line in told if "MultiTaskModel.slices" in line]
     (ends,) = [line for line in told if "Best.metric" in line]
     assert empty.startswith("Split 'test' holds no labelled row of word=Red, which")
-    assert ends.startswith("Best.metric 'sign/auc' is not a number at step 10 on split 'test'")
+    assert ends.startswith("Best.metric 'sign/auc' is NaN at step 10 on split 'test'")
     assert ends.endswith("and Best.patience ends the run after 2 of them in a row.")
     assert caplog.text.count("Best.metric 'sign/auc' is not") == 1
 

@@ -50,9 +50,7 @@ def test_one_label_in_the_last_row_is_one():
 
     look = looked(change)
     look.require_labels()
-    assert [
-        line for line in look.describe_doubts() if "'sign', field 'sign', are of one kind" in line
-    ]
+    assert [line for line in look.describe_doubts() if "'sign', field 'sign', are the same" in line]
 
 
 @pytest.mark.parametrize("last", [0, 1])

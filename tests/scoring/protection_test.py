@@ -24,24 +24,24 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     "output, says",
     [
-        ("run/model.ckpt-20.index", "be no part of a checkpoint"),
-        ("link/checkpoint", "be no part of a checkpoint"),
-        ("else/model.ckpt-20.data-00000-of-00001", "be no part of a checkpoint"),
-        ("run/config.gin", "be none of the run's own files"),
-        ("link/config.gin", "be none of the run's own files"),
-        ("run/../run/events.out.1", "be none of the run's own files"),
-        ("run/metrics.jsonl", "be none of the run's own files"),
-        ("run/tracking/new.jsonl", "be none of the run's own files"),
-        ("run/new", "be none of the run's own files"),
-        ("run/clip_audit/checkpoints/samples.csv", "be none of the run's own files"),
-        ("run/eval_test/new.csv", "be none of the run's own files"),
-        ("run/cluster/new.csv", "be none of the run's own files"),
-        ("run/out.onnx", "be none of the run's own files"),
+        ("run/model.ckpt-20.index", "not be part of a checkpoint"),
+        ("link/checkpoint", "not be part of a checkpoint"),
+        ("else/model.ckpt-20.data-00000-of-00001", "not be part of a checkpoint"),
+        ("run/config.gin", "not be a file of the run itself"),
+        ("link/config.gin", "not be a file of the run itself"),
+        ("run/../run/events.out.1", "not be a file of the run itself"),
+        ("run/metrics.jsonl", "not be a file of the run itself"),
+        ("run/tracking/new.jsonl", "not be a file of the run itself"),
+        ("run/new", "not be a file of the run itself"),
+        ("run/clip_audit/checkpoints/samples.csv", "not be a file of the run itself"),
+        ("run/eval_test/new.csv", "not be a file of the run itself"),
+        ("run/cluster/new.csv", "not be a file of the run itself"),
+        ("run/out.onnx", "not be a file of the run itself"),
         ("models/7/saved_model.pb", "lie outside of an export"),
         ("models/7/variables/variables.jsonl", "lie outside of an export"),
-        ("data/train.csv", "be no input"),
+        ("data/train.csv", "not be an input"),
         ("data/train.csv/x/out.csv", "be a file that can be written"),
-        ("data/../data/./train.csv", "be no input"),
+        ("data/../data/./train.csv", "not be an input"),
         ("run/out.csv", None),
         ("run/out/a.jsonl", None),
         ("run/out/a.jsonl-00000-of-00002", None),
@@ -66,7 +66,7 @@ def test_outputs_of_another_kind_have_endings_of_their_own(folder):
     guard = protection.Protection(model_dir=str(folder / "run"), where="--onnx", endings=("onnx",))
     guard.check(str(folder / "run" / "digits.onnx"))
     for name in ("config.gin", "statistics.json", "out.csv", "best/digits.onnx"):
-        with pytest.raises(checks.UserError, match="--onnx must be none of the run's own files"):
+        with pytest.raises(checks.UserError, match="--onnx must not be a file of the run itself"):
             guard.check(str(folder / "run" / name))
 
 

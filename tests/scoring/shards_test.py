@@ -200,7 +200,9 @@ def test_a_model_that_was_trained_anew_under_its_name_is_another(trained, tmp_pa
     path, out = trained.write(tmp_path / "in.csv", 3), f"{tmp_path}/out/"
     note = tmp_path / "out" / "scoring.json"
     run([path], out, Sums(digest="crc32:1"))
-    with pytest.raises(checks.UserError, match="hold predictions with .*crc32:2.* has those .*:1"):
+    with pytest.raises(
+        checks.UserError, match="hold predictions with .*crc32:2.* was made with .*:1"
+    ):
         run([path], out, Sums(digest="crc32:2"))
     known = json.loads(note.read_text())
     del known["digest"]  # As an earlier version left it.
@@ -220,7 +222,7 @@ def test_what_cannot_be_planned(trained, tmp_path):
         run(paths[:1], paths[0] + "/")
     with pytest.raises(checks.UserError, match="--output must be a file that can be written"):
         run(paths[:1], paths[0] + "/out.csv")
-    with pytest.raises(checks.UserError, match="--output must be a file where --output_format"):
+    with pytest.raises(checks.UserError, match="--output must be a file if --output_format"):
         run(paths[:1], None, format_name="tfrecord")
 
 
@@ -334,8 +336,8 @@ def test_row_groups_of_parquet_do_not_follow_the_batches(limit, trained, tmp_pat
         ("o.parq", "end in one of .csv, .jsonl, .parquet, .tfrecord, .*mean '.parquet'"),
         ("o.json", "end in one of .*mean '.jsonl'"),
         ("o.txt", "end in one of"),
-        ("o.jsonl.gz", "have no .gz"),
-        ("o.gz", "have no .gz"),
+        ("o.jsonl.gz", "uncompressed, without .gz"),
+        ("o.gz", "uncompressed, without .gz"),
     ],
 )
 def test_an_output_of_no_known_format(name, says, trained, tmp_path):
@@ -354,7 +356,7 @@ def test_an_output_is_no_input(trained, tmp_path):
     before = pathlib.Path(path).read_text()
     (tmp_path / "link").symlink_to(tmp_path / "data")
     for output in (f"{tmp_path}/data/", f"{tmp_path}/data", f"{tmp_path}/link/", path):
-        with pytest.raises(checks.UserError, match="--output must be no input, got '.*a.csv'"):
+        with pytest.raises(checks.UserError, match="--output must not be an input, got '.*a.csv'"):
             run([path], output)
     assert os.listdir(tmp_path / "data") == ["a.csv"] and pathlib.Path(path).read_text() == before
     assert run([path], f"{tmp_path}/data/", format_name="jsonl") == (2, 0)
@@ -402,7 +404,7 @@ def test_a_folder_that_holds_no_predictions_yet_is_begun_anew(trained, tmp_path)
     with pytest.raises(checks.UserError, match="--output must hold predictions with .*sums"):
         run([path], f"{out}/")
     (out / "scoring.json").write_text("{}")
-    with pytest.raises(checks.UserError, match="scoring.json must be what launch.predict notes"):
+    with pytest.raises(checks.UserError, match="scoring.json must hold notes of launch.predict"):
         run([path], f"{out}/")
 
 
@@ -429,7 +431,7 @@ def test_an_output_is_no_input_by_any_of_its_names(trained, tmp_path):
     (tmp_path / "soft.csv").symlink_to(path)
     (tmp_path / "hard.csv").hardlink_to(path)
     for name in ("a.csv", "./a.csv", "soft.csv", "hard.csv"):
-        with pytest.raises(checks.UserError, match="--output must be no input, got"):
+        with pytest.raises(checks.UserError, match="--output must not be an input, got"):
             run([path], f"{tmp_path}/{name}")
     assert pathlib.Path(path).read_bytes() == before and (tmp_path / "hard.csv").samefile(path)
 

@@ -33,7 +33,7 @@ def write(path, *columns):
 def test_values_of_another_type_are_refused(first, later, kind, got, tmp_path):
     with pytest.raises(checks.UserError) as caught:
         write(tmp_path / "o.parquet", first, later)
-    rule = f"column 'id' must hold {kind} in every row, as in the first ones, for Parquet"
+    rule = f"column 'id' must hold {kind} in every row for Parquet, as in the first rows"
     assert str(caught.value) == f"{rule}, got {got!r}. Write .jsonl, which needs no types."
     assert os.listdir(tmp_path) == []
 

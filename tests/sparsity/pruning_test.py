@@ -946,8 +946,11 @@ def test_a_run_does_not_go_on_with_masks_of_others(finished, tmp_path, settings,
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"granularity": granularity.Units()}, "Pruning.granularity must cut as .* has it, whose"),
-        ({"patterns": ["/trunk/"]}, "Pruning.patterns must choose all that is cut in .*, and 'n"),
+        (
+            {"granularity": granularity.Units()},
+            "Pruning.granularity must cut as in .*, where the mask",
+        ),
+        ({"patterns": ["/trunk/"]}, "Pruning.patterns must choose all cut weights of .*, also 'n"),
     ],
     ids=["units", "fewer"],
 )
@@ -967,9 +970,7 @@ def test_a_warm_start_takes_no_mask_of_another_shape(finished):
     made = tiny.make()
     model_ = dataclasses.replace(made.model, pruning=[units])
     made = dataclasses.replace(made, model=model_, warm_start=warm)
-    says = (
-        r"pruning_mask' must have its shape \[1, \d\] in .*Set Pruning.granularity as it is there"
-    )
+    says = r"pruning_mask' must have its shape \[1, \d\] in .*Set Pruning.granularity as there"
     with pytest.raises(checks.UserError, match=says):
         verbs.plan_warm_start(made)
 
@@ -1054,7 +1055,7 @@ def test_the_summary_tells_how_much_is_cut(finished):
         ),
         (
             {"patterns": ["bias$"], "cuts_heads": True},
-            "Pruning.patterns must choose weights that can be cut, got 'bias.'. Those with one ax",
+            "Pruning.patterns must choose weights that can be cut, got 'bias.'. Frozen weights",
         ),
         ({"granularity": granularity.NOfM(), "sparsity": None}, "NOfM.m must divide the inputs of"),
         (
@@ -1137,7 +1138,7 @@ def test_settings(settings, message):
 
 def test_a_part_with_nothing_left_to_cut():
     parts = [_part(patterns=["kernel"]), _part(patterns=["/trunk/"])]
-    with pytest.raises(checks.UserError, match="got \\['/trunk/'\\]. Parts before it cut all"):
+    with pytest.raises(checks.UserError, match="got \\['/trunk/'\\]. Earlier parts cut all"):
         _train(_model(parts=parts, part=SUM), 0, 0)
 
 

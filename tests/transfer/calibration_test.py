@@ -88,7 +88,7 @@ def test_a_head_that_ranks_backwards_has_no_line():
     rows = draw(slope=-2.5)
     head, old = heads.Binary(name="y"), refit.Classifier(np.ones([1, 1]), np.zeros(1))
     part = calibration.Platt(source="x", tasks=["y"], split="held")
-    with pytest.raises(checks.UserError, match="head 'y' must rank rows of either kind in the ri"):
+    with pytest.raises(checks.UserError, match="head 'y' must rank rows of the split in the ri"):
         given = (rows.logits[:, np.newaxis], rows.targets, rows.weights, PLACES)
         part.fit(head, old, [refit.Rows(*given)])
 
@@ -228,12 +228,12 @@ def test_a_calibrated_run_is_a_plain_one(kind, tasks, num_knots, source, tmp_pat
 @pytest.mark.parametrize(
     "kind, settings, message",
     [
-        (calibration.Platt, {"split": "test"}, "Platt.split must be a split of its own, neither"),
-        (calibration.Platt, {"split": "train"}, "Platt.split must be a split of its own, neither"),
+        (calibration.Platt, {"split": "test"}, "Platt.split must be another split than"),
+        (calibration.Platt, {"split": "train"}, "Platt.split must be another split than"),
         (calibration.Platt, {"tasks": []}, "Platt.tasks must name a task"),
         (calibration.Platt, {"tasks": ["sing"]}, "Platt.tasks must be one of .*mean 'sign'"),
-        (calibration.Platt, {"tasks": ["kind"]}, "be of a head Binary or MultiLabel, got 'MultiCl"),
-        (calibration.Temperature, {"tasks": ["size"]}, "must be of a head Binary or .*Regression"),
+        (calibration.Platt, {"tasks": ["kind"]}, "name a head Binary or MultiLabel, got 'MultiCl"),
+        (calibration.Temperature, {"tasks": ["size"]}, "must name a head Binary or .*Regression"),
         (calibration.Isotonic, {}, "knots of task 'sign' must be above 0 with Isotonic, got 0"),
         (calibration.Temperature, {"knots": 4}, "be 0 with Temperature, got 4. Isotonic computes"),
         (calibration.Platt, {"source": "no"}, "source must be a checkpoint, or a model_dir"),

@@ -158,7 +158,7 @@ def test_it_is_done_once(source, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        (refit.TauNormalized, {"taus": TAUS}, "TauNormalized.split must name a split to choose"),
+        (refit.TauNormalized, {"taus": TAUS}, "TauNormalized.split must name a split that chooses"),
         (
             refit.TauNormalized,
             {"taus": TAUS, "split": "test"},
@@ -194,7 +194,7 @@ def test_a_head_of_tf_estimator_is_refused(source, tmp_path):
     head = heads.EstimatorHead(name="kind", head=compat.estimator.MultiClassHead(n_classes=3))
     model = dataclasses.replace(made.model, heads=[head, *made.model.heads[1:]])
     with pytest.raises(
-        checks.UserError, match="task must be of a head MultiClass, got 'EstimatorHead'"
+        checks.UserError, match="task must name a head MultiClass, got 'EstimatorHead'"
     ):
         verbs.train(dataclasses.replace(made, model=model), str(tmp_path / "run"))
 

@@ -19,10 +19,10 @@ from mtl.tools.clip_audit import statistics, tables, visits
 from mtl.tools.drawing import bar_charts, figures, line_charts
 
 _FROZEN = (
-    "Norms are those of a forward pass as in evaluation, so that an example's gradient is its "
-    "own: batch norm uses its averages (frozen statistics), and nothing is dropped out. They are "
-    "those of the sum of the losses, auxiliary ones too, by their weights, before surgery, "
-    "regularisation and clipping."
+    "The forward pass is as in evaluation, so that examples do not affect each other: batch norm "
+    "uses its averages (frozen statistics), and dropout is off. The norms belong to gradients of "
+    "the weighted sum of the losses, auxiliary ones too, before surgery, regularisation and "
+    "clipping."
 )
 FILES = ("samples.parquet", "samples.csv", "batches.csv", "plots.svg", "summary.md")
 _MOST_CLASSES, _MOST_SAMPLES = 40, 20

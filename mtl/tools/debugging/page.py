@@ -20,8 +20,8 @@ _SHOWN_ROOTS = 10
 _SHOWN_TENSORS = 12
 _LONGEST = 60
 _NOTHING = (
-    "Every op that was given finite numbers made finite ones, or what it made had no effect on "
-    "losses, gradients and variables."
+    "Every op with finite inputs had finite outputs, or its outputs did not affect losses, "
+    "gradients or variables."
 )
 
 
@@ -84,8 +84,8 @@ def _page(report: findings_lib.Report, command: str, records: Sequence[Any]) -> 
     lines += ["## Repeat it", "", "```", command, f"{command} --cli", "```", ""]
     if report.replayed.before is None:
         lines += [
-            "There is no checkpoint before the step before this one. So it is not known whether an "
-            "op was broken in earlier steps as well.",
+            "No checkpoint is older than the step before this one, so an op may have been broken "
+            "in earlier steps too.",
             "",
         ]
     return "\n".join(lines)
@@ -99,7 +99,7 @@ def _section(
     lines += ["", *_table("Inputs", found.inputs), *_table("Outputs", found.outputs)]
     read = found.root.node.inputs[0].rpartition(":")[0] if found.root.node.inputs else ""
     for kind, inputs in report.writers.get(read, ()):
-        lines += _table(f"What {kind} was given in the step before, for `{read}`", inputs)
+        lines += _table(f"Inputs of {kind} in the step before, for `{read}`", inputs)
     if records:
         lines += ["Rows of the batch, all of them in `rows.jsonl`:", "", "```"]
         lines += [_shorten(record) for record in records[:_SHOWN_ROWS]]
@@ -118,7 +118,7 @@ def _list_facts(found: findings_lib.Finding) -> dict[str, str]:
         "tasks whose loss depends on it": ", ".join(found.tasks) or "none",
         "what it breaks": "a loss" if found.root.reaches_loss else "gradients or variables alone",
         "rows": _list_numbers(found.rows.numbers) or "all, or none that stands out",
-        "what tells them": f"{_cell(found.rows.evidence)}",
+        "found by": f"{_cell(found.rows.evidence)}",
         "odd fields of these rows": ", ".join(found.fields) or "none",
     }
 
@@ -132,7 +132,7 @@ def _table(title: str, summaries: Sequence[findings_lib.Summary]) -> list[str]:
         f"| {s.zeros:,} | {s.bad:,} | {_number(s.greatest_before)} |"
         for s in summaries[:_SHOWN_TENSORS]
     ]
-    note = '"Step before" is the greatest absolute value of one step earlier.'
+    note = '"Step before": the greatest absolute value one step earlier.'
     return [f"{title}. {note}", "", header, "|" + " -- |" * 8, *rows, ""]
 
 
@@ -143,7 +143,7 @@ def _growth(report: findings_lib.Report) -> list[str]:
     return [
         "## Variables that grew in the update before",
         "",
-        "A variable that grows tenfold in one step speaks for a learning rate that is too high.",
+        "If a variable grows tenfold in one step, the learning rate may be too high.",
         "",
         "| variable | greatest before | greatest now |",
         "| -- | -- | -- |",

@@ -102,7 +102,7 @@ class _Replay(training.Training):
         super().__init__(alone, scratch, lambda: None, observers=observers)
         self._step, self._fields = step, dict[str, str]()
         place, fix = self._place, f"Add --gin_param {failures.ONE_DEVICE}."
-        rule = "be one process with one device where a step is replayed"
+        rule = "be one process with one device to replay a step"
         is_one = place.strategy == distribution.ONE and not place.cluster
         checks.require(is_one, "Experiment.distribution", rule, place.strategy, fix)
 
@@ -117,11 +117,11 @@ class _Replay(training.Training):
         listed = ", ".join(map(str, sorted(steps))) or "none"
         found = [first for first in steps if first <= step]
         rule = "come at or after a checkpoint of --model_dir"
-        checks.require(bool(found), "--step", rule, step, f"There are those of steps: {listed}.")
+        checks.require(bool(found), "--step", rule, step, f"Steps with checkpoints: {listed}.")
         ready = [first for first in found if saved.is_saved(first)]
-        rule = "have a checkpoint before it with the state of the input of one process"
-        fix = "Without it the batches cannot be fed again. "
-        fix += f"Checkpoints of steps {listed} have none for these settings of data and seed."
+        rule = "come at or after a checkpoint with the input state of one process"
+        fix = "The state is needed to repeat the batches. "
+        fix += f"Checkpoints of steps {listed} lack it for these settings of data and seed."
         checks.require(bool(ready), "--step", rule, step, fix)
         return steps[max([first for first in ready if first < step] or ready)]
 
@@ -256,7 +256,7 @@ class _Replay(training.Training):
             failed = finite.find_step(error.message)
             if failed is None:
                 raise
-            rule = f"be at most {failed}, where the run fails"
+            rule = f"be at most {failed}, the step that fails"
             checks.fail("--step", rule, self._step)
 
     def _build_input(self, inputs, first, input_context=None):

@@ -21,15 +21,14 @@ _MOST_INPUTS = 60
 _MOST_BARS = 15
 
 _ALONE = (
-    "A field can matter to the data and not to the model: this tells what this checkpoint uses. "
-    "Where fields tell nearly the same, permuting one of them leaves the other, and both look "
-    "unimportant; rows such as no data holds arise, too. Permute them together with --group."
+    "This shows which fields the checkpoint uses; others may matter in the data. If two fields say "
+    "nearly the same, permuting one leaves the other, and both look unimportant. Permuting one "
+    "also makes rows that no data holds. Permute such fields together with --group."
 )
 _IMPORTANCE = (
-    "How much worse each metric gets where the values of a field are permuted among the rows: the "
-    "mean of {repeats} permutations, with its 95% interval over rows and permutations. Above 0 the "
-    "model needs the field; where the interval holds 0, chance may have done it, and all others "
-    "stand out."
+    "Permuting a field among the rows makes each metric worse by this much: the mean of {repeats} "
+    "permutations, with its 95% interval over rows and permutations. Above 0, the model needs the "
+    "field. If the interval holds 0, the value may be chance; values clearly above 0 stand out."
 )
 
 

@@ -16,16 +16,15 @@ _MOST_LISTED = 60
 _MOST_PIXELS = 1024
 
 _PREDICTIONS = (
-    "What each field adds to a prediction, on the way from {baseline} to the row, by integrated "
-    "gradients with {steps} points: the sum over the encoded columns that are made of this field. "
-    "What a column makes of several fields, such as a cross, cannot be told apart and stands for "
-    "all of them. All of it adds up to the difference between the two predictions, but for the "
-    "residual."
+    "Each field adds this much to a prediction, on the way from {baseline} to the row, by "
+    "integrated gradients with {steps} points. A field's value is the sum over its encoded "
+    "columns; a column of several fields, such as a cross, stands for all of them. The values add "
+    "up to the difference between the two predictions, up to the residual."
 )
 _BASELINES = {settings.MEAN: "the mean of the encoded rows", settings.ZEROS: "zeros"}
 _INCOMPLETE = (
-    "The residual of a prediction is more than 1% of what its columns add: its attributions are "
-    "not to be relied on. More --steps make it smaller where the model is smooth."
+    "The residual of a prediction exceeds 1% of its absolute attributions: do not rely on them. "
+    "More --steps make it smaller if the model is smooth."
 )
 
 

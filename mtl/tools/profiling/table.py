@@ -11,14 +11,14 @@ from mtl.tools.profiling import profile, shares, words
 
 _HEADER = ("", "wall ms", "share", "forward ms", "backward ms", "ops", "held MB")
 _MEANING = """\
-Wall ms adds up to a step: where n ops run at once, each counts 1/n of the time. Forward and
-backward ms add up the ops themselves, and what runs at once counts in full. The session is what
-TensorFlow takes to start ops. Between calls run hooks, and checkpoints are saved."""
+Wall ms adds up to a step: if n ops run at once, each counts 1/n of the time. Forward and
+backward ms count the whole time of every op. The session is the time that TensorFlow takes to
+start ops. Between calls, hooks run and checkpoints are saved."""
 _SMALL_OPS = """Ops of less than 3 us, which TensorFlow's profiler leaves out, """
 _WERE_TIMED = _SMALL_OPS + "were timed in the step after these ones."
 _ARE_LEFT_OUT = _SMALL_OPS + "count as the session: a process of a cluster does not time them."
 _MEANING_OF_GPU = """\
-Wall ms adds up to a step: where n kernels run at once, each counts 1/n of the time. Forward and
+Wall ms adds up to a step: if n kernels run at once, each counts 1/n of the time. Forward and
 backward ms add up the kernels. The session is the time in which no kernel runs."""
 
 
@@ -67,7 +67,7 @@ def _title(found: profile.Profile) -> str:
     kind = "kernels of the GPU" if found.has_gpu else "ops of the CPU"
     calls = f"{found.calls} session {'call' if found.calls == 1 else 'calls'}"
     steps = f"Steps {found.first + 1} to {found.first + found.steps}, in {calls}"
-    return f"{steps}. Times are those of {kind}, of one step."
+    return f"{steps}. Times are per step, of {kind}."
 
 
 def _tell_scopes(found: profile.Profile) -> list[str]:
@@ -75,14 +75,14 @@ def _tell_scopes(found: profile.Profile) -> list[str]:
     if not found.scopes or not total:
         return []
     told = ", ".join(f"{name} {secs / total:.0%}" for name, secs in found.scopes)
-    return [f"Largest scopes, of the time in ops: {told}"]
+    return [f"Largest scopes, by time in ops: {told}"]
 
 
 def _tell_memory(found: profile.Profile) -> list[str]:
     if found.held is None:
         return []
     lines = [
-        "Held MB: at the moment at which the last step of the profile holds most "
+        "Held MB: at the moment when the last step of the profile holds most "
         f"({found.held.allocator}),",
         "without variables. The largest tensor of each word:",
     ]

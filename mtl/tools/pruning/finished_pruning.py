@@ -56,18 +56,18 @@ def require_parts(parts: Sequence[pruning.Pruning]) -> None:
     Raises:
       UserError: `parts` is empty, or a part needs steps of training.
     """
-    fix = "Give --gin_file gin_configs/sparsity/finished.gin, or one of your own."
+    fix = "Give --gin_file gin_configs/sparsity/finished.gin, or your own file."
     checks.require(len(parts) > 0, "MultiTaskModel.pruning", "hold a part", list(parts), fix)
     for part in parts:
         is_at_once = part.schedule.first_step == part.schedule.last_step
-        rule = "be @pruning_schedules.OneShot() where a finished run is pruned"
+        rule = "be @pruning_schedules.OneShot() to prune a finished run"
         checks.require(is_at_once, "Pruning.schedule", rule, part.schedule)
         is_fit = not part.criterion.gathers or isinstance(part.criterion, criteria.Averaged)
         is_fit &= not part.criterion.reads_tasks
-        rule = "need no steps of training where a finished run is pruned"
+        rule = "need no training steps to prune a finished run"
         fix = "Magnitude, Random, Snip, Taylor, Wanda and SparseGpt need none."
         checks.require(is_fit, "Pruning.criterion", rule, part.criterion, fix)
-        rule = "be None where a finished run is pruned"
+        rule = "be None to prune a finished run"
         checks.require(part.regrowth is None, "Pruning.regrowth", rule, part.regrowth)
         if isinstance(part.criterion, criteria.SparseGpt):
             _check_sparse_gpt(part)
@@ -79,7 +79,7 @@ def _check_sparse_gpt(part: pruning.Pruning) -> None:
     checks.require(is_fit, "Pruning.granularity", rule, part.granularity)
     is_by_layer = not isinstance(part.density, densities.Global)
     is_by_layer = is_by_layer and not getattr(part.density, "per_unit", False)
-    rule = "be Uniform or ErdosRenyiKernel for SparseGpt, which looks at one layer after another"
+    rule = "be Uniform or ErdosRenyiKernel for SparseGpt, which cuts layer by layer"
     checks.require(is_by_layer, "Pruning.density", rule, part.density)
 
 
@@ -231,11 +231,11 @@ def read_masks(
     )
     masks = {name: initial[pruned.mask_name(name)] for name in initial if _is_cut(name, initial)}
     for name, mask in load_masks(checkpoint).items():
-        rule = f"choose all that is cut in {checkpoint}, and {name!r} is"
+        rule = f"choose all cut weights of {checkpoint}, also {name!r}"
         chosen = [list(part.patterns) for part in experiment.model.pruning]
         # Without a pattern that chooses it, the variable has no mask and cut weights grow again.
         checks.require(name in masks, "Pruning.patterns", rule, chosen)
-        rule = f"cut as {checkpoint} has it, whose mask of {name!r} has shape {list(mask.shape)}"
+        rule = f"cut as in {checkpoint}, where the mask of {name!r} has shape {list(mask.shape)}"
         part = cuts.find_part(experiment.model.pruning, name)
         fits = mask.shape == masks[name].shape
         checks.require(fits, "Pruning.granularity", rule, part.granularity)
@@ -316,7 +316,7 @@ class _Network:
         """Return the gradients that training would use: of weighted, combined losses."""
         found = {name: self._gradients.get(name) for name in names}
         for name, gradient in found.items():
-            rule = "choose kernels that a loss depends on"
+            rule = "choose kernels that affect a loss"
             checks.require(isinstance(gradient, tf.Tensor), "Pruning.patterns", rule, name)
         return found
 

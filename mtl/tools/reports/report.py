@@ -32,15 +32,15 @@ _Found = TypeVar("_Found")
 
 
 _CHOSEN = (
-    "The best checkpoint was chosen by the same rows that its metrics are of. On other rows expect "
-    "a little less."
+    "The best checkpoint was chosen on the same rows as its metrics. On other rows, expect a "
+    "little less."
 )
 _BETTER, _UNKNOWN = "better", "unknown"
 _WORSE = "No better than a trivial model, which knows the labels alone"
 _UNCLEAR = "Better than a trivial model by no more than chance may bring"
 _UNDEFINED = (
-    "Undefined, and so not compared: there is no held-out label of a weight above 0, or all are of "
-    "one class, or a prediction is NaN"
+    "Undefined, and so not compared: no held-out label has a weight above 0, or all are of one "
+    "class, or a prediction is NaN"
 )
 _DOUBTFUL = (_WORSE, _UNCLEAR, _UNDEFINED)
 
@@ -113,11 +113,11 @@ def _lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
     lines = [f"{len(heads)} task{'s' * (len(heads) > 1)}: {kinds}{more}"]
     if run.best_step is not None:
         chosen = run.experiment.best.metric
-        lines.append(f"The best checkpoint is that of step {run.best_step:,}, by {chosen}.")
+        lines.append(f"The best checkpoint is at step {run.best_step:,}, by {chosen}.")
     elif run.shown_step is not None:
-        lines.append(f"No checkpoint is the best: this shows the last, of step {run.shown_step:,}.")
+        lines.append(f"No checkpoint is the best: this shows the last, at step {run.shown_step:,}.")
     if run.is_training:
-        lines.append("This run is still going: all below is of the checkpoints so far.")
+        lines.append("This run is still training: this shows its checkpoints so far.")
     return [*lines, f"Written on {today}."]
 
 

@@ -139,8 +139,8 @@ def tell_evaluation(
         return "no checkpoint is evaluated yet, or the event files of the evaluations are gone."
     told: list = [
         blocks.Text(
-            "The metrics are those of the evaluations themselves; a number shows all its digits "
-            "where the pointer rests on it."
+            "The metrics come from the evaluations of the run. Point at a number to see all its "
+            "digits."
         )
     ]
     if seen is not None:

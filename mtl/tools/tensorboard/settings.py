@@ -139,18 +139,18 @@ class Items:
         """
         for name in self.list_on(OF_STEPS):
             where, value = f"TensorBoard.{name}", getattr(self, name)
-            rule = "be False with parameter servers, where no worker sees every step"
+            rule = "be False with parameter servers, as no worker sees every step"
             checks.require(not has_servers, where, rule, value)
             self._check_due(where, value, run.summary_steps, run.train_steps)
         if self.task_gradients is not False:
-            rule = f"be False with more than {_MOST_TASKS} losses, for each is a pass back"
+            rule = f"be False with more than {_MOST_TASKS} losses, as each needs a pass"
             where, value = "TensorBoard.task_gradients", self.task_gradients
             checks.require(
                 num_losses <= _MOST_TASKS, where, rule, value, f"There are {num_losses}."
             )
         needs_all = [] if adds_losses else ["gradients_before_surgery"]
         for name in self.list_on(["task_gradients", *needs_all]):
-            rule = "be False where several replicas train: they cannot meet at some steps only"
+            rule = "be False with several replicas: they cannot meet only at some steps"
             checks.require(replicas == 1, f"TensorBoard.{name}", rule, getattr(self, name))
         for name in self.list_on(OF_EVALUATIONS):
             self._check_evaluated(f"TensorBoard.{name}", getattr(self, name), run)
@@ -167,7 +167,7 @@ class Items:
         if value is True:
             return
         every = run.checkpoint_steps
-        rule = "be True or False where Run.checkpoint_secs says when to evaluate"
+        rule = "be True or False if Run.checkpoint_secs says when to evaluate"
         checks.require(every is not None, where, rule, value)
         evaluated = {*range(every, run.train_steps + 1, every), run.train_steps}
         found = due.Due.from_setting(value, every)

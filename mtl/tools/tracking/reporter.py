@@ -239,9 +239,7 @@ class Reporters:
             if is_new or other:
                 one.kept.forget()
             if other and not is_new:
-                line = (
-                    "Tracker %s: the run that was reported before is that of %s; a new one begins"
-                )
+                line = "Tracker %s: the earlier run in this folder belongs to %s; a new one begins"
                 _log.info(line, one.name, other)
 
     def start(self, run: types.RunDescription) -> None:

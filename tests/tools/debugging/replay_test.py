@@ -71,8 +71,8 @@ def test_an_earlier_step_is_the_one_that_was_and_nothing_is_broken_in_it(broken)
     "step, says",
     [
         (-1, "--step must be at least 0"),
-        (6, "--step must be at most 5, where the run fails, got 6"),
-        (7, "--step must be at most 5, where the run fails, got 7"),
+        (6, "--step must be at most 5, the step that fails, got 6"),
+        (7, "--step must be at most 5, the step that fails, got 7"),
     ],
 )
 def test_a_step_that_is_never_reached(step, says, broken):
@@ -101,10 +101,8 @@ def test_a_step_before_all_checkpoints_and_a_run_that_has_not_failed(broken, tmp
     (tmp_path / "checkpoint").write_text(last)
     cases = {
         (None,): "--step must be given where the run has not failed",
-        (
-            3,
-        ): "--step must come at or after a checkpoint of --model_dir, got 3. There are those .* 4",
-        (5,): "--step must have a checkpoint before it with the state of the input",
+        (3,): "--step must come at or after a checkpoint of .*, got 3. Steps with checkpoints: 4",
+        (5,): "--step must come at or after a checkpoint with the input state",
     }
     for args, says in cases.items():
         with pytest.raises(checks.UserError, match=says):

@@ -285,7 +285,7 @@ def test_sparse_gpt_changes_predictions_less_than_magnitude(finished, tmp_path):
     ("settings", "says"),
     [
         ({"schedule": pruning_schedules.Cubic(end_step=9)}, "OneShot"),
-        ({"criterion": criteria.Movement()}, "need no steps of training"),
+        ({"criterion": criteria.Movement()}, "need no training steps"),
         (
             {
                 "criterion": criteria.Random(),
@@ -294,7 +294,7 @@ def test_sparse_gpt_changes_predictions_less_than_magnitude(finished, tmp_path):
             },
             "Pruning.regrowth must be None",
         ),
-        ({"criterion": criteria.SparseGpt(), "density": densities.Global()}, "one layer after"),
+        ({"criterion": criteria.SparseGpt(), "density": densities.Global()}, "layer by layer"),
         ({"criterion": criteria.SparseGpt(), "granularity": granularity.Units()}, "Entries or"),
         ({"criterion": criteria.Wanda(), "patterns": ["embedding$"]}, "layers.dense and layers.co"),
     ],

@@ -138,7 +138,7 @@ def test_files_of_curves_need_a_task_with_classes(tmp_path):
     made = tiny.make()
     model = dataclasses.replace(made.model, heads=[made.model.heads_by_task["size"]])
     made = dataclasses.replace(made, model=model)
-    with pytest.raises(checks.UserError, match="^--curves must be left out where no task has clas"):
+    with pytest.raises(checks.UserError, match="^--curves must be left out if no task has clas"):
         evaluation.watch_curves(made, str(tmp_path), "test", False, curve_files.write_curves)
 
 

@@ -80,7 +80,7 @@ def test_an_item_that_no_summary_meets_is_refused(tmp_path):
 def test_chosen_steps_need_evaluations_by_steps(tmp_path):
     made = shown_run.make(confusion=[30])
     run = dataclasses.replace(made.run, checkpoint_steps=None, checkpoint_secs=60.0)
-    with pytest.raises(checks.UserError, match="TensorBoard.confusion must be True or False where"):
+    with pytest.raises(checks.UserError, match="TensorBoard.confusion must be True or False if"):
         _start(dataclasses.replace(made, run=run), tmp_path)
 
 

@@ -290,7 +290,7 @@ def test_slices_and_replicas_show_the_gradients_of_the_whole_batch(tmp_path):
 @pytest.mark.parametrize("item", ["task_gradients", "gradients_before_surgery"])
 def test_what_replicas_cannot_show_is_refused(tmp_path, item):
     two = distribution.Distribution(strategy="mirrored", devices=["/cpu:0", "/cpu:1"])
-    with pytest.raises(ValueError, match=f"TensorBoard.{item} must be False where several"):
+    with pytest.raises(ValueError, match=f"TensorBoard.{item} must be False with several"):
         tiny.train(make_plain(tensorboard.TensorBoard(**{item: [3]}), two), tmp_path)
 
 

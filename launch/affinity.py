@@ -25,12 +25,12 @@ with deferred.imports():
     from mtl.tools.drawing import affinity_picture, pictures
     from mtl.tools.reports import grouping
 
-MODELS = flags.DEFINE_integer("models", 2, "How many models are trained at most.")
+MODELS = flags.DEFINE_integer("models", 2, "The most models to train.")
 TASKS = flags.DEFINE_list("tasks", [], "The tasks to group, with commas. (default: all)")
 OVERLAP = flags.DEFINE_bool(
     "overlap",
     False,
-    "Let a model train tasks that another one serves, for the help that they are.",
+    "Let a model also train tasks that another model serves, if they help.",
 )
 
 
@@ -60,7 +60,7 @@ def main() -> None:
         own = grouping.name_tasks(measured, group.trained)
         print(f"  {_suggest_training(made, model_dir, number, own)}")
     for task in measured.find_harmful_steps():
-        told = "TaskAffinity.learning_rate is too large to tell anything of it"
+        told = "TaskAffinity.learning_rate is too large to measure affinities"
         print(f"Warning: steps of {task!r} raise its own loss: {told}.", file=sys.stderr)
 
 

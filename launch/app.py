@@ -32,16 +32,16 @@ GIN_PARAM = flags.DEFINE_multi_string(
 MODEL_DIR = flags.DEFINE_string(
     "model_dir",
     None,
-    "Where checkpoints, events, exports and the run's config.gin lie. Where config.gin is there "
-    "already, --gin_file may be left out. (default: runs/<name of the last gin file>)",
+    "The folder of checkpoints, events, exports and the run's config.gin. With a config.gin there, "
+    "you may leave out --gin_file. (default: runs/<name of the last gin file>)",
 )
 
 TRUSTED = flags.DEFINE_list(
     "trusted_packages",
     None,
-    "Packages, with commas between them. Where it is given, gin files, what they include and the "
+    "Packages, with commas between them. With this flag, gin files, their includes and the "
     "config.gin of a run may only build parts of mtl and of these packages. Without it they may "
-    "run any code, as docs/security.md says.",
+    "run any code: see docs/security.md.",
 )
 
 TRUSTED_SETTINGS = flags.DEFINE_list(
@@ -144,7 +144,7 @@ def _parse(argv: list[str], takes_folders: bool = False) -> list[str]:
 def _refuse_flags_of_one_run() -> None:
     for flag in _OF_ONE_RUN:
         if flag.present:
-            endings.fail(f"--{flag.name} is no flag of this launcher. See --help.")
+            endings.fail(f"this launcher has no flag --{flag.name}. See --help.")
 
 
 def _help(takes_folders: bool) -> str:

@@ -22,13 +22,13 @@ KEY = flags.DEFINE_string(
     "key", None, "The field that tells samples apart. (default: ClipAudit.key, or the row number)"
 )
 OUTPUT = flags.DEFINE_string(
-    "output", None, "Where the report lies. (default: clip_audit/checkpoints in --model_dir)"
+    "output", None, "The report's folder. (default: clip_audit/checkpoints in --model_dir)"
 )
 COMPARE = flags.DEFINE_multi_string(
     "compare",
     [],
-    "The --output of an audit of another run on the same samples, such as another seed: whether "
-    "the two agree. Repeatable.",
+    "The --output of an audit of another run on the same samples, such as another seed, to "
+    "compare. Repeatable.",
 )
 
 

@@ -28,11 +28,11 @@ from mtl import checks, deferred
 with deferred.imports():
     from mtl.checkpoints import lock
 
-WORKERS = flags.DEFINE_integer("workers", 2, "How many processes train, the chief included.")
-SERVERS = flags.DEFINE_integer("ps", 0, "How many parameter servers hold the variables.")
-EVALUATOR = flags.DEFINE_boolean("evaluator", False, "Whether a process of its own evaluates.")
+WORKERS = flags.DEFINE_integer("workers", 2, "The number of workers, with the chief.")
+SERVERS = flags.DEFINE_integer("ps", 0, "The number of parameter servers.")
+EVALUATOR = flags.DEFINE_boolean("evaluator", False, "Evaluate in a separate process.")
 RESTARTS = flags.DEFINE_integer(
-    "restarts", 0, "How often all are started again after one was lost or stopped."
+    "restarts", 0, "The most restarts of all after one process is lost or stopped."
 )
 
 _log = logging.getLogger("mtl.distribution.tf_config")

@@ -18,7 +18,7 @@ _GROUPS = {
     "Begin": {
         "new": "write a gin file for a table",
         "parts": "list the parts that a gin file can build",
-        "doctor": "say what is installed, and what works here",
+        "doctor": "show what is installed and works here",
         "completion": "complete verbs, flags and files in bash or zsh",
     },
     "Train": {
@@ -77,4 +77,4 @@ def _help() -> str:
     for group, verbs in _GROUPS.items():
         lines.append(group)
         lines += [f"  {verb:<12}{told}" for verb, told in verbs.items()]
-    return "\n".join([*lines, "", "mtl VERB --help tells about the flags of a verb."])
+    return "\n".join([*lines, "", "mtl VERB --help lists the flags of a verb."])

@@ -17,11 +17,11 @@ with deferred.imports():
 STEP = flags.DEFINE_integer(
     "step",
     None,
-    "The step to look at, as the message of a failure tells it: the global step when it begins. "
-    "(default: where the run failed)",
+    "The step to look at: the global step when it begins, as in the message of a failure. "
+    "(default: the step that failed)",
 )
 CLI = flags.DEFINE_boolean(
-    "cli", False, "Whether to open tfdbg in the terminal at the step, in place of a page."
+    "cli", False, "Open tfdbg in the terminal at the step, in place of a page."
 )
 
 

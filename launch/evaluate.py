@@ -22,11 +22,9 @@ with deferred.imports():
 
 CHECKPOINT = app.define_checkpoint()
 ATTACKED = flags.DEFINE_bool(
-    "attacked", False, "Whether Experiment.attack moves the inputs to where the loss is large."
+    "attacked", False, "Let Experiment.attack move the inputs to raise the loss."
 )
-CURVES = flags.DEFINE_bool(
-    "curves", False, "Whether curves of each task are written, to <model_dir>/curves."
-)
+CURVES = flags.DEFINE_bool("curves", False, "Write curves of each task to <model_dir>/curves.")
 SPLIT = flags.DEFINE_string("split", None, "The split to evaluate. (default: Pipeline.eval_split)")
 
 

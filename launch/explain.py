@@ -36,7 +36,7 @@ _SECONDS = 3.0
 
 CHECKPOINT = app.define_checkpoint()
 SPLIT = flags.DEFINE_string("split", None, "The split of the rows. (default: Pipeline.eval_split)")
-LIMIT = flags.DEFINE_integer("limit", _DEFAULTS.limit, "How many rows are drawn over the split.")
+LIMIT = flags.DEFINE_integer("limit", _DEFAULTS.limit, "The number of rows drawn from the split.")
 OUTPUT = flags.DEFINE_string(
     "output",
     None,
@@ -48,27 +48,26 @@ FIELDS = flags.DEFINE_list("fields", [], "The fields that are permuted. (default
 GROUP = flags.DEFINE_multi_string(
     "group", [], "Fields, with commas between them, that are also permuted together. Repeatable."
 )
-REPEATS = flags.DEFINE_integer("repeats", _DEFAULTS.repeats, "How often a field is permuted.")
+REPEATS = flags.DEFINE_integer("repeats", _DEFAULTS.repeats, "The permutations of each field.")
 ROWS = flags.DEFINE_list(
     "rows",
     [str(row) for row in _DEFAULTS.rows],
-    "The rows whose predictions are explained, by their places in the split from 0 on.",
+    "The rows to explain, by their places in the split, from 0 on.",
 )
 CLASS = flags.DEFINE_multi_string(
     "class",
     [],
-    "TASK=CLASS: the class that is explained, in place of the one with the largest logit. "
-    "Repeatable.",
+    "TASK=CLASS: the class to explain, in place of the class with the largest logit. Repeatable.",
 )
 STEPS = flags.DEFINE_integer("steps", _DEFAULTS.steps, "The points of integrated gradients.")
 BASELINE = flags.DEFINE_string(
-    "baseline", _DEFAULTS.baseline, "Where they begin: mean, of the encoded rows, or zeros."
+    "baseline", _DEFAULTS.baseline, "The baseline: mean (of the encoded rows) or zeros."
 )
 DEPENDENCE = flags.DEFINE_list(
     "dependence", [], "The fields of partial dependence. (default: the most important ones)"
 )
 BATCHES = flags.DEFINE_integer(
-    "batches", _DEFAULTS.batches, "How many batches gradients are compared on; 0 for none."
+    "batches", _DEFAULTS.batches, "The number of batches to compare gradients on, or 0."
 )
 
 

@@ -23,7 +23,7 @@ with deferred.imports():
 
 CHECKPOINT = app.define_checkpoint()
 EXPORT_DIR = flags.DEFINE_string(
-    "export_dir", None, "Where the numbered version is written. (default: MODEL_DIR/export/manual)"
+    "export_dir", None, "The folder of the numbered version. (default: MODEL_DIR/export/manual)"
 )
 ONNX = flags.DEFINE_string(
     "onnx",
@@ -36,7 +36,7 @@ TFLITE = flags.DEFINE_string(
 TFLITE_WEIGHTS = flags.DEFINE_string(
     "tflite_weights",
     "float32",
-    "float32; sparse, where zeros of dense layers are neither stored nor multiplied; or int8.",
+    "float32, int8, or sparse, which neither stores nor multiplies zeros of dense layers.",
 )
 COMPARE = flags.DEFINE_boolean(
     "compare",
@@ -55,7 +55,7 @@ def _check_flags(others: Mapping[str, str | None]) -> None:
     rule = "come with --tflite"
     checks.require(bool(is_used), "--tflite_weights", rule, TFLITE_WEIGHTS.value)
     for flag in (EXPORT_DIR, ONNX, TFLITE):
-        rule = "be absent where --compare writes nothing"
+        rule = "be absent, as --compare writes nothing"
         checks.require(not (COMPARE.value and flag.value), f"--{flag.name}", rule, flag.value)
 
 
@@ -121,7 +121,7 @@ def _print_formats(experiment: experiment_lib.Experiment, model_dir: str, path: 
             f"{found.difference:>9.1g}",
             flush=True,
         )
-    print("\nA request has as many rows as stand in brackets, and one thread.")
+    print("\nBrackets hold the rows of a request, which runs in one thread.")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ with deferred.imports():
 
 CHECKPOINT = app.define_checkpoint()
 SUMMARY = flags.DEFINE_boolean(
-    "summary", False, "Whether to show layers, parameters, FLOPs and tasks; needs no training."
+    "summary", False, "Show layers, parameters, FLOPs and tasks; needs no training."
 )
 TENSOR = flags.DEFINE_string(
     "tensor",
@@ -43,20 +43,20 @@ TENSOR = flags.DEFINE_string(
 EAGER = flags.DEFINE_boolean(
     "eager",
     False,
-    "Whether to run the Python code of the model eagerly, where breakpoint() and print() see "
-    "values, and to compare it with the graph.",
+    "Run the Python code of the model eagerly, so that breakpoint() and print() see values, and "
+    "compare it with the graph.",
 )
 BREAKPOINT = flags.DEFINE_boolean(
-    "breakpoint", False, "Whether --eager stops in pdb at the first line of the network."
+    "breakpoint", False, "Stop --eager in pdb at the first line of the network."
 )
-MODE = flags.DEFINE_string("mode", "eval", "The graph: eval, predict (that is served) or train.")
+MODE = flags.DEFINE_string("mode", "eval", "The graph: eval, predict (as served) or train.")
 ROWS = flags.DEFINE_string(
     "rows",
     None,
     "A file of CSV, JSON lines, Parquet or TFRecords with the rows, in place of a split.",
 )
 SPLIT = flags.DEFINE_string("split", None, "The split of the rows. (default: Pipeline.eval_split)")
-LIMIT = flags.DEFINE_integer("limit", 4, "How many rows, from the first on.")
+LIMIT = flags.DEFINE_integer("limit", 4, "The number of rows, from row 0 on.")
 OUTPUT = flags.DEFINE_string(
     "output", None, "A file .npz for the values, or .svg for a picture of the summary."
 )

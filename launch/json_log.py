@@ -78,7 +78,7 @@ def _require_own(path: str) -> None:
     except ValueError:
         line = None
     is_own = isinstance(line, dict) and line.keys() >= {"time", "level", "message"}
-    checks.require(is_own, "--json_log", "be a new file, or one that it wrote", path)
+    checks.require(is_own, "--json_log", "be a new file or an older JSON log", path)
 
 
 def _plain(value: Any) -> Any:

@@ -33,13 +33,13 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add("--holdout", type=float, help="the share of rows, or of time, held out (default: 0.1)")
     add("--time", help="hold out the rows with the greatest values of this column")
     add("--key", help="keep rows with the same value of this column in one split")
-    add("--test", help="a table of its own to test on, in place of a share")
-    add("--delimiter", help="between two values; found by itself where it is , ; tab or |")
+    add("--test", help="a separate table to test on, in place of a share")
+    add("--delimiter", help="the separator of values; detected if it is , ; tab or |")
     add("--columns", default="", help="names of the columns, for a table without a header: a,b,c")
     add("--comment", default="", help="lines that start with this are left out")
     add("--missing", action="append", default=[], help="marks a missing value; repeatable")
-    add("--leave_out", action="append", default=[], help="a column that is no input; repeatable")
-    add("--keep", action="append", default=[], help="an input though it tells a task alone")
+    add("--leave_out", action="append", default=[], help="a column to leave out; repeatable")
+    add("--keep", action="append", default=[], help="an input even if it reveals a task")
     return parser.read(argv)
 
 
@@ -111,7 +111,7 @@ def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> N
         for column in columns:
             checks.one_of(flag, column, dialect.columns)
             is_task = flag != "--task" and column in arguments.task
-            checks.require(not is_task, flag, "be no --task", column)
+            checks.require(not is_task, flag, "not be a --task", column)
     checks.unique("--task", arguments.task)
 
 
@@ -125,7 +125,7 @@ def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
         *(f"  {line}" for line in aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])),
     ]
     if not found.is_whole:
-        told += ["", f"  What a column tells alone is of {len(found.places):,} rows at random."]
+        told += ["", f"  Columns were rated alone on {len(found.places):,} random rows."]
     if plan.doubts:
         told += ["", "Look at:", *(f"  - {doubt}" for doubt in plan.doubts)]
     run = f"runs/{out.stem}"

@@ -188,7 +188,7 @@ def _write_section(kind: type) -> list[str]:
     directions = getattr(kind, "directions", None)
     if isinstance(directions, Mapping) and directions:
         told = (f"`{name}` {'higher' if up else 'lower'}" for name, up in directions.items())
-        lines += [f"Metrics, with what is better: {', '.join(told)}.", ""]
+        lines += [f"Metrics and better direction: {', '.join(told)}.", ""]
     settings = list_settings(kind)
     lines += ["| setting | default | meaning |", "| -- | -- | -- |"] if settings else []
     for name, _, default, meaning in settings:
@@ -261,7 +261,7 @@ def choose_parts(
     for name in names:
         found = known.get(name) or _find_elsewhere(name, trusted)
         fix = checks.nearest(name, known)
-        checks.require(bool(found), "The name", "be that of a part", name, fix)
+        checks.require(bool(found), "The name", "belong to a part", name, fix)
         chosen += found
     return chosen
 
@@ -285,20 +285,20 @@ def main() -> None:
     """Print the parts, the pages or the configuration that the arguments choose."""
     parser = endings.Parser("launch.parts", __doc__)
     parser.add_argument("names", nargs="*", help="parts, such as MMoE or gates.Softmax")
-    told = "a package of your own, whose parts are listed and known by name"
+    told = "your package; its parts are listed and known by name"
     parser.add_argument("--package", default="", help=told)
-    told = "a gin file of a run, whose parts are shown with what holds, and where it is set"
+    told = "a gin file of a run; shows the settings that hold, and where each is set"
     parser.add_argument("--gin_file", action="append", default=[], help=f"{told}; repeatable")
     told = "a binding that comes after all files; repeatable"
     parser.add_argument("--gin_param", action="append", default=[], help=told)
-    told = "the folder of a run, whose config.gin is read where no file is given"
+    told = "the folder of a run; its config.gin is read if no file is given"
     parser.add_argument("--model_dir", default="", help=told)
     told = "packages whose code may run beside that of mtl, with commas between them"
     parser.add_argument("--trusted_packages", help=told)
-    told = "settings that may run code, write or connect all the same, with commas between them"
+    told = "settings that may still run code, write or connect, with commas between them"
     parser.add_argument("--trusted_settings", default="", help=told)
     parser.add_argument(
-        "--markdown", metavar="PACKAGE", help="write a page of all its parts, or of all parts: all"
+        "--markdown", metavar="PACKAGE", help="write a page of its parts; all: of all parts"
     )
     print(_answer(parser.read(sys.argv[1:])))
 

@@ -38,19 +38,19 @@ INPUT_FORMAT = flags.DEFINE_string(
 OUTPUT = flags.DEFINE_string(
     "output",
     None,
-    "The file to write. A folder, or a name that ends in /, gets a file for each input, and is "
-    "gone on with if a run was interrupted. (default: standard output)",
+    "The file to write. A folder, or a name that ends in /, gets a file for each input; an "
+    "interrupted run continues there. (default: standard output)",
 )
 OUTPUT_FORMAT = flags.DEFINE_string(
     "output_format",
     "auto",
-    "csv, jsonl, parquet or tfrecord. By default what the name of the output says, in a folder the "
-    "format of the input, and for standard output jsonl.",
+    "csv, jsonl, parquet or tfrecord. By default, the name of the output decides; a folder gets "
+    "the format of the input, and standard output gets jsonl.",
 )
 ESCAPE_FORMULAS = flags.DEFINE_boolean(
     "escape_formulas",
     False,
-    "Whether text in CSV that a spreadsheet would take for a formula gets an apostrophe before it.",
+    "Put an apostrophe before text in CSV that a spreadsheet would take for a formula.",
 )
 KEEP = flags.DEFINE_multi_string(
     "keep",
@@ -66,22 +66,20 @@ SERVER = flags.DEFINE_string(
     None,
     "The server to ask, in place of a checkpoint: HOST:PORT (gRPC) or http://HOST:PORT (REST).",
 )
-MODEL_NAME = flags.DEFINE_string("model_name", "mtl", "What the server calls the model.")
+MODEL_NAME = flags.DEFINE_string("model_name", "mtl", "The model's name on the server.")
 MODEL_VERSION = flags.DEFINE_string(
     "model_version", "", "The version on the server, or a label. (default: the newest)"
 )
 SIGNATURE = flags.DEFINE_string(
-    "signature", "serving_default", "Of --server or --saved_model; it takes tf.Examples."
+    "signature", "serving_default", "A signature of the model that takes tf.Examples."
 )
-BATCH_SIZE = flags.DEFINE_integer("batch_size", 512, "How many rows the model gets at a time.")
-CONCURRENCY = flags.DEFINE_integer("concurrency", 4, "How many batches are predicted at a time.")
-DEADLINE = flags.DEFINE_float(
-    "deadline_secs", 10.0, "How long a whole request may take, at each attempt."
-)
+BATCH_SIZE = flags.DEFINE_integer("batch_size", 512, "The number of rows in a batch.")
+CONCURRENCY = flags.DEFINE_integer("concurrency", 4, "The number of batches at the same time.")
+DEADLINE = flags.DEFINE_float("deadline_secs", 10.0, "The time limit of each attempt of a request.")
 RETRIES = flags.DEFINE_integer(
-    "retries", 4, "How often a batch is sent again, with growing waits, when the server is busy."
+    "retries", 4, "The most retries of a batch, with growing waits, when the server is busy."
 )
-TLS = flags.DEFINE_boolean("tls", False, "Whether gRPC goes over TLS; REST does with https://.")
+TLS = flags.DEFINE_boolean("tls", False, "Use TLS with gRPC; REST uses it with https://.")
 CA_FILE = flags.DEFINE_string(
     "ca_file",
     None,

@@ -32,18 +32,18 @@ with deferred.imports():
 
 CHECKPOINT = app.define_checkpoint()
 OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", None, "Where the pruned run is written; with --rounds a folder for each."
+    "output_dir", None, "The folder of the pruned run; with --rounds, of all rounds."
 )
 ROWS = flags.DEFINE_integer(
     "rows",
     1024,
-    "How many rows of the training split Wanda, Taylor, Snip and SparseGpt look at.",
+    "The number of training rows that Wanda, Taylor, Snip and SparseGpt read.",
 )
 ROUNDS = flags.DEFINE_integer(
     "rounds",
     0,
-    "Lottery tickets: cut the same share of what is left so many times, each time after training "
-    "again. 0 cuts at once, and trains nothing.",
+    "Lottery tickets: the number of rounds. Each cuts an equal share of the remaining weights and "
+    "trains again. 0 cuts once and trains nothing.",
 )
 REWIND_TO = flags.DEFINE_integer(
     "rewind_to", 0, "With --rounds, the step of the run to which weights go back."
@@ -74,7 +74,7 @@ def main() -> None:
     source = config.load([own], (), app.trusted())
     load = functools.partial(config.load, [own, *app.GIN_FILE.value], trusted=app.trusted())
     if ROUNDS.value:
-        rule = "be latest where --rounds prunes a run"
+        rule = "be latest with --rounds"
         checks.require(CHECKPOINT.value == "latest", "--checkpoint", rule, CHECKPOINT.value)
         run_directory.checkpoint_path(model_dir, CHECKPOINT.value)
         _find_tickets(source, load(app.GIN_PARAM.value), model_dir, output_dir)
@@ -101,7 +101,7 @@ def _prune_at_once(
     save = functools.partial(config.save, output_dir)
     metrics, sparsity = verbs.prune(made, model_dir, output_dir, path, ROWS.value, save)
     before = verbs.evaluate(source, model_dir, checkpoint=path)
-    print(f"Cut {100 * sparsity:.1f}% of what the patterns choose. Held-out metrics:\n")
+    print(f"Cut {100 * sparsity:.1f}% of the chosen weights. Held-out metrics:\n")
     print(_table(made, {path: before, output_dir: metrics}))
     print("\nNext:")
     step = made.run.train_steps

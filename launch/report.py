@@ -24,8 +24,8 @@ OUTPUT = flags.DEFINE_string(
 ROWS = flags.DEFINE_integer(
     "rows",
     100_000,
-    "How many rows of the training split and of the split that is evaluated are read, for the "
-    "data, confusion, reliability, ROC and slices. 0 reads none, and takes seconds less.",
+    "The number of rows to read of the training split and of the evaluated split, for the data, "
+    "confusion, reliability, ROC and slices. 0 reads none and saves seconds.",
 )
 
 

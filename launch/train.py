@@ -22,8 +22,8 @@ with deferred.imports():
 DRY_RUN = flags.DEFINE_boolean(
     "dry_run",
     False,
-    "Whether to read the data, build the model, time some batches and steps, and end; nothing is "
-    "written to --model_dir.",
+    "Read the data, build the model, time some batches and steps, and end; write nothing to "
+    "--model_dir.",
 )
 
 

@@ -144,7 +144,7 @@ def _choose_titles(names: Sequence[str], titles: Iterable[str]) -> list[str]:
             known.setdefault(name, []).append(title)
     for name in names:
         fix = checks.nearest(name, known)
-        checks.require(name in known, "The name", "be that of a part of this run", name, fix)
+        checks.require(name in known, "The name", "belong to a part of this run", name, fix)
     return list(dict.fromkeys(title for name in names for title in known[name]))
 
 

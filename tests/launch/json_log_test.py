@@ -45,7 +45,7 @@ def test_a_log_that_cannot_be_written_is_one_line(tmp_path):
 def test_a_file_of_something_else_is_left_as_it_is(tmp_path, text):
     path = tmp_path / "train.csv"
     path.write_text(text)
-    says = "--json_log must be a new file, or one that it wrote, got .*train.csv"
+    says = "--json_log must be a new file or an older JSON log, got .*train.csv"
     with pytest.raises(checks.UserError, match=says), json_log.append_to(str(path)):
         pass
     assert path.read_text() == text

@@ -237,7 +237,7 @@ MISTAKES = [
     flags(
         "a comparison that writes nothing, and a file",
         ("--gin_file", "toy.gin", "--model_dir", "run", "--compare", "--tflite", "x.tflite"),
-        "--tflite must be absent where --compare writes nothing, got 'x.tflite'.",
+        "--tflite must be absent, as --compare writes nothing, got 'x.tflite'.",
         verb="export",
     ),
     flags(
@@ -672,7 +672,7 @@ MISTAKES = [
             (
                 "part that a run lacks",
                 ("--gin_file", "toy.gin", "Addam"),
-                "The name must be that of a part of this run, got 'Addam'. Did you mean 'Adam'?",
+                "The name must belong to a part of this run, got 'Addam'. Did you mean 'Adam'?",
             ),
             ("folder without a run", ("--model_dir", "run"), "--model_dir must hold the config"),
         )

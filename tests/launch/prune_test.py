@@ -32,7 +32,7 @@ def directory(launch_in, tmp_path_factory):
 def test_prunes_at_once_and_the_command_it_names_goes_on(directory, launch_in):
     result = launch_in(directory, "prune", *FROM, "half", *ONCE)
     assert result.code == 0, result
-    assert "Cut 50.0% of what the patterns choose." in result.out
+    assert "Cut 50.0% of the chosen weights." in result.out
     rows = [line.split() for line in result.out.splitlines()]
     assert ["rich/auc", "level/accuracy"] in rows
     assert [len(row) for row in rows if row and row[0] in ("run/model.ckpt-20", "half")] == [3, 3]

@@ -227,7 +227,7 @@ def test_a_folder_of_runs_in_the_order_of_a_metric(run):
         (("compare", "runs/a", "runs/b", "--metric", "rich/auc"), "--metric must come with --runs"),
         (("compare", "runs/a", "runs/b", "--csv", "x.txt"), "--csv must end in .csv"),
         (("compare", "runs/a", "runs/b", "--csv", "data/train.csv"), "--csv must not be an input"),
-        (("compare", "runs/a", "runs/b", "--gin_file", "toy.gin"), "--gin_file is no flag"),
+        (("compare", "runs/a", "runs/b", "--gin_file", "toy.gin"), "has no flag --gin_file"),
     ],
 )
 def test_what_is_typed_wrong_is_one_line(run, args, error):

@@ -27,7 +27,7 @@ def tell_curves(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list 
     overall = _draw_overall(run)
     if not drawn and not overall:
         return "the folder holds no event files."
-    line = "Each training loss is of one batch. The curves run over the steps."
+    line = "Training losses come from single batches, and are drawn by step."
     if run.best_step is not None:
         line += f" The dotted line is the best checkpoint, at step {run.best_step:,}."
     told: list = [blocks.Text(line, "note"), *row_sections.say_chosen(run, chosen)]

@@ -544,7 +544,7 @@ def test_what_does_not_suit_the_network():
         with pytest.raises(ValueError, match="Towers.shared must affect a loss, got 'aside:0"):
             part(losses, list(variables.values()), unreached)
         part = surgery.Combine(method=methods.MoCo())
-        message = r"Combine.scopes must match dense variables, got \['network/table'\]. What is"
+        message = r"Combine.scopes must match dense variables, got \['network/table'\]. The tracked"
         with pytest.raises(ValueError, match=message):
             part(losses, list(variables.values()))
         part = surgery.Combine(method=methods.MoDo())

@@ -259,7 +259,7 @@ def test_rows_that_stand_for_several_tokens_need_the_same_vocabulary(tmp_path):
     name = "features/pair_word/remainder"
     np.testing.assert_array_equal(values[name], tiny.variables(saved)[name])
     other = _with(_small_tables(_words("red", "green", "blue")), source=str(saved))
-    with pytest.raises(checks.UserError, match="Its rows stand for several values each: exclude"):
+    with pytest.raises(checks.UserError, match="Each row stands for several values: exclude"):
         _start(other, tmp_path / "other")
 
 

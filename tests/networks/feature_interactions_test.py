@@ -234,7 +234,7 @@ def test_the_wide_part_has_an_optimizer_of_its_own(tmp_path):
     ("make", "says"),
     [
         (lambda: networks.FM(dimension=0), "FM.dimension must be"),
-        (lambda: networks.CIN(layers=[]), "CIN.layers must hold a layer"),
+        (lambda: networks.CIN(layers=[]), "CIN.layers must hold a size"),
         (lambda: networks.CIN(layers=[3, 2], split_half=True), "CIN.layers must be even"),
         (lambda: networks.AutoInt(num_heads=0), "AutoInt.num_heads must be"),
         (lambda: networks.Cross(num_experts=2), "Cross.rank must be set"),

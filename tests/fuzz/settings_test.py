@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 import random
+import re
 import types
 import typing
 
@@ -110,3 +111,34 @@ def test_a_setting_is_of_its_type_or_refused_in_one_line(kind):
                 pytest.fail(f"{setting}: {type(error).__name__}: {error}")
             else:
                 assert _fits(hints[field.name], value), setting
+
+
+def _find_edges():
+    """(part, setting, a value just out of the range that the setting declares)."""
+    for kind in _kinds():
+        for setting, told in checks.describe_settings(kind).items():
+            base, *ranges = re.split(r", (?=at |above |in |or )", told)
+            for each in ranges if base in ("int", "float") else []:
+                for value in _leave(each, 1 if base == "int" else 1e-3):
+                    yield kind, setting, value
+
+
+def _leave(told, step):
+    """The values next to a range, but not in it, such as 0 for "at least 1"."""
+    word, _, limits = told.replace("at ", "").partition(" ")
+    if word == "in":
+        least, most = map(float, limits[1:-1].split(","))
+        yield least if limits[0] == "(" else least - step
+        yield most if limits[-1] == ")" else most + step
+    elif word != "or":
+        limit = float(limits.replace(",", ""))
+        yield type(step)(limit + {"least": -step, "above": 0, "most": step}[word])
+
+
+def test_a_value_just_out_of_a_declared_range_is_refused_by_name():
+    edges = list(_find_edges())
+    assert len(edges) > 250
+    for kind, setting, value in edges:
+        if setting in {field.name for field in dataclasses.fields(kind) if field.init}:
+            with pytest.raises(checks.UserError, match=rf"\b{setting}\b.* must "):
+                kind(**settings.required(kind) | {setting: value})

@@ -224,4 +224,6 @@ def _describe(annotation: Any) -> str | None:
 def _name_type(kind: Any) -> str:
     if kind is type(None):
         return "None"
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return " | ".join(map(_name_type, typing.get_args(kind)))
     return re.sub(r"(?:\w+\.)+(?=\w)", "", inspect.formatannotation(kind))

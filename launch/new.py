@@ -26,11 +26,7 @@ _SPLITS = ("holdout", "time", "key", "test")
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = endings.Parser("launch.new", __doc__)
     add = parser.add_argument
-    add(
-        "--data",
-        required=True,
-        help="the table: a CSV (.gz or not), Parquet, ORC or Feather file, or a glob",
-    )
+    add("--data", required=True, help="a table: CSV, Parquet, ORC or Feather; a glob for several")
     add("--task", required=True, action="append", help="a column to predict; repeatable")
     add("--out", help="the gin file (default: the name of the table, with .gin)")
     add("--force", action="store_true", help="overwrite the gin file")

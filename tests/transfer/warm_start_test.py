@@ -468,7 +468,7 @@ def test_a_damaged_source(source, tmp_path, built):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"source": None}, "WarmStart.source must be a path, got None"),
+        ({"source": None}, "WarmStart.source must be a text, got None"),
         ({"include": "a"}, "WarmStart.include must be a list of patterns"),
         ({"include": []}, "WarmStart.include must hold a pattern"),
         ({"new_rows": "average"}, "WarmStart.new_rows must be one of own, mean, unknown, zeros"),

@@ -111,7 +111,7 @@ def test_a_group_that_comes_again_is_one_clear_line(tmp_path):
     found = fitted.for_column("group/query")
     assert (found["groups"], found["largest"]) == (3, 4)
     data.dataset("train", training=True, seed=0, statistics=fitted)
-    with pytest.raises(checks.UserError, match=r"largest group of 'query', of 4 rows.* got 2"):
+    with pytest.raises(checks.UserError, match=r"largest group of 'query', 4 rows.* got 2"):
         data.dataset("train", training=True, seed=0, statistics=fitted, parts=2)
     rows = data.source.splits["train"]
     rows["query"][8] = rows["query"][1]

@@ -55,7 +55,7 @@ def test_an_empty_slice_and_a_metric_that_is_no_number_are_told_once(tmp_path, c
     assert empty.startswith("Split 'test' holds no labelled row of word=Red, which")
     assert ends.startswith("Best.metric 'sign/auc' is NaN at step 10 on split 'test'")
     assert ends.endswith("and Best.patience ends the run after 2 of them in a row.")
-    assert caplog.text.count("Best.metric 'sign/auc' is not") == 1
+    assert caplog.text.count("Best.metric 'sign/auc' is NaN") == 1
 
 
 def test_a_chief_that_goes_on_leaves_what_waits_to_the_process_that_evaluates(tmp_path, caplog):

@@ -336,8 +336,8 @@ def test_row_groups_of_parquet_do_not_follow_the_batches(limit, trained, tmp_pat
         ("o.parq", "end in one of .csv, .jsonl, .parquet, .tfrecord, .*mean '.parquet'"),
         ("o.json", "end in one of .*mean '.jsonl'"),
         ("o.txt", "end in one of"),
-        ("o.jsonl.gz", "uncompressed, without .gz"),
-        ("o.gz", "uncompressed, without .gz"),
+        ("o.jsonl.gz", "be uncompressed, without .gz"),
+        ("o.gz", "be uncompressed, without .gz"),
     ],
 )
 def test_an_output_of_no_known_format(name, says, trained, tmp_path):
@@ -417,7 +417,7 @@ def test_a_folder_of_other_files_of_the_same_name_is_not_done(trained, tmp_path)
     os.utime(paths[1], ns=(old, old))
     out = f"{tmp_path}/out/"
     assert run(paths[:1], out) == (3, 0)
-    with pytest.raises(checks.UserError, match="out/a.csv.*made of .*x/a.csv"):
+    with pytest.raises(checks.UserError, match="out/a.csv.*made from .*x/a.csv"):
         run(paths[1:], out)
     assert run(paths[:1], out) == (0, 1)
     os.remove(f"{out}a.csv")

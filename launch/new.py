@@ -17,6 +17,7 @@ import sys
 
 from launch import endings
 from mtl import aligned, checks
+from mtl.data import arrow
 from mtl.files import atomic, storage
 from mtl.tools.drafting import gin_text, inspection, lines, plans, tables
 
@@ -137,7 +138,7 @@ def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
         f"  python -m launch.train --gin_file {shlex.quote(str(out))}",
         f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best --split test",
         f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best "
-        f"--input NEW{os.path.splitext(dialect.paths[0])[1] if dialect.is_arrow else '.csv'}",
+        f"--input NEW{arrow.find_ending(dialect.paths[0]) if dialect.is_arrow else '.csv'}",
     ]
     return gin_text.join_lines(told)
 

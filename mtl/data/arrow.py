@@ -223,6 +223,11 @@ def _call(where: str, read: Callable[[], Any]) -> Any:
         raise checks.UserError(f"{where} cannot be read: {reason}") from error
 
 
+def find_ending(path: str) -> str:
+    """Return the ending of a name without the number of a shard, such as ".parquet"."""
+    return os.path.splitext(_SHARD.sub("", path))[1].lower()
+
+
 def open_file(path: str, kind: str | None = None) -> tuple[pa.Schema, list[Part]]:
     """Return the schema of a file, and its parts in order.
 
@@ -233,7 +238,7 @@ def open_file(path: str, kind: str | None = None) -> tuple[pa.Schema, list[Part]
     Raises:
       UserError: the file is of another format, or damaged.
     """
-    ending = kind or os.path.splitext(_SHARD.sub("", path))[1].lower()
+    ending = kind or find_ending(path)
     rule = f"end in one of {', '.join(ENDINGS)}"
     checks.require(ending in ENDINGS, "a file of Arrow.files", rule, path)
     opener = {".parquet": _open_parquet, ".pq": _open_parquet, ".orc": _open_orc}

@@ -7,7 +7,6 @@ A draft judges texts. So a number of a Parquet file becomes its text, a missing 
 value "1" or "0", and a list its values between "|".
 """
 
-import os
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ _LISTED = {"string": pa.types.is_string, "int64": pa.types.is_integer}
 
 def is_arrow(path: str) -> bool:
     """Return whether the name of a file says that `arrow.Arrow` reads it."""
-    return os.path.splitext(path)[1].lower() in arrow.ENDINGS
+    return arrow.find_ending(path) in arrow.ENDINGS
 
 
 def read_dialect(
@@ -95,14 +94,20 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
             yield path, pa.table(texts), read.nbytes
 
 
+def _join(lists: pa.ListArray) -> pa.Array:
+    """Return the values of each list between "|"; a null among them would make all of it null."""
+    texts = lists.cast(pa.list_(pa.string()))
+    filled = pc.fill_null(texts.values, "")
+    return pc.binary_join(pa.ListArray.from_arrays(texts.offsets, filled), "|")
+
+
 def _to_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return trimmed texts without nulls."""
     types, kind = pa.types, column.type
     if types.is_dictionary(kind):
         return _to_texts(column.cast(kind.value_type))
     if types.is_list(kind) or types.is_large_list(kind):
-        texts = column.cast(pa.list_(pa.string()))
-        return pc.fill_null(pc.binary_join(texts, "|"), "")
+        return pa.chunked_array([_join(chunk) for chunk in column.chunks], pa.string())
     if types.is_boolean(kind):
         column = column.cast(pa.int8())
     elif types.is_decimal(kind):

@@ -94,6 +94,14 @@ def test_a_column_has_the_texts_of_a_delimited_file(tmp_path):
     assert first[0]["items"] == "|".join(map(str, table["items"][0].as_py()))
 
 
+def test_a_null_in_a_list_takes_nothing_else_away(tmp_path):
+    path = str(tmp_path / "t.parquet-00000-of-00001")
+    parquet.write_table(pa.table({"tags": [["a", None], None, [], ["b", "c"]]}).slice(0), path)
+    dialect = tables.read_dialect([path])
+    ((_, block, _),) = tables.read_blocks(dialect)
+    assert dialect.is_arrow and block["tags"].to_pylist() == ["a|", "", "", "b|c"]
+
+
 @pytest.mark.parametrize("setting", [{"delimiter": ";"}, {"columns": ["a"]}, {"comment": "#"}])
 def test_settings_of_delimited_files_are_refused(tmp_path, setting):
     path = str(tmp_path / "t.parquet")

@@ -1,4 +1,4 @@
-"""Mistakes told in one line: what is wrong, where, which value came, and what would be right.
+"""Checks of settings and values. An error is one line: the place, the rule, the value and a fix.
 
 checks.require(steps > 0, "Run.train_steps", "be positive", steps)
 checks.one_of("MLP.activation", activation, ACTIVATIONS)
@@ -30,7 +30,6 @@ from mtl.checks.rules import (
     Names,
     Natural,
     NotNegative,
-    Number,
     OneOf,
     Part,
     Positive,
@@ -38,7 +37,6 @@ from mtl.checks.rules import (
     Rule,
     Scheduled,
     SomeNames,
-    Whole,
 )
 from mtl.checks.values import (
     at_least,
@@ -74,7 +72,6 @@ __all__ = [
     "Names",
     "Natural",
     "NotNegative",
-    "Number",
     "OneOf",
     "Part",
     "Positive",
@@ -84,7 +81,6 @@ __all__ = [
     "SomeNames",
     "UserError",
     "UserTypeError",
-    "Whole",
     "at_least",
     "bound",
     "closest",

@@ -8,14 +8,13 @@ class Convolution:
 
 Convolution(filters=0)     # UserError: Convolution.filters must be at least 1, got 0.
 
-A check is any function (where, value) that fails: `checks.positive`, a function of another module,
-or an instance of a class below. The type
-of settings that are int, float, str, bool, or lists and maps of these, is checked without more.
-`X | None` also allows None. `__post_init__` is left to rules about several settings, and runs after
-these checks.
+A check is a function (where, value) that raises a `UserError`, such as `checks.positive`, or an
+instance of a class in `mtl.checks.rules`. The types int, float, str and bool, and lists and maps of
+them, are checks, too. `X | None` also allows None. `__post_init__` runs after these checks and
+holds only rules about several settings.
 
-Why not attrs or pydantic: pydantic converts values, so 3 would become True or 3.0 without a word;
-both have errors of their own, and gin, `dataclasses.replace` and users' parts hold dataclasses.
+We weighed attrs and pydantic. Pydantic converts values: 3 would silently become 3.0 or True. Both
+would replace our errors. Users' parts and `dataclasses.replace` need plain dataclasses.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from mtl.checks.rules import Check
 
 _Class = TypeVar("_Class", bound=type)
 _LISTS = (list, tuple, collections.abc.Sequence, collections.abc.Collection)
-_WORDED = (rules.Has, rules.Is, rules.Map, rules.Number, rules.Part, types.FunctionType)
+_WORDED = (rules.Has, rules.Is, rules.Map, rules.Part, types.FunctionType)
 _MAPS = (dict, collections.abc.Mapping)
 _TYPES = {
     bool: rules.Is(bool, "be True or False"),
@@ -204,7 +203,7 @@ def describe_settings(cls: type) -> dict[str, str]:
 
 
 def _describe(annotation: Any) -> str | None:
-    """Return a type as one reads it, and what its checks say; None without any check."""
+    """Return the text of a type and of its checks, or None if it has no check."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     inner = [_describe(argument) for argument in arguments]
     if origin is Annotated:

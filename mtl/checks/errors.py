@@ -1,4 +1,4 @@
-"""The error template: what is wrong, where, which value came, and what would be right."""
+"""Errors of one line: the place of a mistake, the rule, the value that came and a fix."""
 
 import difflib
 import re

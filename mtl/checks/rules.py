@@ -1,9 +1,9 @@
-"""Checks that hold what they compare with, for annotations of settings, and common ones by name.
+"""Checks with limits or choices of their setting, and common types of settings by name.
 
 units: checks.Count = 64                                     # 1, 2, ...
 kind: Annotated[str, checks.OneOf(["mean", "sum"])] = "mean"
 
-`str` of a check says which values it takes, where the type does not: `launch.parts` shows it.
+`launch.parts` shows the text of a check, such as "at least 1", beside the type of the setting.
 """
 
 import dataclasses
@@ -14,20 +14,6 @@ from mtl.checks import errors, values
 
 Check = Callable[[str, Any], None]
 # Below, `eq=False`: types that hold a check are hashed, and lists of choices have no hash.
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Whole:
-    """A whole number from `least` on."""
-
-    least: int
-
-    def __str__(self) -> str:
-        return f"at least {self.least}"
-
-    def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is one."""
-        values.whole(where, value, self.least)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,7 +79,7 @@ class OneOf:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Is:
-    """An instance of a type, or of one of several; `rule` says so in the error."""
+    """An instance of a type, or of one of several types. `rule` is the text of the error."""
 
     kind: type | tuple[type, ...]
     rule: str
@@ -112,17 +98,6 @@ class Map:
     def __call__(self, where: str, value: Any) -> None:
         """Fail unless `value` is one."""
         values.mapping(where, value, self.rule)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Number:
-    """A finite number."""
-
-    rule: str
-
-    def __call__(self, where: str, value: Any) -> None:
-        """Fail unless `value` is one."""
-        values.number(where, value, self.rule)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -189,7 +164,7 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rule:
-    """What `holds` is true of; `rule` says so in the error."""
+    """A value for which `holds` returns True. `rule` is the text of the error."""
 
     rule: str
     holds: Callable[[Any], bool]
@@ -199,10 +174,10 @@ class Rule:
         errors.require(self.holds(value), where, self.rule, value)
 
 
-Count = Annotated[int, Whole(1)]
+Count = Annotated[int, AtLeast(1)]
 """1, 2, ..."""
 
-Natural = Annotated[int, Whole(0)]
+Natural = Annotated[int, AtLeast(0)]
 """0, 1, 2, ..."""
 
 Positive = Annotated[float, values.positive]

@@ -1,4 +1,4 @@
-"""Checks of one value each: they fail with the error template.
+"""Functions that check one value. They raise an error of one line.
 
 checks.positive("LogitAdjustment.tau", tau)
 checks.one_of("MLP.activation", activation, ACTIVATIONS)

@@ -123,7 +123,7 @@ class Progressive(Power):
       epochs: the pass at which t reaches 1; usually the number of passes of the run.
     """
 
-    epochs: Annotated[int, checks.AtLeast(1)]
+    epochs: checks.Count
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
         """Turn rows of the classes [C] into p [C] in this pass over the records, float64."""

@@ -209,12 +209,11 @@ def explain_unreadable(error: Exception) -> str:
 
 
 def cut_batches(batches: tf.data.Dataset, count: int, size: int) -> tf.data.Dataset:
-    """Cut each batch, [count * size, ...], into `count` batches, [size, ...], in their order."""
+    """Cut each batch (features, labels), [count * size, ...], into `count` batches, in order."""
 
     def cut_one(*values: Any) -> tf.data.Dataset:
         def take(index: tf.Tensor) -> Any:
-            part = tf.nest.map_structure(lambda value: _take_part(value, index, size), values)
-            return part if len(part) > 1 else part[0]
+            return tf.nest.map_structure(lambda value: _take_part(value, index, size), values)
 
         return tf.data.Dataset.range(count).map(take)
 

@@ -59,7 +59,7 @@ class Funnel(simulated.Simulated):
     """
 
     relatedness: Annotated[float, checks.In("[-1, 1]")] = 0.3
-    dimension: Annotated[int, checks.Whole(2)] = 8
+    dimension: Annotated[int, checks.AtLeast(2)] = 8
     click_bias: Annotated[float, checks.number] = -3.0
     bend: checks.NotNegative = 0.5
     rows: Mapping[str, int] = dataclasses.field(

@@ -48,7 +48,7 @@ class RelatedTasks(simulated.Simulated):
     """
 
     correlation: Annotated[float, checks.In("[-1, 1]")] = 0.5
-    dimension: Annotated[int, checks.Whole(2)] = 256
+    dimension: Annotated[int, checks.AtLeast(2)] = 256
     scale: Annotated[float, checks.positive, checks.number] = 1.0
     num_sines: checks.Natural = 4
     noise: checks.NotNegative = 0.1

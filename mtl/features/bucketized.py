@@ -92,7 +92,7 @@ class Crossed(tables.Embedded):
             checks.Rule("join at least two fields", lambda value: len(value) > 1),
         ]
     ]
-    num_buckets: Annotated[int, checks.Whole(2)] = 1000
+    num_buckets: Annotated[int, checks.AtLeast(2)] = 1000
     boundaries: Annotated[
         Mapping[str, column.Boundaries], checks.Map("map fields to boundaries")
     ] = dataclasses.field(default_factory=dict)

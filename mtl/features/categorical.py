@@ -238,7 +238,7 @@ class Hashed(tables.Embedded, tables.Ids):
       embedding: a smaller table, see `mtl.features.embeddings`; None gives each id a row.
     """
 
-    num_buckets: Annotated[int, checks.Whole(2)]
+    num_buckets: Annotated[int, checks.AtLeast(2)]
     prefix: str = "hashed"
 
     _of_table = ("num_buckets", "embedding")

@@ -46,7 +46,7 @@ class QuotientRemainder(types.Embedding):
       combine: "multiply", "add", or "concat", which joins two vectors of half the dimension.
     """
 
-    num_remainders: Annotated[int, checks.Whole(2)] | None = None
+    num_remainders: Annotated[int, checks.AtLeast(2)] | None = None
     combine: Annotated[str, checks.OneOf((MULTIPLY, ADD, CONCAT))] = MULTIPLY
 
     def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
@@ -97,8 +97,8 @@ class MultiHash(types.Embedding):
       num_hashes: the number of rows of an id, at least 2.
     """
 
-    num_buckets: Annotated[int, checks.Whole(2)]
-    num_hashes: Annotated[int, checks.Whole(2)] = 2
+    num_buckets: Annotated[int, checks.AtLeast(2)]
+    num_hashes: Annotated[int, checks.AtLeast(2)] = 2
 
     def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
         """Look up ids [...] of a table -> [..., D]."""

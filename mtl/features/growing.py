@@ -54,7 +54,7 @@ class Growing(tables.Ids):
 
     capacity: Annotated[
         int,
-        checks.Whole(key_table.PLACES),
+        checks.AtLeast(key_table.PLACES),
         checks.AtMost(_MAX_CAPACITY),
     ]
     min_count: checks.Count = 1

@@ -245,7 +245,7 @@ class AutoDis(_Vectors, numeric.Numeric):
     """
 
     dimension: checks.Count = 8
-    num_buckets: Annotated[int, checks.Whole(2)] = 16
+    num_buckets: Annotated[int, checks.AtLeast(2)] = 16
     temperature: checks.Positive = 1.0
     skip: checks.NotNegative = 0.1
     prefix: str = "autodis"

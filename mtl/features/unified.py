@@ -43,7 +43,7 @@ class Unified(tables.Ids):
         values equal rows: use it for a shown item and the items of a history.
     """
 
-    num_buckets: Annotated[int, checks.Whole(2)]
+    num_buckets: Annotated[int, checks.AtLeast(2)]
     num_lookups: checks.Count = 2
     prefix: str = "unified"
     table: str | None = "unified"

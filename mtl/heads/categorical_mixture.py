@@ -34,7 +34,7 @@ class CategoricalMixture(density.Density):
       min_probability: f, above 0 and below 1 / size for each value.
     """
 
-    sizes: Annotated[Sequence[Annotated[int, checks.Whole(2)]], checks.Filled("not be empty")]
+    sizes: Annotated[Sequence[Annotated[int, checks.AtLeast(2)]], checks.Filled("not be empty")]
     min_probability: Annotated[float, base.check_share] = 1e-4
 
     def __post_init__(self):

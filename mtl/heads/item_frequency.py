@@ -44,7 +44,7 @@ class StreamedFrequency:
     """
 
     rate: Annotated[float, checks.In("(0, 1]")] = 0.01
-    buckets: Annotated[int, checks.Whole(2)] = 2**18
+    buckets: Annotated[int, checks.AtLeast(2)] = 2**18
     hashes: checks.Count = 2
 
     def __post_init__(self):

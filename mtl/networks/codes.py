@@ -52,7 +52,7 @@ class Codes:
     """
 
     trunk: Annotated[trunk_lib.Trunk, checks.Part("networks.MLP", arguments=2)]
-    num_codes: Annotated[int, checks.Whole(2)] = 64
+    num_codes: Annotated[int, checks.AtLeast(2)] = 64
     num_groups: checks.Count = 1
     commitment: checks.NotNegative = 0.25
     shows_codes: bool = False
@@ -115,7 +115,7 @@ class Categories:
 
     trunk: Annotated[trunk_lib.Trunk, checks.Part("networks.MLP", arguments=2)]
     num_variables: checks.Count = 8
-    num_classes: Annotated[int, checks.Whole(2)] = 8
+    num_classes: Annotated[int, checks.AtLeast(2)] = 8
     temperature: Annotated[
         float | types.Schedule, checks.Scheduled(checks.positive, "schedules.Exponential")
     ] = 1.0

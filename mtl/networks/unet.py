@@ -43,7 +43,7 @@ class UNet:
         32,
         64,
     )
-    pool: Annotated[int, checks.Whole(2)] = 2
+    pool: Annotated[int, checks.AtLeast(2)] = 2
     activation: trunk.Activation = "relu"
     batch_norm: bool = True
     trainable: bool = True

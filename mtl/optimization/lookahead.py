@@ -33,7 +33,7 @@ class Lookahead:
     """
 
     optimizer: Annotated[types.Optimizer, groups.check_optimizer]
-    steps: Annotated[int, checks.Whole(2)] = 5
+    steps: Annotated[int, checks.AtLeast(2)] = 5
     rate: Annotated[float, checks.In("(0, 1]")] = 0.5
 
     @property

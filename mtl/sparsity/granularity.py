@@ -86,7 +86,7 @@ class NOfM(_Groups):
     """
 
     n: checks.Count = 2
-    m: Annotated[int, checks.Whole(2)] = 4
+    m: Annotated[int, checks.AtLeast(2)] = 4
 
     def __post_init__(self):
         checks.require(self.n < self.m, "NOfM.n", f"be below m, {self.m}", self.n)

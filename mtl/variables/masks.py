@@ -38,7 +38,7 @@ class Rows:
       axis: the axis of the rows; -1, the last, holds the classes of a head.
     """
 
-    rows: Annotated[Sequence[Annotated[int, checks.AtLeast(0)]], checks.Filled("hold a row")]
+    rows: Annotated[Sequence[checks.Natural], checks.Filled("hold a row")]
     axis: int = 0
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:

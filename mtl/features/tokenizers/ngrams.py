@@ -37,7 +37,7 @@ class CharacterNgrams(types.Tokenizer):
         checks.Filled("hold a size"),
         checks.Rule("hold each size once", lambda value: len(set(value)) == len(value)),
     ] = (3, 4, 5)
-    num_buckets: Annotated[int, checks.Whole(2)] = 1 << 16
+    num_buckets: Annotated[int, checks.AtLeast(2)] = 1 << 16
     lowercase: bool = True
 
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:

@@ -40,7 +40,7 @@ class WordPiece(words.OfWords):
       lowercase: True makes letters small and removes their accents first.
     """
 
-    size: Annotated[int, checks.Whole(2)] = 8000
+    size: Annotated[int, checks.AtLeast(2)] = 8000
 
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
         """Return the pieces, strings [B] -> int64 [B, (L)]."""

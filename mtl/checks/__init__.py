@@ -6,16 +6,6 @@ checks.one_of("MLP.activation", activation, ACTIVATIONS)
 """
 
 from mtl.checks.declared import dataclass, describe_settings
-from mtl.checks.errors import (
-    UserError,
-    UserTypeError,
-    closest,
-    escape,
-    fail,
-    mask,
-    nearest,
-    require,
-)
 from mtl.checks.rules import (
     AtLeast,
     AtMost,
@@ -39,18 +29,26 @@ from mtl.checks.rules import (
     SomeNames,
 )
 from mtl.checks.values import (
+    UserError,
+    UserTypeError,
     at_least,
     bound,
+    closest,
+    escape,
+    fail,
     has,
     is_a,
     is_built,
     is_part,
     mapping,
+    mask,
+    nearest,
     no_password,
     number,
     one_of,
     positive,
     rate,
+    require,
     require_part,
     scope_name,
     texts,

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
-from mtl.checks import errors, values
+from mtl.checks import values
 
 Check = Callable[[str, Any], None]
 # Below, `eq=False`: types that hold a check are hashed, and lists of choices have no hash.
@@ -41,7 +41,7 @@ class AtMost:
 
     def __call__(self, where: str, value: Any) -> None:
         """Fail unless `value` is one."""
-        errors.require(value <= self.most, where, f"be at most {self.most:,}", value)
+        values.require(value <= self.most, where, f"be at most {self.most:,}", value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class In:
         least, most = map(float, self.interval[1:-1].split(","))
         is_above = value > least or (value == least and self.interval[0] == "[")
         is_below = value < most or (value == most and self.interval[-1] == "]")
-        errors.require(is_above and is_below, where, rule, value)
+        values.require(is_above and is_below, where, rule, value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ class Scheduled:
         is_built = values.is_built(value)
         rule = f"be a number or a schedule such as @{self.example}()"
         fix = "" if is_built else "Mind the parentheses."
-        errors.require(is_built and callable(value), where, rule, value, fix)
+        values.require(is_built and callable(value), where, rule, value, fix)
         values.require_part(where, value, self.example, arguments=1)
 
 
@@ -159,7 +159,7 @@ class Filled:
     def __call__(self, where: str, value: Any) -> None:
         """Fail for an empty one."""
         shown = dict(value) if isinstance(value, Mapping) else list(value)
-        errors.require(bool(shown), where, self.rule, shown)
+        values.require(bool(shown), where, self.rule, shown)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ class Rule:
 
     def __call__(self, where: str, value: Any) -> None:
         """Fail unless it is."""
-        errors.require(self.holds(value), where, self.rule, value)
+        values.require(self.holds(value), where, self.rule, value)
 
 
 Count = Annotated[int, AtLeast(1)]

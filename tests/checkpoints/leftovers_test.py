@@ -99,7 +99,7 @@ def test_a_run_that_starts_anew_has_the_earlier_one_out_of_its_way(run, caplog):
     for _ in range(2):
         (run / "checkpoint").unlink()
         run_directory.repair_run(str(run))
-        assert "up to model.ckpt-40, are in" in caplog.text
+        assert "up to model.ckpt-40, are now in" in caplog.text
         write(str(run / "model.ckpt-40"))
         run_directory.add_checkpoint(str(run / "model.ckpt-40"), keep=2)
     assert _names(run / "earlier-1") == KEPT and _names(run / "earlier-2") == KEPT[2:]

@@ -9,7 +9,6 @@ together, --time holds out the last rows, and --test names a separate file.
 """
 
 import argparse
-import dataclasses
 import os
 import pathlib
 import shlex
@@ -19,7 +18,7 @@ from launch import endings
 from mtl import aligned, checks
 from mtl.data import arrow
 from mtl.files import atomic, storage
-from mtl.tools.drafting import gin_text, inspection, lines, plans, tables
+from mtl.tools.drafting import gin_text, lines, plans, tables
 
 _SPLITS = ("holdout", "time", "key", "test")
 
@@ -69,12 +68,8 @@ def draft(arguments: argparse.Namespace) -> str:
         checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
     dialect = tables.read_dialect(paths, delimiter, names, arguments.comment)
     _require_columns(arguments, dialect)
-    marks = [*arguments.missing]
-    # Test rows are read too: they may hold marks and values that training rows lack.
-    tests = lines.find_files("--test", arguments.test) if arguments.test else ()
-    found = inspection.inspect_table(lines.with_files(dialect, tests), marks, arguments.task)
-    found = dataclasses.replace(found, dialect=dialect)
-    plan = plans.make_plan(found, arguments.task, holdout, arguments.leave_out, arguments.keep)
+    chosen = (arguments.missing, arguments.leave_out, arguments.keep)
+    plan = plans.plan_table(dialect, arguments.task, holdout, *chosen)
     command = f"python -m launch.new {shlex.join(sys.argv[1:])}"
     text = gin_text.write_gin(plan, out.stem, " ".join(command.split()))
     with storage.writing("--out", "a file", str(out)):

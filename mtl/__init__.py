@@ -1,6 +1,7 @@
 """Multi-task training on TensorFlow's Estimator.
 
 import mtl
+model = mtl.fit(frame, tasks=["clicked", "minutes"])
 model = mtl.train(experiment, "runs/adult")
 model = mtl.load("runs/adult", checkpoint="best")
 model.predict(frame)
@@ -18,8 +19,8 @@ __version__ = "0.2.0"
 # an exception as well, and `python -m launch.doctor` tells what was found.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# Looked up when they are asked for, so that `import mtl` imports nothing else.
-_VERBS = ("Metrics", "Model", "load", "train")
+# {name: its module}, looked up when they are asked for: `import mtl` imports nothing else.
+_VERBS = dict.fromkeys(("Metrics", "Model", "load", "train"), "from_python") | {"fit": "fitting"}
 
 
 def __getattr__(name: str) -> Any:
@@ -27,7 +28,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with warnings.catch_warnings():  # What reads gin files silences those of libraries.
         importlib.import_module("mtl.configs")  # Before TensorFlow, whose import it prepares.
-        module = importlib.import_module("mtl.from_python")
+        module = importlib.import_module(f"mtl.{_VERBS[name]}")
     return getattr(module, name)
 
 

@@ -22,7 +22,7 @@ GROUPS = {
     "runs": ("mtl/runs/", "mtl/monitoring/", "mtl/verbs.py"),
     "tools": ("mtl/tools/",),
     "scoring": ("mtl/scoring/",),
-    "gin files and commands": ("mtl/configs/", "mtl/from_python.py", "launch/"),
+    "gin files and commands": ("mtl/configs/", "mtl/fitting.py", "mtl/from_python.py", "launch/"),
 }
 
 

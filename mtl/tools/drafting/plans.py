@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mtl import checks, times
-from mtl.tools.drafting import columns, inspection, telling
+from mtl.tools.drafting import columns, inspection, lines, telling
 from mtl.tools.drafting import inputs as inputs_lib
 from mtl.tools.drafting import tasks as tasks_lib
 
@@ -91,6 +91,31 @@ class Plan:
     def used(self) -> list[inputs_lib.Input]:
         """The columns that are inputs."""
         return [chosen for chosen in self.inputs if chosen.dtype]
+
+
+def plan_table(
+    dialect: lines.Dialect,
+    tasks: Sequence[str],
+    holdout: Holdout,
+    missing: Sequence[str] = (),
+    leave_out: Sequence[str] = (),
+    keep: Sequence[str] = (),
+) -> Plan:
+    """Read a whole table, and return the plan of a run on it.
+
+    Args:
+      dialect: the format of the training files.
+      tasks: the columns to predict.
+      holdout: the choice of test rows.
+      missing: texts that mark a missing value.
+      leave_out: columns that are not used.
+      keep: columns that are used even if they reveal a task.
+    """
+    # Test rows are read too: they may hold marks and values that training rows lack.
+    tests = lines.find_files("--test", holdout.files) if holdout.files else ()
+    found = inspection.inspect_table(lines.with_files(dialect, tests), missing, tasks)
+    found = dataclasses.replace(found, dialect=dialect)
+    return make_plan(found, tasks, holdout, leave_out, keep)
 
 
 def make_plan(

@@ -1,0 +1,284 @@
+"""Drafts, trains and explains a model of a table in one call; docs/python.md tells of it.
+
+model = mtl.fit(frame, tasks=["clicked", "minutes"])
+model.predict(new), model.metrics, model.report(), model.explain(), model.export("models/clicks")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import itertools
+import os
+import pathlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import feather
+
+from mtl import aligned, checks, deferred, from_python
+from mtl import experiment as experiment_lib
+from mtl.configs import config
+from mtl.files import atomic, storage
+from mtl.tools.drafting import gin_text, lines, plans, tables
+
+with deferred.imports():
+    from mtl.checkpoints import run_directory
+    from mtl.tools.drawing import figures
+    from mtl.tools.explaining import describe, explanation
+    from mtl.tools.explaining import settings as explaining_lib
+    from mtl.tools.explaining import tables as explained
+    from mtl.tools.reports import curve_sections, record, report
+
+_WHERE = "mtl.fit"
+_RUNS = "runs"
+# Curves of more tasks would fill a notebook: the report has all.
+_MOST_DRAWN = 6
+
+
+def fit(
+    data: Any,
+    tasks: Sequence[str],
+    model_dir: str | os.PathLike[str] | None = None,
+    *,
+    test: Any = None,
+    holdout: float = 0.1,
+    time: str = "",
+    key: str = "",
+    missing: Sequence[str] = (),
+    leave_out: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    settings: Sequence[str] = (),
+    verbose: bool | None = None,
+) -> FittedModel:
+    """Decide how each column is used, as `launch.new` does, then train, and return the best model.
+
+    Args:
+      data: a DataFrame of pandas or polars, an Arrow table, a dict of columns, a list of dicts, or
+        the path of a table: CSV, Parquet, ORC or Feather.
+      tasks: the columns to predict.
+      model_dir: a new folder for the run; by default the next free one of runs/fit, runs/fit-2, ...
+      test: rows to test on, in the same form as `data`; by default a share of `data`.
+      holdout: the share of rows, or with `time` of the last rows, to test on.
+      time: hold out the rows with the greatest values of this column.
+      key: keep rows with the same value of this column in one split.
+      missing: texts that mark a missing value.
+      leave_out: columns that are not used.
+      keep: columns that are used even if they reveal a task.
+      settings: bindings of gin, such as "Run.train_steps = 500".
+      verbose: whether progress is told on standard error; by default where somebody looks.
+
+    Raises:
+      UserError: the data or an argument is wrong; nothing is left in `model_dir`.
+      KeyboardInterrupt: Ctrl-C, or the notebook's stop; `mtl.load` reads what was trained.
+    """
+    _check_lists(tasks=tasks, missing=missing, leave_out=leave_out, keep=keep, settings=settings)
+    checks.require(len(tasks) > 0, f"{_WHERE}: tasks", "name a column", list(tasks))
+    _check_holdout(holdout, {"test": test, "time": time or None, "key": key or None})
+    folder = _choose_folder(model_dir)
+    with _removed_at_a_mistake(folder):
+        files = _store(data, "data", os.path.join(folder, "data", "train.feather"))
+        path = os.path.join(folder, "data", "test.feather")
+        tests = "" if test is None else _store(test, "test", path)
+        held_out = plans.Holdout(share=holdout, time=time, key=key, files=tests)
+        plan = _plan(files, tasks, held_out, missing, leave_out, keep)
+        experiment = _load(_write_draft(plan, folder, tasks), settings)
+    last = from_python.train(experiment, folder, verbose)
+    is_evaluated = os.path.exists(os.path.join(folder, "best", "best.json"))
+    model = FittedModel(experiment, folder, "best" if is_evaluated else "latest", plan)
+    model.steps_trained, model.metrics = last.steps_trained, model.evaluate()
+    return model
+
+
+class FittedModel(from_python.Model):
+    """The best checkpoint of a run that `fit` has drafted and trained.
+
+    Attributes:
+      draft: what each column was taken for, why, and what is doubtful, as a text.
+      metrics: those of the checkpoint on the held-out rows.
+    """
+
+    def __init__(
+        self,
+        experiment: experiment_lib.Experiment,
+        model_dir: str,
+        checkpoint: str,
+        plan: plans.Plan,
+    ):
+        super().__init__(experiment, model_dir, checkpoint)
+        self.draft = _describe(plan)
+
+    def report(self, output: str | os.PathLike[str] | None = None, rows: int = 100_000) -> str:
+        """Write the results of the run to one HTML file, and return its path.
+
+        Args:
+          output: the file; `report.html` in the folder of the run by default.
+          rows: how many rows of each split are read at most.
+        """
+        path = self._name_page(output, "report.html")
+        with self._used():
+            report.write(path, report.describe_run(self.experiment, self.model_dir, rows))
+        return path
+
+    def explain(self, output: str | os.PathLike[str] | None = None, limit: int = 2000) -> str:
+        """Write which fields matter, and how, to a page; return its path.
+
+        Tables of the same numbers, as CSV, lie beside it.
+
+        Args:
+          output: the page; `explained/index.html` in the folder of the run by default.
+          limit: how many held-out rows are read at most.
+        """
+        path = self._name_page(output, os.path.join("explained", "index.html"))
+        with self._used():
+            asked = explaining_lib.Settings(checkpoint=self.checkpoint, limit=limit)
+            found = explanation.explain_run(self.experiment, self.model_dir, asked)
+            report.write(path, describe.describe(found))
+            explained.write_tables(os.path.dirname(path), found)
+        return path
+
+    def _name_page(self, output: str | os.PathLike[str] | None, default: str) -> str:
+        path = os.path.join(self.model_dir, default) if output is None else os.fspath(output)
+        checks.require(path.endswith(".html"), "output", "end in .html", path)
+        storage.require_possible("output", os.path.dirname(path) or ".", "a folder", path)
+        return path
+
+    def _repr_html_(self) -> str:
+        """Return the metrics, with a picture of the curves of the first tasks."""
+        run = record.read_run(self.experiment, self.model_dir)
+        tasks = self.experiment.model.tasks[:_MOST_DRAWN]
+        drawn = [one for task in tasks for one in _draw(run, task)]
+        picture = figures.lay_out("Curves of the training", drawn) if drawn else ""
+        return f"<pre>{html.escape(repr(self))}</pre>{picture}"
+
+
+def _check_lists(**arguments: Any) -> None:
+    for name, value in arguments.items():
+        checks.texts(f"{_WHERE}: {name}", value, "be a list of texts")
+
+
+def _check_holdout(share: float, chosen: Mapping[str, Any]) -> None:
+    """Fail if several of {argument: value} choose the test rows."""
+    given = [name for name, value in chosen.items() if value is not None]
+    for name in given[1:]:
+        checks.fail(f"{_WHERE}: {name}", f"come without {given[0]}", chosen[name])
+    is_share = 0 < share < 1
+    checks.require(is_share, f"{_WHERE}: holdout", "be a share between 0 and 1", share)
+
+
+def _choose_folder(model_dir: str | os.PathLike[str] | None) -> str:
+    if model_dir is None:
+        names = itertools.chain(["fit"], (f"fit-{number}" for number in itertools.count(2)))
+        return next(p for name in names if not os.path.exists(p := os.path.join(_RUNS, name)))
+    where, folder = f"{_WHERE}: model_dir", os.fspath(model_dir)
+    storage.require_possible(where, folder, "a folder", folder)
+    is_new = not os.path.isdir(folder) or not os.listdir(folder)
+    fix = "mtl.load reads a run, and mtl.train goes on with one."
+    checks.require(is_new, where, "be a new folder", folder, fix)
+    return folder
+
+
+@contextlib.contextmanager
+def _removed_at_a_mistake(folder: str) -> Iterator[None]:
+    """Leave a folder without files, as it was, if the data or a setting is wrong."""
+    was_there = os.path.isdir(folder)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        if was_there:
+            os.mkdir(folder)
+        raise
+
+
+def _store(data: Any, name: str, path: str) -> str:
+    """Write rows in memory as a Feather file; return its path, or the one that was given."""
+    where = f"{_WHERE}: {name}"
+    if isinstance(data, str | os.PathLike):
+        return os.path.abspath(os.fspath(data))
+    table = _read_table(where, data)
+    rule = "hold rows"
+    checks.require(table.num_rows > 0, where, rule, table.num_rows)
+    checks.unique(f"{where}: its columns", table.column_names)
+    with storage.writing(f"{_WHERE}: model_dir", "a folder", os.path.dirname(path)):
+        pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
+        feather.write_feather(table, path)
+    return os.path.abspath(path)
+
+
+def _read_table(where: str, data: Any) -> pa.Table:
+    try:
+        table = _convert(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        problem = " ".join(str(error).split())
+        checks.fail(where, "be a table whose columns have one type each", type(data), problem)
+    rule = "be a DataFrame, an Arrow table, a dict of columns, a list of dicts or a path"
+    checks.require(table is not None, where, rule, type(data))
+    return table
+
+
+def _convert(data: Any) -> pa.Table | None:
+    if isinstance(data, pa.Table):
+        return data
+    if hasattr(data, "to_arrow"):  # polars
+        return data.to_arrow()
+    if hasattr(data, "columns") and hasattr(data, "index"):  # pandas
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if isinstance(data, dict):
+        return pa.table({name: list(values) for name, values in data.items()})
+    return pa.Table.from_pylist(list(data)) if isinstance(data, list | tuple) else None
+
+
+def _plan(
+    paths: str,
+    tasks: Sequence[str],
+    holding: plans.Holdout,
+    missing: Sequence[str],
+    leave_out: Sequence[str],
+    keep: Sequence[str],
+) -> plans.Plan:
+    files = lines.find_files(f"{_WHERE}: data", paths)
+    dialect = tables.read_dialect(files)
+    named = {
+        "tasks": tasks,
+        "time": [holding.time] * bool(holding.time),
+        "key": [holding.key] * bool(holding.key),
+        "leave_out": leave_out,
+        "keep": keep,
+    }
+    for argument, columns in named.items():
+        for column in columns:
+            checks.one_of(f"{_WHERE}: {argument}", column, dialect.columns)
+            is_task = argument != "tasks" and column in tasks
+            checks.require(not is_task, f"{_WHERE}: {argument}", "not be a task", column)
+    checks.unique(f"{_WHERE}: tasks", tasks)
+    return plans.plan_table(dialect, tasks, holding, missing, leave_out, keep)
+
+
+def _write_draft(plan: plans.Plan, folder: str, tasks: Sequence[str]) -> str:
+    """Write the gin file of a plan into the folder of its run, and return its path."""
+    path = os.path.join(folder, "draft.gin")
+    command = f"mtl.fit(..., tasks={list(tasks)})"
+    with storage.writing(f"{_WHERE}: model_dir", "a folder", folder):
+        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+        atomic.write(path, gin_text.write_gin(plan, run_directory.name_run(folder), command))
+    return path
+
+
+def _load(path: str, settings: Sequence[str]) -> experiment_lib.Experiment:
+    with config.isolated():
+        return config.load([path], settings)
+
+
+def _describe(plan: plans.Plan) -> str:
+    told = aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])
+    if plan.doubts:
+        told += ["", "Look at:", *(f"- {doubt}" for doubt in plan.doubts)]
+    return gin_text.join_lines(told)
+
+
+def _draw(run: record.Run, task: str) -> list[figures.Figure]:
+    drawn = curve_sections.draw_task(run, task)
+    return [one._replace(title=f"{task}: {one.title}") for one in drawn]

@@ -1,0 +1,146 @@
+"""`mtl.fit`: a table in memory becomes a trained model in one call."""
+
+import json
+import os
+import pathlib
+import xml.etree.ElementTree
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import mtl
+from mtl import checks, fitting
+from mtl.configs import config
+
+_FEW = ["Run.train_steps = 20", "Run.checkpoint_steps = 10"]
+
+
+def _draw_rows(count, seed=0):
+    drawn = np.random.default_rng(seed)
+    age, country = drawn.integers(18, 80, count), drawn.choice(["DE", "FR"], count)
+    clicked = drawn.random(count) < 0.1 + 0.8 * (age < 40)
+    minutes = np.where(clicked, 2 + age / 10, np.nan)
+    columns = {"age": age, "country": country, "clicked": clicked, "minutes": minutes}
+    return pd.DataFrame(columns)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit") / "model"
+    rows, test = _draw_rows(400), _draw_rows(100, seed=1)
+    return fitting.fit(rows, ["clicked", "minutes"], folder, test=test, settings=_FEW)
+
+
+@pytest.mark.medium
+def test_it_is_the_best_checkpoint_and_its_metrics(fitted):
+    with open(os.path.join(fitted.model_dir, "best", "best.json")) as file:
+        best = json.load(file)
+    assert fitted.step == best["step"] and fitted.steps_trained == 20
+    again = mtl.load(fitted.model_dir, "best").evaluate()
+    assert again == fitted.metrics and {"clicked/auc", "minutes/rmse"} < set(again)
+
+
+@pytest.mark.medium
+def test_it_predicts_rows_as_they_came(fitted):
+    rows = _draw_rows(5, seed=2).drop(columns=["clicked", "minutes"])
+    found = fitted.predict(rows)
+    assert list(found.index) == list(rows.index)
+    assert found["clicked/probability"].between(0, 1).all()
+    without_index = fitted.predict(rows.to_dict("list"))
+    np.testing.assert_array_equal(found["minutes/value"], without_index["minutes/value"])
+
+
+@pytest.mark.medium
+def test_the_draft_says_how_columns_are_used_and_is_a_gin_file(fitted):
+    assert "country" in fitted.draft and "category, 2 values" in fitted.draft
+    drafted = os.path.join(fitted.model_dir, "draft.gin")
+    with config.isolated():
+        experiment = config.load([drafted], _FEW)
+    assert experiment.model == fitted.experiment.model
+
+
+@pytest.mark.medium
+def test_a_notebook_shows_metrics_and_curves(fitted):
+    shown = fitted._repr_html_()
+    pre, picture = shown[: shown.index("<svg")], shown[shown.index("<svg") :]
+    assert "auc" in pre
+    titles = set(xml.etree.ElementTree.fromstring(picture).itertext())
+    assert any("clicked: auc" in text for text in titles), titles
+
+
+@pytest.mark.medium
+def test_pages_are_written_where_they_are_asked_for(fitted, tmp_path):
+    assert fitted.report(rows=50) == os.path.join(fitted.model_dir, "report.html")
+    path = fitted.explain(tmp_path / "explained" / "page.html", limit=60)
+    assert "age" in pathlib.Path(path).read_text()
+    assert any(name.endswith(".csv") for name in os.listdir(tmp_path / "explained"))
+    with pytest.raises(checks.UserError, match="output must end in .html, got 'page.txt'"):
+        fitted.report("page.txt")
+
+
+_ROWS = _draw_rows(30)
+
+
+@pytest.mark.parametrize(
+    ("data", "arguments", "message"),
+    [
+        (_ROWS, {"tasks": ["clickd"]}, "tasks must be one of .* Did you mean 'clicked'"),
+        (_ROWS, {"tasks": "clicked"}, "tasks must be a list of texts, got 'clicked'"),
+        (_ROWS, {"tasks": []}, "tasks must name a column"),
+        (_ROWS, {"tasks": ["clicked"], "holdout": 1}, "holdout must be a share between 0 and 1"),
+        (_ROWS, {"tasks": ["clicked"], "time": "age", "key": "country"}, "key must come without"),
+        (_ROWS, {"tasks": ["clicked"], "keep": ["clicked"]}, "keep must not be a task"),
+        (3, {"tasks": ["clicked"]}, "data must be a DataFrame, .* or a path, got <class 'int'>"),
+        ([], {"tasks": ["clicked"]}, "data must hold rows, got 0"),
+        ({"a": [1, 2], "b": [1]}, {"tasks": ["a"]}, "data must be a table whose columns have one"),
+        (pd.DataFrame({"a": [1, "x"]}), {"tasks": ["a"]}, "column a with type object"),
+        ("none.csv", {"tasks": ["a"]}, "data must name existing files, got '.*none.csv'"),
+        (_ROWS, {"tasks": ["clicked"], "settings": ["Run.train_step = 1"]}, "Did you mean 'train"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(data, arguments, message, tmp_path):
+    with pytest.raises(checks.UserError, match=message):
+        fitting.fit(data, model_dir=tmp_path / "run", **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_files_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("kept")
+    with pytest.raises(checks.UserError, match="model_dir must be a new folder.*mtl.load reads"):
+        fitting.fit(_ROWS, ["clicked"], tmp_path)
+    assert os.listdir(tmp_path) == ["mine.txt"]
+
+
+def test_runs_without_a_name_do_not_meet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert fitting._choose_folder(None) == "runs/fit"
+    os.makedirs("runs/fit")
+    os.makedirs("runs/fit-2")
+    assert fitting._choose_folder(None) == "runs/fit-3"
+
+
+class _Polars:
+    """A table that gives itself as one of Arrow, as those of polars do."""
+
+    def to_arrow(self):
+        return pa.table(_ROWS.to_dict("list"))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        _ROWS,
+        _Polars(),
+        pa.table(_ROWS.to_dict("list")),
+        _ROWS.to_dict("list"),
+        {name: values.to_numpy() for name, values in _ROWS.items()},
+        _ROWS.to_dict("records"),
+    ],
+    ids=["pandas", "polars", "arrow", "lists", "arrays", "rows"],
+)
+def test_every_form_of_a_table_is_the_same_table(form):
+    table = fitting._read_table("data", form)
+    pd.testing.assert_frame_equal(table.to_pandas(), _ROWS)

@@ -31,10 +31,11 @@ SINCE ?= HEAD
 test-changed: $(VENV)/installed-dev
 	$(RUN) -m tests.changed --since $(SINCE)
 
-# Everything that make test leaves out as well: forty pairs of features in place of eight, and thirty
-# writes of each verb that fail in place of one.
+# Every case: also those with the marks thorough and drawn, forty pairs of features in place of eight,
+# and thirty writes of each verb that fail in place of one.
 test-all: $(VENV)/installed-dev
-	MTL_PAIRS=40 MTL_WRITES=30 $(RUN) -m pytest --numprocesses auto --dist worksteal
+	MTL_PAIRS=40 MTL_WRITES=30 $(RUN) -m pytest --thorough --numprocesses auto --dist worksteal
+	$(RUN) -m tests.compat.upstream_passed
 
 # The oldest TensorFlow that is supported: the main job, the layer, a row of each conformance table.
 test-oldest:

@@ -12,7 +12,7 @@ import mtl.compat  # noqa: F401  Before TensorFlow, which imports Keras 3 as wel
 import pytest
 import tensorflow as tf
 
-from tests import budgets, graph_optimizer, op_stacks, quick_graphs
+from tests import budgets, graph_optimizer, op_stacks, quick_graphs, selection
 
 # What a case without a mark may take of the processor, in units of `budgets.time_probe`: seconds
 # mean another thing on each machine.
@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     text = f"fail a case that is neither medium nor slow and takes over {_QUICK_UNITS:g} probes"
     parser.addoption("--quick", action="store_true", help=text)
     budgets.add_option(parser)
+    selection.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,6 +54,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what needs a whole run: each process of pytest trains one of its own."""
     if _TRAINED.intersection(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.medium)
+
+
+@pytest.hookimpl(trylast=True)  # After `-k` and `-m`, which choose among all cases.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    selection.select(config, items)
 
 
 @pytest.hookimpl(tryfirst=True)

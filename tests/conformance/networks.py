@@ -21,6 +21,7 @@ class Network:
       inputs: {column: shape of one example}.
       hidden: H of the towers, or the shape of a map.
       tasks: the names of the tasks.
+      leads_family: whether `make test` runs every test of the table: once for each family of ops.
       own_on_replicas: what each replica has of its own, so that the gradients of several are not
         those of the whole batch; None where they have to be.
     """
@@ -31,6 +32,7 @@ class Network:
     inputs: dict[str, tuple[int, ...]]
     hidden: int | tuple[int, ...]
     tasks: tuple[str, ...] = _TASKS
+    leads_family: bool = False
     own_on_replicas: str | None = None
 
     @property
@@ -54,6 +56,7 @@ NETWORKS = [
         configurable="PackNet",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
+        leads_family=True,
     ),
     Network(
         name="piggyback",
@@ -68,6 +71,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
+        leads_family=True,
     ),
     Network(
         name="shared_bottom_convnet",
@@ -75,6 +79,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"image_a": (8, 8, 1), "numeric_b": (2,)},
         hidden=32,
+        leads_family=True,
     ),
     Network(
         name="shared_bottom_lenet",
@@ -103,6 +108,7 @@ NETWORKS = [
         inputs={"numeric_a": (3,)},
         hidden=5,
         own_on_replicas="dropout",
+        leads_family=True,
     ),
     Network(
         name="shared_bottom_resnet",
@@ -110,6 +116,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"image_a": (28, 28, 1), "numeric_b": (2,)},
         hidden=32,
+        leads_family=True,
     ),
     Network(
         name="shared_bottom_resnet_with_projections",
@@ -134,6 +141,7 @@ NETWORKS = [
         inputs={"image_a": (8, 8, 3)},
         hidden=5,
         own_on_replicas="the moments of Keras",
+        leads_family=True,
     ),
     Network(
         name="single_task",
@@ -176,6 +184,7 @@ NETWORKS = [
         configurable="PLE",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
+        leads_family=True,
     ),
     Network(
         name="mmoe_of_images",
@@ -209,6 +218,7 @@ NETWORKS = [
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=6,
         own_on_replicas="dropout",
+        leads_family=True,
     ),
     Network(
         name="ft_transformer",
@@ -233,6 +243,7 @@ NETWORKS = [
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=8,
         own_on_replicas="dropout",
+        leads_family=True,
     ),
     Network(
         name="ple_of_three_levels",
@@ -268,6 +279,7 @@ NETWORKS = [
         configurable="CrossStitch",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
+        leads_family=True,
     ),
     Network(
         name="sluice",
@@ -315,6 +327,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=6,
+        leads_family=True,
     ),
     Network(
         name="categories",
@@ -338,6 +351,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
+        leads_family=True,
     ),
     Network(
         name="rbm_of_cd",
@@ -421,6 +435,7 @@ NETWORKS = [
         configurable="LTB",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
+        leads_family=True,
     ),
     Network(
         name="mtan",
@@ -438,6 +453,7 @@ NETWORKS = [
         inputs={"image_a": (7, 7, 1), "numeric_b": (2,)},
         hidden=8,
         tasks=("click", "click_long"),
+        leads_family=True,
     ),
     Network(
         name="pepnet",
@@ -459,6 +475,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "domain_b": (2,)},
         hidden=32,
+        leads_family=True,
     ),
     Network(
         name="stem",
@@ -484,6 +501,7 @@ NETWORKS = [
         configurable="AITM",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
+        leads_family=True,
     ),
     Network(
         name="dbmtl",
@@ -525,6 +543,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=107,
+        leads_family=True,
     ),
     Network(
         name="cin_that_splits",
@@ -559,6 +578,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
+        leads_family=True,
     ),
     Network(
         name="gdcn",
@@ -638,6 +658,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=12,
+        leads_family=True,
     ),
     Network(
         name="wide_and_deep",
@@ -691,6 +712,7 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"image_a": (6, 5, 2), "image_b": (6, 5, 1)},
         hidden=(6, 5, 4),
+        leads_family=True,
     ),
     Network(
         name="mtan_of_maps",

@@ -567,6 +567,7 @@ def test_evaluating_again_and_again_keeps_no_graphs(trained, tmp_path):
 @pytest.mark.slow
 @pytest.mark.main_job
 @pytest.mark.optimizes_graphs
+@pytest.mark.always
 def test_digits_reach_their_goal(tmp_path):
     made = config.load(["gin_configs/experiments/digits_shared_bottom.gin"])
     assert isinstance(made.data, pipeline.Pipeline)

@@ -85,6 +85,7 @@ def test_the_main_job_runs(python, tmp_path):
     assert (tmp_path / "runs" / "digits_shared_bottom" / "export" / "best").is_dir()
 
 
+@pytest.mark.thorough
 def test_the_run_on_own_data_and_the_console_script(python, tmp_path):
     readme_test.write_data(tmp_path)
     script = "import sys; from launch.console import main; sys.exit(main())"

@@ -1,19 +1,39 @@
 """Chooses the cases that `make test` runs; `make test-all` runs every case, by `--thorough`.
 
-Two marks leave cases to `make test-all`:
+`tests/left_out.json` lists cases that `make test` leaves out: each line of a module that they run
+is also run by a case that stays, in a file of tests that imports the module. This command writes
+the list anew, from what `tests.strength.reached` has recorded:
 
-    @pytest.mark.thorough            # all cases of this test
-    @pytest.mark.drawn(8)            # all of its cases but eight
+    python -m tests.strength.reached --output reached
+    python -m tests.selection --reached reached
 
-A hash of its parameters decides whether a case is among the eight: a new row changes one of them at
-most, and tests that share the rows of a fixture draw the same ones. A case that the command line
-names, as in `pytest tests/x_test.py::test_y`, always runs.
+A case that the list does not name runs: a new one, or one with another name. So do the cases of
+`make check`. Marks decide where cases run in processes of their own, whose lines nobody records:
+
+    @pytest.mark.always              # this test, whatever the list says
+    @pytest.mark.thorough            # no case of this test in make test
+    @pytest.mark.drawn(8)            # eight cases of this test, chosen by a hash
+
+A case that the command line names, as in `pytest tests/x_test.py::test_y`, always runs.
 """
 
+import argparse
 import collections
+import functools
 import hashlib
+import heapq
+import json
+import pathlib
+from collections.abc import Iterable, Mapping
 
 import pytest
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_LIST = _ROOT / "tests" / "left_out.json"
+# A second case for a line is worth its time if it brings so many such lines a second.
+_LINES_PER_SEC = 1.0
+# Seconds that any case takes beside its own.
+_START_SECS = 0.1
 
 
 def add_option(parser: pytest.Parser) -> None:
@@ -25,7 +45,13 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what a run without `--thorough` leaves out."""
     if config.getoption("--thorough") or any("::" in name for name in config.args):
         return
-    left_out = {item for item in items if item.get_closest_marker("thorough")}
+    listed = _read_list()
+    left_out = {
+        item
+        for item in items
+        if not item.get_closest_marker("always")
+        if item.get_closest_marker("thorough") or item.nodeid in listed
+    }
     for group in _group(item for item in items if item not in left_out).values():
         count = group[0].get_closest_marker("drawn").args[0]
         left_out.update(sorted(group, key=_hash)[count:])
@@ -34,7 +60,13 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if item not in left_out]
 
 
-def _group(items) -> dict[str, list[pytest.Item]]:
+@functools.cache
+def _read_list() -> frozenset[str]:
+    listed = json.loads(_LIST.read_text()) if _LIST.exists() else {}
+    return frozenset(f"{file}::{name}" for file, names in listed.items() for name in names)
+
+
+def _group(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
     """Return the cases of each test that has the mark `drawn`."""
     groups = collections.defaultdict(list)
     for item in items:
@@ -46,3 +78,94 @@ def _group(items) -> dict[str, list[pytest.Item]]:
 def _hash(item: pytest.Item) -> str:
     parameters = item.name.partition("[")[2]
     return hashlib.sha256(parameters.encode()).hexdigest()
+
+
+def main() -> None:
+    """Parse flags, and write the list of what `make test` leaves out."""
+    # pytest imports this module first, which must not import tests itself.
+    from tests import imports
+    from tests.strength import reached
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--reached", required=True, help="a folder of tests.strength.reached")
+    folder = pathlib.Path(parser.parse_args().reached)
+    cases = reached.read_cases(folder)
+    graph = imports.Graph(_ROOT)
+    tests = {case.partition("::")[0] for case in cases} & graph.files
+    near = {test: _list_near(graph, test) for test in tests}
+    lines = {
+        name: case.split_lines(near.get(name.partition("::")[0], ()))
+        for name, case in cases.items()
+    }
+    kept = {name for name, case in cases.items() if case.is_quick or not case.lines}
+    kept |= choose(lines, {name: case.secs for name, case in cases.items()}, kept)
+    listed = collections.defaultdict(list)
+    for name in sorted(cases.keys() - kept):
+        file, _, case = name.partition("::")
+        listed[file].append(case)
+    _LIST.write_text(json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
+    secs = sum(cases[name].secs for name in kept), sum(case.secs for case in cases.values())
+    print(f"{len(kept):,} of {len(cases):,} cases stay, {secs[0]:,.0f} of {secs[1]:,.0f} seconds")
+
+
+def _list_near(graph, test: str) -> set[str]:
+    """Return the modules that a file of tests imports, or whose package it imports."""
+    named = graph.list_imports(test)
+    packages = {name for name in named if name.endswith("__init__.py")}
+    return named.union(*map(graph.list_imports, packages)) & graph.sources
+
+
+def choose(
+    lines: Mapping[str, Mapping[tuple[str, bool], int]],
+    secs: Mapping[str, float],
+    kept: Iterable[str],
+) -> set[str]:
+    """Choose cases that run, beside those that are kept, every line that any case runs.
+
+    The case with the most lines a second comes first, again and again (D. Johnson, "Approximation
+    algorithms for combinatorial problems", Journal of Computer and System Sciences 9, 1974). Then
+    lines that one near case runs get a second one, if it is cheap.
+
+    Args:
+      lines: {case: {(source, whether the case is near): its lines as bits}}.
+      secs: {case: seconds}.
+      kept: the cases that run anyway.
+    """
+    once: dict[tuple[str, bool], int] = collections.defaultdict(int)
+    twice: dict[tuple[str, bool], int] = collections.defaultdict(int)
+
+    def add(case: str) -> None:
+        for place, bits in lines[case].items():
+            twice[place] |= once[place] & bits
+            once[place] |= bits
+
+    def rate(case: str, of_all: bool) -> float:
+        done = once if of_all else twice
+        gained = (
+            (bits & ~done[place]).bit_count()
+            for place, bits in lines[case].items()
+            if of_all or place[1]
+        )
+        return sum(gained) / (secs[case] + _START_SECS)
+
+    for case in kept:
+        add(case)
+    chosen: set[str] = set()
+    for of_all, least in ((True, 0.0), (False, _LINES_PER_SEC)):
+        waiting = [(-rate(case, of_all), case) for case in lines.keys() - kept - chosen]
+        heapq.heapify(waiting)
+        while waiting:
+            before, case = heapq.heappop(waiting)
+            now = -rate(case, of_all)
+            if now == 0 or -now < least:
+                continue
+            if waiting and now > waiting[0][0] and now != before:
+                heapq.heappush(waiting, (now, case))
+                continue
+            chosen.add(case)
+            add(case)
+    return chosen
+
+
+if __name__ == "__main__":
+    main()

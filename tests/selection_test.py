@@ -1,3 +1,4 @@
+import json
 import types
 
 import pytest
@@ -28,6 +29,14 @@ def _select(items, *args, thorough=False):
     chosen = list(items)
     selection.select(config, chosen)
     return [item.name for item in chosen], [item.name for item in left_out]
+
+
+@pytest.fixture(autouse=True)
+def listed(monkeypatch):
+    """Names of a list of its own."""
+    names: set[str] = set()
+    monkeypatch.setattr(selection, "_read_list", lambda: names)
+    return names
 
 
 _ROWS = [_Item(f"test_rows[{number}]", drawn=3) for number in range(10)]
@@ -65,3 +74,39 @@ def test_tests_with_the_same_rows_draw_the_same_ones():
 
 def test_fewer_rows_than_are_drawn_all_run():
     assert len(_select(_ROWS[:2])[0]) == 2
+
+
+def test_listed_cases_wait_unless_a_mark_keeps_them(listed):
+    listed |= {"tests/x_test.py::test_a", "tests/x_test.py::test_kept", "tests/y_test.py::test_b"}
+    items = [_Item("test_a"), _Item("test_kept", always=None), _Item("test_b")]
+    assert _select(items) == (["test_kept", "test_b"], ["test_a"])
+
+
+def test_the_list_names_cases_of_files_that_are_there():
+    listed = json.loads(selection._LIST.read_text())
+    assert not [file for file in listed if not (selection._ROOT / file).exists()]
+
+
+_NEAR, _FAR = ("mtl/a.py", True), ("mtl/a.py", False)
+
+
+def test_cases_that_run_no_new_line_are_not_chosen():
+    lines = {
+        "quick": {_FAR: 0b0001},
+        "wide": {_FAR: 0b1111},
+        "narrow": {_FAR: 0b0110},
+        "slow": {_FAR: 0b11110},
+    }
+    secs = {"quick": 0.1, "wide": 1.0, "narrow": 1.0, "slow": 9.0}
+    assert selection.choose(lines, secs, {"quick"}) == {"wide", "slow"}
+
+
+def test_a_near_case_is_chosen_beside_one_that_is_far():
+    lines = {"far": {_FAR: 0b1111}, "near": {_FAR: 0b11, _NEAR: 0b11}, "none": {}}
+    assert selection.choose(lines, dict.fromkeys(lines, 1.0), set()) == {"far", "near"}
+
+
+@pytest.mark.parametrize(("secs", "count"), [(0.5, 2), (5.0, 1)])
+def test_a_second_near_case_is_chosen_if_it_is_cheap(secs, count):
+    lines = {"first": {_FAR: 0b11, _NEAR: 0b11}, "second": {_FAR: 0b11, _NEAR: 0b11}}
+    assert len(selection.choose(lines, dict.fromkeys(lines, secs), set())) == count

@@ -76,6 +76,7 @@ def _trained(make, columns, labels, path):
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.drawn(2)
 def test_classifier(kind, version, tmp_path):
     make = getattr(VERSIONS[version](), f"{kind}Classifier")
     estimator, losses = _trained(make, COLUMNS[kind](), CLASSES, tmp_path / "model")
@@ -89,6 +90,7 @@ def test_classifier(kind, version, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.drawn(3)
 def test_regressor(kind, version, tmp_path):
     make = getattr(VERSIONS[version](), f"{kind}Regressor")
     estimator, losses = _trained(make, COLUMNS[kind](), VALUES, tmp_path / "model")

@@ -30,7 +30,7 @@ from tests.compat import upstream_passed
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not keras.in_use().startswith("2."), reason="needs tf-keras"),
-    *([pytest.mark.drawn(30)] if upstream_passed.holds() else []),
+    *([pytest.mark.drawn(15)] if upstream_passed.holds() else []),
 ]
 
 

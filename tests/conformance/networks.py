@@ -21,7 +21,6 @@ class Network:
       inputs: {column: shape of one example}.
       hidden: H of the towers, or the shape of a map.
       tasks: the names of the tasks.
-      leads_family: whether `make test` runs every test of the table: once for each family of ops.
       own_on_replicas: what each replica has of its own, so that the gradients of several are not
         those of the whole batch; None where they have to be.
     """
@@ -32,7 +31,6 @@ class Network:
     inputs: dict[str, tuple[int, ...]]
     hidden: int | tuple[int, ...]
     tasks: tuple[str, ...] = _TASKS
-    leads_family: bool = False
     own_on_replicas: str | None = None
 
     @property
@@ -56,7 +54,6 @@ NETWORKS = [
         configurable="PackNet",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
-        leads_family=True,
     ),
     Network(
         name="piggyback",
@@ -71,7 +68,6 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
-        leads_family=True,
     ),
     Network(
         name="shared_bottom_convnet",
@@ -79,7 +75,6 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"image_a": (8, 8, 1), "numeric_b": (2,)},
         hidden=32,
-        leads_family=True,
     ),
     Network(
         name="shared_bottom_lenet",
@@ -108,7 +103,6 @@ NETWORKS = [
         inputs={"numeric_a": (3,)},
         hidden=5,
         own_on_replicas="dropout",
-        leads_family=True,
     ),
     Network(
         name="shared_bottom_resnet",
@@ -116,7 +110,6 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"image_a": (28, 28, 1), "numeric_b": (2,)},
         hidden=32,
-        leads_family=True,
     ),
     Network(
         name="shared_bottom_resnet_with_projections",
@@ -141,7 +134,6 @@ NETWORKS = [
         inputs={"image_a": (8, 8, 3)},
         hidden=5,
         own_on_replicas="the moments of Keras",
-        leads_family=True,
     ),
     Network(
         name="single_task",
@@ -184,7 +176,6 @@ NETWORKS = [
         configurable="PLE",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
-        leads_family=True,
     ),
     Network(
         name="mmoe_of_images",
@@ -218,7 +209,6 @@ NETWORKS = [
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=6,
         own_on_replicas="dropout",
-        leads_family=True,
     ),
     Network(
         name="ft_transformer",
@@ -243,7 +233,6 @@ NETWORKS = [
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=8,
         own_on_replicas="dropout",
-        leads_family=True,
     ),
     Network(
         name="ple_of_three_levels",
@@ -279,7 +268,6 @@ NETWORKS = [
         configurable="CrossStitch",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
-        leads_family=True,
     ),
     Network(
         name="sluice",
@@ -327,7 +315,6 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=6,
-        leads_family=True,
     ),
     Network(
         name="categories",
@@ -351,7 +338,6 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
-        leads_family=True,
     ),
     Network(
         name="rbm_of_cd",
@@ -435,7 +421,6 @@ NETWORKS = [
         configurable="LTB",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
-        leads_family=True,
     ),
     Network(
         name="mtan",
@@ -453,7 +438,6 @@ NETWORKS = [
         inputs={"image_a": (7, 7, 1), "numeric_b": (2,)},
         hidden=8,
         tasks=("click", "click_long"),
-        leads_family=True,
     ),
     Network(
         name="pepnet",
@@ -475,7 +459,6 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "domain_b": (2,)},
         hidden=32,
-        leads_family=True,
     ),
     Network(
         name="stem",
@@ -501,7 +484,6 @@ NETWORKS = [
         configurable="AITM",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
-        leads_family=True,
     ),
     Network(
         name="dbmtl",
@@ -543,7 +525,6 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=107,
-        leads_family=True,
     ),
     Network(
         name="cin_that_splits",
@@ -578,7 +559,6 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=32,
-        leads_family=True,
     ),
     Network(
         name="gdcn",
@@ -658,7 +638,6 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"numeric_a": (3,), "hashed_b": (8,)},
         hidden=12,
-        leads_family=True,
     ),
     Network(
         name="wide_and_deep",
@@ -712,7 +691,6 @@ NETWORKS = [
         configurable="SharedBottom",
         inputs={"image_a": (6, 5, 2), "image_b": (6, 5, 1)},
         hidden=(6, 5, 4),
-        leads_family=True,
     ),
     Network(
         name="mtan_of_maps",

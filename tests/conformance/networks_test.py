@@ -244,7 +244,6 @@ def test_serving_has_the_variables_of_training_and_is_deterministic(trained, ser
         np.testing.assert_array_equal(first[task], second[task])
 
 
-@pytest.mark.by_family
 def test_eager_code_computes_what_the_graph_does(network, served, row):
     """So `launch.inspect --eager` shows it; and no seed is in what is served."""
     served.session.run(served.initializer)
@@ -271,7 +270,8 @@ def test_no_row_depends_on_another_outside_of_training(served, row):
         )
 
 
-@pytest.mark.by_family
+@pytest.mark.always
+@pytest.mark.drawn(8)
 def test_two_replicas_take_the_gradients_of_the_whole_batch(network, row, trained):
     """So norms take the moments of all rows."""
     if row.own_on_replicas:
@@ -337,7 +337,8 @@ def test_a_checkpoint_restores_what_was_trained(trained, served, tmp_path):
         np.testing.assert_array_equal(restored[name], value, err_msg=name)
 
 
-@pytest.mark.by_family
+@pytest.mark.always
+@pytest.mark.drawn(8)
 def test_tracing_in_a_graph_loop_trains_as_single_calls_do(network, row, trained):
     random = np.random.default_rng(0)
     trained.draw(lambda variable: random.normal(scale=0.1, size=variable.shape))
@@ -390,7 +391,6 @@ _KEEP_ALL_UNITS = {
 }
 
 
-@pytest.mark.by_family
 def test_a_gpu_changes_how_copies_are_trained_and_not_what_is_served(
     trained, served, network, row, monkeypatch
 ):
@@ -406,7 +406,6 @@ def test_a_gpu_changes_how_copies_are_trained_and_not_what_is_served(
     assert made == [operation.type for operation in expected]
 
 
-@pytest.mark.by_family
 def test_exports_lose_units_of_pruned_layers_and_nothing_else(served, row):
     """Seven of ten weights are 0, and a graph without the units that this leaves dead agrees."""
     random = np.random.default_rng(0)

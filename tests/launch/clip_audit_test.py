@@ -28,6 +28,7 @@ def samples(directory):
         return {row["id"]: row for row in csv.DictReader(file)}
 
 
+@pytest.mark.thorough
 def test_an_audit_of_digits_while_they_are_trained_and_over_the_checkpoints(trained, launch_in):
     recorded = samples(trained / "run/clip_audit/training")
     assert sum(int(row["visits"]) for row in recorded.values()) == 30 * 64

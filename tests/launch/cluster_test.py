@@ -236,6 +236,7 @@ def test_parameter_servers_with_one_worker_train_as_one_process_does(started, ru
     assert len({part for part in parts if part.startswith("/job:ps/task:")}) == 2, parts
 
 
+@pytest.mark.thorough
 def test_whoever_is_stopped_beside_parameter_servers_the_chief_saves(started, run_in):
     """A worker, then a server, which holds its parameters until that is done.
 
@@ -279,6 +280,7 @@ def test_every_process_has_its_place():
     assert len({address for addresses in jobs.values() for address in addresses}) == 3
 
 
+@pytest.mark.thorough
 def test_members_end_with_a_launcher_that_is_killed(started):
     """Nobody is left to pass a signal on; they save, as at any other.
 

@@ -134,6 +134,7 @@ def case(request, trained, launch_in, tmp_path):
     return Case(request.param, trained, launch_in, tmp_path)
 
 
+@pytest.mark.drawn(3)
 def test_a_write_that_fails_leaves_all_whole(case):
     numbers = range(1, len(case.writes) + 1)
     for failing in random.Random(1).sample(numbers, min(_COUNT, len(numbers))):

@@ -41,6 +41,7 @@ INSPECT_FLAGS |= {"rows", "split", "limit", "output"}
         ("explain", ["--model_dir=run", "--output=o.html", "--repeats=1"], "o.html"),
     ],
 )
+@pytest.mark.drawn(2)
 def test_an_earlier_output_outlives_a_write_that_fails(verb, args, output, run, launch):
     shutil.copytree(run, run.parent / "other")
     path = run.parent / output

@@ -832,6 +832,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+@pytest.mark.drawn(60)
 def test_a_mistake_is_one_line_and_leaves_nothing(mistake, launch, tmp_path):
     toy.write(tmp_path)
     text = toy.GIN

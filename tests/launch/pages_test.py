@@ -75,6 +75,7 @@ class Reader:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_tutorial_works_as_it_is_typed(launch_in, tmp_path):
     reader = Reader(launch_in, tmp_path)
     for block in pages.list_blocks("tutorial.md"):
@@ -135,6 +136,7 @@ def test_settings_of_the_page_on_transfer_can_be_set(text, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_weights_are_edited_as_the_page_on_transfer_says(launch_in, tmp_path):
     digits = "gin_configs/experiments/digits_shared_bottom.gin"
     short = ("--gin_param", "Run.train_steps = 2", "--gin_param", "Run.checkpoint_steps = 2")

@@ -48,6 +48,7 @@ def test_prunes_at_once_and_the_command_it_names_goes_on(directory, launch_in):
     assert again.error == f"--output_dir must hold no run, got 'half'. {fix}"
 
 
+@pytest.mark.thorough
 def test_prunes_in_rounds(directory, launch_in):
     result = launch_in(directory, "prune", *FROM, "tickets", *ROUNDS, "--controls", "shuffled")
     assert result.code == 0, result

@@ -230,6 +230,7 @@ def test_a_folder_of_runs_in_the_order_of_a_metric(run):
         (("compare", "runs/a", "runs/b", "--gin_file", "toy.gin"), "has no flag --gin_file"),
     ],
 )
+@pytest.mark.drawn(20)
 def test_what_is_typed_wrong_is_one_line(run, args, error):
     assert error in run(*args).error
 

@@ -81,6 +81,7 @@ def test_stages_build_on_each_other_and_are_done_once(trained, launch_in):
     assert alone.code == 0 and alone.out.strip() in again.out
 
 
+@pytest.mark.thorough
 def test_a_second_stage_prunes_what_the_first_has_trained(trained, launch, tmp_path):
     directory = shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
     (directory / "pruned.gin").write_text(PRUNED)

@@ -46,6 +46,7 @@ def _trace_step(monkeypatch, made):
 
 
 @pytest.mark.medium
+@pytest.mark.always
 def test_a_plain_step_enters_no_feature_that_is_off(monkeypatch):
     made = config.load(["gin_configs/experiments/digits_shared_bottom.gin"])
     assert made.model.step_extensions == []

@@ -223,6 +223,8 @@ def _export_networks(tmp_path_factory, first):
 @pytest.mark.parametrize(
     "index", range(len(network_rows.NETWORKS)), ids=lambda index: network_rows.NETWORKS[index].name
 )
+@pytest.mark.always
+@pytest.mark.drawn(3)
 def test_a_network_serves_what_it_predicts(side_by_side, index):
     row = network_rows.NETWORKS[index]
     predicted, found = side_by_side(index - index % TOGETHER)

@@ -229,6 +229,8 @@ def test_slices_take_the_step_of_the_whole_batch(row):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", _REPLICATED, ids=lambda row: row.name)
+@pytest.mark.always
+@pytest.mark.drawn(8)
 def test_two_replicas_take_the_step_of_the_whole_batch(row):
     slices = 4 if row.name in PASSES else 1
     (expected, monitors), (actual, by_replica) = _trained(row, 1), _two_replicas(row, slices)

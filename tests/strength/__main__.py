@@ -3,7 +3,7 @@
 python -m tests.strength --output strength.jsonl            # goes on where it was stopped
 python -m tests.strength --output strength.jsonl --report   # the share of each group
 python -m tests.strength --output other.jsonl --seed 2 --count 8 --pytest "-m 'not slow'"
-python -m tests.strength --output strength.jsonl --reached reached.json   # in a fifth of the time
+python -m tests.strength --output strength.jsonl --reached reached   # in a fifth of the time
 
 Each defect is planted in a work tree of the newest commit, never in this one. The files of tests
 whose imports reach the place run, the nearest first, until a case fails; with --reached, which
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--output", required=True, help="a file of JSON lines, gone on with")
     parser.add_argument("--seed", type=int, default=1, help="of the places and kinds of defects")
     parser.add_argument("--count", type=int, default=8, help="how many defects each group gets")
-    parser.add_argument("--reached", help="which lines each file of tests runs")
+    parser.add_argument("--reached", help="a folder of tests.strength.reached")
     parser.add_argument("--pytest", default="", help="further arguments of pytest")
     parser.add_argument("--secs", type=float, default=2400, help="after which a run hangs")
     parser.add_argument("--report", action="store_true", help="tell what the output holds")

@@ -1,19 +1,21 @@
-"""Records which lines of mtl and launch each file of tests runs; also a plugin of pytest.
+"""Records which lines of mtl and launch each case of the tests runs; also a plugin of pytest.
 
-python -m tests.strength.reached --output reached.json    # goes on where it was stopped
-reached = read(pathlib.Path("reached.json"))              # {test: {source: {line, ...}}}
+python -m tests.strength.reached --output reached    # a folder; goes on where it was stopped
+reached = read(pathlib.Path("reached"))              # {file of tests: {source: {line, ...}}}
 
-Lines that run in other processes, such as those of launchers, are not seen, and fixtures of a
-session count for the first file that uses them alone.
+Lines that run in other processes, such as those of launchers, are not seen. The lines of a fixture
+that several cases share count for the first of them alone.
 """
 
 import argparse
 import collections
+import dataclasses
+import itertools
 import json
 import pathlib
 import subprocess
 import sys
-import tempfile
+from collections.abc import Container, Iterator, Mapping
 
 import coverage
 import pytest
@@ -23,30 +25,67 @@ from tests import imports
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SOURCES = ("mtl", "launch")
 _AT_A_TIME = 40
+_CASES = "cases.json"
 
 Reached = dict[str, dict[str, set[int]]]
+
+
+@dataclasses.dataclass
+class Case:
+    """A case that has run.
+
+    Attributes:
+      secs: the seconds that it took, with its fixtures.
+      is_quick: whether it is a case of `make check`.
+      lines: {source: the lines that it ran, as bits}.
+    """
+
+    secs: float
+    is_quick: bool
+    lines: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def split_lines(self, near: Container[str]) -> Mapping[tuple[str, bool], int]:
+        """Return {(source, False): lines}, and the same with True for sources that are near."""
+        found = {(name, False): bits for name, bits in self.lines.items()}
+        return found | {(name, True): bits for name, bits in self.lines.items() if name in near}
 
 
 def main() -> None:
     """Parse flags, and run the files of tests that the output does not hold yet."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", required=True, help="a file of JSON, gone on with")
+    parser.add_argument("--output", required=True, help="a folder, gone on with")
     parser.add_argument("rest", nargs="*", help="arguments of pytest, after --")
     options = parser.parse_args()
     output = pathlib.Path(options.output)
-    tests, held = imports.Graph(_ROOT).tests, read(output)
-    while waiting := [test for test in tests if test not in held]:
+    tests = imports.Graph(_ROOT).tests
+    while waiting := [test for test in tests if test not in _list_done(output)]:
         chunk = waiting[:_AT_A_TIME]
         print(f"{len(waiting)} of {len(tests)} files are left", file=sys.stderr)
-        held |= {test: {} for test in chunk} | _run(chunk, options.rest)
-        lines = {t: {s: sorted(n) for s, n in by.items()} for t, by in held.items()}
-        output.write_text(json.dumps(lines))
+        _run(chunk, options.rest, output)
 
 
-def read(path: pathlib.Path) -> Reached:
+def read(folder: pathlib.Path) -> Reached:
     """Return the lines of each source that each file of tests runs."""
-    held = json.loads(path.read_text()) if path.exists() else {}
-    return {test: {name: set(lines) for name, lines in by.items()} for test, by in held.items()}
+    found: Reached = {test: {} for test in _list_done(folder)}
+    for name, case in read_cases(folder).items():
+        by = found.setdefault(name.partition("::")[0], {})
+        for source, bits in case.lines.items():
+            lines = {place for place, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"}
+            by.setdefault(source, set()).update(lines)
+    return found
+
+
+def read_cases(folder: pathlib.Path) -> dict[str, Case]:
+    """Return {case: what it ran}."""
+    found = {}
+    for path in folder.glob(f"*/{_CASES}"):
+        for name, (secs, is_quick) in json.loads(path.read_text())["cases"].items():
+            found[name] = Case(secs, is_quick)
+        for data in path.parent.glob("gw*"):
+            for name, source, bits in _list_lines(data):
+                if name in found:
+                    found[name].lines[source] = found[name].lines.get(source, 0) | bits
+    return found
 
 
 def list_tests(graph: imports.Graph, reached: Reached, source: str, line: int) -> list[str]:
@@ -64,40 +103,39 @@ def list_tests(graph: imports.Graph, reached: Reached, source: str, line: int) -
     return near + sorted(running.intersection(graph.tests) - set(near)) + far
 
 
-def _run(tests: list[str], rest: list[str]) -> Reached:
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", __spec__.name, *rest, *tests]
-        command += [f"--reached={folder}", "--numprocesses", "auto", "--dist", "worksteal"]
-        done = subprocess.run(command, cwd=_ROOT)
-        if done.returncode not in (0, 1):  # Cases that fail have run lines, too.
-            sys.exit(f"pytest ended with {done.returncode}: {tests} are not recorded.")
-        return read_folder(pathlib.Path(folder))
+def _run(tests: list[str], rest: list[str], output: pathlib.Path) -> None:
+    numbers = (output / str(number) for number in itertools.count())
+    folder = next(path for path in numbers if not (path / _CASES).exists())
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", __spec__.name, "--thorough", *rest]
+    command += [*tests, f"--reached={folder.absolute()}", "--numprocesses", "auto"]
+    done = subprocess.run([*command, "--dist", "worksteal"], cwd=_ROOT)
+    if done.returncode not in (0, 1):  # Cases that fail have run lines, too.
+        sys.exit(f"pytest ended with {done.returncode}: {tests} are not recorded.")
+    cases = json.loads((folder / _CASES).read_text())
+    (folder / _CASES).write_text(json.dumps({**cases, "files": tests}))
 
 
-def read_folder(folder: pathlib.Path) -> Reached:
-    """Return what the processes of one run of pytest have recorded."""
-    found: Reached = collections.defaultdict(dict)
-    for path in folder.iterdir():
-        for test, by in _list_lines(path).items():
-            for name, lines in by.items():
-                found[test].setdefault(name, set()).update(lines)
-    return found
+def _list_done(folder: pathlib.Path) -> set[str]:
+    paths = folder.glob(f"*/{_CASES}")
+    return {test for path in paths for test in json.loads(path.read_text()).get("files", ())}
 
 
-def _list_lines(path: pathlib.Path) -> Reached:
+def _list_lines(path: pathlib.Path) -> Iterator[tuple[str, str, int]]:
+    """Yield (case, source, lines as bits)."""
     data = coverage.CoverageData(str(path))
     data.read()
-    found: Reached = {}
-    for test in filter(None, data.measured_contexts()):
-        data.set_query_context(test)
+    for case in filter(None, data.measured_contexts()):
+        data.set_query_context(case)
         for file in data.measured_files():
             if lines := data.lines(file):
                 name = pathlib.Path(file).relative_to(_ROOT).as_posix()
-                found.setdefault(test, {})[name] = set(lines)
-    return found
+                yield case, name, sum(1 << line for line in set(lines))
 
 
 class _Recorder:
+    """Records the lines of one process of pytest."""
+
     def __init__(self, folder: str, worker: str):
         measured = [str(_ROOT / name / "*") for name in _SOURCES]
         file = str(pathlib.Path(folder, worker))
@@ -106,11 +144,28 @@ class _Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
-        self._coverage.switch_context(item.nodeid.partition("::")[0])
+        self._coverage.switch_context(item.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         self._coverage.stop()
         self._coverage.save()
+
+
+class _Clock:
+    """Notes the seconds of all cases, in the process that deals them out."""
+
+    def __init__(self, folder: str):
+        self._path = pathlib.Path(folder, _CASES)
+        self._secs: collections.Counter[str] = collections.Counter()
+        self._quick: dict[str, bool] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._secs[report.nodeid] += report.duration
+        self._quick[report.nodeid] = not {"medium", "slow"} & set(report.keywords)
+
+    def pytest_sessionfinish(self) -> None:
+        cases = {name: [round(secs, 3), self._quick[name]] for name, secs in self._secs.items()}
+        self._path.write_text(json.dumps({"cases": cases}))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -119,8 +174,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     folder, worker = config.getoption("--reached"), getattr(config, "workerinput", None)
-    if folder and worker:  # The process that deals out the tests runs none.
-        config.pluginmanager.register(_Recorder(folder, worker["workerid"]))
+    if folder:
+        own = _Recorder(folder, worker["workerid"]) if worker else _Clock(folder)
+        config.pluginmanager.register(own)
 
 
 if __name__ == "__main__":

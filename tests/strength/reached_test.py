@@ -1,15 +1,10 @@
 """Of the tests that may see a defect those that run its line are chosen, the nearest first."""
 
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 from tests import imports
 from tests.strength import reached
 
-ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = "mtl/times.py"
 FILES = {
     SOURCE: "def read(text):\n    if not text:\n        return None\n    return float(text)\n",
@@ -47,12 +42,19 @@ def test_the_files_that_run_a_line_come_first(graph):
 
 
 @pytest.mark.medium
-def test_lines_are_told_apart_by_the_file_that_runs_them(tmp_path):
+@pytest.mark.thorough
+def test_lines_are_told_apart_by_the_case_that_runs_them(tmp_path):
     tests = ["tests/times_test.py", "tests/files/csv_text_test.py"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.strength.reached", *tests]
-    command += ["--numprocesses", "1", f"--reached={tmp_path}"]
-    subprocess.run(command, cwd=ROOT, check=True)
-    found = reached.read_folder(tmp_path)
+    reached._run(tests, ["-k", "not zone"], tmp_path)
+    assert reached._list_done(tmp_path) == set(tests)
+    found = reached.read(tmp_path)
     assert set(found) == set(tests)
     assert SOURCE in found[tests[0]] and SOURCE not in found[tests[1]]
     assert found[tests[1]]["mtl/files/csv_text.py"]
+    cases = reached.read_cases(tmp_path)
+    assert {name.partition("::")[0] for name in cases} == set(tests)
+    assert all(case.is_quick and case.secs >= 0 for case in cases.values())
+    lines = {case.lines.get(SOURCE) for name, case in cases.items() if tests[0] in name}
+    assert len(lines) > 1
+    near = next(iter(cases.values())).split_lines({SOURCE})
+    assert near[SOURCE, True] == near[SOURCE, False]

@@ -91,6 +91,7 @@ def _free(names, scopes, row):
 
 
 @pytest.mark.parametrize("row", rows.ROWS, ids=lambda row: row.name)
+@pytest.mark.drawn(4)
 def test_what_is_frozen_stays_to_the_bit(row):
     made = _model(row.optimizer, frozen=["^features/", "^network/trunk/"], until={TOWER: 7})
     before, middle, after = _train(made, calls=2, steps_per_call=7)

@@ -125,12 +125,13 @@ def _list_lines(path: pathlib.Path) -> Iterator[tuple[str, str, int]]:
     """Yield (case, source, lines as bits)."""
     data = coverage.CoverageData(str(path))
     data.read()
-    for case in filter(None, data.measured_contexts()):
-        data.set_query_context(case)
-        for file in data.measured_files():
-            if lines := data.lines(file):
-                name = pathlib.Path(file).relative_to(_ROOT).as_posix()
-                yield case, name, sum(1 << line for line in set(lines))
+    for file in data.measured_files():
+        found: collections.Counter[str] = collections.Counter()
+        for line, cases in data.contexts_by_lineno(file).items():
+            for case in filter(None, cases):
+                found[case] += 1 << line
+        name = pathlib.Path(file).relative_to(_ROOT).as_posix()
+        yield from ((case, name, bits) for case, bits in found.items())
 
 
 class _Recorder:

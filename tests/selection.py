@@ -45,7 +45,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what a run without `--thorough` leaves out."""
     if config.getoption("--thorough") or any("::" in name for name in config.args):
         return
-    listed = _read_list()
+    listed = read_list()
     left_out = {
         item
         for item in items
@@ -61,7 +61,8 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 @functools.cache
-def _read_list() -> frozenset[str]:
+def read_list() -> frozenset[str]:
+    """Return the cases that the list names."""
     listed = json.loads(_LIST.read_text()) if _LIST.exists() else {}
     return frozenset(f"{file}::{name}" for file, names in listed.items() for name in names)
 

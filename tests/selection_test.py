@@ -35,7 +35,7 @@ def _select(items, *args, thorough=False):
 def listed(monkeypatch):
     """Names of a list of its own."""
     names: set[str] = set()
-    monkeypatch.setattr(selection, "_read_list", lambda: names)
+    monkeypatch.setattr(selection, "read_list", lambda: names)
     return names
 
 

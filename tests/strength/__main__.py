@@ -6,9 +6,11 @@ python -m tests.strength --output other.jsonl --seed 2 --count 8 --pytest "-m 'n
 python -m tests.strength --output strength.jsonl --reached reached   # in a fifth of the time
 
 Each defect is planted in a work tree of the newest commit, never in this one. The files of tests
-whose imports reach the place run, the nearest first, until a case fails; with --reached, which
-tests.strength.reached writes, those that run the line. That case then runs without the defect: if
-it fails there too, it has seen nothing. A run that hangs counts as seen.
+whose imports reach the place run, the nearest first, until a case fails. That case then runs
+without the defect: if it fails there too, it has seen nothing. A run that hangs counts as seen.
+
+With --reached, which tests.strength.reached writes, only cases that run the line and files near it
+are tried, for some minutes at most. A defect may then be called unseen that others would see.
 """
 
 import argparse
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 
 from tests import imports
 from tests.strength import defects, groups, reached
@@ -29,6 +32,8 @@ from tests.strength import defects, groups, reached
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 # So many files run at a time: the first ones are the likeliest to fail.
 _CHUNKS = (4, 16, 1000)
+# Cases that run the line, in seconds: some before the nearest files as a whole, more after them.
+_FIRST_SECS, _NEXT_SECS = 60.0, 300.0
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.M)
 
 
@@ -41,6 +46,8 @@ def main() -> None:
     parser.add_argument("--reached", help="a folder of tests.strength.reached")
     parser.add_argument("--pytest", default="", help="further arguments of pytest")
     parser.add_argument("--secs", type=float, default=2400, help="after which a run hangs")
+    parser.add_argument("--shard", type=int, default=1, help="which of --shards this is, from 1")
+    parser.add_argument("--shards", type=int, default=1, help="how many processes share the work")
     parser.add_argument("--report", action="store_true", help="tell what the output holds")
     options = parser.parse_args()
     output = pathlib.Path(options.output)
@@ -59,13 +66,14 @@ def plant_all(output: pathlib.Path, options: argparse.Namespace) -> None:
         try:
             drawn = groups.draw(tree, options.seed, options.count)
             graph = imports.Graph(tree)
-            lines = reached.read(pathlib.Path(options.reached)) if options.reached else {}
+            cases = reached.read_cases(pathlib.Path(options.reached)) if options.reached else {}
             for number, (group, name, defect) in enumerate(drawn, 1):
-                if (name, defect.start, defect.new) in done:
+                is_here = (number - options.shard) % options.shards == 0
+                if not is_here or (name, defect.start, defect.new) in done:
                     continue
                 before = time.monotonic()
-                tests = reached.list_tests(graph, lines, name, defect.line)
-                row = _plant(tree, tests, name, defect, options)
+                chunks = _list_chunks(graph, cases, name, defect.line)
+                row = _plant(tree, chunks, name, defect, options)
                 row = {"group": group, **row, "secs": round(time.monotonic() - before)}
                 with output.open("a") as file:
                     file.write(json.dumps(row) + "\n")
@@ -75,9 +83,27 @@ def plant_all(output: pathlib.Path, options: argparse.Namespace) -> None:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
+def _list_chunks(
+    graph: imports.Graph, cases: reached.Cases, name: str, line: int
+) -> Iterator[list[str]]:
+    """Yield cases or files of tests that may see a defect, the likeliest first."""
+    files = graph.list_tests([name])
+    if cases:
+        near = reached.list_cases(graph, cases, name, line)
+        yield from reached.cut(near, cases, _FIRST_SECS)[:1]
+        files = reached.list_files(graph, cases, name, line)
+        yield files[:4]
+        left = [case for case in near if case.partition("::")[0] not in files[:4]]
+        yield from reached.cut(left, cases, _NEXT_SECS)[:1]
+        files = [] if near else files[4:20]
+    for size in _CHUNKS:
+        yield files[:size]
+        files = files[size:]
+
+
 def _plant(
     tree: pathlib.Path,
-    tests: list[str],
+    chunks: Iterable[list[str]],
     name: str,
     defect: defects.Defect,
     options: argparse.Namespace,
@@ -86,9 +112,8 @@ def _plant(
     text = path.read_text()
     row = {"file": name, "line": defect.line, "kind": defect.kind, "start": defect.start}
     row |= {"old": defect.read_old(text), "new": defect.new, "seen_by": ""}
-    left, ignored = tests, []
-    for size in _CHUNKS:
-        chunk, left = left[:size], left[size:]
+    ignored: list[str] = []
+    for chunk in chunks:
         while chunk:
             path.write_text(defect.plant(text))
             try:
@@ -107,8 +132,13 @@ def _run(
     tree: pathlib.Path, tests: list[str], ignored: list[str], options: argparse.Namespace
 ) -> str:
     """Run tests until one fails, and return which; "" if none does."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    command += [f"--deselect={case}" for case in ignored] + shlex.split(options.pytest)
+    (tree / "strength.txt").write_text("\n".join(tests))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += [
+        "@strength.txt",
+        *(f"--deselect={case}" for case in ignored),
+        *shlex.split(options.pytest),
+    ]
     command += ["--numprocesses", "auto", "--dist", "worksteal"] if len(tests) > 1 else []
     own = {**os.environ, "PYTHONPATH": str(tree)}
     try:

@@ -1,7 +1,7 @@
 """Records which lines of mtl and launch each case of the tests runs; also a plugin of pytest.
 
 python -m tests.strength.reached --output reached    # a folder; goes on where it was stopped
-reached = read(pathlib.Path("reached"))              # {file of tests: {source: {line, ...}}}
+cases = read_cases(pathlib.Path("reached"))          # {case: Case(secs, is_quick, lines)}
 
 Lines that run in other processes, such as those of launchers, are not seen. The lines of a fixture
 that several cases share count for the first of them alone.
@@ -15,19 +15,17 @@ import json
 import pathlib
 import subprocess
 import sys
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import coverage
 import pytest
 
-from tests import imports
+from tests import imports, selection
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SOURCES = ("mtl", "launch")
 _AT_A_TIME = 40
 _CASES = "cases.json"
-
-Reached = dict[str, dict[str, set[int]]]
 
 
 @dataclasses.dataclass
@@ -50,6 +48,9 @@ class Case:
         return found | {(name, True): bits for name, bits in self.lines.items() if name in near}
 
 
+Cases = Mapping[str, Case]
+
+
 def main() -> None:
     """Parse flags, and run the files of tests that the output does not hold yet."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -62,17 +63,6 @@ def main() -> None:
         chunk = waiting[:_AT_A_TIME]
         print(f"{len(waiting)} of {len(tests)} files are left", file=sys.stderr)
         _run(chunk, options.rest, output)
-
-
-def read(folder: pathlib.Path) -> Reached:
-    """Return the lines of each source that each file of tests runs."""
-    found: Reached = {test: {} for test in _list_done(folder)}
-    for name, case in read_cases(folder).items():
-        by = found.setdefault(name.partition("::")[0], {})
-        for source, bits in case.lines.items():
-            lines = {place for place, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"}
-            by.setdefault(source, set()).update(lines)
-    return found
 
 
 def read_cases(folder: pathlib.Path) -> dict[str, Case]:
@@ -88,19 +78,48 @@ def read_cases(folder: pathlib.Path) -> dict[str, Case]:
     return found
 
 
-def list_tests(graph: imports.Graph, reached: Reached, source: str, line: int) -> list[str]:
+def list_cases(graph: imports.Graph, cases: Cases, source: str, line: int) -> list[str]:
+    """Return the cases of `make test` that run a line, those of the nearest files first."""
+    files = {file: place for place, file in enumerate(graph.list_tests([source]))}
+    left_out = selection.read_list()
+    running = [
+        (files.get(name.partition("::")[0], len(files)), case.secs, name)
+        for name, case in cases.items()
+        if case.lines.get(source, 0) >> line & 1 and name not in left_out
+    ]
+    return [name for _, _, name in sorted(running)]
+
+
+def list_files(graph: imports.Graph, cases: Cases, source: str, line: int) -> list[str]:
     """Return the files of tests that run a line, the nearest first.
 
     If no file runs it by itself, as it runs while a module is imported, those that run another line
     of the source are returned. A file is taken that may run the line in another process, or of
     which nothing is known.
     """
-    by_imports = graph.list_tests([source])
-    running = {test for test, by in reached.items() if line in by.get(source, ())}
-    running = running or {test for test, by in reached.items() if source in by}
-    near = [test for test in by_imports if test in running or test not in reached]
+    by_imports, known = graph.list_tests([source]), {name.partition("::")[0] for name in cases}
+    lines: collections.Counter[str] = collections.Counter()
+    for name, case in cases.items():
+        if bits := case.lines.get(source, 0):
+            file = name.partition("::")[0]
+            lines[file] = lines[file] | bits
+    running = {file for file, bits in lines.items() if bits >> line & 1} or set(lines)
+    near = [test for test in by_imports if test in running or test not in known]
     far = [test for test in by_imports if test not in near and graph.starts_processes(test)]
     return near + sorted(running.intersection(graph.tests) - set(near)) + far
+
+
+def cut(names: Sequence[str], cases: Cases, secs: float) -> list[list[str]]:
+    """Return cases in parts, each of which takes about so many seconds."""
+    parts: list[list[str]] = []
+    total = secs
+    for name in names:
+        if total >= secs:
+            parts.append([])
+            total = 0.0
+        parts[-1].append(name)
+        total += cases[name].secs
+    return parts
 
 
 def _run(tests: list[str], rest: list[str], output: pathlib.Path) -> None:

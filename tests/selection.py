@@ -1,8 +1,9 @@
 """Chooses the cases that `make test` runs; `make test-all` runs every case, by `--thorough`.
 
 `tests/left_out.json` lists cases that `make test` leaves out: each line of a module that they run
-is also run by a case that stays, in a file of tests that imports the module. This command writes
-the list anew, from what `tests.strength.reached` has recorded:
+is also run by a case that stays, in a file of tests that imports the module if there is one. A test
+keeps one case at least, unless it takes long. This command writes the list anew, from what
+`tests.strength.reached` has recorded:
 
     python -m tests.strength.reached --output reached
     python -m tests.selection --reached reached
@@ -30,8 +31,8 @@ import pytest
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _LIST = _ROOT / "tests" / "left_out.json"
-# A second case for a line is worth its time if it brings so many such lines a second.
-_LINES_PER_SEC = 1.0
+# A test whose lines others run keeps a case of at most so many seconds.
+_SHORT_SECS = 3.0
 # Seconds that any case takes beside its own.
 _START_SECS = 0.1
 
@@ -125,47 +126,48 @@ def choose(
 
     The case with the most lines a second comes first, again and again (D. Johnson, "Approximation
     algorithms for combinatorial problems", Journal of Computer and System Sciences 9, 1974). Then
-    lines that one near case runs get a second one, if it is cheap.
+    each test without a case gets its shortest one.
 
     Args:
       lines: {case: {(source, whether the case is near): its lines as bits}}.
       secs: {case: seconds}.
       kept: the cases that run anyway.
     """
-    once: dict[tuple[str, bool], int] = collections.defaultdict(int)
-    twice: dict[tuple[str, bool], int] = collections.defaultdict(int)
+    done: dict[tuple[str, bool], int] = collections.defaultdict(int)
 
     def add(case: str) -> None:
         for place, bits in lines[case].items():
-            twice[place] |= once[place] & bits
-            once[place] |= bits
+            done[place] |= bits
 
-    def rate(case: str, of_all: bool) -> float:
-        done = once if of_all else twice
-        gained = (
-            (bits & ~done[place]).bit_count()
-            for place, bits in lines[case].items()
-            if of_all or place[1]
-        )
-        return sum(gained) / (secs[case] + _START_SECS)
+    def rate(case: str) -> float:
+        gained = sum((bits & ~done[place]).bit_count() for place, bits in lines[case].items())
+        return gained / (secs[case] + _START_SECS)
 
     for case in kept:
         add(case)
     chosen: set[str] = set()
-    for of_all, least in ((True, 0.0), (False, _LINES_PER_SEC)):
-        waiting = [(-rate(case, of_all), case) for case in lines.keys() - kept - chosen]
-        heapq.heapify(waiting)
-        while waiting:
-            before, case = heapq.heappop(waiting)
-            now = -rate(case, of_all)
-            if now == 0 or -now < least:
-                continue
-            if waiting and now > waiting[0][0] and now != before:
-                heapq.heappush(waiting, (now, case))
-                continue
+    waiting = [(-rate(case), case) for case in lines.keys() - kept]
+    heapq.heapify(waiting)
+    while waiting:
+        before, case = heapq.heappop(waiting)
+        now = -rate(case)
+        if now and (now == before or not waiting or now <= waiting[0][0]):
             chosen.add(case)
             add(case)
-    return chosen
+        elif now:  # Cases that were chosen since run some of its lines.
+            heapq.heappush(waiting, (now, case))
+    return chosen | _list_shortest(secs, {*kept, *chosen})
+
+
+def _list_shortest(secs: Mapping[str, float], kept: set[str]) -> set[str]:
+    """Return the shortest case of each test that has none among those that are kept."""
+    tests = {case.partition("[")[0] for case in kept}
+    shortest: dict[str, str] = {}
+    for case in sorted(secs, key=lambda case: (secs[case], case)):
+        test = case.partition("[")[0]
+        if test not in tests and secs[case] <= _SHORT_SECS:
+            shortest.setdefault(test, case)
+    return set(shortest.values())
 
 
 if __name__ == "__main__":

@@ -92,21 +92,23 @@ _NEAR, _FAR = ("mtl/a.py", True), ("mtl/a.py", False)
 
 def test_cases_that_run_no_new_line_are_not_chosen():
     lines = {
-        "quick": {_FAR: 0b0001},
-        "wide": {_FAR: 0b1111},
-        "narrow": {_FAR: 0b0110},
-        "slow": {_FAR: 0b11110},
+        "test_a[quick]": {_FAR: 0b0001},
+        "test_a[wide]": {_FAR: 0b1111},
+        "test_a[narrow]": {_FAR: 0b0110},
+        "test_a[slow]": {_FAR: 0b11110},
     }
-    secs = {"quick": 0.1, "wide": 1.0, "narrow": 1.0, "slow": 9.0}
-    assert selection.choose(lines, secs, {"quick"}) == {"wide", "slow"}
+    secs = dict(zip(lines, (0.1, 1.0, 1.0, 9.0), strict=True))
+    chosen = selection.choose(lines, secs, {"test_a[quick]"})
+    assert chosen == {"test_a[wide]", "test_a[slow]"}
 
 
 def test_a_near_case_is_chosen_beside_one_that_is_far():
-    lines = {"far": {_FAR: 0b1111}, "near": {_FAR: 0b11, _NEAR: 0b11}, "none": {}}
-    assert selection.choose(lines, dict.fromkeys(lines, 1.0), set()) == {"far", "near"}
+    lines = {"test_a[far]": {_FAR: 0b1111}, "test_a[near]": {_FAR: 0b11, _NEAR: 0b11}}
+    assert selection.choose(lines, dict.fromkeys(lines, 1.0), set()) == set(lines)
 
 
-@pytest.mark.parametrize(("secs", "count"), [(0.5, 2), (5.0, 1)])
-def test_a_second_near_case_is_chosen_if_it_is_cheap(secs, count):
-    lines = {"first": {_FAR: 0b11, _NEAR: 0b11}, "second": {_FAR: 0b11, _NEAR: 0b11}}
-    assert len(selection.choose(lines, dict.fromkeys(lines, secs), set())) == count
+@pytest.mark.parametrize(("secs", "kept"), [(0.5, {"test_b[2]"}), (5.0, set())])
+def test_a_short_test_keeps_its_shortest_case(secs, kept):
+    lines = dict.fromkeys(("test_a", "test_b[1]", "test_b[2]"), {_FAR: 0b11})
+    took = {"test_a": 0.1, "test_b[1]": 2 * secs, "test_b[2]": secs}
+    assert selection.choose(lines, took, {"test_a"}) == kept

@@ -35,7 +35,7 @@ test-changed: $(VENV)/installed-dev
 # and thirty writes of each verb that fail in place of one.
 test-all: $(VENV)/installed-dev
 	MTL_PAIRS=40 MTL_WRITES=30 $(RUN) -m pytest --thorough --numprocesses auto --dist worksteal
-	$(RUN) -m tests.compat.upstream_passed
+	$(RUN) -m tests.compat.passed
 
 # The oldest TensorFlow that is supported: the main job, the layer, a row of each conformance table.
 test-oldest:

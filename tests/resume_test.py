@@ -104,6 +104,7 @@ def _curves(folder):
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}
 
 
+@pytest.mark.thorough
 def test_summaries_have_no_holes(whole):
     assert [step for step, _ in _curves(whole)["loss"]] == ALL_STEPS
     assert [step for step, _ in _curves(whole / "eval")["average_loss"]] == [10, 20]

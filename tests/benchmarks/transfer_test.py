@@ -53,6 +53,7 @@ def test_differences_are_paired_and_have_standard_errors():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_stages_on_adult(real_data, tmp_path):
     names = ("pretrain", "frozen", "unfrozen")
     for name in ("adult.data.gz", "adult.test.gz"):

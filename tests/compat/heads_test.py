@@ -80,7 +80,6 @@ def test_loss(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.drawn(2)
 def test_trains_with_a_keras_optimizer_and_with_a_v1_train_op(name, tmp_path):
     make, logits, labels, _ = CASES[name]
 

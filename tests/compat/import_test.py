@@ -106,7 +106,6 @@ def test_training_does_not_import_the_private_debugger(run_after):
         ),
     ],
 )
-@pytest.mark.drawn(2)
 def test_import_orders(first, then, run_after):
     run = functools.partial(run_after, first) if first else _run
     status, _, error = run(
@@ -140,7 +139,6 @@ def test_keras_2_whatever_the_order(first, then, run_after):
 
 @pytest.mark.slow
 @new_keras_only
-@pytest.mark.thorough
 def test_without_keras_2_estimator_trains_and_heads_refuse():
     output = _check(
         "import tempfile\n"

@@ -98,7 +98,6 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.drawn(2)
 def test_it_learns(kind, tmp_path):
     make, checkpoint_format, fit, hook = KINDS[kind]
     v1_optimizer = fit or make is _subclassed

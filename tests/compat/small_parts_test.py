@@ -224,7 +224,6 @@ def _unit(rows):
 @pytest.mark.medium
 @pytest.mark.parametrize("mini_batch", [False, True], ids=["full", "mini"])
 @pytest.mark.parametrize("start", ["random", "kmeans_plus_plus"])
-@pytest.mark.drawn(1)
 def test_kmeans_by_angle(start, mini_batch, tmp_path):
     estimator = kmeans.KMeansClustering(
         2,

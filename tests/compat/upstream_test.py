@@ -2,9 +2,6 @@
 
 Upstream ships the base classes only. Each takes the functions under test as constructor
 arguments; here every base becomes a test case for the v2 and, where it exists, the v1 estimator.
-
-They know `mtl.compat` and TensorFlow alone. So `make test` runs a part of them as long as neither
-differs from what all of them passed.
 """
 
 import inspect
@@ -25,12 +22,10 @@ from tensorflow_estimator.python.estimator.canned.v1 import (
 
 from mtl import compat
 from mtl.compat import keras
-from tests.compat import upstream_passed
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not keras.in_use().startswith("2."), reason="needs tf-keras"),
-    *([pytest.mark.drawn(15)] if upstream_passed.holds() else []),
 ]
 
 

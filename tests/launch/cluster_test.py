@@ -205,6 +205,7 @@ def test_two_processes_in_step_train_as_one_does(started, in_step):
     assert said.count("Warm start from") == 1
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_stopped_and_then_loses_a_worker_goes_on_to_the_bit(started, in_step, run_in):
     """SIGTERM to one process: all save after the same step. SIGKILL: the others end in time."""
     signals = ("worker-0", signal.SIGTERM), ("worker-0", signal.SIGKILL)

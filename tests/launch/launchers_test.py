@@ -229,6 +229,7 @@ def test_predictions_appear_when_they_are_complete(run, launch):
     assert not list(run.parent.glob("*.partial"))
 
 
+@pytest.mark.thorough
 def test_predictions_for_files_are_those_of_the_split(run, launch):
     whole = launch("predict", "--model_dir", "run")
     exported = launch("export", "--model_dir", "run", "--export_dir", "served")
@@ -412,6 +413,7 @@ def test_the_saved_configuration_stands_alone(run, launch_in, tmp_path_factory):
     assert launch_in(run.parent, "evaluate", "--model_dir", "run").out == result.out
 
 
+@pytest.mark.thorough
 def test_a_param_wins_over_files_and_includes(tmp_path, launch):
     toy.write(tmp_path)
     params = (

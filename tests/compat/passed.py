@@ -1,0 +1,65 @@
+"""Notes where the tests of `mtl.compat` passed: with which of our files, TensorFlow and Python.
+
+python -m tests.compat.passed     # after they passed; `make test-all` does it
+
+They reach few files of ours. While the note holds, `make test` leaves out those that take long.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import pathlib
+import platform
+
+from tests import imports
+
+_FOLDER = pathlib.Path(__file__).parent
+_ROOT = _FOLDER.parents[1]
+_NOTE = _FOLDER / "passed.json"
+_PACKAGES = ("tensorflow", "tensorflow-estimator", "tf-keras", "keras", "numpy")
+# It trains with all of `mtl`, and so it always runs.
+OTHERS = ("canned_test.py",)
+
+
+def main() -> None:
+    """Note what passed."""
+    _NOTE.write_text(json.dumps(_describe(), indent=2) + "\n")
+
+
+def holds() -> bool:
+    """Return whether nothing that these tests reach differs from what passed."""
+    return json.loads(_NOTE.read_text()) == _describe()
+
+
+def _describe() -> dict[str, str]:
+    found = {"python": platform.python_version().rpartition(".")[0]}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "none"
+    digest = hashlib.sha256()
+    for name in sorted(list_files()):
+        digest.update((_ROOT / name).read_bytes() + b"\0")
+    return {**found, "files": digest.hexdigest()}
+
+
+def list_files() -> set[str]:
+    """Return the files of ours that these tests reach by their imports, and themselves."""
+    graph = imports.Graph(_ROOT)
+    waiting = [
+        path.relative_to(_ROOT).as_posix()
+        for path in _FOLDER.glob("*.py")
+        if path.name not in OTHERS
+    ]
+    found: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += graph.list_imports(name)
+    return found
+
+
+if __name__ == "__main__":
+    main()

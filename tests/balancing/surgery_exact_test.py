@@ -429,6 +429,11 @@ def test_sdmgrad_stays_where_samples_disagree():
     np.testing.assert_allclose(state["simplex_weights"], old, atol=1e-12)
 
 
+def test_weights_on_the_simplex_start_equal():
+    for method in (methods.MoDo(), methods.SDMGrad(), methods.MoCo()):
+        np.testing.assert_array_equal(method.initial_state(4)["simplex_weights"], np.full(4, 0.25))
+
+
 def test_weights_on_the_simplex_leave_absent_tasks_theirs():
     rows, old = surgery_methods.gradients_of("plain", 3, 5), np.array([0.1, 0.2, 0.3])
     for method in (methods.MoDo(), methods.SDMGrad(), methods.MoCo()):

@@ -2,7 +2,7 @@
 
 `tests/left_out.json` lists cases that `make test` leaves out: each line of a module that they run
 is also run by a case that stays, in a file of tests that imports the module if there is one. A test
-keeps one case at least, unless it takes long. This command writes the list anew, from what
+keeps further cases as long as they are short. This command writes the list anew, from what
 `tests.strength.reached` has recorded:
 
     python -m tests.strength.reached --output reached
@@ -31,8 +31,9 @@ import pytest
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _LIST = _ROOT / "tests" / "left_out.json"
-# A test whose lines others run keeps a case of at most so many seconds.
-_SHORT_SECS = 2.0
+# A test keeps cases of so many seconds in all, whoever else runs their lines: cases that run the
+# same lines look at different values.
+_SHORT_SECS = 1.5
 # Seconds that any case takes beside its own.
 _START_SECS = 0.1
 
@@ -55,7 +56,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
     }
     for group in _group(item for item in items if item not in left_out).values():
         count = group[0].get_closest_marker("drawn").args[0]
-        left_out.update(sorted(group, key=_hash)[count:])
+        left_out.update(sorted(group, key=lambda item: _hash(item.name))[count:])
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
@@ -77,8 +78,8 @@ def _group(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
     return groups
 
 
-def _hash(item: pytest.Item) -> str:
-    parameters = item.name.partition("[")[2]
+def _hash(case: str) -> str:
+    parameters = case.partition("[")[2]
     return hashlib.sha256(parameters.encode()).hexdigest()
 
 
@@ -126,7 +127,7 @@ def choose(
 
     The case with the most lines a second comes first, again and again (D. Johnson, "Approximation
     algorithms for combinatorial problems", Journal of Computer and System Sciences 9, 1974). Then
-    each test without a case gets its shortest one.
+    each test gets further ones, as long as they are short.
 
     Args:
       lines: {case: {(source, whether the case is near): its lines as bits}}.
@@ -156,18 +157,21 @@ def choose(
             add(case)
         elif now:  # Cases that were chosen since run some of its lines.
             heapq.heappush(waiting, (now, case))
-    return chosen | _list_shortest(secs, {*kept, *chosen})
+    return chosen | _list_short(secs, {*kept, *chosen})
 
 
-def _list_shortest(secs: Mapping[str, float], kept: set[str]) -> set[str]:
-    """Return the shortest case of each test that has none among those that are kept."""
-    tests = {case.partition("[")[0] for case in kept}
-    shortest: dict[str, str] = {}
-    for case in sorted(secs, key=lambda case: (secs[case], case)):
+def _list_short(secs: Mapping[str, float], kept: set[str]) -> set[str]:
+    """Return further cases of each test, until its cases take `_SHORT_SECS`."""
+    total: dict[str, float] = collections.defaultdict(float)
+    for case in kept:
+        total[case.partition("[")[0]] += secs[case]
+    found = set()
+    for case in sorted(secs.keys() - kept, key=lambda case: (_hash(case), case)):
         test = case.partition("[")[0]
-        if test not in tests and secs[case] <= _SHORT_SECS:
-            shortest.setdefault(test, case)
-    return set(shortest.values())
+        if total[test] + secs[case] <= _SHORT_SECS:
+            total[test] += secs[case]
+            found.add(case)
+    return found
 
 
 if __name__ == "__main__":

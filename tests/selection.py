@@ -1,9 +1,9 @@
 """Chooses the cases that `make test` runs; `make test-all` runs every case, by `--thorough`.
 
 `tests/left_out.json` lists cases that `make test` leaves out: each line of a module that they run
-is also run by a case that stays, in a file of tests that imports the module if there is one. A test
-keeps further cases as long as they are short. This command writes the list anew, from what
-`tests.strength.reached` has recorded:
+is also run by a case that stays, in a file of tests that imports the module if there is one, but
+for a few lines that take seconds each. A test keeps further cases as long as they are short. This
+command writes the list anew, from what `tests.strength.reached` has recorded:
 
     python -m tests.strength.reached --output reached
     python -m tests.selection --reached reached
@@ -31,6 +31,8 @@ import pytest
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _LIST = _ROOT / "tests" / "left_out.json"
+# A case stays for lines that nobody else runs if it brings so many a second.
+_LEAST_RATE = 0.5
 # A test keeps cases of so many seconds in all, whoever else runs their lines: cases that run the
 # same lines look at different values.
 _SHORT_SECS = 1.5
@@ -152,10 +154,12 @@ def choose(
     while waiting:
         before, case = heapq.heappop(waiting)
         now = -rate(case)
-        if now and (now == before or not waiting or now <= waiting[0][0]):
+        if -now < _LEAST_RATE:
+            continue
+        if now == before or not waiting or now <= waiting[0][0]:
             chosen.add(case)
             add(case)
-        elif now:  # Cases that were chosen since run some of its lines.
+        else:  # Cases that were chosen since run some of its lines.
             heapq.heappush(waiting, (now, case))
     return chosen | _list_short(secs, {*kept, *chosen})
 

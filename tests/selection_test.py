@@ -96,8 +96,9 @@ def test_cases_that_run_no_new_line_are_not_chosen():
         "test_a[wide]": {_FAR: 0b1111},
         "test_a[narrow]": {_FAR: 0b0110},
         "test_a[slow]": {_FAR: 0b11110},
+        "test_a[slower]": {_FAR: 0b111110},
     }
-    secs = dict(zip(lines, (0.1, 1.0, 1.0, 9.0), strict=True))
+    secs = dict(zip(lines, (1.5, 1.0, 1.0, 1.8, 9.0), strict=True))
     chosen = selection.choose(lines, secs, {"test_a[quick]"})
     assert chosen == {"test_a[wide]", "test_a[slow]"}
 

@@ -265,6 +265,16 @@ def test_vectors_of_length_1_and_their_score():
     np.testing.assert_allclose(found["score"], [0.8], rtol=1e-6)
 
 
+def test_vectors_keep_their_lengths_unless_they_are_to_be_normalised():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        plain = head(normalizes=False)
+        logits = plain.logits(tf.constant([[3.0, 4.0, 0.0, 2.0]]))
+        found = session.run(plain.predictions(logits))
+    np.testing.assert_array_equal(found["query"], [[3, 4]])
+    np.testing.assert_array_equal(found["item"], [[0, 2]])
+    np.testing.assert_allclose(found["score"], [8], rtol=1e-6)
+
+
 def test_mistakes():
     with pytest.raises(checks.UserError, match="Retrieval.temperature of task 'y' must be above"):
         heads.Retrieval(name="y", item="item", temperature=0)

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import layers
+from mtl.layers import functions
 
 tf1 = tf.compat.v1
 
@@ -250,6 +251,16 @@ def test_gumbel_softmax_draws_classes_by_their_probabilities():
     drawn, _ = _draw_classes(np.tile(logits, [20_000, 1]), 1.0, hard=True)
     assert set(np.unique(drawn)) == {0.0, 1.0}
     np.testing.assert_allclose(drawn.mean(0), [0.1, 0.2, 0.7], atol=0.012)
+
+
+def test_gumbel_softmax_of_a_draw_of_0_is_finite(monkeypatch):
+    def draw(name, num_rows, count):
+        return tf.zeros([num_rows, count])
+
+    monkeypatch.setattr(functions.draws, "draw_rows", draw)
+    soft, gradient = _draw_classes(np.zeros([2, 3]), 1.0, hard=False)
+    np.testing.assert_allclose(soft, 1 / 3, rtol=1e-6)
+    assert np.isfinite(gradient).all()
 
 
 def test_gumbel_softmax_hands_on_the_gradient_of_the_softmax():

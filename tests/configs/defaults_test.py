@@ -18,11 +18,15 @@ _LIST = pathlib.Path(__file__).with_name("defaults.json")
 def _list_defaults():
     """Return {part: {setting: its default}} of all settings that have one."""
     return {
-        kind.__qualname__: {field.name: _show(default) for field, default in _list_fields(kind)}
+        _name(kind): {field.name: _show(default) for field, default in _list_fields(kind)}
         for kind in sorted(
             parts.find_parts(), key=lambda kind: (kind.__qualname__, kind.__module__)
         )
     }
+
+
+def _name(kind):
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("mtl.")
 
 
 def _list_fields(kind):

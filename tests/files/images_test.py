@@ -69,3 +69,10 @@ def test_others_are_decoded_as_before():
         assert not images.explain(encoded.numpy(), 3)
         expected = tf.io.decode_image(encoded, 3, expand_animations=False)
         assert (images.decode(encoded, 3).numpy() == expected.numpy()).all()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("encode", [tf.io.encode_jpeg, tf.io.encode_png])
+def test_pixels_are_counted_once_whatever_their_colours(encode, channels):
+    encoded = encode(tf.zeros([4, 5, channels], tf.uint8))
+    assert images._count_pixels(encoded).numpy() == 20

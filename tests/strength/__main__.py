@@ -33,7 +33,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 # So many files run at a time: the first ones are the likeliest to fail.
 _CHUNKS = (4, 16, 1000)
 # Cases that run the line, in seconds: some before the nearest files as a whole, more after them.
-_FIRST_SECS, _NEXT_SECS = 60.0, 300.0
+_FIRST_SECS, _NEXT_SECS = 60.0, 200.0
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.M)
 
 
@@ -91,11 +91,13 @@ def _list_chunks(
     if cases:
         near = reached.list_cases(graph, cases, name, line)
         yield from reached.cut(near, cases, _FIRST_SECS)[:1]
-        files = reached.list_files(graph, cases, name, line)
-        yield files[:4]
-        left = [case for case in near if case.partition("::")[0] not in files[:4]]
+        # The nearest files also count if they do not run the line: threads of TensorFlow may.
+        running = reached.list_files(graph, cases, name, line)
+        first = list(dict.fromkeys([*files[:3], *running[:3]]))
+        yield first
+        left = [case for case in near if case.partition("::")[0] not in first]
         yield from reached.cut(left, cases, _NEXT_SECS)[:1]
-        files = [] if near else files[4:20]
+        files = [] if near else [file for file in running[:20] if file not in first]
     for size in _CHUNKS:
         yield files[:size]
         files = files[size:]

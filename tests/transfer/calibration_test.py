@@ -115,6 +115,15 @@ def test_knots_lie_on_the_isotonic_regression():
     assert inner.sum() >= len(blocks)
 
 
+def test_blocks_that_are_most_alike_are_joined_first():
+    blocks = [np.array(row) for row in ([0.0, 1, 2, 3], [0.1, 0.5, 0.52, 0.9], [1.0, 2, 2, 3])]
+    joined = calibration._join(*(row.copy() for row in blocks), most=3)
+    np.testing.assert_allclose(joined, [[0, 1.5, 3], [0.1, 0.51, 0.9], [1, 4, 3]])
+    # .41^2 * 1 * 4 / 5 = .134 is less than .39^2 * 4 * 3 / 7 = .261, the rise of the squared error.
+    joined = calibration._join(*blocks, most=2)
+    np.testing.assert_allclose(joined, [[1.2, 3], [0.428, 0.9], [5, 3]])
+
+
 @pytest.mark.parametrize("num_knots", [4, 7, 64])
 def test_a_head_gets_as_many_knots_as_it_has(num_knots):
     given, calibrated = calibration.fit_knots(draw(), num_knots)

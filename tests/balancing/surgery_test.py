@@ -192,8 +192,9 @@ def test_tasks_that_look_up_the_same_ids_in_another_order(axes, rows):
 
 
 @pytest.mark.medium
-def test_mgda_ub_keeps_samples_apart():
-    part = surgery.Combine(method=methods.MGDA(), on="representation")
+@pytest.mark.parametrize("every_steps", [1, 2])
+def test_mgda_ub_compares_the_representation_and_keeps_samples_apart(every_steps):
+    part = surgery.Combine(method=methods.MGDA(), on="representation", every_steps=every_steps)
     ((_, monitors),) = _run(part)
     with tf.Graph().as_default(), tf1.Session() as session:
         _, losses, (both,) = _graph()

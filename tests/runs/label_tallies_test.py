@@ -41,7 +41,11 @@ def tell(head, *batches):
             (["a", "?", ""],),
             "2 of 3|1 absent or empty, 1 are '?'",
         ),
-        (heads.Regression(name="y", dimension=2), ([[1.0, np.nan], [np.nan, np.nan]],), "1 of 2|"),
+        (
+            heads.Regression(name="y", dimension=2),
+            ([[1.0, np.nan], [np.nan, np.nan], [np.nan, 2.0]],),
+            "1 of 3|1 without any value",
+        ),
     ],
 )
 def test_rows_without_a_label_are_counted_by_reason(head, batches, why):

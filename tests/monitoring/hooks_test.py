@@ -39,6 +39,23 @@ def test_writers_of_one_second_do_not_overwrite_each_other(tmp_path):
     assert list(found) == [(step, "loss") for step in range(30)]
 
 
+def test_waiting_is_a_share_of_the_time_since_the_last_summary(tmp_path):
+    result = types.SimpleNamespace(names=["loss"], summary=None, is_repeated=True)
+    hook = hooks.Summaries(result, str(tmp_path), every_steps=10, batch_size=1, writes_graph=False)
+    hook.time = types.SimpleNamespace(secs=0.0, waited_secs=0.0)
+    with hooks.closing_writers(str(tmp_path)), tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.get_or_create_global_step()
+        session.run(tf1.global_variables_initializer())
+        hook.begin()
+        hook.after_create_session(session, None)
+        for step, secs, waited in ((10, 4.0, 3.0), (20, 8.0, 4.0)):
+            hook.time.secs, hook.time.waited_secs = secs, waited
+            hook.on_step(None, step, np.array([1.0]))
+    found = tiny.scalars(tmp_path)
+    assert found[10, "input_wait_share"] == 0.75 and found[20, "input_wait_share"] == 0.25
+    assert found[20, "steps_per_sec"] == 2.5
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize("steps_per_call", [1, 5])
 def test_summaries_hold_the_values_of_their_steps(tmp_path, steps_per_call):

@@ -34,7 +34,8 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _CHUNKS = (4, 16, 1000)
 # Cases that run the line, in seconds: some before the nearest files as a whole, more after them.
 _FIRST_SECS, _NEXT_SECS = 60.0, 200.0
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.M)
+# A name may hold spaces.
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.M)
 
 
 def main() -> None:

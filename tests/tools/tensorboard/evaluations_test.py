@@ -204,6 +204,14 @@ def test_confusion_and_curves_are_weighted_sums():
         np.testing.assert_allclose(drawn[:2, round(share * 200)], expected)
 
 
+def test_the_colour_of_a_cell_is_its_share_of_the_row():
+    drawn = pictures.draw_matrix(np.array([[1.0, 3.0], [1.0, 3.0]]), ["cat", "dog"], "animal")
+    pixels = tf.io.decode_png(drawn.png).numpy().reshape(-1, 3)
+    colors = {tuple(color) for color in np.unique(pixels, axis=0)}
+    for share in (0.25, 0.75):
+        assert tuple(np.round(255 + (pictures._COLOR - 255) * share).astype(int)) in colors
+
+
 @pytest.mark.parametrize("count", [2, 30, 120])
 def test_a_matrix_is_drawn_of_any_size(count):
     from PIL import Image

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, verbs
+from mtl import layers as layers_lib
 from mtl.tools.debugging import inspection, layers, layers_picture, values
 from mtl.tools.drawing import texts
 from tests import tiny
@@ -95,6 +96,20 @@ def test_a_summary_before_anything_trains(run, tmp_path):
     found = ElementTree.fromstring(picture)
     told = [own.text for own in found.iter("{http://www.w3.org/2000/svg}text")]
     assert {"tower_kind", "1×4"} <= set(told)
+
+
+def test_a_layer_counts_the_flops_of_its_products():
+    with tf.Graph().as_default() as graph:
+        inputs = tf.compat.v1.placeholder(tf.float32, [1, 3])
+        with tf.compat.v1.variable_scope("network"):
+            outputs = tf.tanh(layers_lib.dense(inputs, 4, "hidden"))
+        variables = tf.compat.v1.trainable_variables()
+        names = {variable.op.name for variable in variables}
+        (tree,) = layers.read_tree(graph, [inputs], {"a": [outputs]}, variables, names)
+    (hidden,) = [scope for scope in tree.children if scope.name == "network/hidden"]
+    # 3 x 4 multiplications and additions, and 4 additions of the bias.
+    assert tree.flops == hidden.flops == 2 * 3 * 4 + 4
+    assert tree.parameters == 16 and not tree.is_held
 
 
 def test_a_picture_takes_any_name():

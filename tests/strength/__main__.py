@@ -98,7 +98,11 @@ def _list_chunks(
         yield first
         left = [case for case in near if case.partition("::")[0] not in first]
         yield from reached.cut(left, cases, _NEXT_SECS)[:1]
-        files = [] if near else [file for file in running[:20] if file not in first]
+        known = {case.partition("::")[0] for case in cases}
+        folder = f"{pathlib.PurePosixPath(name).parent}/".replace("mtl/", "tests/", 1)
+        mirrored = [file for file in files if file.startswith(folder) or file not in known]
+        files = mirrored if near else mirrored + running[:20]
+        files = [file for file in dict.fromkeys(files) if file not in first]
     for size in _CHUNKS:
         yield files[:size]
         files = files[size:]

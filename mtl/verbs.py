@@ -221,12 +221,13 @@ def audit_clipping(
     guard = scoring.Protection(files=experiment.files_read)
     for name in report.FILES:
         guard.check(os.path.join(output, name))
-    run_directory.require_writable("--output", output)
     data, model, run = experiment.data, experiment.model, experiment.run
     with (
+        run_directory.dropping_empty(output),
         _holding(model_dir, checkpoint) as paths,
         diagnosis.explain_run_errors(data, model, paths[-1], data.train_split),
     ):
+        run_directory.require_writable("--output", output)
         checkpoint_audit.audit_checkpoints(data, model, run, model_dir, settings, paths, output)
     return report.write(output, settings, others)
 

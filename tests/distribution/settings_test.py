@@ -216,3 +216,13 @@ def test_a_run_on_gpus_is_evaluated_without(tmp_path):
     gpus = distribution.Distribution(strategy="mirrored", devices=["/gpu:0", "/gpu:1"])
     there = dataclasses.replace(alone, distribution=gpus)
     assert verbs.evaluate(there, str(tmp_path)) == verbs.evaluate(alone, str(tmp_path))
+
+
+def test_settings_of_a_session_are_added_to_those_that_are_there():
+    config_proto = tf.compat.v1.ConfigProto
+    own = compat.estimator.RunConfig(session_config=config_proto(device_count={"CPU": 3}))
+    added = config_proto(inter_op_parallelism_threads=2)
+    found = resources.configure_session(own, added).session_config
+    assert found.device_count["CPU"] == 3 and found.inter_op_parallelism_threads == 2
+    plain = resources.configure_session(compat.estimator.RunConfig(), added).session_config
+    assert plain.allow_soft_placement and plain.inter_op_parallelism_threads == 2

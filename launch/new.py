@@ -96,19 +96,13 @@ def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
 
 def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:
     """Fail if a column that flags name is missing, or has two uses."""
-    named = {
-        "--task": arguments.task,
+    uses = {
         "--time": [arguments.time] if arguments.time else [],
         "--key": [arguments.key] if arguments.key else [],
         "--leave_out": arguments.leave_out,
         "--keep": arguments.keep,
     }
-    for flag, columns in named.items():
-        for column in columns:
-            checks.one_of(flag, column, dialect.columns)
-            is_task = flag != "--task" and column in arguments.task
-            checks.require(not is_task, flag, "not be a --task", column)
-    checks.unique("--task", arguments.task)
+    plans.check_columns("--task", arguments.task, uses, dialect.columns, "not be a --task")
 
 
 def _describe(plan: plans.Plan, out: pathlib.Path) -> str:

@@ -34,6 +34,7 @@ with deferred.imports():
 
 _WHERE = "mtl.fit"
 _RUNS = "runs"
+_DRAFT = "draft.gin"
 # Curves of more tasks would fill a notebook: the report has all.
 _MOST_DRAWN = 6
 
@@ -71,8 +72,10 @@ def fit(
       verbose: whether progress is told on standard error; by default where somebody looks.
 
     Raises:
-      UserError: the data or an argument is wrong; nothing is left in `model_dir`.
-      KeyboardInterrupt: Ctrl-C, or the notebook's stop; `mtl.load` reads what was trained.
+      UserError: the data or an argument is wrong. Nothing is left in `model_dir` unless training
+        finds the mistake.
+      KeyboardInterrupt: the user pressed Ctrl-C, or stopped the cell. The trained steps are saved,
+        and `mtl.load` reads them.
     """
     _check_lists(tasks=tasks, missing=missing, leave_out=leave_out, keep=keep, settings=settings)
     checks.require(len(tasks) > 0, f"{_WHERE}: tasks", "name a column", list(tasks))
@@ -96,8 +99,8 @@ class FittedModel(from_python.Model):
     """The best checkpoint of a run that `fit` has drafted and trained.
 
     Attributes:
-      draft: what each column was taken for, why, and what is doubtful, as a text.
-      metrics: those of the checkpoint on the held-out rows.
+      draft: a text that says how each column is used and why, and what the user should check.
+      metrics: the metrics of the checkpoint on the held-out rows.
     """
 
     def __init__(
@@ -182,19 +185,22 @@ def _choose_folder(model_dir: str | os.PathLike[str] | None) -> str:
 
 @contextlib.contextmanager
 def _removed_at_a_mistake(folder: str) -> Iterator[None]:
-    """Leave a folder without files, as it was, if the data or a setting is wrong."""
+    """Remove the files of `fit`, and a folder that it made, if the data or a setting is wrong."""
     was_there = os.path.isdir(folder)
     try:
         yield
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        if was_there:
-            os.mkdir(folder)
+        shutil.rmtree(os.path.join(folder, "data"), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.remove(os.path.join(folder, _DRAFT))
+        if not was_there:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
         raise
 
 
 def _store(data: Any, name: str, path: str) -> str:
-    """Write rows in memory as a Feather file; return its path, or the one that was given."""
+    """Return the path of a table; rows in memory are first written to a Feather file."""
     where = f"{_WHERE}: {name}"
     if isinstance(data, str | os.PathLike):
         return os.path.abspath(os.fspath(data))
@@ -227,7 +233,8 @@ def _convert(data: Any) -> pa.Table | None:
     if hasattr(data, "columns") and hasattr(data, "index"):  # pandas
         return pa.Table.from_pandas(data, preserve_index=False)
     if isinstance(data, dict):
-        return pa.table({name: list(values) for name, values in data.items()})
+        is_matrix = {name: getattr(values, "ndim", 1) > 1 for name, values in data.items()}
+        return pa.table({n: list(v) if is_matrix[n] else v for n, v in data.items()})
     return pa.Table.from_pylist(list(data)) if isinstance(data, list | tuple) else None
 
 
@@ -242,24 +249,19 @@ def _plan(
     files = lines.find_files(f"{_WHERE}: data", paths)
     dialect = tables.read_dialect(files)
     named = {
-        "tasks": tasks,
         "time": [holding.time] * bool(holding.time),
         "key": [holding.key] * bool(holding.key),
         "leave_out": leave_out,
         "keep": keep,
     }
-    for argument, columns in named.items():
-        for column in columns:
-            checks.one_of(f"{_WHERE}: {argument}", column, dialect.columns)
-            is_task = argument != "tasks" and column in tasks
-            checks.require(not is_task, f"{_WHERE}: {argument}", "not be a task", column)
-    checks.unique(f"{_WHERE}: tasks", tasks)
+    uses = {f"{_WHERE}: {argument}": columns for argument, columns in named.items()}
+    plans.check_columns(f"{_WHERE}: tasks", tasks, uses, dialect.columns, "not be a task")
     return plans.plan_table(dialect, tasks, holding, missing, leave_out, keep)
 
 
 def _write_draft(plan: plans.Plan, folder: str, tasks: Sequence[str]) -> str:
     """Write the gin file of a plan into the folder of its run, and return its path."""
-    path = os.path.join(folder, "draft.gin")
+    path = os.path.join(folder, _DRAFT)
     command = f"mtl.fit(..., tasks={list(tasks)})"
     with storage.writing(f"{_WHERE}: model_dir", "a folder", folder):
         pathlib.Path(folder).mkdir(parents=True, exist_ok=True)

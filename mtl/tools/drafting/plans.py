@@ -93,6 +93,31 @@ class Plan:
         return [chosen for chosen in self.inputs if chosen.dtype]
 
 
+def check_columns(
+    where: str,
+    tasks: Sequence[str],
+    uses: Mapping[str, Sequence[str]],
+    columns: Sequence[str],
+    rule: str,
+) -> None:
+    """Fail if a table lacks a named column, or if a task has another use.
+
+    Args:
+      where: the setting that names the tasks, for errors.
+      tasks: the columns to predict.
+      uses: {setting: the columns that it names}, the settings of other uses.
+      columns: the columns of the table.
+      rule: the rule that a task breaks if it has another use.
+    """
+    for task in tasks:
+        checks.one_of(where, task, columns)
+    for setting, named in uses.items():
+        for column in named:
+            checks.one_of(setting, column, columns)
+            checks.require(column not in tasks, setting, rule, column)
+    checks.unique(where, tasks)
+
+
 def plan_table(
     dialect: lines.Dialect,
     tasks: Sequence[str],

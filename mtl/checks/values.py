@@ -1,4 +1,4 @@
-"""Functions that check one value, and their errors of one line: place, rule, value and a fix.
+"""Functions that check one value. An error is one line: the place, the rule, the value and a fix.
 
 checks.positive("LogitAdjustment.tau", tau)
 checks.one_of("MLP.activation", activation, ACTIVATIONS)

@@ -15,7 +15,6 @@ from mtl.balancing.weighting import base as weighting_base
 from mtl.deferred import tf, tf1
 from mtl.step import gradients as gradients_lib
 from mtl.step import whole_batch
-from mtl.variables import stacks
 
 
 class Balanced(NamedTuple):
@@ -78,10 +77,8 @@ def balance_losses(
         # multiplies a task's gradient by the derivative of the weighted loss by the plain loss:
         # the weight of the task. Every pass scales its losses by the weights, so gradients need
         # not go through the weighting, which needs the whole batch.
-        # Equal weights return the losses themselves. With many tasks, factors of 1 are left out.
-        # With few tasks they stay: TensorFlow would otherwise add losses in another order.
-        are_plain = all(weighted[task] is loss for task, loss in losses.items())
-        weighs = not (are_plain and stacks.are_stacked(len(losses)))
+        # Equal weights return the losses themselves: factors of 1 are left out.
+        weighs = any(weighted[task] is not loss for task, loss in losses.items())
         weights = weighting_base.derive_weights(weighted, losses)
         variables = tf1.trainable_variables()  # Including variables of the weighting.
         scaled = batch.scale_losses(weights if weighs else None)

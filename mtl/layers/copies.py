@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from mtl.deferred import tf, tf1
-from mtl.layers import functions, quantization
-from mtl.variables import pruned
+from mtl.layers import functions
+from mtl.step import layer_hooks
 
 Inputs: TypeAlias = "tf.Tensor | Sequence[tf.Tensor]"
 """[B, D] that all copies share, or N of [B, D]."""
@@ -57,7 +57,7 @@ def dense(
 def _are_at_once(inputs: Inputs, scopes: Sequence[str], training: bool) -> bool:
     """Return True if the layers of all copies become one product."""
     # Quantisation and watched inputs need each layer in its own scope.
-    if len(scopes) == 1 or quantization.is_active() or pruned.are_inputs_watched():
+    if len(scopes) == 1 or layer_hooks.need_inputs():
         return False
     return isinstance(inputs, tf.Tensor) or (training and _can_batch(inputs))
 

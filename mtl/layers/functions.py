@@ -12,17 +12,17 @@ import math
 from collections.abc import Callable, Sequence
 
 from mtl.deferred import tf, tf1
-from mtl.layers import half_tables, quantization, straight_through
-from mtl.step import draws, noted, replicas
+from mtl.layers import half_tables, straight_through
+from mtl.step import draws, layer_hooks, replicas
 from mtl.variables import freezing, pruned, sharding
 
 
-def _noted(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Return an activation that also hands its outputs to `mtl.step.noted`."""
+def _shown(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return an activation that also shows its outputs to the hooks of layers."""
 
     def activate(sums: tf.Tensor) -> tf.Tensor:
         outputs = activation(sums)
-        noted.add_output(sums, outputs)
+        layer_hooks.take_outputs(sums, outputs)
         return outputs
 
     return activate
@@ -33,18 +33,18 @@ def _activate(activation: Callable[[tf.Tensor], tf.Tensor] | None, sums: tf.Tens
     if activation in (None, ACTIVATIONS["linear"]):
         return tf.identity(sums)
     outputs = activation(sums)
-    noted.add_output(sums, outputs)
+    layer_hooks.take_outputs(sums, outputs)
     return outputs
 
 
 ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "relu": _noted(lambda sums: tf.nn.relu(sums)),
-    "gelu": _noted(lambda sums: tf.nn.gelu(sums)),
-    "elu": _noted(lambda sums: tf.nn.elu(sums)),
-    "selu": _noted(lambda sums: tf.nn.selu(sums)),
-    "swish": _noted(lambda sums: tf.nn.swish(sums)),
-    "tanh": _noted(lambda sums: tf.tanh(sums)),
-    "sigmoid": _noted(lambda sums: tf.sigmoid(sums)),
+    "relu": _shown(lambda sums: tf.nn.relu(sums)),
+    "gelu": _shown(lambda sums: tf.nn.gelu(sums)),
+    "elu": _shown(lambda sums: tf.nn.elu(sums)),
+    "selu": _shown(lambda sums: tf.nn.selu(sums)),
+    "swish": _shown(lambda sums: tf.nn.swish(sums)),
+    "tanh": _shown(lambda sums: tf.tanh(sums)),
+    "sigmoid": _shown(lambda sums: tf.sigmoid(sums)),
     "linear": lambda sums: tf.identity(sums),
 }
 
@@ -62,7 +62,7 @@ def dense(
     The kernel starts Glorot-uniform, and the bias at 0 or by `bias_initializer`.
     """
     with tf1.variable_scope(name):
-        inputs = pruned.watch_inputs(quantization.quantize_inputs(inputs))
+        inputs = layer_hooks.take_inputs(inputs)
         # With 16-bit inputs, the variable stays float32 and is cast; see `precision`.
         kernel = tf1.get_variable("kernel", [inputs.shape[-1], units], inputs.dtype)
         outputs = tf.linalg.matmul(inputs, kernel)
@@ -89,7 +89,7 @@ def conv(
     starts He-normal, and the bias at 0 or by `bias_initializer`.
     """
     with tf1.variable_scope(name):
-        inputs = pruned.watch_inputs(quantization.quantize_inputs(inputs))
+        inputs = layer_hooks.take_inputs(inputs)
         shape = [size, size, inputs.shape[-1], filters]
         kernel = tf1.get_variable(
             "kernel", shape, inputs.dtype, tf1.variance_scaling_initializer(2.0)

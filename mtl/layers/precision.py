@@ -70,6 +70,8 @@ class Precision:
 
     def wrap_step(self, step_fn: StepFn) -> StepFn:
         """Return a step function that runs `step_fn` with these settings for its networks."""
+        if self == PLAIN:
+            return step_fn
 
         def step(features: Any, labels: Any) -> tuple[tf.Operation, Mapping[str, tf.Tensor]]:
             with _STEP.set(_Step(self)):
@@ -83,9 +85,14 @@ def run_network(
 ) -> types.Towers:
     """Return the towers of a network: float32 in and out, with the step's precision in between.
 
-    Without `training`, the network computes with 32 bits, as in evaluation.
+    Columns give float32. Without `training`, the network computes with 32 bits, as in evaluation.
     """
-    step = _current_step() if training else _Step(PLAIN)
+    step = _STEP.get() if training else None
+    if step is None:
+        with _STEP.set(None):
+            towers = network(inputs)
+        plain = {task: tf.cast(tower, tf.float32) for task, tower in towers.items()}
+        return types.Towers(plain, getattr(towers, "shared", ()))
     with _STEP.set(step), step.compile_network():
         inside = {name: step.enter(value) for name, value in inputs.items()}
         with step.cast_variables():
@@ -96,7 +103,10 @@ def run_network(
 
 def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Return a tensor for the rest of the network, and its float32 copy for `Towers.shared`."""
-    step = _current_step()
+    step = _STEP.get()
+    if step is None:
+        hidden = tf.cast(hidden, tf.float32)
+        return hidden, hidden
     # Out of the network and in again: a surgery reads unscaled float32 gradients here.
     outside = step.leave(hidden)
     return step.enter(outside), outside
@@ -109,7 +119,8 @@ def current_dtype() -> tf.DType:
 
 def current_loss_scale() -> LossScale | None:
     """Return the loss scale of the step being built; None if gradients are not scaled."""
-    return _current_step().scale
+    step = _STEP.get()
+    return step.scale if step else None
 
 
 class LossScale:

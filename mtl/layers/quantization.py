@@ -18,9 +18,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Protocol
 
-from mtl import ambient, checks
+from mtl import checks
 from mtl.deferred import tf, tf1
 from mtl.layers import straight_through
+from mtl.step import layer_hooks
 from mtl.variables import freezing, patterns, pruned, views
 
 # For the moving average of bounds of activations; batch norm has the same.
@@ -149,25 +150,16 @@ class Quantization:
             yield
             return
         scope = _Scope(self, training)
-        with _SCOPE.set(scope), views.enter(views.Stage.QUANTIZED, scope.variable):
+        with layer_hooks.attach(scope), views.enter(views.Stage.QUANTIZED, scope.variable):
             yield
         if requires_use:
             scope.require_used()
 
 
-def is_active() -> bool:
-    """Return True if the network being built may have quantised weights or activations."""
-    return _SCOPE.get() is not None
-
-
-def quantize_inputs(values: tf.Tensor) -> tf.Tensor:
-    """Return the inputs of the layer of this scope, quantised if a pattern matches the scope."""
-    scope = _SCOPE.get()
-    return scope.inputs(values) if scope else values
-
-
-class _Scope:
+class _Scope(layer_hooks.LayerHook):
     """The network that is being built; `seen` holds the names of its weights and layers."""
+
+    takes_inputs = True
 
     def __init__(self, quantization: Quantization, training: bool):
         self._quantization, self._training = quantization, training
@@ -188,13 +180,14 @@ class _Scope:
         checks.require(fits, "Quantization.weights", rule, quantizer, "Ternary() has.")
         return quantizer(weights, _over_units(tf.reduce_max, tf.abs(weights)))
 
-    def inputs(self, values: tf.Tensor) -> tf.Tensor:
+    def take_inputs(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return the inputs of a layer, quantised if a pattern matches its scope."""
         quantizer = self._quantizer("activations", tf1.get_variable_scope().name)
         if quantizer is None:
-            return values
-        floats = tf.cast(values, tf.float32)
+            return inputs
+        floats = tf.cast(inputs, tf.float32)
         bound = _running_bound(floats, self._training)
-        return tf.cast(quantizer(floats, tf.stop_gradient(bound)), values.dtype)
+        return tf.cast(quantizer(floats, tf.stop_gradient(bound)), inputs.dtype)
 
     def require_used(self) -> None:
         """Fail if a pattern matches nothing."""
@@ -237,6 +230,3 @@ def _over_units(function: Callable[..., tf.Tensor], values: tf.Tensor) -> tf.Ten
     """Reduce all axes but the last, the units; reduce a vector to [1]."""
     axes = list(range(max(values.shape.rank - 1, 1)))
     return function(values, axes, keepdims=True)
-
-
-_SCOPE: ambient.Ambient[_Scope | None] = ambient.Ambient("quantization", default=None)

@@ -86,7 +86,7 @@ class Passes(settings.Settings):
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool
     ) -> Outputs:
         """Encode the features, run network and heads; rows are mixed only in training."""
-        with self._separate_tasks(training), self.quantization.quantize_network(training):
+        with self._separate_tasks(training), self.quantize(training):
             encoded = self._encode(features, statistics, training)
             mixture = self.mixing(encoded) if self.mixing is not None and training else None
             inputs = mixture.inputs if mixture else encoded
@@ -98,10 +98,21 @@ class Passes(settings.Settings):
         self, features: types.Tensors, inputs: types.Tensors, training: bool
     ) -> tuple[types.Towers, dict[str, tf.Tensor]]:
         """Run network and heads on other inputs for the rows with these features."""
-        quantized = self.quantization.quantize_network(training, requires_use=False)
-        with self._separate_tasks(training), quantized:
+        with self._separate_tasks(training), self.quantize(training, requires_use=False):
             towers = self._build_network(inputs, training)
             return towers, self.build_logits(towers, features)
+
+    def quantize(
+        self, training: bool, requires_use: bool = True
+    ) -> contextlib.AbstractContextManager[object]:
+        """Quantise the network that is built within the context, if the model does.
+
+        Raises:
+          UserError: at the end of the context, if `requires_use` and a pattern matches nothing.
+        """
+        if self.quantization is None:
+            return contextlib.nullcontext()
+        return self.quantization.quantize_network(training, requires_use)
 
     def gather_activations(
         self,

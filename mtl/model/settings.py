@@ -34,7 +34,7 @@ class Settings:
       weighting: scales the losses of the tasks; scope `balancing`. Equal weights by default.
       surgery: combines the tasks' gradients; a plain sum by default.
       freezing: holds variables still, for good or up to a step; none by default.
-      quantization: rounds chosen weights and inputs to few values; none by default.
+      quantization: rounds chosen weights and inputs to few values; None by default.
       pruning: cuts chosen weights while the network trains; none by default.
       mixing: mixes the rows of a batch in training, such as `mixing.Mixup`; None by default. Every
         head then has to compute a loss for each row, as `types.ExampleHead` does.
@@ -56,7 +56,7 @@ class Settings:
     weighting: types.Weighting = weighting_lib.Equal()
     surgery: types.Surgery = surgery_lib.Sum()
     freezing: freezing_lib.Freezing = freezing_lib.Freezing()
-    quantization: quantization_lib.Quantization = quantization_lib.Quantization()
+    quantization: quantization_lib.Quantization | None = None
     pruning: Sequence[pruning_lib.Pruning] = ()
     mixing: types.Mixing | None = None
     auxiliary_losses: Sequence[types.AuxiliaryLoss] = ()
@@ -277,8 +277,9 @@ class Settings:
         All parts of a step have to treat variables entry by entry.
         """
         parts = [self.network, self.weighting, self.surgery, self.update, self.held]
-        parts += [self.quantization, *self.pruning, *self.built_losses]
-        return types.are_entrywise(parts if self.mixing is None else [*parts, self.mixing])
+        parts += [*self.pruning, *self.built_losses]
+        optional = [part for part in (self.quantization, self.mixing) if part is not None]
+        return types.are_entrywise([*parts, *optional])
 
     @property
     def _parts(self) -> list[Any]:
@@ -389,7 +390,10 @@ _LISTS: dict[str, tuple[int, str]] = {
     "extensions": (3, "your_package.YourExtension"),
 }
 # {setting: (its class, an example)}.
-_BUILT: dict[str, tuple[type, str]] = {
+_BUILT: dict[str, tuple[type | tuple[type, ...], str]] = {
     "freezing": (freezing_lib.Freezing, "freezing.Freezing"),
-    "quantization": (quantization_lib.Quantization, "quantization.Quantization"),
+    "quantization": (
+        (quantization_lib.Quantization, type(None)),
+        "quantization.Quantization",
+    ),
 }

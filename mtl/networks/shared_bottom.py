@@ -46,7 +46,7 @@ class SharedBottom:
             hidden, shared = precision.share_output(self.trunk(inputs, training))
         tower = self.tower
         # Only MLP itself: `build_stack` does not know the layers that a subclass builds.
-        if type(tower) is mlp.MLP and tower.can_stack and stacks.are_stacked(len(tasks)):
+        if stacks.are_stacked(len(tasks)) and type(tower) is mlp.MLP and tower.can_stack:
             scopes = [f"tower_{task}" for task in tasks]
             made = tower.build_stack({"trunk": hidden}, scopes)
             return types.Towers(dict(zip(tasks, made, strict=True)), shared=[shared])

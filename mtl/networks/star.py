@@ -11,8 +11,9 @@ from typing import Annotated
 
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
-from mtl.layers import partitioned_norm, quantization
+from mtl.layers import partitioned_norm
 from mtl.networks import fields, trunk
+from mtl.step import layer_hooks
 from mtl.variables import freezing
 
 
@@ -86,7 +87,7 @@ def _dense(inputs: tf.Tensor, domains: tf.Tensor, count: int, units: int, name: 
     width, dtype = inputs.shape[-1], inputs.dtype
     zeros, ones = tf1.zeros_initializer(), tf1.ones_initializer()
     with tf1.variable_scope(name):
-        inputs = quantization.quantize_inputs(inputs)
+        inputs = layer_hooks.take_inputs(inputs)
         with tf1.variable_scope("shared"):
             kernel = tf1.get_variable("kernel", [width, units], dtype)
             bias = tf1.get_variable("bias", [units], dtype, zeros)

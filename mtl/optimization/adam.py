@@ -53,7 +53,7 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
     moves_half_tables = True
 
     def _zeros_slot(self, var: tf.Variable, slot_name: str, op_name: str) -> tf.Variable:
-        if not sharding.is_half(var):
+        if var.dtype.base_dtype != tf.bfloat16 or not sharding.is_half(var):
             return super()._zeros_slot(var, slot_name, op_name)
         zeros, shape = tf1.zeros_initializer(), var.shape
         return self._get_or_make_slot_with_initializer(

@@ -157,7 +157,7 @@ class Checked:
           InvalidArgumentError: when run; its message has the step and the first names.
         """
         names = [f"loss of {task}" for task in self.losses]
-        members = [name for own in self.variables for name in stacks.list_members(own)]
+        members = [name for own in self.variables for name in stacks.name_members(own)]
         names += [f"gradient of {name}" for name in members]
 
         # Inside the branch, this read would always wait for a parameter server.

@@ -69,7 +69,7 @@ def check_optimizers(where: str, optimizers: Optimizers) -> None:
 def mask_gradients(
     gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[types.Connected]:
-    """Set entries of N gradients to 0 if the entry of the variable does not move in this step."""
+    """Set entries of N gradients to 0 if `freezing` holds the entry of the variable."""
     return list(map(_masked, gradients, variables))
 
 
@@ -77,15 +77,11 @@ def _masked(gradient: types.Connected, variable: tf.Variable) -> types.Connected
     reached = freezing.is_reached(freezing.first_step(variable))
     if reached is not True:
         gradient = gradients_lib.transform_gradient(gradient, functools.partial(_if, reached))
-    entries, kept = freezing.moving_entries(variable), pruned.kept_entries(variable)
-    rank = len(variable.shape)
-    if entries is not None:
-        own = functools.partial(_if, pruned.fit_mask(entries, gradient, rank))
-        gradient = gradients_lib.transform_gradient(gradient, own)
-    if kept is not None:
-        own = functools.partial(tf.multiply, pruned.fit_mask(kept, gradient, rank))
-        gradient = gradients_lib.transform_gradient(gradient, own)
-    return gradient
+    entries = freezing.moving_entries(variable)
+    if entries is None:
+        return gradient
+    fitted = pruned.fit_mask(entries, gradient, len(variable.shape))
+    return gradients_lib.transform_gradient(gradient, functools.partial(_if, fitted))
 
 
 def _if(condition: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
@@ -123,11 +119,23 @@ def apply_groups(
         # A frozen group reads neither its weights nor its optimizer state.
         reached = freezing.is_reached(group.first_step)
         moves = when if reached is True else reached if when is True else when & reached
-        built = _masking(optimizer(rate), members)
-        _tell_tables(built, members)
-        _require_half_tables(built, type(optimizer).__name__, members)
-        operations.append(reduced.apply_reduced(built, members, moves))
+        operations.append(apply_optimizer(optimizer, rate, members, moves))
     return operations
+
+
+def apply_optimizer(
+    optimizer: types.Optimizer,
+    rate: tf.Tensor,
+    pairs: types.GradientsAndVariables,
+    when: tf.Tensor | bool,
+) -> tf.Operation:
+    """Move variables by an optimizer with this learning rate; `when` says whether to move them."""
+    built = optimizer(rate)
+    if freezing.holds_some():
+        built = _mask_moves(built, pairs)
+    _tell_tables(built, pairs)
+    _require_half_tables(built, type(optimizer).__name__, pairs)
+    return reduced.apply_reduced(built, pairs, when)
 
 
 def moves_all_rows(
@@ -155,7 +163,9 @@ def _tell_tables(
 ) -> None:
     """Set `tables` of an optimizer with a special state for tables."""
     sparse = [variable for own, variable in pairs if isinstance(own, tf.IndexedSlices)]
-    inner = wrapped.innermost(optimizer) if sparse else None
+    if not sparse:
+        return
+    inner = wrapped.innermost(optimizer)
     if isinstance(inner, adagrad.RowWiseAdagradOptimizer):
         inner.tables = set(map(patterns.shard_name, sparse))
 
@@ -167,7 +177,7 @@ def _require_half_tables(
 ) -> None:
     """Fail if an optimizer would take a table of 16 bits for a table of 32 bits."""
     for gradient, variable in pairs:
-        if not sharding.is_half(variable):
+        if variable.dtype.base_dtype != tf.bfloat16 or not sharding.is_half(variable):
             continue
         where = f"the optimizer of {patterns.variable_name(variable)!r}, which has 16 bits,"
         rule = "be one of LazyAdam, RowWiseAdagrad"
@@ -179,7 +189,7 @@ def _require_half_tables(
         checks.require(is_sparse, where, "be one of looked-up rows", "a dense one", fix)
 
 
-def _masking(
+def _mask_moves(
     optimizer: tf.compat.v1.train.Optimizer, pairs: types.GradientsAndVariables
 ) -> tf.compat.v1.train.Optimizer:
     """Return the optimizer, wrapped to restore entries outside their masks."""

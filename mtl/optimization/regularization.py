@@ -57,14 +57,8 @@ class Regularization:
           UserError: if a pattern matches no variable.
         """
         gradients, values = list(gradients), []
-        l1 = _factors("Regularization.l1", self.l1, variables)
-        l2 = _factors("Regularization.l2", self.l2, variables)
-        for i, variable in enumerate(variables):
-            name = patterns.variable_name(variable)
-            if name in l1 or name in l2:
-                penalty = _penalty(gradients[i], variable, l1.get(name, 0), l2.get(name, 0))
-                gradients[i] = gradients_lib.add_gradients(gradients[i], penalty[0])
-                values.append(penalty[1])
+        if self.l1 or self.l2:
+            values = self._penalise(gradients, variables)
         losses, sources = tf1.losses.get_regularization_losses(), list(variables)
         if losses and replicas.count() > 1:
             losses, sources = penalties.share_terms(losses, variables)
@@ -73,6 +67,21 @@ class Regularization:
             terms = tf.gradients(values[-1], sources)
             gradients = list(map(gradients_lib.add_gradients, gradients, terms))
         return gradients, tf.add_n(values) if values else None
+
+    def _penalise(
+        self, gradients: list[types.Gradient], variables: Sequence[tf.Variable]
+    ) -> list[tf.Tensor]:
+        """Add the gradients of the penalties to the list; return the values of the penalties."""
+        values = []
+        l1 = _factors("Regularization.l1", self.l1, variables)
+        l2 = _factors("Regularization.l2", self.l2, variables)
+        for i, variable in enumerate(variables):
+            name = patterns.variable_name(variable)
+            if name in l1 or name in l2:
+                penalty = _penalty(gradients[i], variable, l1.get(name, 0), l2.get(name, 0))
+                gradients[i] = gradients_lib.add_gradients(gradients[i], penalty[0])
+                values.append(penalty[1])
+        return values
 
 
 def _factors(

@@ -18,8 +18,8 @@ from mtl.optimization import clipping as clipping_lib
 from mtl.optimization import finite, groups, schedules
 from mtl.optimization import optimizers as optimizers_lib
 from mtl.optimization import regularization as regularization_lib
+from mtl.step import extensions
 from mtl.step import gradients as gradients_lib
-from mtl.step import noted
 from mtl.variables import averaging, freezing, patterns, sharding
 
 
@@ -111,14 +111,14 @@ class Update(types.Update):
         step = tf1.train.get_or_create_global_step()
         learning_rate = schedules.evaluate_rate(self.optimizer.learning_rate, step)
         factor = None if self.schedule is None else self.schedule(step)
-        learning_rate = learning_rate if factor is None else factor * learning_rate
+        learning_rate = learning_rate if factor is None else learning_rate * factor
         # Norms and clipping need each row of a table at most once.
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
         # Penalties come first: they may reach a variable that no loss depends on.
         gradients, penalty = self.regularization(gradients, variables)
         gradients, variables = _connected(gradients, variables)
         # Masked before the norm: entries that do not move must not count for it or for clipping.
-        gradients = groups.mask_gradients(gradients, variables)
+        gradients = self._mask(gradients, variables)
         monitors = {"learning_rate": learning_rate}
         if penalty is not None:
             monitors["regularization"] = penalty
@@ -130,7 +130,7 @@ class Update(types.Update):
             )
             monitors["gradient_norm"] = norm = gradients_lib.norm_from_squares(guarded.squares)
             gradients = self._shaped(guarded.gradients, variables, norm)
-            noted.show_gradients(gradients, variables)
+            extensions.show_update(gradients, variables)
 
         # The norm needs all gradients, so no variable moves while another one is still being read.
         before = [*tf1.get_collection(tf1.GraphKeys.UPDATE_OPS), norm, *guarded.before]
@@ -139,11 +139,20 @@ class Update(types.Update):
         ready, one = tf.group(*before), tf.constant(1, step.dtype)
         # The caller's name scope must not change the names of optimizer state.
         with tf1.name_scope(None), tf.control_dependencies([ready]):
-            applied = self._move(gradients, variables, step, guarded.moves, factor)
+            pairs = list(zip(gradients, variables, strict=True))
+            applied = self._move(pairs, step, guarded.moves, learning_rate, factor)
             with tf.control_dependencies(applied):
                 # Counted last: schedules, draws and freezing read the number of this step first.
                 train_op = step.assign_add(one, read_value=False)
         return train_op, monitors | guarded.monitors
+
+    def _mask(
+        self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
+    ) -> Sequence[types.Connected]:
+        """Set entries of N gradients to 0 if the entry of the variable does not move."""
+        if freezing.holds_some():
+            gradients = groups.mask_gradients(gradients, variables)
+        return extensions.mask_gradients(gradients, variables)
 
     def _require_average(self, variables: Sequence[tf.Variable]) -> None:
         """Fail if a table of 16 bits is averaged: it would round the small moves away."""
@@ -153,34 +162,51 @@ class Update(types.Update):
 
     def _move(
         self,
-        gradients: Sequence[types.Connected],
-        variables: Sequence[tf.Variable],
+        pairs: types.GradientsAndVariables,
         step: tf.Variable,
         moves: tf.Tensor | bool,
+        rate: tf.Tensor,
         factor: tf.Tensor | None,
     ) -> list[tf.Operation]:
         """Apply the gradients and renew the average; return the ops.
 
         Args:
-          gradients: N, clipped.
-          variables: N.
+          pairs: N gradients, clipped, and their variables.
           step: the global step.
           moves: whether the step moves anything; a bool scalar of the graph, or True.
+          rate: the learning rate of `optimizer`, with the factor.
           factor: of all learning rates; None for 1.
         """
-        pairs = list(zip(gradients, variables, strict=True))
-        # For mypy: the key type of Mapping is invariant.
-        patterned = cast(Mapping[str | None, types.Optimizer], self.optimizers)
-        optimizers_of = {**patterned, None: self.optimizer}
         if self.average is None:
-            return groups.apply_groups(optimizers_of, pairs, self.rates, step, moves, factor)
-        all_rows = groups.moves_all_rows(optimizers_of, variables)
+            return self._apply(pairs, step, moves, rate, factor)
+        gradients, variables = zip(*pairs, strict=True)
+        all_rows = groups.moves_all_rows(self._optimizers_of, variables)
         rows = averaging.rows_before(gradients, variables, all_rows)
         # The average needs the rows from before the optimizer moves them.
         with tf.control_dependencies(gradients_lib.list_values(rows)):
-            applied = groups.apply_groups(optimizers_of, pairs, self.rates, step, moves, factor)
+            applied = self._apply(pairs, step, moves, rate, factor)
         with tf.control_dependencies(applied):
             return [self.average(rows, variables, step, moves)]
+
+    def _apply(
+        self,
+        pairs: types.GradientsAndVariables,
+        step: tf.Variable,
+        moves: tf.Tensor | bool,
+        rate: tf.Tensor,
+        factor: tf.Tensor | None,
+    ) -> list[tf.Operation]:
+        """Move the variables, in groups if a setting tells them apart; return the ops."""
+        if self.optimizers or self.rates or freezing.holds_some():
+            return groups.apply_groups(self._optimizers_of, pairs, self.rates, step, moves, factor)
+        return [groups.apply_optimizer(self.optimizer, rate, pairs, moves)]
+
+    @property
+    def _optimizers_of(self) -> dict[str | None, types.Optimizer]:
+        """The optimizers by pattern; None is the key of the default."""
+        # For mypy: the key type of Mapping is invariant.
+        patterned = cast(Mapping[str | None, types.Optimizer], self.optimizers)
+        return {**patterned, None: self.optimizer}
 
     def _shaped(
         self,
@@ -197,7 +223,7 @@ class Update(types.Update):
         for index, part in enumerate(self.transforms):
             own_norm = gradients_lib.norm_from_squares(gradients_lib.squared_norms(gradients))
             with tf1.variable_scope(f"transform_{index}"):
-                gradients = groups.mask_gradients(part(gradients, variables, own_norm), variables)
+                gradients = self._mask(part(gradients, variables, own_norm), variables)
         return list(gradients)
 
 
@@ -214,9 +240,9 @@ def _connected(
 ) -> tuple[list[types.Connected], list[tf.Variable]]:
     """Return the gradients that exist, and their variables."""
     pairs = [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
-    names = [patterns.variable_name(variable) for variable in variables]
-    frozen = freezing.frozen_names()
-    rule = "leave a variable to train that a loss depends on"
-    checks.require(bool(pairs) or not frozen, "Freezing", rule, _few(frozen))
-    checks.require(bool(pairs), "Update", "get a gradient", names, "No loss depends on these.")
+    if not pairs:
+        rule, frozen = "leave a variable to train that a loss depends on", freezing.frozen_names()
+        checks.require(not frozen, "Freezing", rule, _few(frozen))
+        names = [patterns.variable_name(variable) for variable in variables]
+        checks.fail("Update", "get a gradient", names, "No loss depends on these.")
     return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]

@@ -23,7 +23,7 @@ from mtl import checks, deferred, types
 from mtl.deferred import tf, tf1
 from mtl.sparsity import criteria, next_masks
 from mtl.sparsity import cuts as cuts_lib
-from mtl.step import extensions, monitors, step_state, whole_batch
+from mtl.step import extensions, layer_hooks, monitors, step_state, whole_batch
 from mtl.step import gradients as gradients_lib
 from mtl.tf_internals import reduced
 from mtl.variables import freezing, patterns, pruned, sharding, slots, views
@@ -83,11 +83,17 @@ class PrunedStep(types.StepExtension):
         if not self._pruner.reads_inputs:
             yield found
             return
-        inputs: dict[str, tf.Tensor] = {}
-        with pruned.note_inputs(inputs):
+        noted = layer_hooks.NoteInputs()
+        with layer_hooks.attach(noted):
             yield found
-        names = [name for name in inputs if self._pruner.reads_inputs_of(name)]
-        found |= {name: criteria.sum_squares(inputs[name]) for name in names}
+        names = [name for name in noted.found if self._pruner.reads_inputs_of(name)]
+        found |= {name: criteria.sum_squares(noted.found[name]) for name in names}
+
+    def mask_gradients(
+        self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
+    ) -> list[types.Connected]:
+        """Set the gradients of cut weights to 0."""
+        return list(map(_leave_out_cut, gradients, variables))
 
     def around_update(
         self, found: Any, batch: whole_batch.WholeBatch
@@ -267,6 +273,14 @@ class _Pruner:
         kinds = ("sparsity", "dead_units", "churn")
         names = [f"pruning/{name}/{kind}" for kind in kinds for name in new]
         monitors.add_where_due(names, describe)
+
+
+def _leave_out_cut(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
+    kept = pruned.kept_entries(variable)
+    if kept is None:
+        return gradient
+    own = functools.partial(tf.multiply, pruned.fit_mask(kept, gradient, len(variable.shape)))
+    return gradients_lib.transform_gradient(gradient, own)
 
 
 def _set_to_zero(

@@ -3,12 +3,17 @@
 with extensions.enter([make(model, features, labels) for make in makers]) as entered:
     for extension in entered: ...
 extensions.current()                # the same, read within the network
+gradients = extensions.mask_gradients(gradients, variables)     # an update calls both
+extensions.show_update(gradients, variables)
 """
+
+from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
 
 from mtl import ambient, types
+from mtl.deferred import tf
 
 
 @contextlib.contextmanager
@@ -23,6 +28,21 @@ def enter(extensions: Sequence[types.StepExtension]) -> Iterator[Sequence[types.
 def current() -> Sequence[types.StepExtension]:
     """Return the extensions of the step that is being built; () outside of a step."""
     return _CURRENT.get()
+
+
+def mask_gradients(
+    gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
+) -> Sequence[types.Connected]:
+    """Return N gradients, with 0 for the entries of N variables that the extensions hold."""
+    for extension in current():
+        gradients = extension.mask_gradients(gradients, variables)
+    return gradients
+
+
+def show_update(gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]) -> None:
+    """Show N gradients, as the optimizer gets them, and N variables to the extensions."""
+    for extension in current():
+        extension.see_update(gradients, variables)
 
 
 _CURRENT: ambient.Ambient[tuple[types.StepExtension, ...]] = ambient.Ambient(

@@ -273,17 +273,19 @@ class _Builder:
     def build_pass(self, index: tf.Tensor | int, count: int, reuse: bool = True) -> ForwardPass:
         """Build the pass of slice `index`, out of `count` slices of this replica."""
         own = take_slice(self._rows, index, count)
+        # The first slice creates the variables, and later passes reuse them.
+        scope = tf1.variable_scope(self._scope, reuse=reuse or self._scope.reuse)
+        if count * replicas.count() == 1:
+            with scope:
+                return self._build(own, index, count).add_parts()
         num_terms = len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES))
         # Replicas cannot meet in the loop over slices: there batch norm uses only its own rows.
-        # The first slice creates the variables, and later passes reuse them.
         with (
             replicas.separate_replicas(when=count > 1),
-            tf1.variable_scope(self._scope, reuse=reuse or self._scope.reuse),
+            scope,
             draws.draw_for_slice(_draw_index(index, count), count * replicas.count()),
         ):
             built = self._build(own, index, count)
-        if count * replicas.count() == 1:  # Equal to the bit: no factor.
-            return built.add_parts()
         built = built._replace(penalties=penalties_lib.take(num_terms, own))
         shares = functools.partial(self._share_labels, own)
         # Each row already has its share of the labels.

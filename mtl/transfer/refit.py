@@ -131,7 +131,7 @@ class Refit(abc.ABC):
         global_step = tf1.train.get_or_create_global_step()
         iterator = tf1.data.make_initializable_iterator(batches)
         features, labels = iterator.get_next()
-        with network.quantization.quantize_network(training=False):
+        with network.quantize(training=False):
             towers = network.build_towers(features, statistics, training=False)
             logits = network.build_logits(towers, features)
         examples = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from mtl.deferred import tf
@@ -50,6 +50,21 @@ class StepExtension:
           batch: the parts of the batch, a `whole_batch.WholeBatch` of plain losses.
         """
         return contextlib.nullcontext()
+
+    def mask_gradients(
+        self, gradients: Sequence[values.Connected], variables: Sequence[tf.Variable]
+    ) -> Sequence[values.Connected]:
+        """Return N gradients, with 0 for the entries of N variables that do not move.
+
+        It runs before the global norm is taken, and after each of `Update.transforms`.
+        """
+        del variables
+        return gradients
+
+    def see_update(
+        self, gradients: Sequence[values.Connected], variables: Sequence[tf.Variable]
+    ) -> None:
+        """See N gradients as the optimizer gets them, before any of N variables moves."""
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
         """Return the op of the step, given the op that moves the weights."""

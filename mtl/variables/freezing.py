@@ -74,6 +74,11 @@ class Freezing:
         """True with the default settings."""
         return self == Freezing()
 
+    @property
+    def holds_some(self) -> bool:
+        """True if a setting chooses variables."""
+        return bool(self.frozen or self.until or self.entries)
+
     def first_step(self, variable: tf.Variable | str) -> float:
         """Return the step from which a variable moves; infinite if it never does."""
         if any(patterns.matches(pattern, variable) for pattern in self.frozen):
@@ -93,14 +98,28 @@ class Freezing:
         return frozen_step
 
 
-def hold_part(trainable: bool) -> contextlib.AbstractContextManager[bool]:
+def hold_part(trainable: bool) -> contextlib.AbstractContextManager[object]:
     """Freeze for good the variables that are created inside it, unless `trainable`."""
-    return _IS_HELD.set(_IS_HELD.get() or not trainable)
+    return contextlib.nullcontext() if trainable else _hold()
+
+
+@contextlib.contextmanager
+def _hold() -> Iterator[None]:
+    scope = _SCOPE.get()
+    creates = tf.variable_creator_scope(scope.create) if scope else contextlib.nullcontext()
+    with _IS_HELD.set(True), creates:
+        yield
 
 
 def release_part() -> contextlib.AbstractContextManager[bool]:
     """Train the variables that are created inside it, even inside `hold_part`."""
     return _IS_HELD.set(False)
+
+
+def holds_some() -> bool:
+    """Return True if a setting of `Freezing` chooses variables of the step that is being built."""
+    scope = _SCOPE.get()
+    return scope is not None and scope.freezing.holds_some
 
 
 def first_step(variable: tf.Variable) -> float:
@@ -138,7 +157,9 @@ def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) ->
 def averages_move(average: tf.Variable) -> bool | tf.Tensor:
     """Return True if training moves an average; a bool scalar if that depends on the step."""
     scope = _SCOPE.get()
-    if scope is None or scope.freezing.batch_norm == "adapt":
+    if scope is None or not (scope.held or scope.freezing.holds_some):
+        return True
+    if scope.freezing.batch_norm == "adapt":
         return True
     scope.averages.append(patterns.variable_name(average))
     return is_reached(scope.first_step(average))
@@ -158,7 +179,7 @@ def frozen_names() -> list[str]:
     scope = _SCOPE.get()
     if scope is None:
         return []
-    return [name for name in scope.sizes if scope.first_step(name) == _NEVER]
+    return list(scope.frozen_sizes)
 
 
 @contextlib.contextmanager
@@ -169,14 +190,12 @@ def _entered(freezing: Freezing) -> Iterator[_Scope]:
       UserError: on leaving, if a pattern has matched nothing.
     """
     scope = _Scope(freezing)
-    with _SCOPE.set(scope), tf.variable_creator_scope(scope.create):
+    chooses = bool(freezing.frozen)
+    creates = tf.variable_creator_scope(scope.create) if chooses else contextlib.nullcontext()
+    with _SCOPE.set(scope), creates:
         yield scope
-    # All names that a pattern may match are known only after the step is built.
-    for setting in ("frozen", "until", "entries"):
-        for pattern in getattr(freezing, setting):
-            patterns.select_variables(
-                f"Freezing.{setting}", pattern, [*scope.sizes, *scope.averages]
-            )
+    if freezing.holds_some:
+        scope.require_used()
     if scope.is_first and scope.frozen():
         _log.info("%s", scope.in_words())
 
@@ -187,7 +206,8 @@ class _Scope:
     Attributes:
       freezing: the settings.
       is_first: True for the step of the first replica, which creates all variables.
-      sizes: {name: number of weights} of the variables that are trainable unless frozen.
+      frozen_sizes: {name: number of weights} of the variables that are frozen for good, and would
+        be trainable otherwise.
       held: the names of variables that parts created with `trainable = False`.
       averages: the names of the averages of its batch norms.
       step: the global step, read once: a second read could come after the update.
@@ -197,7 +217,7 @@ class _Scope:
         self.freezing = freezing
         graph = tf1.get_default_graph()
         self.is_first = graph not in _CREATED
-        self.sizes, self.held = _CREATED.setdefault(graph, ({}, set()))
+        self.frozen_sizes, self.held = _CREATED.setdefault(graph, ({}, set()))
         self.averages: list[str] = []
         if freezing.until:
             self.step = tf1.train.get_or_create_global_step().read_value()
@@ -207,9 +227,18 @@ class _Scope:
         is_held = patterns.variable_name(variable) in self.held
         return _NEVER if is_held else self.freezing.first_step(variable)
 
+    def count_weights(self) -> dict[str, int]:
+        """Return {name: number of weights} of the variables that are trainable unless frozen."""
+        sizes = dict(self.frozen_sizes)
+        for variable in tf1.trainable_variables():
+            name = patterns.variable_name(variable)  # The shards of a table add up under its name.
+            sizes[name] = sizes.get(name, 0) + variable.shape.num_elements()
+        return sizes
+
     def frozen(self) -> dict[str, float]:
         """Return {name: the step up to which it is frozen} of the frozen variables."""
-        steps = {name: self.first_step(name) for name in self.sizes}
+        names = self.count_weights() if self.freezing.until else self.frozen_sizes
+        steps = {name: self.first_step(name) for name in names}
         return {name: step for name, step in steps.items() if step}
 
     def create(self, next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
@@ -221,21 +250,27 @@ class _Scope:
             self.held.add(name)
         if settings.get("trainable") is False:
             return next_creator(**settings)
-        if self.first_step(name) == _NEVER:
-            settings["trainable"] = False
+        if self.first_step(name) != _NEVER:
+            return next_creator(**settings)
+        settings["trainable"] = False
         variable = next_creator(**settings)
-        # The shards of a table add up under its name.
-        self.sizes[name] = self.sizes.get(name, 0) + variable.shape.num_elements()
+        size = self.frozen_sizes.get(name, 0) + variable.shape.num_elements()
+        self.frozen_sizes[name] = size
         return variable
+
+    def require_used(self) -> None:
+        """Fail if a pattern matches nothing; all names are known once the step is built."""
+        names = [*self.count_weights(), *self.averages]
+        for setting in ("frozen", "until", "entries"):
+            for pattern in getattr(self.freezing, setting):
+                patterns.select_variables(f"Freezing.{setting}", pattern, names)
 
     def in_words(self) -> str:
         """Return `Frozen: 3 of 5 variables, 1,200 of 1,300 weights; 2 of them until step 100`."""
-        frozen = self.frozen()
-        names = stacks.expand_names(list(self.sizes))
+        frozen, sizes = self.frozen(), self.count_weights()
+        names = stacks.expand_names(list(sizes))
         words = f"Frozen: {len(frozen)} of {len(names)} variables, "
-        words += (
-            f"{sum(self.sizes[name] for name in frozen):,} of {sum(self.sizes.values()):,} weights"
-        )
+        words += f"{sum(sizes[name] for name in frozen):,} of {sum(sizes.values()):,} weights"
         for step in sorted(set(frozen.values()) - {_NEVER}):
             count = sum(value == step for value in frozen.values())
             words += f"; {count} of them until step {step}"
@@ -244,7 +279,7 @@ class _Scope:
     def frozen_weights(self) -> tf.Tensor:
         """Return how many weights are frozen at this step, a float32 scalar."""
         total = tf.constant(0.0)
-        for name, size in self.sizes.items():
+        for name, size in self.count_weights().items():
             is_moving = is_reached(self.first_step(name))
             total += size * (1.0 - tf.cast(is_moving, tf.float32))
         return total
@@ -252,7 +287,7 @@ class _Scope:
 
 _NEVER = float("inf")
 _IS_HELD = ambient.Ambient("held", default=False)
-# The variables that the first replica created in a graph, for the others: {graph: (sizes, held)}.
+# What the first replica froze in a graph, for the others: {graph: (frozen sizes, held)}.
 _CREATED: weakref.WeakKeyDictionary[tf.Graph, tuple[dict[str, int], set[str]]] = (
     weakref.WeakKeyDictionary()
 )

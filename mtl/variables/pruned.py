@@ -110,33 +110,6 @@ def fit_mask(mask: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices, rank: int)
     return take_rows(mask, gradient.indices, rank)
 
 
-def watch_inputs(inputs: tf.Tensor, name: str = "kernel") -> tf.Tensor:
-    """Return the inputs of the layer whose scope is open, and note them for `note_inputs`."""
-    noted = _INPUTS.get()
-    scope = tf.compat.v1.get_variable_scope().name
-    if noted is not None and f"{scope}/{name}" not in noted:
-        noted[f"{scope}/{name}"] = tf.stop_gradient(inputs)
-    return inputs
-
-
-def are_inputs_watched() -> bool:
-    """Return True if `watch_inputs` notes inputs."""
-    return _INPUTS.get() is not None
-
-
-def note_inputs(
-    noted: dict[str, tf.Tensor] | None,
-) -> contextlib.AbstractContextManager[dict[str, tf.Tensor] | None]:
-    """Have layers inside it note {kernel: its inputs, [..., D]}; None notes nothing."""
-    return _INPUTS.set(noted)
-
-
-_INPUTS: ambient.Ambient[dict[str, tf.Tensor] | None] = ambient.Ambient(
-    "watched inputs", default=None
-)
-_MASKS: ambient.Ambient[Mapping[str, tf.Tensor | None]] = ambient.Ambient("pruned", default={})
-
-
 def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
     """Return (cut weights, all weights, packed bytes) of the pruned variables of a checkpoint.
 
@@ -153,3 +126,6 @@ def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
             cut, total = cut + int((~np.broadcast_to(mask, value.shape)).sum()), total + value.size
             packed += len(zlib.compress(value.tobytes(), 1))
     return (cut, total, packed) if total else None
+
+
+_MASKS: ambient.Ambient[Mapping[str, tf.Tensor | None]] = ambient.Ambient("pruned", default={})

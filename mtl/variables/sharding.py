@@ -18,6 +18,7 @@ import math
 import re
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from mtl import ambient
 from mtl.deferred import tf, tf1
@@ -42,9 +43,9 @@ class Sharding:
         num_bytes = math.prod(shape) * dtype.size
         return max(1, min(self.servers, num_bytes // self.min_bytes, shape[0]))
 
-    def cut_tables(self) -> contextlib.AbstractContextManager[Sharding | None]:
+    def cut_tables(self) -> contextlib.AbstractContextManager[object]:
         """Cut the tables that are created inside it."""
-        return _SHARDING.set(self)
+        return _change(sharding=self)
 
 
 def create_table(
@@ -54,15 +55,11 @@ def create_table(
 
     It holds float32, unless `store_tables` sets another type.
     """
-    sharding, dtype = _SHARDING.get(), _STORAGE.get() or tf.float32
+    sharding, dtype = _TABLES.get().sharding, _TABLES.get().dtype or tf.float32
     count = sharding.count_shards(shape, dtype) if sharding else 1
-    with _IS_TABLE.set(True):
-        if count == 1:
-            table = tf1.get_variable(name, shape, dtype, initializer)
-        else:
-            with _IS_CUTTING.set(True):
-                cut = tf1.fixed_size_partitioner(count)
-                table = tf1.get_variable(name, shape, dtype, initializer, partitioner=cut)
+    cut = tf1.fixed_size_partitioner(count) if count > 1 else None
+    with _change(is_created=True, is_cut=count > 1):
+        table = tf1.get_variable(name, shape, dtype, initializer, partitioner=cut)
     if dtype == tf.bfloat16:
         parts = [table] if count == 1 else list(table)
         names = _HALF.setdefault(graphs.outermost_graph(), set())
@@ -78,24 +75,43 @@ def is_half(variable: tf.Variable) -> bool:
     return patterns.shard_name(variable) in _HALF.get(graphs.outermost_graph(), ())
 
 
-def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[tf.DType]:
+def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[object]:
     """Have tables that are created inside it hold numbers of this type."""
-    return _STORAGE.set(dtype)
+    return _change(dtype=dtype)
 
 
 def is_table() -> bool:
     """Return True while a table is created; a step reads only some rows of a table."""
-    return _IS_TABLE.get()
+    return _TABLES.get().is_created
 
 
 def table_name(name: str) -> str:
     """Return the name of the table that a new variable of this name belongs to."""
-    return re.sub(r"/part_\d+$", "", name) if _IS_CUTTING.get() else name
+    return re.sub(r"/part_\d+$", "", name) if _TABLES.get().is_cut else name
 
 
-_SHARDING: ambient.Ambient[Sharding | None] = ambient.Ambient("sharding", default=None)
 # The names of tables of 16 bits, by graph.
 _HALF: weakref.WeakKeyDictionary[tf.Graph, set[str]] = weakref.WeakKeyDictionary()
-_STORAGE: ambient.Ambient[tf.DType | None] = ambient.Ambient("storage", default=None)
-_IS_TABLE = ambient.Ambient("is table", default=False)
-_IS_CUTTING = ambient.Ambient("is cutting", default=False)
+
+
+class _Tables(NamedTuple):
+    """How tables are created in the graph that is being built.
+
+    Attributes:
+      sharding: the rule that cuts them; None to leave them whole.
+      dtype: of their numbers; None for float32.
+      is_created: True while a table is created.
+      is_cut: True while a table is created in shards.
+    """
+
+    sharding: Sharding | None = None
+    dtype: tf.DType | None = None
+    is_created: bool = False
+    is_cut: bool = False
+
+
+def _change(**values: Any) -> contextlib.AbstractContextManager[object]:
+    return _TABLES.set(_TABLES.get()._replace(**values))
+
+
+_TABLES: ambient.Ambient[_Tables] = ambient.Ambient("tables", default=_Tables())

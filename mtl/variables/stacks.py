@@ -80,6 +80,8 @@ def find_stack(variable: tf.Variable | str) -> Stack | None:
 
     `variable` is a variable of this graph, or its name.
     """
+    if not _STACKS:  # No graph of this process has any.
+        return None
     name = variable if isinstance(variable, str) else patterns.shard_name(variable)
     made = _STACKS.get(graphs.outermost_graph(), {})
     if name in made:
@@ -98,6 +100,12 @@ def list_members(variable: tf.Variable) -> dict[str, list[int]]:
         return {patterns.variable_name(variable): shape}
     own = [size for axis, size in enumerate(shape) if axis != stack.axis]
     return dict.fromkeys(stack.names, own)
+
+
+def name_members(variable: tf.Variable) -> tuple[str, ...]:
+    """Return the names of the members of a stack; for other variables, the variable's name."""
+    stack = find_stack(variable)
+    return stack.names if stack else (patterns.variable_name(variable),)
 
 
 def expand_names(names: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ from mtl.deferred import compat, tf, tf1
 from mtl.model import graph_options
 from mtl.runs import diagnosis, fitting
 from mtl.sparsity import criteria, cuts, densities, granularity, pruning, sparse_gpt
+from mtl.step import layer_hooks
 from mtl.transfer import checkpoint as checkpoint_lib
 from mtl.variables import averaging, patterns, pruned
 
@@ -273,10 +274,10 @@ class _Network:
         self._iterator = tf1.data.make_initializable_iterator(batches.take(-(-rows // batch)))
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
         tf1.train.get_or_create_global_step()
-        inputs: dict[str, tf.Tensor] = {}
+        noted = layer_hooks.NoteInputs()
         features, labels = self._iterator.get_next()
         self._gradients: dict[str, Any] = {}
-        with pruned.note_inputs(inputs):
+        with layer_hooks.attach(noted):
             if any(part.criterion.reads_gradients for part in model.pruning):
                 found = model.differentiate(features, labels, statistics)
                 names = map(patterns.variable_name, found.variables)
@@ -289,9 +290,9 @@ class _Network:
                     mode,
                     options=graph_options.GraphOptions(statistics=statistics),
                 )
-        self.inputs, self._session = inputs, session
+        self.inputs, self._session = noted.found, session
         self.variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
-        self.order = [name for name in inputs if name in self.variables]
+        self.order = [name for name in noted.found if name in self.variables]
         saver = average_saver.Saver()
         session.run(tf1.tables_initializer())
         saver.restore(session, checkpoint)

@@ -16,7 +16,7 @@ from typing import Any
 
 from mtl import checks, types
 from mtl.deferred import tf, tf1
-from mtl.step import noted, replicas, summaries, whole_batch
+from mtl.step import layer_hooks, replicas, summaries, whole_batch
 from mtl.tools.tensorboard import board as board_lib
 from mtl.tools.tensorboard import histograms, step_graph
 from mtl.variables import patterns, stacks
@@ -57,6 +57,7 @@ class Watch(types.StepExtension):
         self._items = board.due_items if self._is_shown else {}
         self._outputs: dict[str, tf.Tensor] = {}
         self._has_seen = False
+        self._found: Any = None  # The gradients that the update gets, a `balanced.Balanced`.
         self._parts: list[_Part] = []
 
     def wrap_forward(self, forward: types.Forward) -> types.Forward:
@@ -68,9 +69,10 @@ class Watch(types.StepExtension):
             if self._has_seen:
                 return forward(features, labels)
             self._has_seen = True
-            with noted.note_outputs() as outputs:
+            noted = layer_hooks.NoteOutputs()
+            with layer_hooks.attach(noted):
                 built = forward(features, labels)
-            self._outputs = dict(outputs)
+            self._outputs = noted.found
             if self._board.settings.graph:
                 self._board.graph = step_graph.draw(built.losses, (features, labels))
             return built
@@ -89,23 +91,27 @@ class Watch(types.StepExtension):
             yield
             return
         del batch
-        variables, gradients = found.variables, found.gradients
-        self._choose(variables)
+        self._found = found
+        self._choose(found.variables)
         self._require_outputs()
-
-        def look(clipped: Sequence[types.Connected], moving: Sequence[tf.Variable]) -> None:
-            step = tf1.train.get_or_create_global_step().read_value() + 1
-            combined = self._only_chosen(variables, gradients)
-            taken = self._only_chosen(moving, clipped)
-            for due, items in self._items.items():
-                part = _Part(due.tell(step), taken if "updates" in items else [])
-                part.look(functools.partial(self._draw, items, combined, taken, found.scaled))
-                self._parts.append(part)
-
-        with noted.look_at_gradients(look):
-            yield
-        fix = "Its update does not call `noted.show_gradients`."
+        yield
+        fix = "Its update does not call `extensions.show_update`."
         self._require(bool(self._parts), next(iter(self._items.values()))[0], "update", fix)
+
+    def see_update(
+        self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
+    ) -> None:
+        """Draw what the due items show of the gradients that the optimizer gets."""
+        found = self._found
+        if found is None:
+            return
+        step = tf1.train.get_or_create_global_step().read_value() + 1
+        combined = self._only_chosen(found.variables, found.gradients)
+        taken = self._only_chosen(variables, gradients)
+        for due, items in self._items.items():
+            part = _Part(due.tell(step), taken if "updates" in items else [])
+            part.look(functools.partial(self._draw, items, combined, taken, found.scaled))
+            self._parts.append(part)
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
         """Add the due items of a step to its summaries, once it has moved the weights."""

@@ -201,7 +201,7 @@ class InputState:
         except (tf.errors.OpError, ValueError):
             # A state of an old version may have been restored in part: start anew.
             session.run(self._start)
-            return self._starts_anywhere
+            return False
         return True
 
     def keep(self, steps: Iterable[int]) -> None:

@@ -50,6 +50,11 @@ class ImageFiles(types.Source):
     folder: str = ""
 
     @property
+    def names_files(self) -> bool:
+        """True: images of all rows may exceed memory."""
+        return True
+
+    @property
     def names(self) -> Sequence[str]:
         """The names of the columns, if the source knows them; otherwise ()."""
         return getattr(self.source, "names", ())

@@ -11,6 +11,7 @@ gets each text of a call once, as its copy of a text from Python is slow, and sp
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -90,15 +91,51 @@ class Layout:
         return found
 
 
+class Lists(NamedTuple):
+    """N lists as an array of all values, and where each list begins and ends, int64 [N + 1]."""
+
+    values: Any
+    splits: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of both arrays."""
+        return self.values.nbytes + self.splits.nbytes
+
+
+def pack(values: Any) -> Any:
+    """Return the values of some rows, as a session of TensorFlow returns them, for `join`.
+
+    An array of texts becomes an array of Arrow, which takes a fraction of the memory.
+    """
+    if isinstance(values, np.ndarray):
+        is_text = values.dtype.kind in "OS"
+        return pa.array(values.ravel(), pa.large_binary()) if is_text else values
+    return Lists(pack(values.values), np.asarray(values.row_splits, np.int64))
+
+
+def join(parts: Sequence[Any], field: spec_lib.Field) -> Any:
+    """Return the values of a field of all rows, given those of some rows each from `pack`."""
+    if field.is_ragged:
+        flat = join([part.values for part in parts], dataclasses.replace(field, shape=()))
+        lengths = [np.diff(part.splits) for part in parts]
+        return Lists(flat, np.concatenate([[0], np.cumsum(np.concatenate([*lengths, [0]]))[:-1]]))
+    if field.dtype == "string":
+        return pa.concat_arrays([pa.array([], pa.large_binary()), *parts])
+    shape = (0, *cast(tuple[int, ...], field.shape))
+    return np.concatenate([np.zeros(shape, _KINDS[field.dtype]), *parts])
+
+
 class Rows:
     """The values of N rows.
 
     Args:
       layout: of the fields.
-      values: {field: [N, ...], or N lists}, of the types of the fields.
+      values: {field: [N, ...], or N lists}, of the types of the fields; or what `join` returns.
     """
 
     def __init__(self, layout: Layout, values: Mapping[str, Any]):
+        values = {name: _to_lists(own, name, layout) for name, own in values.items()}
         numbers, self._texts = _number_texts(layout, values)
         self._matrices = []
         # Whether an array holds numbers of texts.
@@ -109,9 +146,12 @@ class Rows:
             self._matrices.append(np.ascontiguousarray(np.concatenate(parts, axis=1)))
         self._lists = []
         for name, dtype in layout.lists.items():
-            flat = numbers[name] if dtype == "string" else _join(values[name], _KINDS[dtype])
-            self._lists.append((flat, _find_splits(values[name])))
+            flat = numbers[name] if dtype == "string" else values[name].values
+            self._lists.append((flat, values[name].splits))
             self._are_texts += [dtype == "string", False]
+
+    def __len__(self) -> int:
+        return len(self._matrices[0]) if self._matrices else len(self._lists[0][1]) - 1
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
         """Return the values of some rows.
@@ -158,12 +198,13 @@ def _number_texts(
     layout: Layout, values: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return {field: the numbers of its texts, of all rows in turn}, and the texts as bytes."""
-    flat = {name: np.asarray(values[name], object) for name in layout.places.get("string", {})}
-    flat |= {n: _join(values[n], object) for n, dtype in layout.lists.items() if dtype == "string"}
-    texts = np.concatenate([np.zeros([0], object), *(own.ravel() for own in flat.values())])
-    coded = pa.array(_encode(texts), pa.large_binary()).dictionary_encode()
+    flat = {name: _to_binary(values[name]) for name in layout.places.get("string", {})}
+    lists = (name for name, dtype in layout.lists.items() if dtype == "string")
+    flat |= {name: _to_binary(values[name].values) for name in lists}
+    empty = pa.array([], pa.large_binary())
+    coded = pa.concat_arrays([empty, *flat.values()]).dictionary_encode()
     numbers = coded.indices.to_numpy().astype(np.int32)
-    ends = np.cumsum([own.size for own in flat.values()], dtype=np.int64)[:-1]
+    ends = np.cumsum([len(own) for own in flat.values()], dtype=np.int64)[:-1]
     parts = np.split(numbers, ends) if flat else []
     distinct = coded.dictionary.to_numpy(zero_copy_only=False)
     return dict(zip(flat, parts, strict=True)), distinct
@@ -194,15 +235,20 @@ def _flatten(values: Any, dtype: str, place: _Place) -> np.ndarray:
     return np.asarray(values, _KINDS[dtype]).reshape(-1, size)
 
 
-def _join(values: Sequence[Any], kind: Any) -> np.ndarray:
-    """Return the values of all lists in one array."""
-    return np.concatenate([np.zeros([0], kind), *(np.asarray(own, kind) for own in values)])
+def _to_lists(values: Any, name: str, layout: Layout) -> Any:
+    """Return N lists of a ragged field as `Lists`; other values as they are."""
+    if name not in layout.lists or isinstance(values, Lists):
+        return values
+    kind = object if layout.lists[name] == "string" else _KINDS[layout.lists[name]]
+    flat = np.concatenate([np.zeros([0], kind), *(np.asarray(own, kind) for own in values)])
+    ends = np.cumsum([len(own) for own in values], dtype=np.int64)
+    return Lists(flat, np.concatenate([[0], ends]))
 
 
-def _find_splits(values: Sequence[Any]) -> np.ndarray:
-    """Return where each list begins and ends in the values of all lists, int64 [N + 1]."""
-    return np.concatenate([[0], np.cumsum([len(own) for own in values], dtype=np.int64)])
-
-
-def _encode(texts: np.ndarray) -> list[bytes]:
-    return [text.encode() if isinstance(text, str) else text for text in texts]
+def _to_binary(texts: Any) -> pa.LargeBinaryArray:
+    """Return texts, in an array of Arrow or of objects of any shape, as one row of bytes."""
+    if isinstance(texts, pa.Array):
+        return texts
+    flat = np.asarray(texts, object).ravel()
+    encoded = [text.encode() if isinstance(text, str) else text for text in flat]
+    return pa.array(encoded, pa.large_binary())

@@ -19,7 +19,7 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import files, label_counts, order, sampling
+from mtl.data import files, in_memory, label_counts, order, sampling
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
@@ -63,8 +63,12 @@ class Pipeline:
         of records in the split; a smaller buffer only mixes neighbours. 1 keeps the order. The
         buffer takes 24 bytes for each record from the start, even if the split is smaller. Sources
         with their rows in memory, such as `arrow.Arrow`, mix all rows and have no buffer.
-      cache: True lets training read the raw records of its shard once, when it starts, and keep
-        them in memory. The default is False, because a split may exceed memory.
+      cache: True lets each process decode all rows of the training split once, when it starts,
+        and keep them in memory. Training then mixes all rows in every epoch, whatever the
+        `shuffle_buffer` is (1 keeps the order). Checkpoints hold no rows, and a run can go on with
+        another number of workers. With a sampler, or a source whose records name files, the raw
+        records of its shard are kept instead. The default is False, because a split may exceed
+        memory.
       sampler: `sampling.Power` sets how often the rows of each class come up in training;
         `whole_groups.WholeGroups` keeps the rows of a group together. None draws every row once in
         each epoch (instance-balanced sampling).
@@ -137,7 +141,7 @@ class Pipeline:
             batches = self._take_batches(
                 split, numbers, seed, start_step, shards, batch_size, together
             )
-            batches = self._split_fields(batches, with_labels, together * batch_size)
+            batches = self._split_fields(batches, with_labels, together * batch_size, self._held)
             batches = source_lib.cut_batches(batches, together, batch_size)
             # A saved state holds numbers of steps, and not the rows of the next batches.
             options.experimental_symbolic_checkpoint = True
@@ -154,24 +158,37 @@ class Pipeline:
         return batches.with_options(options).prefetch(source_lib.AHEAD)
 
     def _split_fields(
-        self, batches: tf.data.Dataset, with_labels: bool, size: int | None = None
+        self,
+        batches: tf.data.Dataset,
+        with_labels: bool,
+        size: int | None = None,
+        source: types.Source | None = None,
     ) -> tf.data.Dataset:
-        """Return raw batches as (features, labels); `size` is the rows of each, if it is known."""
+        """Return raw batches of a source as (features, labels).
+
+        Args:
+          batches: raw records.
+          with_labels: False if the records lack labels.
+          size: the number of rows of each batch, if it is known.
+          source: decodes the records; None for the source of this pipeline.
+        """
 
         # Sources are plain graph code; AutoGraph would change their errors.
         @tf.autograph.experimental.do_not_convert
         def decode(*batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             # `Dataset.map` would pass the parts of a tuple one by one; a record is a single value.
-            values = self._decode(batch[0], with_labels)
+            values = self._decode(batch[0], with_labels, source)
             if size is not None:
                 source_lib.set_batch_size(values, size)
             return self.spec.split(values, with_labels)
 
         return batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
-    def _decode(self, batch: Any, with_labels: bool) -> dict[str, Any]:
+    def _decode(
+        self, batch: Any, with_labels: bool, source: types.Source | None = None
+    ) -> dict[str, Any]:
         """Decode raw records as the source does, and drop empty texts from lists."""
-        values = self.source.decode(batch, self.spec, with_labels)
+        values = (source or self.source).decode(batch, self.spec, with_labels)
         return self.spec.drop_empty_texts(values)
 
     @property
@@ -185,13 +202,33 @@ class Pipeline:
 
         The rows of all batches are then the same for any number of workers.
         """
-        return self._list_rows(self.train_split) is not None
+        return self._keeps_rows or self._list_rows(self.train_split) is not None
+
+    @property
+    def _keeps_rows(self) -> bool:
+        """True if training keeps decoded rows in memory that the source does not."""
+        return self.cache and self.sampler is None and not source_lib.names_files(self.source)
 
     def _list_rows(self, split: str) -> np.ndarray | None:
         """Return the numbers of the rows of a split that training takes by number, or None."""
         if self.sampler is not None:
             return None
-        return types.read_member(self.source, types.Source, "list_rows")(split)
+        numbers = types.read_member(self.source, types.Source, "list_rows")(split)
+        if numbers is not None or not self._keeps_rows:
+            return numbers
+        try:
+            return self._held.list_rows(split)
+        except source_lib.list_refusals() as error:
+            problem = self.diagnose(error, split)
+            if problem is None:
+                raise
+            raise checks.UserError(problem) from error
+
+    @functools.cached_property
+    def _held(self) -> types.Source:
+        """The source from which training takes rows by number."""
+        lists = types.read_member(self.source, types.Source, "list_rows")(self.train_split)
+        return in_memory.InMemory(self.source, self.spec) if lists is None else self.source
 
     def _take_batches(
         self,
@@ -215,7 +252,7 @@ class Pipeline:
             is_shuffled=self.shuffle_buffer > 1,
             together=together,
         )
-        return batches.map(functools.partial(self.source.take_rows, split))
+        return batches.map(functools.partial(self._held.take_rows, split))
 
     def _count_together(self, batch_size: int) -> int:
         """Return the number of batches whose rows one call of Python takes: a call costs 0.1 ms."""

@@ -62,6 +62,14 @@ def read_batches(source: types.Source, split: str, batch_size: Any) -> tf.data.D
     return blocks.rebatch(batch_size)
 
 
+def names_files(source: Any) -> bool:
+    """Return True if decoding a record of a source, or of a source inside it, reads other files."""
+    if types.read_member(source, types.Source, "names_files"):
+        return True
+    inner = getattr(source, "source", None)
+    return inner is not None and names_files(inner)
+
+
 def is_ragged(batches: tf.data.Dataset) -> bool:
     """Return True if the records in a batch may differ in size."""
     specs = tf.nest.flatten(batches.element_spec)

@@ -61,6 +61,11 @@ class Source(Protocol):
     ) -> Iterator[tuple[str, dict[str, values.PythonValue] | str]]:
         """Yield every record in plain Python: (location, {name: value} or an error text)."""
 
+    @property
+    def names_files(self) -> bool:
+        """True if `decode` reads files that the records name, such as images."""
+        return False
+
     def blocks(self, split: str) -> tf.data.Dataset | None:
         """Return the same records in tensors [n, ...] of any n; None if it has only `records`.
 

@@ -1,0 +1,116 @@
+"""Keeps the decoded rows of any source in memory, from which training takes them by number.
+
+held = in_memory.InMemory(csv.Csv(files=...), spec)
+held.list_rows("train")                     # [N]; reads the split once, in this process
+
+`Pipeline.cache` does this. The order of the rows then needs no state: see `mtl.data.order`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mtl import spec as spec_lib
+from mtl import types
+from mtl.data import memory_rows
+from mtl.data import source as source_lib
+from mtl.deferred import tf
+from mtl.distribution import memory
+
+# A block of rows that is decoded at once has at most so many rows, and about so many bytes.
+_ROWS, _BYTES = 4096, 2**25
+
+
+class InMemory(types.Source):
+    """The rows of another source, decoded once.
+
+    Args:
+      source: reads and decodes the rows.
+      spec: their fields.
+    """
+
+    def __init__(self, source: types.Source, spec: spec_lib.Spec):
+        self._source, self._spec = source, spec
+        self._layout = memory_rows.Layout(spec.fields)
+        self._kept: dict[str, memory_rows.Rows] = {}
+        self._lock = threading.Lock()  # Threads of tf.data may ask at once.
+        self._splits: list[str] = []
+
+    def list_rows(self, split: str) -> np.ndarray:
+        """Return the numbers of the rows of a split, int64 [N].
+
+        Raises:
+          UserError: the rows do not fit into memory.
+          InvalidArgumentError: a record is malformed.
+        """
+        return np.arange(len(self._load(split)))
+
+    def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Return the raw records of rows with these numbers, int64 [B]."""
+        if split not in self._splits:
+            self._splits.append(split)
+        number = tf.constant(self._splits.index(split), tf.int64)
+        return {"split": tf.fill(tf.shape(rows), number), "row": rows}
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the raw records of a split in order."""
+        rows = tf.data.Dataset.from_tensor_slices(self.list_rows(split))
+        return rows.map(lambda row: self.take_rows(split, row))
+
+    def decode(
+        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, Any]:
+        """Turn numbers of rows [B] into {name: [B, ...]}."""
+
+        def load(number: int) -> memory_rows.Rows:
+            return self._load(self._splits[number])
+
+        found = memory_rows.take(self._layout, load, batch["split"], batch["row"])
+        return {name: found[name] for name in (spec.fields if with_labels else spec.feature_fields)}
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Read the split row by row, as the source does."""
+        return self._source.scan(split, spec)
+
+    def _load(self, split: str) -> memory_rows.Rows:
+        """Return the rows of a split; decode them at the first call."""
+        with self._lock:
+            if split not in self._kept:
+                self._kept[split] = self._read(split)
+            return self._kept[split]
+
+    def _read(self, split: str) -> memory_rows.Rows:
+        parts: dict[str, list[Any]] = {name: [] for name in self._spec.fields}
+        size = 0
+        for block in source_lib.iterate(lambda: self._decode_all(split)):
+            if isinstance(block, Exception):
+                raise block
+            for name, values in block.items():
+                parts[name].append(memory_rows.pack(values))
+                size += parts[name][-1].nbytes
+            # The parts are joined, so for a moment they lie in memory twice.
+            memory.require_memory("Pipeline.cache", True, size, f"Split {split!r} takes")
+        return memory_rows.Rows(
+            self._layout,
+            {
+                name: memory_rows.join(parts.pop(name), field)
+                for name, field in self._spec.fields.items()
+            },
+        )
+
+    def _decode_all(self, split: str) -> tf.data.Dataset:
+        """Return the decoded rows of a split, in blocks of {name: [n, ...]}."""
+        row = sum(field.size * 8 for field in self._spec.fields.values() if not field.is_ragged)
+        rows = max(1, min(_ROWS, _BYTES // max(row, 1)))
+
+        # Sources are plain graph code; AutoGraph would change their errors.
+        @tf.autograph.experimental.do_not_convert
+        def decode(*batch: Any) -> dict[str, Any]:
+            return self._source.decode(batch[0], self._spec, True)
+
+        batches = source_lib.read_batches(self._source, split, rows)
+        return batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

@@ -28,6 +28,8 @@ from mtl.spec import literals
 # Errors in reading data name this op.
 _READING = "IteratorGetNext"
 _LONGEST_REASON = 200
+# The default of `Pipeline.shuffle_buffer`.
+_SHUFFLE_BUFFER = 10_000
 _LARGE_BATCH_BYTES, _LARGE_BATCH_ROWS = 1 << 22, 4096
 _BYTES_OF_CALL, _ROWS_OF_CALL = 1 << 23, 1 << 14
 # Words in errors about NaN and infinity.
@@ -79,7 +81,7 @@ class Pipeline:
     batch_size: Annotated[int, checks.positive] = 64
     train_split: Annotated[str, checks.Is(str, "name a split")] = "train"
     eval_split: Annotated[str, checks.Is(str, "name a split")] = "test"
-    shuffle_buffer: Annotated[int, checks.positive] = 10_000
+    shuffle_buffer: Annotated[int, checks.positive] = _SHUFFLE_BUFFER
     cache: bool = False
     sampler: sampling.Power | types.BatchSampler | None = None
 
@@ -203,6 +205,13 @@ class Pipeline:
         The rows of all batches are then the same for any number of workers.
         """
         return self._keeps_rows or self._list_rows(self.train_split) is not None
+
+    def describe_order(self) -> list[str]:
+        """Return a line if a setting of the order has no effect."""
+        if not self.starts_anywhere or self.shuffle_buffer in (1, _SHUFFLE_BUFFER):
+            return []
+        reason = "training mixes all rows, as they lie in memory"
+        return [f"Pipeline.shuffle_buffer = {self.shuffle_buffer} has no effect: {reason}."]
 
     @property
     def _keeps_rows(self) -> bool:

@@ -72,7 +72,7 @@ def build_experiment(case: dict) -> experiment.Experiment:
                 labels=dict.fromkeys(tasks, "int64"),
             ),
             batch_size=case["batch_size"],
-            shuffle_buffer=rows,
+            cache=case["input"] == "arrays",  # The peers keep arrays in memory as well.
         ),
         model=model.MultiTaskModel(
             columns=[

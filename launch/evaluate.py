@@ -7,6 +7,10 @@ With --attacked, Experiment.attack changes the inputs such that the loss becomes
     python -m launch.evaluate --model_dir runs/digits --attacked \
         --gin_file runs/digits/config.gin --gin_file gin_configs/auxiliary/attack.gin
 
+With --input it evaluates files with labels, such as last week's rows, in place of a split:
+
+    python -m launch.evaluate --model_dir runs/adult --input 'new/*.csv'
+
 With --curves, it writes ROC, precision and recall, reliability, histograms and confusion of every
 task with classes as SVG and CSV to <model_dir>/curves.
 """
@@ -14,10 +18,10 @@ task with classes as SVG and CSV to <model_dir>/curves.
 from absl import flags
 
 from launch import app
-from mtl import deferred
+from mtl import checks, deferred
 
 with deferred.imports():
-    from mtl import verbs
+    from mtl import scoring, verbs
     from mtl.monitoring import summary
 
 CHECKPOINT = app.define_checkpoint()
@@ -26,12 +30,29 @@ ATTACKED = flags.DEFINE_bool(
 )
 CURVES = flags.DEFINE_bool("curves", False, "Write curves of each task to <model_dir>/curves.")
 SPLIT = flags.DEFINE_string("split", None, "The split to evaluate. (default: Pipeline.eval_split)")
+INPUT = flags.DEFINE_multi_string(
+    "input",
+    [],
+    "In place of a split: files or globs with labels, all CSV, JSON lines, Parquet, ORC, Feather "
+    "or TFRecords. Repeatable.",
+)
+INPUT_FORMAT = flags.DEFINE_string(
+    "input_format",
+    "auto",
+    "csv, jsonl, parquet or tfrecord, if the names of the files do not say it.",
+)
 
 
 def main() -> None:
     """Evaluate the run that the flags describe, and print a table."""
+    given = INPUT.value
+    rule = "be left out with --input"
+    checks.require(not given or SPLIT.value is None, "--split", rule, SPLIT.value)
     experiment, model_dir = app.load()
-    chosen = (SPLIT.value, CHECKPOINT.value, ATTACKED.value, CURVES.value)
+    split = SPLIT.value
+    if given:
+        experiment, split = scoring.open_files(experiment, given, INPUT_FORMAT.value)
+    chosen = (split, CHECKPOINT.value, ATTACKED.value, CURVES.value)
     metrics = verbs.evaluate(experiment, model_dir, *chosen)
     print(summary.metrics_table(metrics))
 

@@ -12,6 +12,7 @@ all outside of Python's lock. Only a batch with a mistake is read row by row, to
 from mtl.scoring import kept
 from mtl.scoring.access import Access
 from mtl.scoring.blocks import find_maker
+from mtl.scoring.labelled import open_files
 from mtl.scoring.local import Checkpoint, SavedModel, find_newest
 from mtl.scoring.protection import Protection
 from mtl.scoring.protocol import Call
@@ -32,6 +33,7 @@ __all__ = [
     "kept",
     "find_maker",
     "find_newest",
+    "open_files",
     "plan_shards",
     "score_shards",
     "open_writer",

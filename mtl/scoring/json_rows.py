@@ -74,6 +74,17 @@ class JsonLines:
         return image_rows.find_problem(self.images, chunk, _object)
 
 
+def read_rows(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of the lines of a file.
+
+    Raises:
+      UserError: a line is not a JSON object; names file and line.
+    """
+    for number, line in _lines(path):
+        chunk = batches.Chunk(path=path, numbers=(number,), rows=(line,))
+        yield from _each(chunk, _object, chunk.rows)
+
+
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file that are not blank, numbered from 1."""
     number = 0

@@ -20,6 +20,22 @@ _SPLIT = "input"
 FORMATS = ("csv", "jsonl", "parquet", "tfrecord")
 
 
+def find_format(path: str, format_name: str) -> str:
+    """Return the format of a file: `format_name`, or what its name says for "auto".
+
+    Raises:
+      UserError: the name does not say it.
+    """
+    if format_name != "auto":
+        return format_name
+    found, fix = writers.format_in(path), "Or set --input_format."
+    if found is None:
+        checks.fail("--input", "name its format, such as .csv", path, fix)
+    listed = "CSV, JSON lines, Parquet or TFRecords"
+    checks.require(found in FORMATS, "--input", f"hold {listed}", path)
+    return found
+
+
 class Format(Protocol):
     """One of the formats of input."""
 
@@ -119,15 +135,7 @@ class Reader:
         return found or f"{where}: the model refused them: {error}"
 
     def _format(self, path: str) -> str:
-        if self.format_name != "auto":
-            return self.format_name
-        found, fix = writers.format_in(path), "Or set --input_format."
-        rule = "name its format, such as .csv"
-        if found is None:
-            checks.fail("--input", rule, path, fix)
-        listed = "CSV, JSON lines, Parquet or TFRecords"
-        checks.require(found in FORMATS, "--input", f"hold {listed}", path)
-        return found
+        return find_format(path, self.format_name)
 
     @functools.cached_property
     def _formats(self) -> Mapping[str, Format]:

@@ -1,9 +1,9 @@
 """Chooses the cases that `make test` runs; `make test-all` runs every case, by `--thorough`.
 
-`tests/left_out.json` lists cases that `make test` leaves out: each line of a module that they run
-is also run by a case that stays, in a file of tests that imports the module if there is one, but
-for a few lines that take seconds each. A test keeps further cases as long as they are short. This
-command writes the list anew, from what `tests.strength.reached` has recorded:
+`tests/left_out.json` lists cases that `make test` leaves out. Each test keeps its shortest case, if
+that is short, and further short ones. Each line of a module that other cases run is also run by a
+case that stays, in a file of tests that imports the module if there is one, but for lines that take
+long. This command writes the list anew, from what `tests.strength.reached` has recorded:
 
     python -m tests.strength.reached --output reached
     python -m tests.selection --reached reached
@@ -32,10 +32,11 @@ import pytest
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _LIST = _ROOT / "tests" / "left_out.json"
 # A case stays for lines that nobody else runs if it brings so many a second.
-_LEAST_RATE = 4.0
-# A test keeps cases of half a second in all, whoever else runs their lines: cases that run the
-# same lines look at different values.
-_SHORT_SECS = 0.5
+_LEAST_RATE = 8.0
+# A test keeps its shortest case up to so many seconds: it looks at values that no other test does.
+_TEST_SECS = 2.0
+# And further cases of so many seconds in all, as they look at other values.
+_SHORT_SECS = 0.3
 # Seconds that any case takes beside its own.
 _START_SECS = 0.1
 
@@ -103,6 +104,7 @@ def main() -> None:
         for name, case in cases.items()
     }
     kept = {name for name, case in cases.items() if case.is_quick or not case.lines}
+    kept |= find_shortest({name: case.secs for name, case in cases.items()})
     kept |= choose(lines, {name: case.secs for name, case in cases.items()}, kept)
     listed = collections.defaultdict(list)
     for name in sorted(cases.keys() - kept):
@@ -118,6 +120,14 @@ def _list_near(graph, test: str) -> set[str]:
     named = graph.list_imports(test)
     packages = {name for name in named if name.endswith("__init__.py")}
     return named.union(*map(graph.list_imports, packages)) & graph.sources
+
+
+def find_shortest(secs: Mapping[str, float]) -> set[str]:
+    """Return the shortest case of each test, unless it takes more than `_TEST_SECS`."""
+    shortest: dict[str, str] = {}
+    for case in sorted(secs, key=lambda case: (secs[case], case)):
+        shortest.setdefault(case.partition("[")[0], case)
+    return {case for case in shortest.values() if secs[case] <= _TEST_SECS}
 
 
 def choose(

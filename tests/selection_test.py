@@ -98,20 +98,25 @@ def test_cases_that_run_no_new_line_are_not_chosen():
         "test_a[slow]": {_FAR: 0b110000},
         "test_a[slower]": {_FAR: 0b1110000},
     }
-    secs = dict(zip(lines, (0.6, 0.5, 0.5, 0.3, 2.0), strict=True))
+    secs = dict(zip(lines, (0.6, 0.2, 0.2, 0.1, 2.0), strict=True))
     chosen = selection.choose(lines, secs, {"test_a[quick]"})
     assert chosen == {"test_a[wide]", "test_a[slow]"}
 
 
 def test_a_near_case_is_chosen_beside_one_that_is_far():
     lines = {"test_a[far]": {_FAR: 0b1111}, "test_a[near]": {_FAR: 0b11, _NEAR: 0b11}}
-    assert selection.choose(lines, dict.fromkeys(lines, 0.3), set()) == set(lines)
+    assert selection.choose(lines, dict.fromkeys(lines, 0.1), set()) == set(lines)
 
 
-@pytest.mark.parametrize(("secs", "count"), [(0.1, 4), (0.2, 2), (0.6, 0)])
+@pytest.mark.parametrize(("secs", "count"), [(0.05, 4), (0.1, 2), (0.6, 0)])
 def test_a_test_keeps_cases_while_they_are_short(secs, count):
     names = [f"test_b[{number}]" for number in range(4)]
     lines = dict.fromkeys(("test_a", *names), {_FAR: 0b11})
     took = {"test_a": 0.1, **dict.fromkeys(names, secs)}
     kept = selection.choose(lines, took, {"test_a"})
     assert len(kept) == count and kept <= set(names)
+
+
+def test_a_test_keeps_its_shortest_case_unless_that_is_long():
+    secs = {"test_a[1]": 0.4, "test_a[2]": 0.3, "test_b": 1.9, "test_c[long]": 2.1}
+    assert selection.find_shortest(secs) == {"test_a[2]", "test_b"}

@@ -18,7 +18,6 @@ import collections
 import json
 import os
 import pathlib
-import re
 import shlex
 import subprocess
 import sys
@@ -34,8 +33,6 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _CHUNKS = (4, 16, 1000)
 # Cases that run the line, in seconds: some before the nearest files as a whole, more after them.
 _FIRST_SECS, _NEXT_SECS = 60.0, 200.0
-# A name may hold spaces.
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.M)
 
 
 def main() -> None:
@@ -131,6 +128,8 @@ def _plant(
                 break
             if failed == "a run that hangs" or not _run(tree, [failed], [], options):
                 return row | {"seen_by": failed}
+            if failed in ignored:
+                break
             ignored.append(failed)  # It fails without the defect, too.
     return row
 
@@ -140,14 +139,18 @@ def _run(
 ) -> str:
     """Run tests until one fails, and return which; "" if none does."""
     (tree / "strength.txt").write_text("\n".join(tests))
+    noted = tree / "failed.txt"
+    noted.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     command += [
+        "-p",
+        "tests.strength.failures",
         "@strength.txt",
         *(f"--deselect={case}" for case in ignored),
         *shlex.split(options.pytest),
     ]
     command += ["--numprocesses", "auto", "--dist", "worksteal"] if len(tests) > 1 else []
-    own = {**os.environ, "PYTHONPATH": str(tree)}
+    own = {**os.environ, "PYTHONPATH": str(tree), "MTL_FAILED": str(noted)}
     try:
         done = subprocess.run(
             command, cwd=tree, env=own, capture_output=True, text=True, timeout=options.secs
@@ -156,8 +159,7 @@ def _run(
         return "a run that hangs"
     if done.returncode in (0, 5):  # 5: nothing was collected.
         return ""
-    found = _FAILED.search(done.stdout)
-    return found[1] if found else tests[0]
+    return noted.read_text() if noted.exists() else tests[0]
 
 
 def _read(output: pathlib.Path) -> list[dict[str, object]]:

@@ -108,7 +108,7 @@ def test_a_near_case_is_chosen_beside_one_that_is_far():
     assert selection.choose(lines, dict.fromkeys(lines, 0.1), set()) == set(lines)
 
 
-@pytest.mark.parametrize(("secs", "count"), [(0.05, 4), (0.1, 2), (0.6, 0)])
+@pytest.mark.parametrize(("secs", "count"), [(0.2, 4), (0.4, 2), (1.6, 0)])
 def test_a_test_keeps_cases_while_they_are_short(secs, count):
     names = [f"test_b[{number}]" for number in range(4)]
     lines = dict.fromkeys(("test_a", *names), {_FAR: 0b11})

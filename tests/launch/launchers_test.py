@@ -568,6 +568,11 @@ def test_what_cannot_be_looked_into(verb, args, says, run, launch):
     assert files(run.parent) == before
 
 
+def test_code_is_run_eagerly_on_rows_of_the_split(run, launch):
+    result = launch("inspect", "--model_dir", "run", "--eager", "--limit", "2")
+    assert result.code == 0 and "rich/probability" in result.out, result
+
+
 @pytest.mark.slow
 @pytest.mark.main_job
 def test_digits_in_a_process_of_its_own(tmp_path):

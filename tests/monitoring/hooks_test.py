@@ -305,3 +305,7 @@ def test_an_auxiliary_loss_that_makes_up_the_loss_is_told(tmp_path):
         hook.on_step(None, 10, np.float32([0.0, 1.0, 0.5, 1.0, 1000.0]))
     (told,) = doubts.read_all_doubts(str(tmp_path))
     assert told.startswith("Auxiliary loss 'aux' makes up 500 of the loss of 501 at step 10")
+
+
+def test_no_time_has_passed_before_the_first_call():
+    assert hooks.TrainingTime() == hooks.TrainingTime(secs=0.0, waited_secs=None)

@@ -148,3 +148,8 @@ def test_what_is_hardly_one_value_of_a_list_is_told(text, is_told):
     found = [line for line in look.describe_doubts() if "'tags'" in line]
     assert len(found) == is_told
     assert all(f"'tags', a list of texts, holds {text.decode()!r} as" in line for line in found)
+
+
+def test_an_odd_value_is_found_among_odd_values_of_all_kinds():
+    assert plausibility._find_odd(b"a\nb c") == ""
+    assert plausibility._find_odd(b"a\nx \n y\n[z]\np|q") == "x "

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from mtl import checks, distribution, networks, transfer, verbs
 from mtl.optimization import lookahead, optimizers, transforms, update
-from mtl.variables import average_saver, averaging, freezing, masks
+from mtl.variables import average_saver, averages, averaging, freezing, masks
 from tests import tiny
 from tests.optimization import training
 
@@ -417,3 +417,14 @@ def test_settings(decay):
 def test_a_part_that_is_not_built():
     with pytest.raises(checks.UserError, match="Update.average must be a part such as"):
         update.Update(average=averaging.ExponentialAverage)
+
+
+def test_the_first_three_averages_that_no_step_updates_are_named():
+    with tf.Graph().as_default():
+        for name in "abcd":
+            averages.list_read_averages()[name] = tf.zeros([])
+        with pytest.raises(checks.UserError, match=r"some loss depends on, got \['a', 'b', 'c'\]"):
+            averaging._require_kept([])
+        with pytest.raises(checks.UserError, match=r"not be of a table, got \['b', 'c', 'd'\]"):
+            averaging._require_not_behind(["b", "c", "d"])
+        averaging._require_kept("abcd")

@@ -57,11 +57,11 @@ def test_words_of_a_file(tmp_path):
     tokenizer = tokenizers.Words(vocabulary=str(path))
     ids = tokenizer(tf.constant(["cat Dog bird"]), "text_x", NOTHING)
     assert ids.to_list() == [[1, 0, 2]] and tokenizer.num_tokens("text_x", NOTHING) == 3
-    path.write_text("dog\nCat\n")
+    path.write_text("dog\nCat\nBird\n")
     cased = tokenizers.Words(vocabulary=str(path), lowercase=False)
-    assert cased.num_tokens("text_x", NOTHING) == 3
+    assert cased.num_tokens("text_x", NOTHING) == 4
     says = (
-        r"Words.vocabulary must hold no capital .*, got \['Cat'\]. 1 of 2 tokens .*. Set lowercase"
+        r"Words.vocabulary must hold no capital .*, got \['Cat'\]. 2 of 3 tokens .*. Set lowercase"
     )
     with pytest.raises(checks.UserError, match=says):
         tokenizer.num_tokens("text_x", NOTHING)

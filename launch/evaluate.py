@@ -15,6 +15,8 @@ With --curves, it writes ROC, precision and recall, reliability, histograms and 
 task with classes as SVG and CSV to <model_dir>/curves.
 """
 
+import dataclasses
+
 from absl import flags
 
 from launch import app
@@ -51,7 +53,8 @@ def main() -> None:
     experiment, model_dir = app.load()
     split = SPLIT.value
     if given:
-        experiment, split = scoring.open_files(experiment, given, INPUT_FORMAT.value)
+        data, split = scoring.open_files(experiment.data, given, INPUT_FORMAT.value)
+        experiment = dataclasses.replace(experiment, data=data)
     chosen = (split, CHECKPOINT.value, ATTACKED.value, CURVES.value)
     metrics = verbs.evaluate(experiment, model_dir, *chosen)
     print(summary.metrics_table(metrics))

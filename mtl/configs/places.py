@@ -79,6 +79,8 @@ TABLE: Mapping[str, Place] = {
     "MLflow.tracking_uri": Place("a server, a database or a folder", (WRITES, CONNECTS), True),
     "MeanGain.baselines": _BASELINES,
     "NearestMean.source": _CHECKPOINT,
+    "JsonLines.data_dir": _FOLDER,
+    "JsonLines.files": _DATA,
     "Npy.data_dir": _FOLDER,
     "Npy.folders": _DATA,
     "Npy.rename": Place("the folders of fields"),

@@ -50,6 +50,8 @@ def check_files(where: str, files: Any) -> None:
     for split, paths in files.items():
         kinds = (str, list, tuple)
         checks.is_a(f"{where}[{split!r}]", paths, kinds, "be a path or a list of them")
+        for path in paths if isinstance(paths, (list, tuple)) else ():
+            checks.is_a(f"{where}[{split!r}]", path, str, "hold paths")
 
 
 Files = Annotated[Mapping[str, str | Sequence[str]], check_files]

@@ -1,7 +1,7 @@
 """Files with labels, such as new rows whose outcome is known by now, as a split to evaluate.
 
-experiment, split = labelled.open_files(experiment, ["new/*.csv"])
-verbs.evaluate(experiment, model_dir, split)
+data, split = labelled.open_files(experiment.data, ["new/*.csv"])
+verbs.evaluate(dataclasses.replace(experiment, data=data), model_dir, split)
 """
 
 from __future__ import annotations
@@ -12,29 +12,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtl import checks, types
-from mtl import experiment as experiment_lib
-from mtl.data import arrow, csv, frames, tfrecord
+from mtl.data import arrow, csv, json_lines, pipeline, tfrecord
 from mtl.data import files as files_lib
-from mtl.scoring import image_rows, json_rows, readers
+from mtl.scoring import image_rows, readers
 
 
 def open_files(
-    experiment: experiment_lib.Experiment, patterns: Sequence[str], format_name: str = "auto"
-) -> tuple[experiment_lib.Experiment, str]:
-    """Return an experiment whose source reads these files, and the name of their split.
+    data: pipeline.Pipeline, patterns: Sequence[str], format_name: str = "auto"
+) -> tuple[pipeline.Pipeline, str]:
+    """Return a pipeline whose source reads these files, and the name of their split.
 
     A file is read as training reads one of its format: with the settings of the run's source if it
     has this format. The split has the name of a single file, else the name "input".
 
     Args:
-      experiment: the settings of a run.
+      data: the pipeline of a run.
       patterns: files or globs, all of one format.
       format_name: csv, jsonl, parquet or tfrecord; "auto" goes by the names of the files.
 
     Raises:
       UserError: a pattern matches no file, or the format of a file is unknown.
     """
-    data = experiment.data
     checks.one_of("--input_format", format_name, ["auto", *readers.FORMATS])
     paths = list(dict.fromkeys(files_lib.find("--input", {"input": list(patterns)}, "input")))
     kinds = list(dict.fromkeys(_find_kind(path, format_name) for path in paths))
@@ -43,8 +41,7 @@ def open_files(
     source = _SOURCES[kinds[0]](image_rows.unwrap(data.source), {split: paths})
     images = image_rows.find(data.source)
     source = source if images is None else dataclasses.replace(images, source=source)
-    data = dataclasses.replace(data, source=source, sampler=None, eval_split=split)
-    return dataclasses.replace(experiment, data=data), split
+    return dataclasses.replace(data, source=source, sampler=None, eval_split=split), split
 
 
 def _find_kind(path: str, format_name: str) -> str:
@@ -68,13 +65,9 @@ def _open_records(settings: Any, files: Mapping[str, Sequence[str]]) -> types.So
 
 
 def _open_json(settings: Any, files: Mapping[str, Sequence[str]]) -> types.Source:
-    """Return the rows of JSON lines, which lie in memory."""
-    del settings
-    rows = {
-        split: [row for path in paths for row in json_rows.read_rows(path)]
-        for split, paths in files.items()
-    }
-    return frames.Frames(splits=rows)
+    known = settings if isinstance(settings, json_lines.JsonLines) else None
+    known = known or json_lines.JsonLines(files=files)
+    return dataclasses.replace(known, files=files, data_dir="")
 
 
 _SOURCES: Mapping[str, Callable[[Any, Mapping[str, Sequence[str]]], types.Source]] = {

@@ -72,6 +72,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Scheduled": lambda: {"weights": {"y": 1.0}},
     "Csv": lambda: {"files": {"train": "x.csv"}},
     "TfRecord": lambda: {"files": {"train": "x.tfrecord"}},
+    "JsonLines": lambda: {"files": {"train": "x.jsonl"}},
     "Idx": lambda: {"files": {"train": {"x": "x.idx"}}},
     "Npy": lambda: {"folders": {"train": "train"}},
     "ImageFiles": lambda: {"source": _source(), "fields": ["x"]},

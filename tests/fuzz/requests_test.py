@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, scoring, spec
+from mtl.data import json_lines
 from mtl.scoring import json_rows
 from tests.fuzz import cases, data_test
 
@@ -85,14 +86,14 @@ def _expected(data: bytes, made: spec.Spec) -> list[dict]:
     rows = []
     for line in data.split(b"\n"):
         if line.strip():
-            row = json_rows._object(line)
+            row = json_lines.parse_object(line)
             for counts, field in made.counted.items():
                 told = row.pop(counts, None)
-                json_rows._value(made.feature_fields[field], row)
+                json_lines.read_value(made.feature_fields[field], row)
                 row[counts] = [len(item) for item in row.get(field) or []]
                 if told not in (None, row[counts]):
                     raise ValueError
-            values = {n: json_rows._value(f, row) for n, f in made.feature_fields.items()}
+            values = {n: json_lines.read_value(f, row) for n, f in made.feature_fields.items()}
             rows.append({"id": json_rows._kept("id", row), "values": values})
     return rows
 

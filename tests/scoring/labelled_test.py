@@ -58,8 +58,8 @@ def trained(tmp_path_factory):
 
 def _evaluate(trained, *patterns, **settings):
     made, folder, _ = trained
-    opened, split = scoring.open_files(made, [str(pattern) for pattern in patterns], **settings)
-    return split, verbs.evaluate(opened, folder, split)
+    data, split = scoring.open_files(made.data, [str(p) for p in patterns], **settings)
+    return split, verbs.evaluate(dataclasses.replace(made, data=data), folder, split)
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -92,7 +92,11 @@ def test_files_are_one_split_and_settings_of_the_source_count(trained, tmp_path)
         ({"new.csv": "x"}, {"format_name": "cvs"}, "--input_format must be one of .* 'csv'"),
         ({"new.jsonl": '{"x": [1, 2, 3]}\n{'}, {}, "new.jsonl line 2: must be JSON"),
         ({"new.csv": "x,word,kind,size\n1|2|3,a,0,1\n"}, {}, "the column of field 'sign' must be"),
-        ({"new.jsonl": '{"x": [1, 2, 3]}'}, {}, "must have the column 'sign'"),
+        (
+            {"new.jsonl": '{"x": [1, 2, 3]}'},
+            {},
+            "new.jsonl: the key of field '.*' must be one of x",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(trained, tmp_path, files, settings, says):

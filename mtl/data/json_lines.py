@@ -1,0 +1,290 @@
+"""JSON lines: text files with a JSON object in each line; ".gz" is decompressed.
+
+json_lines.JsonLines.files = {"train": "data/train-*.jsonl", "test": "data/test.jsonl"}
+
+    {"age": 39, "words": ["a", "b"], "clicked": 1}
+
+`launch.predict` and `launch.evaluate` read JSON lines by the same functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Protocol
+
+import numpy as np
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import examples, files, source
+from mtl.deferred import tf
+from mtl.spec import nested
+
+# Arrays of these JSON types fit the range of the field's type without a check of each value.
+_EXACT: Mapping[str, set[type]] = {
+    "float32": {int, float},
+    "int64": {int},
+    "string": {str},
+    "bool": {bool},
+}
+# Python and Arrow recurse into values.
+MOST_LEVELS = 100
+_ARRAYS = {"float32": np.float32, "string": object}
+_BLANK = r"[ \t\r]*"
+# So many lines of a file are searched for the names of the fields.
+_SEARCHED = 1000
+
+Values = Sequence[Any] | np.ndarray
+
+
+class Each(Protocol):
+    """Returns the results of a function for each row; a ValueError names the row."""
+
+    def __call__(self, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
+        """Return the results for B rows."""
+
+
+@checks.dataclass
+class JsonLines(types.Source):
+    """A source that reads JSON lines.
+
+    An object has a value or a list for each field. A field that an object lacks, or null, is
+    absent: the default replaces it, a list becomes empty, and a label becomes a missing label.
+    A field that none of the first 1,000 objects has is an error; other keys are ignored. A number
+    may be in quotes. A text such as "a|b" in place of a list is an error.
+
+    Python parses the lines: set `Pipeline.cache = True`, so that it does so once.
+
+    Attributes:
+      files: {split: path or paths}, each a file or a glob.
+      data_dir: where relative paths start; "" is the current directory.
+    """
+
+    files: files.Files
+    data_dir: Annotated[str, checks.Is(str, "be a folder")] = ""
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the lines of a split."""
+        return files.read_line_by_line(self._find(split), 0, _BLANK).unbatch()
+
+    def blocks(self, split: str) -> tf.data.Dataset:
+        """Return the lines of a split in blocks."""
+        return files.read_lines(self._find(split), 0, _BLANK)
+
+    def shard(self, split: str, num_shards: int, shard: int) -> JsonLines | None:
+        """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
+        return files.shard(self, split, self._find(split), num_shards, shard)
+
+    def decode(self, batch: tf.Tensor, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
+        """Turn lines [B] into {name: [B, ...]}."""
+        fields = spec.fields if with_labels else spec.feature_fields
+        self._check_fields([name for name in fields if name not in spec.counted])
+
+        def parse(lines: np.ndarray) -> np.ndarray:
+            columns = read_columns(list(lines), fields, spec.counted, _map)
+            return examples.serialize_examples(columns)
+
+        serialized = tf.numpy_function(parse, [batch], tf.string, stateful=False)
+        serialized.set_shape([batch.shape[0]])
+        return spec.parse(serialized, with_labels)
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Read the split line by line."""
+        for path in self._find(split):
+            lines, number = read_lines(path), 0
+            while True:
+                try:
+                    number, line = next(lines)
+                except StopIteration:
+                    break
+                except ValueError as error:
+                    yield f"{path} line {number + 1}", str(error)
+                    break
+                yield f"{path} line {number}", _scan(line, spec)
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """The keys of the first objects of the first file; [] if a line is malformed."""
+        known: dict[str, None] = {}
+        path = self._find(next(iter(self.files)))[0]
+        try:
+            for _, line in itertools.islice(read_lines(path), _SEARCHED):
+                known |= dict.fromkeys(parse_object(line))
+        except ValueError:  # Reading the rows names the line.
+            return []
+        return list(known)
+
+    def _check_fields(self, names: Iterable[str]) -> None:
+        """Fail if no object has a field: its name may be misspelt."""
+        path = self._find(next(iter(self.files)))[0]
+        for name in names if self.names else ():
+            checks.one_of(f"{path}: the key of field {name!r}", name, self.names)
+
+    def _find(self, split: str) -> list[str]:
+        return files.find("JsonLines.files", self.files, split, self.data_dir)
+
+
+def _map(make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
+    return [make(row) for row in rows]
+
+
+def _scan(line: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
+    try:
+        row = parse_object(line)
+        for field in spec.feature_fields.values():
+            if field.is_nested:
+                count_items(field, row)
+    except ValueError as error:
+        return f"{error}."
+
+    def read(field: spec_lib.Field) -> Sequence[Any] | None:
+        if field.name in spec.counted:
+            return count_items(spec.fields[spec.counted[field.name]], row)
+        value = row.get(field.name)
+        nested.require_no_list(field, value)
+        return None if value is None else nested.flatten(field, value)
+
+    try:
+        return spec.example(read)
+    except TypeError as error:
+        return f"{error}."
+
+
+def read_lines(path: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not blank, numbered from 1.
+
+    Raises:
+      ValueError: the file cannot be read further.
+    """
+    try:
+        with files.open_binary(path) as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield number, line
+    except files.list_read_errors() as error:
+        raise ValueError(source.unreadable(error)) from error
+
+
+def parse_object(line: bytes, parse_float: Callable[[str], Any] | None = None) -> dict[str, Any]:
+    """Return the object of a line.
+
+    Raises:
+      ValueError: the line holds something else.
+    """
+    try:
+        row = json.loads(line, parse_float=parse_float)
+    except UnicodeDecodeError as error:
+        raise ValueError("must be text in UTF-8") from error
+    except ValueError as error:
+        raise ValueError(f"must be JSON, {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"must be JSON with lists at most {MOST_LEVELS} deep") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"must be a JSON object, got {reprlib.repr(row)}")
+    return row
+
+
+def read_columns(
+    lines: Sequence[bytes],
+    fields: Mapping[str, spec_lib.Field],
+    counted: Mapping[str, str],
+    each: Each,
+) -> dict[str, Values]:
+    """Return {field: B values} of B lines.
+
+    Args:
+      lines: each holds an object.
+      fields: {name: field}.
+      counted: {field of counts: the list of lists that it counts}, as in `Spec.counted`.
+      each: maps a function over the rows.
+    """
+    rows = each(parse_object, lines)
+    columns: dict[str, Values] = {}
+    for name, field in fields.items():
+        if name in counted:
+            continue  # The values of a list of lists bring their counts.
+        values: Values | None = _exact(field, [row.get(name) for row in rows])
+        if values is None:
+            values = _arrays(field, each(functools.partial(read_value, field), rows))
+        if field.dtype == "float32" and _has_infinity(values):
+            each(functools.partial(_check_text, field), lines)
+        columns[name] = values
+        if field.is_nested:
+            counts = each(functools.partial(count_items, field), rows)
+            columns[spec_lib.counts_name(name)] = [np.array(own, np.int64) for own in counts]
+    return columns
+
+
+def _exact(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
+    """Return values as an array if all have exactly the field's type and size; else None."""
+    flat = _join_lists(field, values) if field.shape else values
+    if flat is None or not set(map(type, flat)) <= _EXACT.get(field.dtype, set()):
+        return None
+    try:
+        if field.dtype == "string":
+            "".join(flat).encode()
+        with np.errstate(over="ignore"):
+            array = np.array(flat, _ARRAYS.get(field.dtype, np.int64))
+    except (OverflowError, UnicodeEncodeError):
+        return None
+    return array.reshape(len(values), -1) if field.shape else array
+
+
+def _join_lists(field: spec_lib.Field, values: Sequence[Any]) -> list[Any] | None:
+    """Return the items of all lists; None unless all are lists of the field's size."""
+    # Values of a field of variable length are converted one by one.
+    if field.is_ragged or set(map(type, values)) != {list}:
+        return None
+    if set(map(len, values)) != {field.size}:
+        return None
+    return [item for value in values for item in value]
+
+
+def _has_infinity(values: Values) -> bool:
+    parts = [values] if isinstance(values, np.ndarray) else values
+    return any(np.isinf(part).any() for part in parts)
+
+
+def _arrays(field: spec_lib.Field, values: Sequence[Any]) -> list[np.ndarray]:
+    return [np.array(value, _ARRAYS.get(field.dtype, np.int64)) for value in values]
+
+
+def read_value(field: spec_lib.Field, row: Mapping[str, Any]) -> Any:
+    """Return the value of a field in an object.
+
+    Raises:
+      ValueError: the value does not suit the field.
+    """
+    value = row.get(field.name)
+    try:
+        nested.require_no_list(field, value)
+        values = None if value is None else nested.flatten(field, value)
+        return field.value(values)
+    except (TypeError, ValueError) as error:
+        problem = error if isinstance(error, ValueError) else f"must be {field.dtype}"
+        raise ValueError(f"field {field.name!r} {problem}") from error
+
+
+def _check_text(field: spec_lib.Field, line: bytes) -> None:
+    """Fail if a field holds a number such as 1e999, which Python reads as infinity."""
+    read_value(field, parse_object(line, parse_float=str))
+
+
+def count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:
+    """Return the number of values of each item of a list of lists; lines may omit the counts.
+
+    Raises:
+      ValueError: the line has other counts.
+    """
+    name, counts = (
+        spec_lib.counts_name(field.name),
+        [len(item) for item in row.get(field.name) or ()],
+    )
+    told = row.get(name)
+    if told is not None and told != counts:
+        raise ValueError(f"field {name!r} must be left out, or {counts}, got {reprlib.repr(told)}")
+    return counts

@@ -1,0 +1,99 @@
+"""JSON lines: what they mean in training, and what is refused by line."""
+
+import dataclasses
+import gzip
+import json
+import re
+
+import pytest
+
+from mtl import checks, spec
+from mtl.data import frames, json_lines, pipeline
+from tests.data import arrow_test
+
+pytestmark = pytest.mark.medium
+
+# JSON has lists of pixels, and no bytes.
+NAMES = [name for name in arrow_test.VALUES if name != "unused"]
+ROWS = [
+    {name: arrow_test.VALUES[name][row] for name in NAMES}
+    for row in range(len(arrow_test.VALUES["age"]))
+]
+
+
+def _write(folder, rows, name="train.jsonl"):
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(folder / name, "wt") as file:
+        file.write("\n".join(lines) + "\n")
+    return json_lines.JsonLines(files={"train": name}, data_dir=str(folder))
+
+
+def _read(source, fields=arrow_test.SPEC, training=False, **settings):
+    data = pipeline.Pipeline(source=source, spec=fields, batch_size=5, **settings)
+    made = data.dataset("train", training=training, seed=0)
+    return repr(arrow_test._plain(made.take(1)))
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.jsonl.gz"])
+def test_rows_mean_what_they_mean_in_memory(tmp_path, name):
+    expected = _read(frames.Frames(splits={"train": ROWS}))
+    # Absent keys are nulls, blank lines are none, other keys are ignored.
+    lacking = [{k: v for k, v in row.items() if v is not None} | {"other": {}} for row in ROWS]
+    for rows in (ROWS, ["", *lacking[:2], "  ", *lacking[2:]]):
+        source = _write(tmp_path, rows, name)
+        # JSON keeps spaces around a text, and a table in memory does not.
+        assert _read(source).replace("b' b '", "b'b'") == expected
+        kept = _read(source, training=True, cache=True, shuffle_buffer=1)
+        assert kept.replace("b' b '", "b'b'") == expected
+
+
+def test_scan_gives_the_same_values_and_the_place(tmp_path):
+    source = _write(tmp_path, ["", *ROWS])
+    places, rows = zip(*source.scan("train", arrow_test.SPEC), strict=True)
+    assert places[0].endswith("train.jsonl line 2") and len(rows) == 5
+    assert rows[0]["items"] == [1, 2, 3] and rows[0]["items/values_per_item"] == [1, 0, 2]
+    assert (
+        rows[2]["clicked"] == arrow_test.SPEC.fields["clicked"].missing
+        and rows[1]["word"] == "?"
+        and rows[3]["tags"] == ["z"]
+    )
+
+
+NUMBERS = spec.Spec(features={"x": "int64", "tags": ("string", (None,))}, labels={"y": "int64"})
+GOOD = {"x": 1, "tags": ["a"], "y": 1}
+
+
+@pytest.mark.parametrize("cache", [False, True])
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "line 3: must be JSON"),
+        ("[1]", r"line 3: must be a JSON object, got \[1\]"),
+        ({**GOOD, "x": "a"}, "line 3: field 'x' must be int64, got 'a'"),
+        ({**GOOD, "x": [1, 2]}, "line 3: field 'x' must hold 1 value, got 2"),
+        ({**GOOD, "x": {}}, "line 3: field 'x' must be int64"),
+        ({**GOOD, "tags": "a|b"}, "line 3: field 'tags' must be a list of texts"),
+        ({"tags": [], "y": 1}, "line 3: field 'x' must"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, says, cache):
+    source = _write(tmp_path, [GOOD, GOOD, line])
+    data = pipeline.Pipeline(source=source, spec=NUMBERS, batch_size=3, cache=cache)
+    try:
+        list(data.dataset("train", training=True, seed=0).take(1))
+    except checks.UserError as error:
+        found = str(error)
+    except Exception as error:
+        found = data.diagnose(error, "train")
+    else:
+        found = ""
+    assert re.search(says, found or "")
+
+
+def test_a_key_that_no_object_has_is_refused(tmp_path):
+    source = _write(tmp_path, [{"x": 1, "tagz": [], "y": 0}])
+    with pytest.raises(checks.UserError, match="key of field 'tags' .* Did you mean 'tagz'"):
+        _read(source, NUMBERS)
+    fewer = dataclasses.replace(NUMBERS, features={"x": "int64"})
+    assert "'x': 1" in _read(source, fewer)

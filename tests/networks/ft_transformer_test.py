@@ -80,6 +80,7 @@ def _paper(values, num_blocks, num_heads, gate):
 )
 @pytest.mark.parametrize("num_blocks", [1, 3])
 @pytest.mark.parametrize("num_heads", [1, 4])
+@pytest.mark.always
 def test_it_is_what_the_paper_says(activation, gate, num_blocks, num_heads):
     trunk = networks.FTTransformer(
         dimension=8, num_blocks=num_blocks, num_heads=num_heads, activation=activation

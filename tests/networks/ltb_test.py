@@ -118,6 +118,7 @@ def _towers(made, choose):
 
 @pytest.mark.medium
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
+@pytest.mark.always
 def test_ltb_is_what_the_paper_says(temperature):
     made = Built(_ltb(temperature=temperature))
     expected = _towers(

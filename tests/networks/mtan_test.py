@@ -117,6 +117,7 @@ def _pool(x):
     ],
     ids=["vectors", "served", "images"],
 )
+@pytest.mark.always
 def test_mtan_is_what_the_paper_says(network, inputs, training):
     made = Built(network, inputs, training)
     x, h = next(iter(inputs.values())), {}

@@ -68,6 +68,7 @@ def _move(made, task):
 
 
 @pytest.mark.parametrize("num_shared", [0, 2])
+@pytest.mark.always
 def test_adatt_is_what_the_paper_says(num_shared):
     def change(values):
         return {n: np.array([0.2, 0.9], "f") if "native" in n else v for n, v in values.items()}
@@ -107,6 +108,7 @@ def test_every_task_of_adatt_moves_the_experts_of_all():
 @pytest.mark.parametrize(
     ("num_experts", "keeps"), [(1, True), (2, True), (2, False)], ids=["one", "two", "plain"]
 )
+@pytest.mark.always
 def test_home_is_what_the_paper_says(num_experts, keeps):
     groups = {"first": ["click"], "second": ["click_long"]}
     network = _home(

@@ -262,6 +262,7 @@ SLICES = {"word": ["red", "pink"]}
 
 @pytest.mark.medium
 @pytest.mark.parametrize("kind", [calibration.Platt, calibration.Isotonic])
+@pytest.mark.always
 def test_each_slice_has_a_fit_of_its_own(kind, source, tmp_path):
     """Served from the feature of the row; slices with few rows, and all others, share one fit."""
     plain = make(held=900)

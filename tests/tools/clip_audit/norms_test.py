@@ -182,6 +182,7 @@ def initialize(session):
 
 @pytest.mark.medium
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.always
 def test_one_pass_gives_the_norms_of_a_pass_for_each_example(name):
     if name == "keras" and not compat_keras.in_use().startswith("2."):
         pytest.skip("needs tf-keras")

@@ -11,7 +11,7 @@ long. This command writes the list anew, from what `tests.strength.reached` has 
 A case that the list does not name runs: a new one, or one with another name. So do the cases of
 `make check`. Marks decide where cases run in processes of their own, whose lines nobody records:
 
-    @pytest.mark.always              # this test, whatever the list says, such as formulas of a paper
+    @pytest.mark.always              # this test, whatever the list says
     @pytest.mark.thorough            # no case of this test in make test
     @pytest.mark.drawn(8)            # eight cases of this test, chosen by a hash
 

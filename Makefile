@@ -19,7 +19,7 @@ check: lint
 	$(RUN) -m pytest --numprocesses auto --dist worksteal -m 'not medium and not slow' --quick --durations 10
 
 test: $(VENV)/installed-dev
-	@echo "About 8,700 cases: 18 minutes on two fast cores, twice that on slow ones. make check is shorter."
+	@echo "About 9,000 cases: 12 minutes on two fast cores, twice that on slow ones. make check is shorter."
 	$(RUN) -m pytest --numprocesses auto --dist worksteal --budgets tell
 
 # The same, and a file of tests that takes far more than before fails; see tests/budgets.py.

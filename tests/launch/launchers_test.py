@@ -120,7 +120,8 @@ def test_help_explains_every_flag_and_shows_an_example(verb, launch):
     reads_none = verb in ("train", "warm_start", "debug", "report")
     expected |= set() if reads_none else {"checkpoint"}
     expected |= {"split"} if verb in ("evaluate", "predict") else set()
-    expected |= {"attacked", "curves"} if verb == "evaluate" else set()
+    own = {"attacked", "curves", "input", "input_format"}
+    expected |= own if verb == "evaluate" else set()
     expected |= {"dry_run"} if verb == "train" else set()
     of_verb = {"predict": PREDICT_FLAGS, "export": EXPORT_FLAGS, "prune": PRUNE_FLAGS}
     of_verb |= {"debug": DEBUG_FLAGS, "inspect": INSPECT_FLAGS, "report": REPORT_FLAGS}

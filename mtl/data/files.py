@@ -67,7 +67,8 @@ def find(
       UserError: the split does not exist, or a path or glob matches nothing.
     """
     checks.one_of(f"{where} split", split, files)
-    where = f"{where}[{split!r}]"
+    is_flag = where.startswith("--")
+    where = where if is_flag else f"{where}[{split!r}]"
     setting = files[split]
     paths = [setting] if isinstance(setting, str) else setting
     checks.require(bool(paths), where, "name a file", setting)

@@ -164,7 +164,7 @@ def read_lines(path: str) -> Iterator[tuple[int, bytes]]:
         with files.open_binary(path) as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield number, line
+                    yield number, line.rstrip(b"\r\n")
     except files.list_read_errors() as error:
         raise ValueError(source.unreadable(error)) from error
 

@@ -340,7 +340,7 @@ def test_a_split_keeps_fields_as_a_file_does(run, launch):
         ),
         (("--output", "o.json"), "--output must end in one of .csv, .jsonl, .parquet, .tfrecord"),
         (("--input", "data/empty.csv"), "--input must hold a row, got ['data/empty.csv']"),
-        (("--input", "data/tset.csv"), "--input['input'] must name existing files"),
+        (("--input", "data/tset.csv"), "--input must name existing files"),
         (("--input", "data/test.csv", "--keep", "rihc"), "Did you mean 'rich'?"),
         (("--input", "data/test.csv", "--split", "test"), "--split must be left out with --input"),
         (("--server", "localhost:1"), "--server must come with --input"),

@@ -219,6 +219,19 @@ def test_a_run_that_is_stopped_and_then_loses_a_worker_goes_on_to_the_bit(starte
     _assert_close(started / "lost", in_step[0], rtol=0)
 
 
+@pytest.mark.thorough
+def test_a_run_goes_on_with_one_two_and_three_workers(started, launch_in, run_in):
+    """With rows in memory, the batch of a step does not depend on the number of workers."""
+    mixed = "Pipeline.cache = True", "Pipeline.shuffle_buffer = 100", "Pipeline.batch_size = 12"
+    done = launch_in(started, "train", *_arguments("one", *mixed))
+    assert done.code == 0, done
+    for workers, steps in ((1, 4), (3, 8), (2, STEPS)):
+        arguments = _arguments("several", *mixed, f"Run.train_steps = {steps}")
+        said = run_in(started, "--workers", str(workers), "--", *arguments)
+        assert "order starts anew" not in said
+    _assert_close(started / "several", started / "one", rtol=1e-5)
+
+
 def test_parameter_servers_with_one_worker_train_as_one_process_does(started, run_in):
     """The table lies in shards on two; every checkpoint is evaluated, though one is kept."""
     processes = ("--workers", "1", "--ps", "2", "--evaluator")

@@ -101,3 +101,11 @@ def test_a_refused_change_of_a_run_leaves_its_notes_as_they_were(tmp_path, monke
     found = {path.name: path.read_text() for path in tmp_path.iterdir()}
     others = dict.fromkeys(("warnings.json", "given_files.json"), "of other settings")
     assert found == (others if started else {"warnings.json": "{}"})
+
+
+def test_the_first_and_the_last_three_of_many_checkpoints_are_listed(tmp_path, monkeypatch):
+    for count, shown in ((6, "0, 1, 2, 3, 4, 5"), (7, "0, 1, 2, ..., 4, 5, 6")):
+        names = [str(number) for number in range(count)]
+        monkeypatch.setattr(run_directory, "list_checkpoints", lambda _, names=names: names)
+        with pytest.raises(checks.UserError, match=f"There are: {shown}[.]"):
+            run_directory.checkpoint_path(str(tmp_path), "no")

@@ -238,3 +238,11 @@ def test_the_text_of_a_list_is_no_list(text):
     table = frames.Table([{"tags": ["a"]}, {"tags": text}], fields)
     with pytest.raises(checks.UserError, match="row 1: field 'tags' must be a list or a text such"):
         table.read(0, 2)
+
+
+def test_the_greatest_number_of_a_type_may_be_a_float():
+    fields = spec.Spec(features={"size": "uint8"}, labels={"y": "int64"}).feature_fields
+    assert frames.Table({"size": [0.0, 255.0]}, fields).read(0, 2)["size"].tolist() == [0, 255]
+    for bad in (256.0, 0.5, -1.0):
+        with pytest.raises(checks.UserError, match="row 1: field 'size' must be uint8"):
+            frames.Table({"size": [1.0, bad]}, fields).read(0, 2)

@@ -212,3 +212,18 @@ def test_a_unit_is_the_one_in_which_a_number_is_learnt(loss_type):
     assert got["r2"] == pytest.approx(expected["r2"], rel=1e-4)
     for metric in ("rmse", "mae", "label_mean", "prediction_mean"):
         assert got[metric] == pytest.approx(50 * expected[metric], rel=1e-4)
+
+
+@pytest.mark.parametrize("negatives", ["unwatched", "all"])
+def test_watch_time_is_a_weighted_logistic_regression(negatives):
+    rng = np.random.default_rng(0)
+    times = np.where(rng.random(200) < 0.5, 0, rng.gamma(2, 3, 200)).astype("f")
+    logits = rng.normal(size=200).astype("f")
+    head = heads.WeightedLogistic(name="secs", negatives=negatives)
+    got = harness.evaluate(head, logits[:, None], {"secs": times})
+    z, t = np.float64(logits), np.float64(times)
+    counts = t == 0 if negatives == "unwatched" else np.ones_like(t)
+    losses = t * np.log1p(np.exp(-z)) + counts * np.log1p(np.exp(z))
+    assert got["average_loss"] == pytest.approx(losses.mean(), rel=1e-5)
+    predicted = harness.predict(head, logits[:, None])["value"]
+    np.testing.assert_allclose(np.ravel(predicted), np.exp(z), rtol=1e-5)

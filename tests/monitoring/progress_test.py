@@ -94,6 +94,7 @@ def _drain(terminal, written):
 
 
 @pytest.mark.medium
+@pytest.mark.always
 def test_progress_is_a_bar_on_a_terminal(caplog, monkeypatch):
     with caplog.at_level(logging.INFO, "mtl"), _terminal(monkeypatch) as written:
         sessions.run(_progress_of_tasks, 25, step=_take_step)

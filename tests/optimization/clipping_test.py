@@ -318,3 +318,12 @@ def test_settings(max_norm):
 def test_settings_of_the_family(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [("abc", [1, 2, 4]), ("aba", [5, 2, 5]), ("aaa", [7, 7, 7])]
+)
+def test_shards_count_as_the_table_that_they_make_up(names, expected, monkeypatch):
+    monkeypatch.setattr(clipping.patterns, "variable_name", lambda variable: variable)
+    found = clipping._of_tables(tf.constant([1.0, 2.0, 4.0]), list(names))
+    assert found.numpy().tolist() == expected

@@ -79,7 +79,7 @@ class OneOf:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Is:
-    """An instance of one of the given types. `rule` is the text of the error."""
+    """Accepts instances of the given types. `rule` is the text of the error."""
 
     kind: type | tuple[type, ...]
     rule: str

@@ -85,7 +85,8 @@ class JsonLines(types.Source):
         self._check_fields([name for name in fields if name not in spec.counted])
 
         def parse(lines: np.ndarray) -> np.ndarray:
-            columns = read_columns(list(lines), fields, spec.counted, _map)
+            rows = [parse_object(line) for line in lines]
+            columns = read_columns(rows, list(lines), fields, spec.counted, _map)
             return examples.serialize_examples(columns)
 
         serialized = tf.numpy_function(parse, [batch], tf.string, stateful=False)
@@ -95,16 +96,9 @@ class JsonLines(types.Source):
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split line by line."""
         for path in self._find(split):
-            lines, number = read_lines(path), 0
-            while True:
-                try:
-                    number, line = next(lines)
-                except StopIteration:
-                    break
-                except ValueError as error:
-                    yield f"{path} line {number + 1}", str(error)
-                    break
-                yield f"{path} line {number}", _scan(line, spec)
+            for number, line in read_lines(path):
+                problem_or_values = line if isinstance(line, str) else _scan(line, spec)
+                yield f"{path} line {number}", problem_or_values
 
     @functools.cached_property
     def names(self) -> list[str]:
@@ -113,7 +107,7 @@ class JsonLines(types.Source):
         path = self._find(next(iter(self.files)))[0]
         try:
             for _, line in itertools.islice(read_lines(path), _SEARCHED):
-                known |= dict.fromkeys(parse_object(line))
+                known |= dict.fromkeys(() if isinstance(line, str) else parse_object(line))
         except ValueError:  # Reading the rows names the line.
             return []
         return list(known)
@@ -154,19 +148,16 @@ def _scan(line: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
         return f"{error}."
 
 
-def read_lines(path: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file that are not blank, numbered from 1.
-
-    Raises:
-      ValueError: the file cannot be read further.
-    """
+def read_lines(path: str) -> Iterator[tuple[int, bytes | str]]:
+    """Yield (number from 1, line) of the lines that are not blank; a str is the final error."""
+    number = 0
     try:
         with files.open_binary(path) as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield number, line.rstrip(b"\r\n")
     except files.list_read_errors() as error:
-        raise ValueError(source.unreadable(error)) from error
+        yield number + 1, source.unreadable(error)
 
 
 def parse_object(line: bytes, parse_float: Callable[[str], Any] | None = None) -> dict[str, Any]:
@@ -189,20 +180,21 @@ def parse_object(line: bytes, parse_float: Callable[[str], Any] | None = None) -
 
 
 def read_columns(
+    rows: Sequence[Mapping[str, Any]],
     lines: Sequence[bytes],
     fields: Mapping[str, spec_lib.Field],
     counted: Mapping[str, str],
     each: Each,
 ) -> dict[str, Values]:
-    """Return {field: B values} of B lines.
+    """Return {field: B values} of B objects.
 
     Args:
-      lines: each holds an object.
+      rows: the objects.
+      lines: their texts.
       fields: {name: field}.
       counted: {field of counts: the list of lists that it counts}, as in `Spec.counted`.
       each: maps a function over the rows.
     """
-    rows = each(parse_object, lines)
     columns: dict[str, Values] = {}
     for name, field in fields.items():
         if name in counted:

@@ -131,7 +131,8 @@ class Rows:
 
     Args:
       layout: of the fields.
-      values: {field: [N, ...], or N lists}, of the types of the fields; or what `join` returns.
+      values: {field: its values in all rows}, each an array [N, ...], N lists, or a result of
+        `join`. The values have the type of the field.
     """
 
     def __init__(self, layout: Layout, values: Mapping[str, Any]):

@@ -222,11 +222,8 @@ class Pipeline:
         """Return the numbers of the rows of a split that training takes by number, or None."""
         if self.sampler is not None:
             return None
-        numbers = types.read_member(self.source, types.Source, "list_rows")(split)
-        if numbers is not None or not self._keeps_rows:
-            return numbers
         try:
-            return self._held.list_rows(split)
+            return types.read_member(self._held, types.Source, "list_rows")(split)
         except source_lib.list_refusals() as error:
             problem = self.diagnose(error, split)
             if problem is None:
@@ -235,9 +232,11 @@ class Pipeline:
 
     @functools.cached_property
     def _held(self) -> types.Source:
-        """The source from which training takes rows by number."""
-        lists = types.read_member(self.source, types.Source, "list_rows")(self.train_split)
-        return in_memory.InMemory(self.source, self.spec) if lists is None else self.source
+        """The source, or its decoded rows in memory if `cache` asks for them."""
+        if not self._keeps_rows:
+            return self.source
+        numbers = types.read_member(self.source, types.Source, "list_rows")(self.train_split)
+        return in_memory.InMemory(self.source, self.spec) if numbers is None else self.source
 
     def _take_batches(
         self,

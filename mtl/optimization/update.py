@@ -177,29 +177,22 @@ class Update(types.Update):
           rate: the learning rate of `optimizer`, with the factor.
           factor: of all learning rates; None for 1.
         """
-        if self.average is None:
-            return self._apply(pairs, step, moves, rate, factor)
         gradients, variables = zip(*pairs, strict=True)
-        all_rows = groups.moves_all_rows(self._optimizers_of, variables)
-        rows = averaging.rows_before(gradients, variables, all_rows)
+        rows: Sequence[types.Connected] = ()
+        if self.average is not None:
+            all_rows = groups.moves_all_rows(self._optimizers_of, variables)
+            rows = averaging.rows_before(gradients, variables, all_rows)
         # The average needs the rows from before the optimizer moves them.
         with tf.control_dependencies(gradients_lib.list_values(rows)):
-            applied = self._apply(pairs, step, moves, rate, factor)
+            if self.optimizers or self.rates or freezing.holds_some():
+                parts = self._optimizers_of, pairs, self.rates, step, moves, factor
+                applied = groups.apply_groups(*parts)
+            else:
+                applied = [groups.apply_optimizer(self.optimizer, rate, pairs, moves)]
+        if self.average is None:
+            return applied
         with tf.control_dependencies(applied):
             return [self.average(rows, variables, step, moves)]
-
-    def _apply(
-        self,
-        pairs: types.GradientsAndVariables,
-        step: tf.Variable,
-        moves: tf.Tensor | bool,
-        rate: tf.Tensor,
-        factor: tf.Tensor | None,
-    ) -> list[tf.Operation]:
-        """Move the variables, in groups if a setting tells them apart; return the ops."""
-        if self.optimizers or self.rates or freezing.holds_some():
-            return groups.apply_groups(self._optimizers_of, pairs, self.rates, step, moves, factor)
-        return [groups.apply_optimizer(self.optimizer, rate, pairs, moves)]
 
     @property
     def _optimizers_of(self) -> dict[str | None, types.Optimizer]:

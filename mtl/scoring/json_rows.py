@@ -37,9 +37,9 @@ class JsonLines:
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         each = functools.partial(_each, chunk)
         fields, counted = self.spec.feature_fields, self.spec.counted
-        columns = json_lines.read_columns(chunk.rows, fields, counted, each)
+        rows = each(json_lines.parse_object, chunk.rows)
+        columns = json_lines.read_columns(rows, chunk.rows, fields, counted, each)
         columns = image_rows.read_columns(self.images, chunk, columns)
-        rows = each(json_lines.parse_object, chunk.rows) if self.keep else ()
         kept = {n: each(functools.partial(_kept, n), rows) for n in self.keep}
         return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
 
@@ -49,14 +49,9 @@ class JsonLines:
 
 
 def _lines(path: str) -> Iterator[tuple[int, bytes]]:
-    lines, number = json_lines.read_lines(path), 0
-    while True:
-        try:
-            number, line = next(lines)
-        except StopIteration:
-            return
-        except ValueError as error:
-            raise checks.UserError(f"{path} line {number + 1}: {error}") from error
+    for number, line in json_lines.read_lines(path):
+        if isinstance(line, str):
+            raise checks.UserError(f"{path} line {number}: {line}")
         yield number, line
 
 

@@ -21,10 +21,10 @@ FORMATS = ("csv", "jsonl", "parquet", "tfrecord")
 
 
 def find_format(path: str, format_name: str) -> str:
-    """Return the format of a file: `format_name`, or what its name says for "auto".
+    """Return the format of a file: `format_name`, or for "auto" the one that its name ends in.
 
     Raises:
-      UserError: the name does not say it.
+      UserError: the ending is unknown.
     """
     if format_name != "auto":
         return format_name

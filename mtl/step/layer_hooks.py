@@ -20,8 +20,8 @@ class LayerHook:
     """Acts on the layers of a network that is being built; each member does nothing by default.
 
     Attributes:
-      takes_inputs: True if it needs each layer in a scope of its own, so several copies of a layer
-        are not built as a single product.
+      takes_inputs: True if it changes or notes inputs. Then several copies of a layer are built one
+        by one, each in its own scope, and not as a single product.
     """
 
     takes_inputs = False
@@ -93,7 +93,7 @@ def take_outputs(sums: tf.Tensor, outputs: tf.Tensor) -> None:
 
 
 def need_inputs() -> bool:
-    """Return True if a hook needs each layer in a scope of its own."""
+    """Return True if a hook changes or notes the inputs of layers."""
     return any(hook.takes_inputs for hook in _HOOKS.get())
 
 

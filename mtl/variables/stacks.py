@@ -96,10 +96,9 @@ def find_stack(variable: tf.Variable | str) -> Stack | None:
 def list_members(variable: tf.Variable) -> dict[str, list[int]]:
     """Return {name: shape} of the members of a stack; for other variables, of the variable."""
     shape, stack = shards.whole_shape(variable), find_stack(variable)
-    if stack is None:
-        return {patterns.variable_name(variable): shape}
-    own = [size for axis, size in enumerate(shape) if axis != stack.axis]
-    return dict.fromkeys(stack.names, own)
+    left_out = None if stack is None else stack.axis
+    own = [size for axis, size in enumerate(shape) if axis != left_out]
+    return dict.fromkeys(name_members(variable), own)
 
 
 def name_members(variable: tf.Variable) -> tuple[str, ...]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mtl import checks, types
+from mtl import checks
 from mtl.data import arrow, csv, json_lines, pipeline, tfrecord
 from mtl.data import files as files_lib
 from mtl.scoring import image_rows, readers
@@ -23,7 +23,8 @@ def open_files(
     """Return a pipeline whose source reads these files, and the name of their split.
 
     A file is read as training reads one of its format: with the settings of the run's source if it
-    has this format. The split has the name of a single file, else the name "input".
+    has this format. The split has the name of a single file. It has the name "input" if there are
+    several files, or if the name is that of a split of the run.
 
     Args:
       data: the pipeline of a run.
@@ -37,11 +38,16 @@ def open_files(
     paths = list(dict.fromkeys(files_lib.find("--input", {"input": list(patterns)}, "input")))
     kinds = list(dict.fromkeys(_find_kind(path, format_name) for path in paths))
     checks.require(len(kinds) == 1, "--input", "hold files of one format", kinds)
-    split = os.path.basename(paths[0]) if len(paths) == 1 else "input"
-    source = _SOURCES[kinds[0]](image_rows.unwrap(data.source), {split: paths})
+    name = os.path.basename(paths[0])
+    is_free = len(paths) == 1 and name not in (data.train_split, data.eval_split)
+    split = name if is_free else "input"
+    known, kind = image_rows.unwrap(data.source), _SOURCES[kinds[0]]
+    known = known if isinstance(known, kind) else kind(files={split: paths})
+    source: Any = dataclasses.replace(known, files={split: paths}, data_dir="")
     images = image_rows.find(data.source)
     source = source if images is None else dataclasses.replace(images, source=source)
-    return dataclasses.replace(data, source=source, sampler=None, eval_split=split), split
+    # The split of the run's own evaluations stays, so that these metrics are not among theirs.
+    return dataclasses.replace(data, source=source, sampler=None), split
 
 
 def _find_kind(path: str, format_name: str) -> str:
@@ -49,30 +55,9 @@ def _find_kind(path: str, format_name: str) -> str:
     return "parquet" if is_table else readers.find_format(path, format_name)
 
 
-def _open_csv(settings: Any, files: Mapping[str, Sequence[str]]) -> types.Source:
-    known = settings if isinstance(settings, csv.Csv) else csv.Csv(files=files)
-    return dataclasses.replace(known, files=files, data_dir="")
-
-
-def _open_tables(settings: Any, files: Mapping[str, Sequence[str]]) -> types.Source:
-    known = settings if isinstance(settings, arrow.Arrow) else arrow.Arrow(files=files)
-    return dataclasses.replace(known, files=files, data_dir="")
-
-
-def _open_records(settings: Any, files: Mapping[str, Sequence[str]]) -> types.Source:
-    known = settings if isinstance(settings, tfrecord.TfRecord) else tfrecord.TfRecord(files=files)
-    return dataclasses.replace(known, files=files, data_dir="")
-
-
-def _open_json(settings: Any, files: Mapping[str, Sequence[str]]) -> types.Source:
-    known = settings if isinstance(settings, json_lines.JsonLines) else None
-    known = known or json_lines.JsonLines(files=files)
-    return dataclasses.replace(known, files=files, data_dir="")
-
-
-_SOURCES: Mapping[str, Callable[[Any, Mapping[str, Sequence[str]]], types.Source]] = {
-    "csv": _open_csv,
-    "jsonl": _open_json,
-    "parquet": _open_tables,
-    "tfrecord": _open_records,
+_SOURCES: Mapping[str, Any] = {
+    "csv": csv.Csv,
+    "jsonl": json_lines.JsonLines,
+    "parquet": arrow.Arrow,
+    "tfrecord": tfrecord.TfRecord,
 }

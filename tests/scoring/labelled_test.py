@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ from pyarrow import feather, orc, parquet
 
 from mtl import checks, scoring, verbs
 from mtl.data import csv, frames
+from mtl.runs import evaluation
 from tests import tiny
 
 pytestmark = pytest.mark.medium
@@ -67,6 +69,19 @@ def test_metrics_are_those_of_the_split(trained, tmp_path, name):
     WRITERS[name](tmp_path / name)
     split, metrics = _evaluate(trained, tmp_path / name)
     assert split == name and metrics == trained[2]
+
+
+def test_metrics_of_files_are_not_among_those_of_the_run(trained, tmp_path):
+    made, folder, _ = trained
+    _write_csv(tmp_path / "test")
+    data, split = scoring.open_files(made.data, [str(tmp_path / "test")], "csv")
+    assert split == "input" and data.eval_split == made.data.eval_split
+    opened = dataclasses.replace(made, data=data)
+    assert evaluation.name_stream(opened, split) == "eval_input"
+    before = sorted(pathlib.Path(folder, "eval").glob("*"))
+    verbs.evaluate(opened, folder, split)
+    assert sorted(pathlib.Path(folder, "eval").glob("*")) == before
+    assert list(pathlib.Path(folder, "eval_input").glob("events*"))
 
 
 def test_files_are_one_split_and_settings_of_the_source_count(trained, tmp_path):

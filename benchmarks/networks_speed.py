@@ -27,7 +27,7 @@ from mtl import heads, model, networks, types
 from mtl.compat import keras as keras_lib
 from mtl.networks import gates
 from mtl.optimization import optimizers, update
-from mtl.step import monitors
+from mtl.step import outlets
 
 INPUTS, EXPERTS, EXPERT, TOWER, LEVEL = 128, 8, (256, 128), (64,), (128,)
 TASKS = ("task_0", "task_1")
@@ -238,7 +238,7 @@ def main() -> None:
         name: build_steps(network, batch, args.threads)
         for name, network in build_networks().items()
     }
-    with unittest.mock.patch.object(monitors, "add_where_due"):
+    with unittest.mock.patch.object(outlets, "add_scalars_where_due"):
         sides["MMoE that shows no gates"] = build_steps(
             build_networks()["MMoE, 8 experts"], batch, args.threads
         )

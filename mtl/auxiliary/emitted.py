@@ -1,4 +1,4 @@
-"""Auxiliary losses that columns and networks emit; see `mtl.step.emitted`."""
+"""Auxiliary losses that columns and networks emit; see `mtl.step.outlets`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from mtl import checks, deferred, types
 from mtl.deferred import tf, tf1
 from mtl.features import key_table
-from mtl.step import draws, monitors, replicas
+from mtl.step import draws, outlets, replicas
 from mtl.tf_internals import reduced, shards
 from mtl.variables import averaging, freezing, patterns, pruned, slots
 
@@ -196,7 +196,7 @@ class _Table:
 
     def _watch(self, kind: str, value: tf.Tensor) -> None:
         name = self.scope.removeprefix("features/")
-        monitors.add(f"table/{name}/{kind}", tf.cast(value, tf.float32))
+        outlets.add_scalar(f"table/{name}/{kind}", tf.cast(value, tf.float32))
 
     def _create(
         self, name: str, shape: Sequence[int] | None = None, dtype: tf.DType | None = None

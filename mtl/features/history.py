@@ -20,7 +20,7 @@ from mtl import checks, layers, types
 from mtl import spec as spec_lib
 from mtl.deferred import tf, tf1
 from mtl.features import accumulators, column, growth
-from mtl.step import shown
+from mtl.step import outlets
 from mtl.variables import freezing
 from mtl.variables import row_names as row_names_lib
 
@@ -186,7 +186,7 @@ class History(types.Column):
             joined = tf.concat([tf.cast(vector, tf.float32) for vector in vectors], axis=1)
             events = tf.RaggedTensor.from_row_splits(joined, row_splits, validate=False)
             target = tf.concat([columns[name] for name in self.target], 1) if self.target else None
-            with shown.show_values(self.shows_weights):
+            with outlets.show_predictions(self.shows_weights):
                 return {self.name: self.encoder(events, target)}
 
     def _read_lists(self, features: types.Tensors) -> dict[str, tf.RaggedTensor]:

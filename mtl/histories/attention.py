@@ -10,7 +10,7 @@ import numpy as np
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
 from mtl.histories import padded
-from mtl.step import shown
+from mtl.step import outlets
 
 _NORMALIZATIONS = ("none", "softmax")
 
@@ -45,7 +45,7 @@ class TargetAttention(types.HistoryEncoder):
             shifted = tf.exp(weights - tf.stop_gradient(tf.gather(greatest, rows)))
             weights = shifted / tf.gather(padded.sum_rows(shifted, events), rows)
         by_row = tf.RaggedTensor.from_row_splits(weights[:, 0], events.row_splits, validate=False)
-        shown.add("attention", by_row.to_tensor())
+        outlets.add_prediction("attention", by_row.to_tensor())
         return padded.sum_rows(weights * values, events)
 
     def _weigh(self, values: tf.Tensor, rows: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
@@ -111,7 +111,7 @@ class HashedAttention(types.HistoryEncoder):
             self._hash(values, projections), self._hash(target, projections)[:, tf.newaxis]
         )
         shares = tf.cast(same & is_event[:, :, tf.newaxis], values.dtype)
-        shown.add("attention", tf.reduce_mean(shares, axis=2))
+        outlets.add_prediction("attention", tf.reduce_mean(shares, axis=2))
         sums = tf.linalg.matmul(shares, values, transpose_a=True)  # [B, groups, D]
         return tf.reduce_mean(tf.math.l2_normalize(sums, axis=2), axis=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
 from mtl.histories import padded
-from mtl.step import draws, emitted, shown
+from mtl.step import draws, outlets
 
 _NEXT_EVENT = "_next_event"
 
@@ -68,7 +68,7 @@ class InterestEvolution(types.HistoryEncoder):
             states = _run_gru(values, is_event, self.units)[1]
         if self.next_event_weight:
             history = tf1.get_variable_scope().name.rpartition("/")[2]
-            emitted.add(
+            outlets.add_loss(
                 f"{history}{_NEXT_EVENT}",
                 lambda: _tell_next_events(states, values, is_event, events.flat_values),
             )
@@ -76,7 +76,7 @@ class InterestEvolution(types.HistoryEncoder):
         scores = tf.linalg.matvec(states, queries)
         scores = tf.where(is_event, scores, tf.fill(tf.shape(scores), scores.dtype.min))
         weights = tf.nn.softmax(scores)
-        shown.add("attention", weights * tf.cast(is_event, weights.dtype))
+        outlets.add_prediction("attention", weights * tf.cast(is_event, weights.dtype))
         with tf1.variable_scope("evolution"):
             return _run_gru(states, is_event, self.units, weights)[0]
 

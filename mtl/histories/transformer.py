@@ -7,7 +7,7 @@ import math
 from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
 from mtl.histories import padded
-from mtl.step import shown
+from mtl.step import outlets
 
 
 @checks.dataclass
@@ -72,7 +72,7 @@ class Transformer(types.HistoryEncoder):
         tokens = layers.layer_norm(tokens, "norm")
         if self.joins_target:
             # Show the target's attention to events in the last block, without that to itself.
-            shown.add("attention", tf.reduce_mean(weights[:, :, -1, :-1], axis=1))
+            outlets.add_prediction("attention", tf.reduce_mean(weights[:, :, -1, :-1], axis=1))
             return tokens[:, -1]
         shares = tf.cast(is_token, tokens.dtype)[:, :, tf.newaxis]
         count = tf.maximum(tf.reduce_sum(shares, axis=1), 1)

@@ -24,10 +24,8 @@ from mtl.layers import precision as precision_lib
 from mtl.model import combined as combined_lib
 from mtl.model import graph_options, passes
 from mtl.optimization import schedules
-from mtl.step import emitted as emitted_lib
 from mtl.step import extensions as extensions_lib
-from mtl.step import monitors as monitors_lib
-from mtl.step import row_draws, shown, summaries, training_loop, whole_batch
+from mtl.step import outlets, row_draws, training_loop, whole_batch
 from mtl.variables import stacks
 
 
@@ -104,7 +102,7 @@ class MultiTaskModel(passes.Passes):
                 mode, loss=loss, train_op=result.step, **options.training_hooks(result)
             )
 
-        with summaries.drop_summaries():  # Only training writes summaries.
+        with outlets.drop_summaries():  # Only training writes summaries.
             return self._infer(features, labels, mode, options)
 
     def _infer(
@@ -127,7 +125,7 @@ class MultiTaskModel(passes.Passes):
             predictions = self.name_predictions(logits)
             return compat.estimator.EstimatorSpec(
                 mode,
-                predictions={**predictions, **shown.take()},
+                predictions={**predictions, **outlets.take_predictions()},
                 export_outputs=self._export_outputs(logits, predictions),
                 scaffold=scaffold,
             )
@@ -165,7 +163,7 @@ class MultiTaskModel(passes.Passes):
                 options.slices,
                 are_rows_apart=self.are_rows_apart,
             )
-            of_network = monitors_lib.take()
+            of_network = outlets.take_scalars()
             parts = self.weigh_losses, self.surgery, self.reads_losses
             found = balanced.balance_losses(batch, *parts)
             with contextlib.ExitStack() as stack:
@@ -174,7 +172,7 @@ class MultiTaskModel(passes.Passes):
                 train_op, of_update = self.update(found.penalised, found.variables, found.losses)
             for extension in extensions:
                 train_op = extension.after_update(train_op)
-            of_network |= monitors_lib.take()
+            of_network |= outlets.take_scalars()
         if found.penalty is not None:
             of_update["regularization"] = found.penalty + of_update.get("regularization", 0.0)
         monitors = {"loss": found.total, **found.monitors, **of_update, **of_network}
@@ -194,7 +192,7 @@ class MultiTaskModel(passes.Passes):
             for head in self.heads_with_loss:
                 labels = types.read_member(head, types.BatchHead, "see_batch")(labels)
             weights, apart = self._sum_row_weights, self.are_rows_apart
-            with summaries.drop_summaries(), whole_batch.withhold_collections():
+            with outlets.drop_summaries(), whole_batch.withhold_collections():
                 batch = whole_batch.build_batch(forward, weights, features, labels, 1, apart)
                 parts = self.weigh_losses, self.surgery, self.reads_losses
                 return balanced.balance_losses(batch, *parts), {}
@@ -214,7 +212,7 @@ class MultiTaskModel(passes.Passes):
         with contextlib.ExitStack() as stack:
             around = [one.around_network() for one in extensions_lib.current()]
             noted = [stack.enter_context(context) for context in around]
-            found = stack.enter_context(emitted_lib.collect()) if self.built_losses else {}
+            found = stack.enter_context(outlets.collect_losses()) if self.built_losses else {}
             outputs = self.build_outputs(features, statistics, training)
         watched = {name: tensors for one in noted for name, tensors in one.items()}
         logits, towers, mixture = outputs.logits, outputs.towers, outputs.mixture

@@ -17,8 +17,7 @@ from mtl.heads import together
 from mtl.layers import precision as precision_lib
 from mtl.model import settings
 from mtl.networks import trunk
-from mtl.step import emitted as emitted_lib
-from mtl.step import row_draws, whole_batch
+from mtl.step import outlets, row_draws, whole_batch
 from mtl.variables import freezing as freezing_lib
 
 with deferred.imports():
@@ -50,7 +49,7 @@ class Passes(settings.Settings):
         with (
             whole_batch.withhold_collections(),
             row_draws.know_rows(features),
-            emitted_lib.collect() as found,
+            outlets.collect_losses() as found,
         ):
             outputs = self.build_outputs(features, statistics, training=False)
         return self.gather_activations(features, labels, outputs, scope, found, training=False)

@@ -15,8 +15,7 @@ from mtl.balancing import surgery as surgery_lib
 from mtl.balancing import weighting as weighting_lib
 from mtl.deferred import tf
 from mtl.optimization import schedules
-from mtl.step import monitors as monitors_lib
-from mtl.step import penalties, replicas, summaries, whole_batch
+from mtl.step import outlets, penalties, replicas, whole_batch
 
 Observe = Callable[[types.Tensors], None]
 """Called with {task: its weight}; what it adds to UPDATE_OPS runs before the weights move."""
@@ -85,15 +84,15 @@ def build_step(
     if replicas.count() > 1:  # The step adds up replicas, but the loss is the mean of theirs.
         forward = forward.scale_losses(dict.fromkeys(losses, tf.constant(1 / replicas.count())))
         forward = forward._replace(penalties=penalties.take())
-    of_network = monitors_lib.take()
+    of_network = outlets.take_scalars()
     reads_losses = balanced.read_losses(weighting, surgery)
     batch = whole_batch.WholeBatch(forward)
     found = balanced.balance_losses(batch, weighting, surgery, reads_losses)
     if observe:
-        with summaries.drop_summaries():  # It may build the network again.
+        with outlets.drop_summaries():  # It may build the network again.
             observe(found.weights)
     train_op, of_update = update(found.penalised, found.variables, found.losses)
-    of_network |= monitors_lib.take()
+    of_network |= outlets.take_scalars()
     if found.penalty is not None:
         of_update["regularization"] = found.penalty + of_update.get("regularization", 0.0)
     monitors = {"loss": found.total, **found.monitors, **of_update, **of_network}

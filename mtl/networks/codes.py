@@ -21,7 +21,7 @@ from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
 from mtl.layers import precision
 from mtl.networks import trunk as trunk_lib
-from mtl.step import emitted, monitors, shown
+from mtl.step import outlets
 
 _CODEBOOK, _COMMITMENT = "codebook", "commitment"
 
@@ -76,8 +76,8 @@ class Codes:
         if training:
             _monitor(ids, self.num_codes)
         else:
-            with shown.show_values(self.shows_codes):
-                shown.add("code_id", ids)
+            with outlets.show_predictions(self.shows_codes):
+                outlets.add_prediction("code_id", ids)
         first = self.num_codes * tf.range(self.num_groups, dtype=ids.dtype)
         chosen = tf.gather(codes, ids + first)
         _emit(_CODEBOOK, tf.stop_gradient(outside), precision.share_output(chosen)[1])
@@ -150,14 +150,14 @@ def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Te
 
 
 def _emit(name: str, one: tf.Tensor, other: tf.Tensor) -> None:
-    emitted.add(name, lambda: tf.reduce_sum(tf.square(one - other), [1, 2]))
+    outlets.add_loss(name, lambda: tf.reduce_sum(tf.square(one - other), [1, 2]))
 
 
 def _monitor(ids: tf.Tensor, num_codes: int) -> None:
     """Show how many of the codes a batch uses."""
     prefix = tf1.get_variable_scope().name.partition("/")[2]
     names = [f"codes/{prefix}/used", f"codes/{prefix}/perplexity"]
-    monitors.add_where_due(names, functools.partial(_describe, ids, num_codes))
+    outlets.add_scalars_where_due(names, functools.partial(_describe, ids, num_codes))
 
 
 def _describe(ids: tf.Tensor, num_codes: int) -> tf.Tensor:

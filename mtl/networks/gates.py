@@ -17,7 +17,7 @@ from typing import Annotated, Protocol
 from mtl import checks, layers
 from mtl.deferred import tf, tf1
 from mtl.networks import trunk
-from mtl.step import draws, monitors
+from mtl.step import draws, outlets
 
 
 class Gate(Protocol):
@@ -233,7 +233,7 @@ def _monitor(
         where = "/".join(filter(None, ["gate", prefix, scope]))
         shown += [f"{where}/{name}" for name in (*names, "entropy", "dead_units", "similarity")]
     weights, experts = (tf.stop_gradient(x) for x in (weights, experts))
-    monitors.add_where_due(shown, functools.partial(_describe, weights, experts))
+    outlets.add_scalars_where_due(shown, functools.partial(_describe, weights, experts))
 
 
 def _describe(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:

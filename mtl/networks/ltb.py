@@ -18,7 +18,7 @@ from mtl import checks, types
 from mtl.deferred import tf, tf1
 from mtl.layers import precision
 from mtl.networks import trunk
-from mtl.step import draws, monitors
+from mtl.step import draws, outlets
 
 
 @checks.dataclass
@@ -131,4 +131,4 @@ def _monitor(shown: Sequence[str], logarithms: tf.Tensor) -> None:
     names = [
         f"branch/{child}/node_{parent}" for child in shown for parent in range(logarithms.shape[1])
     ]
-    monitors.add_where_due(names, lambda: tf.reshape(tf.nn.softmax(logarithms), [-1]))
+    outlets.add_scalars_where_due(names, lambda: tf.reshape(tf.nn.softmax(logarithms), [-1]))

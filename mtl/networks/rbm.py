@@ -17,7 +17,7 @@ from mtl import checks, layers, types
 from mtl.deferred import tf, tf1
 from mtl.layers import precision
 from mtl.networks import trunk
-from mtl.step import draws, emitted, step_state
+from mtl.step import draws, outlets, step_state
 
 _LOSS = "contrastive_divergence"
 _BINARY, _GAUSSIAN = "binary", "gaussian"
@@ -91,7 +91,8 @@ class RBM:
             energies = machine.compute_free_energies(self._check(columns))
             output = tf.cast(energies[:, tf.newaxis], columns.dtype)
         if self.weight:
-            emitted.add(_LOSS, lambda: self._contrast(machine, chains, tf.stop_gradient(columns)))
+            visible = tf.stop_gradient(columns)
+            outlets.add_loss(_LOSS, lambda: self._contrast(machine, chains, visible))
         return output
 
     def _create_variables(self, width: int) -> tuple[Machine, tf.Variable | None]:

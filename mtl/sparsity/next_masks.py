@@ -16,7 +16,7 @@ from mtl import checks, types
 from mtl.deferred import tf, tf1
 from mtl.sparsity import criteria
 from mtl.sparsity import cuts as cuts_lib
-from mtl.step import monitors, replicas, step_state, whole_batch
+from mtl.step import outlets, replicas, step_state, whole_batch
 from mtl.variables import freezing
 
 _OVERLAP = "pruning/overlap_"
@@ -127,7 +127,8 @@ class Change(NamedTuple):
 
         def watch(new: tf.Tensor) -> None:
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, state.assign(new, read_value=False))
-            monitors.add_where_due([f"pruning/{one}/task_overlap" for one in shared], lambda: new)
+            names = [f"pruning/{one}/task_overlap" for one in shared]
+            outlets.add_scalars_where_due(names, lambda: new)
 
         return state.read_value, watch
 

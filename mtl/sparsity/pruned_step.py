@@ -23,7 +23,7 @@ from mtl import checks, deferred, types
 from mtl.deferred import tf, tf1
 from mtl.sparsity import criteria, next_masks
 from mtl.sparsity import cuts as cuts_lib
-from mtl.step import extensions, layer_hooks, monitors, step_state, whole_batch
+from mtl.step import extensions, layer_hooks, outlets, step_state, whole_batch
 from mtl.step import gradients as gradients_lib
 from mtl.tf_internals import reduced
 from mtl.variables import freezing, patterns, pruned, sharding, slots, views
@@ -272,7 +272,7 @@ class _Pruner:
 
         kinds = ("sparsity", "dead_units", "churn")
         names = [f"pruning/{name}/{kind}" for kind in kinds for name in new]
-        monitors.add_where_due(names, describe)
+        outlets.add_scalars_where_due(names, describe)
 
 
 def _leave_out_cut(gradient: types.Connected, variable: tf.Variable) -> types.Connected:

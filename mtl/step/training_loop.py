@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mtl.deferred import tf, tf1
-from mtl.step import monitors as monitors_lib
-from mtl.step import summaries
+from mtl.step import outlets
 
 SECS_PER_CALL = 1.0
 """Seconds after which a call ends, to let hooks see progress, signals and stop requests."""
@@ -33,7 +32,7 @@ class StepResult:
     Attributes:
       step: int64 scalar, the global step after the call; evaluating it runs the call.
       values: float32 [M], the monitors of the call's last step. If a call of several steps ends
-        because of its time, the monitors of `monitors.add_where_due` are NaN.
+        because of its time, the monitors of `outlets.add_scalars_where_due` are NaN.
       names: the names of the M monitors.
       summary: string scalar, the `tf1.summary` output of the call's last step; None if the step
         makes none. A call of a single step computes it only if it is fetched.
@@ -69,9 +68,9 @@ class Clock(NamedTuple):
 
 def run_once(step_fn: StepFn, features: Any, labels: Any) -> StepResult:
     """Build a step that each session call takes once."""
-    with summaries.collect_due() as due:
+    with outlets.collect_summaries() as due:
         train_op, monitors = step_fn(features, labels)
-    values, summary = _stack(monitors), summaries.take_summaries()
+    values, summary = _stack(monitors), outlets.take_summaries()
     with tf.control_dependencies([train_op, values, *due]):
         step = tf1.train.get_global_step().read_value()
     return StepResult(step, tf.identity(values), tuple(monitors), summary, _join(due))
@@ -179,9 +178,9 @@ class _Steps:
             waited = clock.waited + (tf.timestamp() - clock.read)
         # Only a call's last step writes, and every step with something due ends its call.
         is_last = tf.equal(step + 1, self._end)
-        with monitors_lib.compute_where(is_last), summaries.collect_due() as added:
+        with outlets.compute_where(is_last), outlets.collect_summaries() as added:
             train_op, monitors = self._step_fn(features, labels)
-        self.names, made = tuple(monitors), summaries.take_summaries()
+        self.names, made = tuple(monitors), outlets.take_summaries()
         self.has_summary = made is not None
         values = _stack(monitors)
         with tf.control_dependencies([train_op, *added]):

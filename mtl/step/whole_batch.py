@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 from mtl import types
 from mtl.deferred import tf, tf1
-from mtl.step import draws, monitors, replicas
+from mtl.step import draws, outlets, replicas
 from mtl.step import penalties as penalties_lib
 
 
@@ -369,7 +369,7 @@ def _num_updates() -> int:
 def withhold_collections() -> Iterator[list[tf.Operation]]:
     """Remove a slice's entries from the graph's collections; yield its UPDATE_OPS."""
     names = tf1.GraphKeys
-    keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES, monitors.COLLECTION)
+    keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES, outlets.SCALARS)
     collections = [tf1.get_collection_ref(key) for key in keys]
     before = [len(collection) for collection in collections]
     updates: list[tf.Operation] = []

@@ -211,7 +211,7 @@ class HistoryEncoder(Protocol):
         return False
 
     def name_losses(self, history: str) -> Mapping[str, float | training.Schedule]:
-        """Return the losses that it hands to `mtl.step.emitted` for a history, {name: weight}."""
+        """Return the losses that it hands to `mtl.step.outlets` for a history, {name: weight}."""
         del history
         return {}
 

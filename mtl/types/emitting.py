@@ -7,11 +7,11 @@ from mtl.types import training
 
 
 class Emitting(Protocol):
-    """A part that may hand auxiliary losses to `mtl.step.emitted` in a training step."""
+    """A part that may hand auxiliary losses to `mtl.step.outlets` in a training step."""
 
     @property
     def emitted_losses(self) -> Mapping[str, float | training.Schedule]:
-        """The auxiliary losses that it hands to `mtl.step.emitted`, {name: weight}."""
+        """The auxiliary losses that it hands to `mtl.step.outlets`, {name: weight}."""
         return {}
 
     @property

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from mtl import checks, networks
 from mtl.serving import dead_units, folding, graphs
-from mtl.step import emitted, replicas
+from mtl.step import outlets, replicas
 from mtl.tf_internals import eager
 from tests.conformance.networks import NETWORKS, draw_column
 from tests.optimization import training
@@ -87,7 +87,7 @@ def _feed(graph, row, rows):
 
 def _run_network(network, inputs, tasks, training):
     """The towers, with the losses of rows that the network emits in training."""
-    collect = emitted.collect if training else functools.partial(contextlib.nullcontext, {})
+    collect = outlets.collect_losses if training else functools.partial(contextlib.nullcontext, {})
     with tf1.variable_scope("network"), collect() as found:
         towers = network(inputs, tasks, training)
     towers.emitted = list(found.values())

@@ -10,7 +10,7 @@ from mtl import compat, features, heads, histories, model, networks
 from mtl.histories import recurrent
 from mtl.model import graph_options
 from mtl.optimization import optimizers, update
-from mtl.step import emitted
+from mtl.step import outlets
 
 tf1 = tf.compat.v1
 
@@ -110,6 +110,6 @@ def test_nothing_is_computed_where_no_step_collects():
         with tf1.variable_scope("features/clicks"):
             encoder(events, tf.ones([3, 4]))
         assert not [v for v in tf1.global_variables() if "next_event" in v.op.name]
-        with emitted.collect() as found, tf1.variable_scope("features/again"):
+        with outlets.collect_losses() as found, tf1.variable_scope("features/again"):
             dataclasses.replace(encoder)(events, tf.ones([3, 4]))
         assert list(found) == ["again_next_event"]

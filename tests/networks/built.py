@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from mtl import types
 from mtl.networks import trunk
-from mtl.step import monitors
+from mtl.step import outlets
 
 tf1 = tf.compat.v1
 
@@ -42,7 +42,7 @@ class Built:
             self.variables = tf1.trainable_variables()
             losses = {task: tf.reduce_sum(tower**2) for task, tower in towers.items()}
             of_task = {t: tf1.gradients(loss, self.variables) for t, loss in losses.items()}
-            shown = monitors.take()
+            shown = outlets.take_scalars()
             session.run(tf1.global_variables_initializer())
             self.names = [variable.op.name for variable in self.variables]
             start = dict(zip(self.names, session.run(self.variables), strict=True))

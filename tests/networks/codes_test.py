@@ -5,7 +5,7 @@ import tensorflow as tf
 from mtl import checks, networks
 from mtl.balancing import methods, surgery
 from mtl.networks import codes as codes_lib
-from mtl.step import emitted
+from mtl.step import outlets
 from tests import images
 
 tf1 = tf.compat.v1
@@ -22,7 +22,7 @@ def _build(part, training=True):
         graph.seed = 2
         tf1.train.create_global_step()
         x = tf.constant(X)
-        with tf1.variable_scope("network/trunk"), emitted.collect() as losses:
+        with tf1.variable_scope("network/trunk"), outlets.collect_losses() as losses:
             out = part({"x": x}, training)
         variables = {v.op.name.removeprefix("network/trunk/"): v for v in tf1.trainable_variables()}
         wanted = [x, *variables.values()]
@@ -76,7 +76,7 @@ def test_rounds_to_the_nearest_codes_and_passes_the_gradient_on(groups):
 
 
 def test_the_gradient_of_codes_holds_the_rows_chosen_alone():
-    with tf.Graph().as_default(), emitted.collect() as losses:
+    with tf.Graph().as_default(), outlets.collect_losses() as losses:
         networks.Codes(trunk=PASS, num_codes=3)({"x": tf.constant(X)}, True)
         (codes,) = tf1.trainable_variables()
         assert isinstance(tf.gradients(losses["codebook"], codes)[0], tf.IndexedSlices)

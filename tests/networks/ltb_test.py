@@ -10,7 +10,7 @@ from mtl import checks, networks
 from mtl.balancing import task_gradients
 from mtl.networks import trunk
 from mtl.optimization import schedules
-from mtl.step import draws, monitors
+from mtl.step import draws, outlets
 
 tf1 = tf.compat.v1
 
@@ -60,7 +60,7 @@ class Built:
             found = [tf1.gradients(loss, variables) for loss in losses]
             shared = task_gradients.TaskGradients.from_losses(losses, variables, towers.shared)
             self.shared = {self.names[n] for n in shared.shared}
-            shown = monitors.take()
+            shown = outlets.take_scalars()
             noise = {
                 variable.op.name: -tf.math.log(
                     -tf.math.log(

@@ -11,7 +11,7 @@ from mtl import compat, heads, networks, transfer, verbs
 from mtl.layers import precision
 from mtl.model import graph_options
 from mtl.networks import rbm
-from mtl.step import draws, emitted
+from mtl.step import draws, outlets
 from mtl.variables import freezing
 from tests import images, tiny
 
@@ -38,7 +38,7 @@ def _run(part, given, step=0, chains=None):
         graph.seed = 2
         global_step = tf1.train.create_global_step()
         x = tf.constant(given)
-        with tf1.variable_scope("network"), emitted.collect() as losses:
+        with tf1.variable_scope("network"), outlets.collect_losses() as losses:
             out = part({"x": x}, True)
         variables = {v.op.name.removeprefix("network/"): v for v in tf1.trainable_variables()}
         (loss,) = losses.values()

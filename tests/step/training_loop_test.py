@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import layers
-from mtl.step import summaries, training_loop
+from mtl.step import outlets, training_loop
 from tests.optimization import training
 
 tf1 = tf.compat.v1
@@ -103,7 +103,7 @@ def test_what_is_due_comes_out_of_its_steps(steps_per_call):
         is_due = tf.reduce_any(tf.equal(number, np.array(chosen, np.int64)))
         told = tf.cond(is_due, lambda: tf.as_string(number), lambda: tf.constant(""))
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, told.op)
-        summaries.add_due(told)
+        outlets.add_summary(told)
         return _step(features, labels)
 
     with tf.Graph().as_default(), tf1.Session() as session:

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from mtl import types
-from mtl.step import summaries
+from mtl.step import outlets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +35,6 @@ class ObservedStep(types.StepExtension):
 
     def around_update(self, found: Any, batch: Any) -> contextlib.AbstractContextManager[object]:
         """Observe the step before its update; summaries of a second pass are dropped."""
-        with summaries.drop_summaries():
+        with outlets.drop_summaries():
             self._observe(*self._rows, found.weights)
         return contextlib.nullcontext()

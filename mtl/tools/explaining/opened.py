@@ -19,7 +19,7 @@ from mtl import types
 from mtl.checkpoints import given_files, mismatch
 from mtl.deferred import compat, tf, tf1
 from mtl.runs import diagnosis, estimators, fitting
-from mtl.step import summaries
+from mtl.step import outlets
 from mtl.tools.explaining import rows as rows_lib
 from mtl.variables import stacks
 
@@ -162,7 +162,7 @@ def _build(
         made = Opened(None, model.heads_by_task, features, labels, *outputs, size)
         return dataclasses.replace(made, extra=add(made)), {}
 
-    with summaries.drop_summaries():
+    with outlets.drop_summaries():
         if is_trained:
             return model.held.wrap_step(build)(*given)[0]
         # The same as in an evaluation: the numbers have to agree.

@@ -16,7 +16,7 @@ from typing import Any
 
 from mtl import checks, types
 from mtl.deferred import tf, tf1
-from mtl.step import layer_hooks, replicas, summaries, whole_batch
+from mtl.step import layer_hooks, outlets, replicas, whole_batch
 from mtl.tools.tensorboard import board as board_lib
 from mtl.tools.tensorboard import histograms, step_graph
 from mtl.variables import patterns, stacks
@@ -116,7 +116,7 @@ class Watch(types.StepExtension):
     def after_update(self, moved: tf.Operation) -> tf.Operation:
         """Add the due items of a step to its summaries, once it has moved the weights."""
         for part in self._parts:
-            summaries.add_due(part.finish(moved))
+            outlets.add_summary(part.finish(moved))
         return moved
 
     def _choose(self, variables: Sequence[tf.Variable]) -> None:

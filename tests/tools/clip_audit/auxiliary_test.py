@@ -11,7 +11,7 @@ from mtl import auxiliary, compat, heads, networks
 from mtl.auxiliary import row_losses
 from mtl.model import graph_options
 from mtl.optimization import optimizers, update
-from mtl.step import emitted
+from mtl.step import outlets
 from mtl.tools.clip_audit import audit, measures, norms, observing
 from mtl.tools.clip_audit import auxiliary as auxiliary_lib
 from mtl.variables import averaging
@@ -177,5 +177,5 @@ class _Emits(networks.SharedBottom):
 
     def __call__(self, inputs, tasks, training):
         if training:
-            emitted.add("own", lambda: tf.zeros([images.ROWS]))
+            outlets.add_loss("own", lambda: tf.zeros([images.ROWS]))
         return super().__call__(inputs, tasks, training)

@@ -1,0 +1,193 @@
+"""What leaves a network or a head beside its result: scalars, losses, predictions, summaries.
+
+A part adds values; nothing is computed or kept unless somebody asked for it.
+
+outlets.add_scalar("gate/income/entropy", entropy)             # for people to watch, in training
+outlets.add_scalars_where_due(["mean", "deviation"], compute)  # slow ones: only in some steps
+outlets.add_loss("commitment", lambda: compute(hidden))        # [B], of `emitted_losses`
+outlets.add_prediction("attention", weights)                   # [B, ...], beside predictions
+outlets.add_summary(summary)                                   # serialized, for TensorBoard
+
+with outlets.collect_losses() as losses, outlets.compute_where(is_due):
+    ...                                                        # build the network
+scalars, predictions = outlets.take_scalars(), outlets.take_predictions()
+
+Scalars, predictions and summaries lie in collections of the graph. If a batch goes in slices or on
+replicas, those of the first slice leave; each replica has its own scalars.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from mtl import ambient
+from mtl.deferred import tf, tf1
+from mtl.tf_internals import functions
+
+_log = logging.getLogger(__name__)
+
+SCALARS = "mtl_scalars"
+_PREDICTIONS = "mtl_predictions"
+
+_SUMMARY_OPS = (
+    "AudioSummary",
+    "HistogramSummary",
+    "ImageSummary",
+    "ScalarSummary",
+    "TensorSummary",
+    "TensorSummaryV2",
+)
+
+
+class _Asked(NamedTuple):
+    """What the code around a network asks for.
+
+    Attributes:
+      losses: gets losses of rows, {name: [B]}; None if nobody wants them.
+      predictions: True if predictions show the values that parts add.
+      summaries: gets serialized summaries, string scalars; None if nobody wants them.
+      is_due: a bool scalar, true in the steps that compute slow scalars; None for all steps.
+    """
+
+    losses: dict[str, tf.Tensor] | None = None
+    predictions: bool = False
+    summaries: list[tf.Tensor] | None = None
+    is_due: tf.Tensor | None = None
+
+
+_ASKED: ambient.Ambient[_Asked] = ambient.Ambient("outlets", default=_Asked())
+
+
+def add_scalar(name: str, value: tf.Tensor) -> None:
+    """Add a scalar to the monitors of the training step that is being built."""
+    tf1.add_to_collection(SCALARS, (name, value))
+
+
+def add_scalars_where_due(names: Sequence[str], compute: Callable[[], tf.Tensor]) -> None:
+    """Add scalars that a step computes only if something reads them.
+
+    Args:
+      names: of the N scalars.
+      compute: returns them, float32 [N]; they are NaN in all other steps.
+    """
+    tf1.add_to_collection(SCALARS, (tuple(names), compute))
+
+
+def compute_where(is_due: tf.Tensor) -> contextlib.AbstractContextManager[_Asked]:
+    """Let `take_scalars` compute slow scalars only if a bool scalar is true."""
+    return _ASKED.set(_ASKED.get()._replace(is_due=is_due))
+
+
+def take_scalars() -> dict[str, tf.Tensor]:
+    """Return and forget all scalars that were added since the last call, {name: scalar}."""
+    collection = tf1.get_collection_ref(SCALARS)
+    found = {name: value for name, value in collection if isinstance(name, str)}
+    rarely = [(names, compute) for names, compute in collection if not isinstance(names, str)]
+    collection.clear()
+    names = [name for own, _ in rarely for name in own]
+    if names:
+        found |= dict(zip(names, tf.unstack(_compute(rarely), len(names)), strict=True))
+    return found
+
+
+def _compute(rarely: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]]) -> tf.Tensor:
+    """Return all slow scalars; a single branch is cheaper than one for each."""
+
+    def compute() -> tf.Tensor:
+        return tf.concat([own() for _, own in rarely], axis=0)
+
+    count = sum(len(names) for names, _ in rarely)
+    is_due = _ASKED.get().is_due
+    if is_due is None:
+        return compute()
+    return tf.cond(is_due, compute, lambda: tf.fill([count], float("nan")))
+
+
+def add_loss(name: str, compute: Callable[[], tf.Tensor]) -> None:
+    """Add losses of rows, [B] float32, under a name; 0 for rows without a loss.
+
+    A part declares its losses: `emitted_losses = {name: weight}`. A run adds them as auxiliary
+    losses. Evaluations, and further passes of a step, do not compute them.
+    """
+    found = _ASKED.get().losses
+    if found is not None:
+        losses = compute()
+        found[name] = found[name] + losses if name in found else losses
+
+
+@contextlib.contextmanager
+def collect_losses() -> Iterator[dict[str, tf.Tensor]]:
+    """Compute the losses that parts add within the context; yield them, {name: [B]}."""
+    found: dict[str, tf.Tensor] = {}
+    with _ASKED.set(_ASKED.get()._replace(losses=found)):
+        yield found
+
+
+def show_predictions(is_asked: bool = True) -> contextlib.AbstractContextManager[_Asked]:
+    """Let predictions show the values that parts add within the context."""
+    return _ASKED.set(_ASKED.get()._replace(predictions=is_asked))
+
+
+def add_prediction(name: str, values: tf.Tensor) -> None:
+    """Show values [B, ...] as `<scope>/<name>`, without the `features/` of a column's scope."""
+    if _ASKED.get().predictions:
+        scope = tf1.get_variable_scope().name.removeprefix("features/")
+        tf1.add_to_collection(_PREDICTIONS, (f"{scope}/{name}", values))
+
+
+def take_predictions() -> dict[str, tf.Tensor]:
+    """Return and forget all values that were added to the graph, {name: [B, ...]}."""
+    collection = tf1.get_collection_ref(_PREDICTIONS)
+    found = dict(collection)
+    collection.clear()
+    return found
+
+
+def add_summary(summary: tf.Tensor) -> None:
+    """Add a serialized summary of the step that is being built, a string scalar; "" if not due."""
+    found = _ASKED.get().summaries
+    if found is not None:
+        found.append(summary)
+
+
+@contextlib.contextmanager
+def collect_summaries() -> Iterator[list[tf.Tensor]]:
+    """Yield a list of the string scalars that `add_summary` adds within the context."""
+    found: list[tf.Tensor] = []
+    with _ASKED.set(_ASKED.get()._replace(summaries=found)):
+        yield found
+
+
+def take_summaries() -> tf.Tensor | None:
+    """Merge the graph's `tf1.summary` ops into a string scalar, and empty their collection.
+
+    TensorFlow would merge them outside of the loop over steps, which cannot read them. A call of
+    several steps makes summaries in every step, due or not, so large images slow down each step.
+    Summaries in a branch, a loop or a `tf.function` of the step cannot be read: a warning names
+    them.
+    """
+    collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
+    found, here = list(collection), tf1.get_default_graph()
+    collection.clear()
+    made = [tensor for tensor in found if tensor.graph is here]
+    hidden = [tensor.op.name for tensor in found if tensor.graph is not here]
+    called = functions.called_operations(here)
+    hidden += [operation.name for operation in called if operation.type in _SUMMARY_OPS]
+    if hidden:
+        where, names = "a branch, a loop or a tf.function", ", ".join(dict.fromkeys(hidden))
+        _log.warning("Made in %s, and so not written: summary %s", where, names)
+    return tf1.summary.merge(made, collections=[]) if made else None
+
+
+@contextlib.contextmanager
+def drop_summaries() -> Iterator[None]:
+    """Drop the `tf1.summary` ops that are made within the context: of a second pass, say."""
+    collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
+    before = list(collection)
+    try:
+        yield
+    finally:
+        collection[:] = before

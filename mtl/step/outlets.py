@@ -21,15 +21,16 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mtl import ambient
 from mtl.deferred import tf, tf1
+from mtl.step import replicas
 from mtl.tf_internals import functions
 
 _log = logging.getLogger(__name__)
 
-SCALARS = "mtl_scalars"
+_SCALARS = "mtl_scalars"
 _PREDICTIONS = "mtl_predictions"
 
 _SUMMARY_OPS = (
@@ -63,7 +64,7 @@ _ASKED: ambient.Ambient[_Asked] = ambient.Ambient("outlets", default=_Asked())
 
 def add_scalar(name: str, value: tf.Tensor) -> None:
     """Add a scalar to the monitors of the training step that is being built."""
-    tf1.add_to_collection(SCALARS, (name, value))
+    _list_scalars().append((name, value))
 
 
 def add_scalars_where_due(names: Sequence[str], compute: Callable[[], tf.Tensor]) -> None:
@@ -73,7 +74,7 @@ def add_scalars_where_due(names: Sequence[str], compute: Callable[[], tf.Tensor]
       names: of the N scalars.
       compute: returns them, float32 [N]; they are NaN in all other steps.
     """
-    tf1.add_to_collection(SCALARS, (tuple(names), compute))
+    _list_scalars().append((tuple(names), compute))
 
 
 def compute_where(is_due: tf.Tensor) -> contextlib.AbstractContextManager[_Asked]:
@@ -83,7 +84,7 @@ def compute_where(is_due: tf.Tensor) -> contextlib.AbstractContextManager[_Asked
 
 def take_scalars() -> dict[str, tf.Tensor]:
     """Return and forget all scalars that were added since the last call, {name: scalar}."""
-    collection = tf1.get_collection_ref(SCALARS)
+    collection = _list_scalars()
     found = {name: value for name, value in collection if isinstance(name, str)}
     rarely = [(names, compute) for names, compute in collection if not isinstance(names, str)]
     collection.clear()
@@ -91,6 +92,18 @@ def take_scalars() -> dict[str, tf.Tensor]:
     if names:
         found |= dict(zip(names, tf.unstack(_compute(rarely), len(names)), strict=True))
     return found
+
+
+def list_keys() -> list[str]:
+    """Return the keys of the collections of scalars, one for each replica."""
+    return [f"{_SCALARS}_{replica}" for replica in range(replicas.count())]
+
+
+def _list_scalars() -> list[Any]:
+    """Return the collection of this replica: the threads of replicas build one graph in turns."""
+    is_one = replicas.count() == 1 or tf.distribute.in_cross_replica_context()
+    index = 0 if is_one else replicas.replica_index()
+    return tf1.get_collection_ref(f"{_SCALARS}_{tf.get_static_value(index)}")
 
 
 def _compute(rarely: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]]) -> tf.Tensor:

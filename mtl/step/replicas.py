@@ -59,6 +59,18 @@ def average_over_replicas(value: tf.Tensor) -> tf.Tensor:
     return value if are_separate() else of_all(value)
 
 
+def call_together(function: Callable[[], Any]) -> Any:
+    """Wait until every replica has come here, call a function once, and return its result to each.
+
+    The threads of replicas build one graph in turns, and share its collections. Within a branch or
+    a loop, whose graph is not shared, each replica calls the function for itself.
+    """
+    is_outermost = tf1.get_default_graph() is graphs.outermost_graph()
+    if count() == 1 or not is_outermost or tf.distribute.in_cross_replica_context():
+        return function()
+    return tf.distribute.get_replica_context().merge_call(lambda _: function())
+
+
 def are_separate() -> bool:
     """Return whether this replica averages only over itself."""
     return count() == 1 or _ARE_SEPARATE.get()

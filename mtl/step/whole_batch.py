@@ -367,17 +367,25 @@ def _num_updates() -> int:
 
 @contextlib.contextmanager
 def withhold_collections() -> Iterator[list[tf.Operation]]:
-    """Remove a slice's entries from the graph's collections; yield its UPDATE_OPS."""
+    """Remove a slice's entries from the graph's collections; yield its UPDATE_OPS.
+
+    Replicas share the collections, so they enter and leave together: an entry that one of them adds
+    before or after is kept.
+    """
     names = tf1.GraphKeys
-    keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES, outlets.SCALARS)
+    keys = (names.UPDATE_OPS, names.REGULARIZATION_LOSSES, names.SUMMARIES, *outlets.list_keys())
     collections = [tf1.get_collection_ref(key) for key in keys]
-    before = [len(collection) for collection in collections]
+    before = replicas.call_together(lambda: [len(collection) for collection in collections])
     updates: list[tf.Operation] = []
     yield updates
-    # Code outside of a loop cannot read tensors of its body; the first slice's entries stay.
+
+    def remove() -> None:
+        # Code outside of a loop cannot read tensors of its body; the first slice's entries stay.
+        for collection, length in zip(collections, before, strict=True):
+            del collection[length:]
+
     updates += collections[0][before[0] :]
-    for collection, length in zip(collections, before, strict=True):
-        del collection[length:]
+    replicas.call_together(remove)
 
 
 def take_every(fields: types.Tensors, first: int, count: int) -> types.Tensors:

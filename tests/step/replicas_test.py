@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, layers
-from mtl.step import replicas
+from mtl.step import outlets, replicas, whole_batch
 
 tf1 = tf.compat.v1
 ROWS = np.random.default_rng(0).normal(3, 2, size=[8, 3]).astype(np.float32)
@@ -68,3 +68,40 @@ def test_replicas_cannot_meet_in_a_branch():
 
     with pytest.raises(checks.UserError, match="Distribution.batch_norm must be 'replica' where"):
         _two(step)
+
+
+def _sum_of_all(rows):
+    """A value for which the replicas meet: each adds to the graph what it has until here."""
+    return replicas.sum_over_replicas(tf.reduce_sum(rows))
+
+
+def test_only_what_a_further_pass_adds_to_collections_is_removed():
+    kept, collections = [], []
+
+    def step(rows, weights):
+        def add():
+            update = tf.identity(_sum_of_all(rows))
+            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
+            return update
+
+        kept.append(add())
+        with whole_batch.withhold_collections():
+            add()
+            add()
+        kept.append(add())
+        collections.append(tf1.get_collection_ref(tf1.GraphKeys.UPDATE_OPS))
+        return kept[-1]
+
+    _two(step)
+    assert {update.name for update in collections[0]} == {update.name for update in kept}
+    assert len(kept) == 4
+
+
+def test_every_replica_takes_its_own_scalars():
+    def step(rows, weights):
+        outlets.add_scalar("sum", tf.reduce_sum(rows))
+        _sum_of_all(rows)
+        return outlets.take_scalars()
+
+    found = _two(step)["sum"]
+    np.testing.assert_allclose(found, [ROWS[:4].sum(), ROWS[4:].sum()], rtol=1e-5)

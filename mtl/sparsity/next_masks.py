@@ -79,8 +79,10 @@ class Change(NamedTuple):
         progress = self.part.schedule.progress(self.step)
         share = progress * self.part.final_sparsity
         is_due = share > so_far
-        before, watch = self._watch_overlaps(name.replace(cuts_lib.SHARE, _OVERLAP))
-        task_gradients = self._differentiate_where(is_due)
+        reached = self._list_reached() if self.part.criterion.reads_tasks else {}
+        shared = [one for one, tasks in reached.items() if len(tasks) > 1]
+        before, watch = _watch_overlaps(name.replace(cuts_lib.SHARE, _OVERLAP), shared)
+        task_gradients = self._differentiate_where(is_due, reached)
 
         def select() -> tuple[Any, ...]:
             found = self.part.select_masks(self._see(task_gradients()), masks, progress)
@@ -116,45 +118,27 @@ class Change(NamedTuple):
             return select
         return tf.function(select, autograph=False, experimental_attributes={"_noinline": True})
 
-    def _watch_overlaps(
-        self, name: str
-    ) -> tuple[Callable[[], tf.Tensor], Callable[[tf.Tensor], None]]:
-        """Return functions that read the overlaps of the last cut, and that show and keep them."""
-        shared = self._list_shared()
-        if not shared:
-            return lambda: tf.zeros([0]), lambda new: None
-        state = step_state.create_variable(name, np.zeros([len(shared)], np.float32))
-
-        def watch(new: tf.Tensor) -> None:
-            tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, state.assign(new, read_value=False))
-            names = [f"pruning/{one}/task_overlap" for one in shared]
-            outlets.add_scalars_where_due(names, lambda: new)
-
-        return state.read_value, watch
-
-    def _list_shared(self) -> list[str]:
-        """Return the variables whose overlap of tasks is shown: several tasks depend on them."""
-        if not self.part.criterion.reads_tasks:
-            return []
+    def _list_reached(self) -> dict[str, set[str]]:
+        """Return {variable: the tasks whose losses depend on it}."""
         # Gradients of the first part show which losses reach a variable; they are never run.
         found = self._differentiate(self.batch.first)
-        reached = {
-            name: [gradient for gradient in gradients if gradient is not None]
-            for name, gradients in zip(self.cuts, zip(*found.values(), strict=True), strict=True)
-        }
+        reached: dict[str, set[str]] = {}
         rule = "choose kernels that a task's loss depends on, each of them"
-        for name, gradients in reached.items():
-            is_fit = gradients and all(isinstance(own, tf.Tensor) for own in gradients)
+        for name, of_tasks in zip(self.cuts, zip(*found.values(), strict=True), strict=True):
+            pairs = zip(found, of_tasks, strict=True)
+            own = {task: each for task, each in pairs if each is not None}
+            is_fit = own and all(isinstance(each, tf.Tensor) for each in own.values())
             checks.require(bool(is_fit), "Pruning.patterns", rule, name, "It reads gradients.")
-        return [name for name, gradients in reached.items() if len(gradients) > 1]
+            reached[name] = set(own)
+        return reached
 
     def _differentiate_where(
-        self, is_due: tf.Tensor
+        self, is_due: tf.Tensor, reached: Mapping[str, set[str]]
     ) -> Callable[[], Mapping[str, Sequence[tf.Tensor | None]]]:
         """Return a function that gives {task: N gradients} of the whole batch.
 
         It must be called within the branch of `is_due`. It gives {} if the criterion does not need
-        the gradients.
+        the gradients; a gradient is None if the loss of the task does not reach the variable.
         """
         if not self.part.criterion.reads_tasks:
             return dict
@@ -177,7 +161,14 @@ class Change(NamedTuple):
             return dict.fromkeys(own.first.losses, zeros)
 
         found = replicas.sum_over_replicas(tf.cond(is_due, differentiate, nothing))
-        return lambda: found
+        connected = {
+            task: [
+                gradient if task in reached[name] else None
+                for name, gradient in zip(self.cuts, gradients, strict=True)
+            ]
+            for task, gradients in found.items()
+        }
+        return lambda: connected
 
     def _differentiate(self, forward: whole_batch.ForwardPass) -> dict[str, list[tf.Tensor | None]]:
         """Return {task: N gradients} of a part of the batch."""
@@ -214,3 +205,24 @@ class Change(NamedTuple):
             new = tf.where(tf.math.is_finite(new), new, seen.total)
             assigned.append(cast(tf.Variable, cut.total).assign(new, read_value=False))
         return tf.group(*assigned)
+
+
+def _watch_overlaps(
+    name: str, shared: Sequence[str]
+) -> tuple[Callable[[], tf.Tensor], Callable[[tf.Tensor], None]]:
+    """Return functions that read the overlaps of the last cut, and that show and keep them.
+
+    Args:
+      name: of the state.
+      shared: the variables that several tasks depend on.
+    """
+    if not shared:
+        return lambda: tf.zeros([0]), lambda new: None
+    state = step_state.create_variable(name, np.zeros([len(shared)], np.float32))
+
+    def watch(new: tf.Tensor) -> None:
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, state.assign(new, read_value=False))
+        names = [f"pruning/{one}/task_overlap" for one in shared]
+        outlets.add_scalars_where_due(names, lambda: new)
+
+    return state.read_value, watch

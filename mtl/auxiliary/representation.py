@@ -91,17 +91,20 @@ def stack_layers(vectors: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
     return vectors
 
 
-def count_rows(where: str, values: tf.Tensor) -> int:
-    """Return the number of rows in a pass; fail if there is only one."""
+def count_rows(where: str, values: tf.Tensor) -> tf.Tensor | int:
+    """Return the number of rows in a pass; fail if there is only one.
+
+    It is a tensor if the graph does not know the number, as while a warm start is prepared.
+    """
     rows = values.shape[0]
     rule = "have two rows at least in each slice and replica: it compares rows with each other"
     checks.require(rows != 1, where, rule, rows)
-    return rows
+    return tf.shape(values)[0] if rows is None else rows
 
 
 def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where: str) -> tf.Tensor:
     """Replace a column, [B, ...], in a share of the rows: by another row's column, or by 0."""
-    rows = tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
+    rows = values.shape[0] or tf.shape(values)[0]
     drawn = draws.draw_rows(name, rows, 2)
     is_replaced = proof.declare(drawn[:, 0] < share)
     is_replaced = tf.reshape(is_replaced, [rows] + [1] * (values.shape.rank - 1))
@@ -109,6 +112,6 @@ def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where
         return tf.where(is_replaced, tf.zeros_like(values), values)
     rows = count_rows(where, values)
     # Every other row is equally likely; float32 may round the product up to `rows - 1`.
-    apart = tf.minimum(tf.cast(drawn[:, 1] * (rows - 1), tf.int32), rows - 2)
+    apart = tf.minimum(tf.cast(drawn[:, 1] * tf.cast(rows - 1, tf.float32), tf.int32), rows - 2)
     partners = (tf.range(rows) + 1 + apart) % rows
     return tf.where(is_replaced, tf.gather(values, partners), values)

@@ -262,11 +262,17 @@ def _run_for(
     """Run the network of a part for one task, with the task's view of the kernels.
 
     Raises:
-      UserError: the part's patterns match no kernel.
+      UserError: the part's patterns match no kernel, or the network has other shapes for one task.
     """
     seen = []
+    shapes = {patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()}
 
     def get(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
+        wanted = tf.TensorShape(settings.get("shape"))
+        rule = "have the same shapes for one task and for several, as SharedBottom and MMoE have"
+        is_same = wanted.is_compatible_with(shapes.get(name))
+        own = f"{name}, {wanted} and {shapes.get(name)}"
+        checks.require(is_same, f"{type(part).__name__}.network", rule, own)
         if not any(patterns.matches(pattern, name) for pattern in part.kernels):
             return getter(name, **settings)
         with freezing_lib.release_part():  # `Freezing.entries` chooses the weights that move.

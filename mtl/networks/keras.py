@@ -143,7 +143,7 @@ def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
     for weight in weights:
         dtype = precision.current_dtype() if keras_layers.is_cast(weight) else weight.dtype
         name = patterns.variable_name(weight)
-        value = views.read_as(weight, name, dtype=dtype, trainable=True)
+        value = views.read_as(weight, name, shape=weight.shape, dtype=dtype, trainable=True)
         if value is not weight:
             made[id(weight)] = (weight, value)
     return made

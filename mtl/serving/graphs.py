@@ -57,6 +57,8 @@ class Graph:
 
     def set_constant(self, name: str, value: np.ndarray) -> str:
         """Make or replace a constant."""
+        # NumPy turns the sum of two arrays without axes into a number.
+        value = np.asarray(value)
         return self.set(name, "Const", [], dtype=tf.as_dtype(value.dtype), value=value)
 
     def pruned(self, names: Iterable[str]) -> tf.compat.v1.GraphDef:

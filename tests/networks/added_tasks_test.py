@@ -166,6 +166,10 @@ def test_settings_that_make_no_sense(settings, says):
         ({"added": ["sizes"]}, "Piggyback.added must be one of .* Did you mean 'size'"),
         ({"added": list(tiny.LABELS)}, "leave a task that uses the weights as they are"),
         ({"kernels": ["^network/none"]}, "Piggyback.kernels must match a kernel of the network"),
+        (
+            {"network": networks.CrossStitch(stages=[networks.MLP(layers=[4])])},
+            "Piggyback.network must have the same shapes for one task and for several",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_the_tasks(settings, says):

@@ -3,6 +3,7 @@
 outcome = claims.check([features.BY_NAME["mixup"], features.BY_NAME["pcgrad"]], folder)
 """
 
+import collections
 import dataclasses
 import functools
 import pathlib
@@ -51,11 +52,13 @@ def check(
     if not _holds(outcome, "trains", train):
         return outcome
     made = features.make(chosen)
+    noise = [feature.noise for feature in chosen if feature.noise]
+    steady = {name: v for name, v in trained.items() if not any(part in name for part in noise)}
     claims = {
         "is finite": lambda: _assert_finite(trained),
         "resumes": lambda: tiny.assert_same_from(made, folder / "whole", folder / "resumed", 2),
-        "slices": lambda: _assert_parts(made, folder, trained, micro_batches=2),
-        "replicas": lambda: _assert_parts(made, folder, trained, where=_REPLICAS),
+        "slices": lambda: _assert_parts(made, folder, steady, micro_batches=2),
+        "replicas": lambda: _assert_parts(made, folder, steady, where=_REPLICAS),
         "is served": lambda: _assert_served(made, folder),
         "off": lambda: _assert_off(chosen, folder),
     }
@@ -132,7 +135,10 @@ def _assert_off(chosen: Sequence[features.Feature], folder: pathlib.Path) -> Non
     Each is off beside each that cannot be; of two that can be, one is off beside the other.
     """
     rtol = max(feature.rounding.get("off", 0.0) for feature in chosen)
-    can_be_off = [feature.name for feature in chosen if feature.off is not None]
+    shares = collections.Counter(feature.shares for feature in chosen if feature.shares)
+    can_be_off = [
+        feature.name for feature in chosen if feature.off is not None and shares[feature.shares] < 2
+    ]
     for bit in range(len(can_be_off).bit_length()):
         off = [name for number, name in enumerate(can_be_off, 1) if number >> bit & 1]
         others = tuple(feature.name for feature in chosen if feature.name not in off)

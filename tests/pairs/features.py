@@ -129,6 +129,10 @@ class Feature:
         a weight of 0; None of a feature that cannot be without effect.
       exempt: {claim: why a run with this feature need not keep it}.
       rounding: {"off": how far numbers may be off, as sums are rounded otherwise}.
+      shares: what features with the same word share out among them: the first takes its part, so
+        none can be off beside another.
+      noise: a part of the names of variables whose gradient is 0 but for rounding, which Adam
+        divides by itself; slices and replicas move them apart.
     """
 
     name: str
@@ -136,6 +140,8 @@ class Feature:
     off: Callable[[Draft], None] | None = None
     exempt: Mapping[str, str] = dataclasses.field(default_factory=dict)
     rounding: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    shares: str = ""
+    noise: str = ""
 
 
 def make(chosen: Sequence[Feature], off: Sequence[str] = (), **run: Any) -> experiment.Experiment:
@@ -241,7 +247,8 @@ def _prune(schedule: Any = None, **settings: Any) -> dict[str, Any]:
     off = None if "regrowth" in settings else functools.partial(add, schedule=later)
     # TensorFlow fuses no op with a mask.
     rounding = {"off": 1e-6}
-    return {"switch": functools.partial(add, schedule=once), "off": off, "rounding": rounding}
+    switch = functools.partial(add, schedule=once)
+    return {"switch": switch, "off": off, "rounding": rounding, "shares": "kernels"}
 
 
 def _surgery(method: Any, **settings: Any) -> Callable[[Draft], None]:
@@ -403,7 +410,8 @@ def _build_keras() -> Any:
         def call(self, inputs: Any) -> tf.Tensor:
             """Run the layer, [B, D] or {column: [B, D]} -> [B, 8]."""
             given = list(inputs.values()) if isinstance(inputs, dict) else [inputs]
-            return self.dense(tf.concat(given, 1))
+            flat = [tf.reshape(each, [-1, np.prod(each.shape[1:])]) for each in given]
+            return self.dense(tf.concat(flat, 1))
 
     return Joined()
 
@@ -461,7 +469,11 @@ FEATURES = (
         ),
     ),
     # TensorFlow draws the first values of each shard apart.
-    Feature(name="shards", switch=_set("experiment", distribution=_InShards())),
+    Feature(
+        name="shards",
+        switch=_set("experiment", distribution=_InShards()),
+        exempt={"replicas": "those of the claim have no shards, and draws go by variable"},
+    ),
     Feature(name="sampler", switch=_set("data", sampler=sampling.Power(label="sign"))),
     Feature(
         name="progressive sampler",
@@ -473,7 +485,11 @@ FEATURES = (
         switch=_retrieve,
         exempt=_divide("rows are compared within a slice"),
     ),
-    Feature(name="cache", **_watch("data", cache=True)),
+    Feature(
+        name="cache",
+        **_watch("data", cache=True),
+        exempt={"off": "it mixes all rows, where a stream mixes a window of them"},
+    ),
     # Networks.
     Feature(
         name="dropout",
@@ -557,6 +573,7 @@ FEATURES = (
                 )
             )
         ),
+        noise="query_key_value/bias",  # A bias of keys moves all scores of a query alike.
     ),
     Feature(
         name="keras",
@@ -600,6 +617,8 @@ FEATURES = (
     Feature(
         name="calibration by slice",
         **_watch("sign", calibration_slices={"domain": [0, 1, 2]}, knots=4),
+        # TensorFlow fuses other ops if a logit has another reader.
+        rounding={"off": 1e-5},
     ),
     Feature(name="metrics by slice", **_watch("model", slices={"domain": [0, 1]})),
     # Weighting and surgery.
@@ -846,6 +865,7 @@ FEATURES = (
         name="xla",
         **_watch("run", precision=precision.Precision(xla=True)),
         rounding={"off": 1e-5},
+        exempt={"replicas": "XLA refuses two devices that are one processor"},
     ),
     Feature(name="one step a call", **_watch("run", steps_per_call=1)),
     Feature(name="slices", switch=_set("run", micro_batches=2)),

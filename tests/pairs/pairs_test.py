@@ -52,6 +52,24 @@ def test_kernels_that_are_looked_up_are_pruned_as_others_are(names, tmp_path):
     assert not outcome.failed and not outcome.refused
 
 
+# Each claim failed once.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("names", "claim"),
+    [
+        (("pruning by task",), "replicas"),
+        (("reconstruction", "star with its norm"), "replicas"),
+        (("mixture of densities", "pruning"), "is served"),
+        (("keras", "piggyback"), "is served"),
+        (("contrastive", "warm start"), "is finite"),
+    ],
+)
+def test_a_claim_that_failed_once_holds(names, claim, tmp_path):
+    others = sorted(set(pairs.CLAIMS) - {claim})
+    outcome = pairs.check([pairs.BY_NAME[name] for name in names], tmp_path, others)
+    assert not outcome.failed and not outcome.refused
+
+
 @pytest.mark.slow
 def test_a_difference_is_seen(tmp_path):
     # Without its exemption a network that drops units fails, so that the claims can fail.

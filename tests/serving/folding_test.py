@@ -1,7 +1,7 @@
 import numpy as np
 import tensorflow as tf
 
-from mtl.serving import folding
+from mtl.serving import folding, graphs
 
 tf1 = tf.compat.v1
 
@@ -24,3 +24,15 @@ def test_batch_norm_becomes_the_same_multiplication_and_addition():
         found = session.run("outputs:0", {"inputs:0": rows})
     expected = (rows - mean) / np.sqrt(variance + 0.01) * scale + offset
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_constants_without_axes_are_added_up():
+    with tf.Graph().as_default() as graph:
+        read = tf1.placeholder(tf.float32, [None], name="read")
+        tf.identity((read + 1.0) * 3.0 + 2.0, name="found")
+        folded = folding.fold_scales(graphs.Graph(graph.as_graph_def()), ["found"])
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf.import_graph_def(folded.pruned(["found"]), name="")
+        found = session.run("found:0", {"read:0": [1.0, -2.0]})
+    np.testing.assert_array_equal(found, [8.0, -1.0])
+    assert [node.op for node in folded.nodes.values()].count("AddV2") == 1

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# A column with more than 1000 distinct numbers is cut into 100 bins with equal shares of rows.
-_MOST_CODES, _BINS = 1000, 100
+# A column with more than 1000 distinct numbers, or with fewer than 5 rows for each of them, is cut
+# into bins with equal shares of the rows: at most 100, of 10 rows or more.
+_MOST_CODES, _FEWEST_REPEATS, _MOST_BINS, _ROWS_OF_BIN = 1000, 5, 100, 10
 # With fewer labelled rows the metrics are too noisy.
 _FEWEST = 100
 # Each value also counts so many rows with the mean label, which keeps rare values near the mean.
@@ -23,8 +24,10 @@ def encode_numbers(numbers: np.ndarray) -> np.ndarray:
     """Return the bin of each number [N], from 1; 0 for NaN and infinite numbers."""
     present = np.isfinite(numbers)
     values = np.unique(numbers[present])
-    if len(values) > _MOST_CODES:
-        values = np.unique(np.quantile(numbers[present], np.linspace(0, 1, _BINS + 1)))
+    rows = np.count_nonzero(present)
+    if len(values) > min(_MOST_CODES, rows / _FEWEST_REPEATS):
+        bins = min(max(rows // _ROWS_OF_BIN, 1), _MOST_BINS)
+        values = np.unique(np.quantile(numbers[present], np.linspace(0, 1, bins + 1)))
     codes = np.searchsorted(values, numbers, side="right")
     return np.where(present, codes, 0)
 

@@ -278,7 +278,9 @@ class _Builder:
         if count * replicas.count() == 1:
             with scope:
                 return self._build(own, index, count).add_parts()
-        num_terms = len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES))
+        terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
+        # A replica that counts later would take the terms of the first for terms of before.
+        num_terms = replicas.call_together(lambda: len(terms))
         # Replicas cannot meet in the loop over slices: there batch norm uses only its own rows.
         with (
             replicas.separate_replicas(when=count > 1),

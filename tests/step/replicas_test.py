@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, layers
-from mtl.step import outlets, replicas, whole_batch
+from mtl.step import outlets, penalties, replicas, whole_batch
 
 tf1 = tf.compat.v1
 ROWS = np.random.default_rng(0).normal(3, 2, size=[8, 3]).astype(np.float32)
@@ -95,6 +95,27 @@ def test_only_what_a_further_pass_adds_to_collections_is_removed():
     _two(step)
     assert {update.name for update in collections[0]} == {update.name for update in kept}
     assert len(kept) == 4
+
+
+def test_every_replica_takes_its_own_terms_of_the_loss():
+    taken = []
+
+    def step(rows, weights):
+        def forward(features, labels):
+            mean = tf.reduce_mean(features["x"])
+            penalties.add_of_means(tf.square, mean)
+            _sum_of_all(features["x"])
+            return whole_batch.ForwardPass({"size": mean}, ())
+
+        batch = whole_batch.build_batch(
+            forward, lambda labels: {"size": tf.constant(4.0)}, {"x": rows}, {"size": rows[:, 0]}, 1
+        )
+        (penalty,) = batch.first.penalties
+        taken.append(tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES))
+        return penalty.means
+
+    np.testing.assert_allclose(_two(step), [ROWS[:4].mean(), ROWS[4:].mean()], rtol=1e-5)
+    assert taken[0] == []
 
 
 def test_every_replica_takes_its_own_scalars():

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from mtl import checks, types
-from mtl.auxiliary import representation
+from mtl.auxiliary import perturbations, representation
 from mtl.deferred import tf, tf1
 from mtl.networks import trunk
 
@@ -57,7 +57,8 @@ class Contrastive(representation.OfCorruption):
         self._require_difference(second)
         first = self._make_view(activations, 2) if self.corrupts_both else activations
         vectors = self._read(first)
-        rows = representation.count_rows("auxiliary loss Contrastive", vectors)
+        representation.require_rows("auxiliary loss Contrastive", vectors)
+        rows = perturbations.count_rows(vectors)
         vectors = tf.concat([vectors, self._read(second)], 0)
         projected = representation.stack_layers(vectors, self.layers)
         losses = compute_nt_xent(projected, rows, self.temperature)
@@ -138,7 +139,7 @@ class SupervisedContrastive(_OfClass):
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Return the losses of rows, [B]; 0 without a label, or alone in the class."""
         vectors = self._read(activations)
-        representation.count_rows("auxiliary loss SupervisedContrastive", vectors)
+        representation.require_rows("auxiliary loss SupervisedContrastive", vectors)
         projected = representation.stack_layers(vectors, self.layers)
         classes, counts = self._find_classes(activations)
         return compute_supervised(projected, classes, counts, self.temperature)

@@ -104,7 +104,7 @@ class Space:
             return self.draw_uniform(name, size)
         direction = self.scale(self.draw_normal(name, 1.0), 1.0)
         total = sum(math.prod(self.inputs[column].shape[1:]) for column in self.columns)
-        rows = _count_rows(self.inputs[self.columns[0]])
+        rows = count_rows(self.inputs[self.columns[0]])
         radius = size * draws.draw_rows(f"{name}/radius", rows, 1)[:, 0] ** (1 / total)
         return self._times(direction, radius)
 
@@ -113,7 +113,7 @@ class Space:
         for column in self.columns:
             values = self.inputs[column]
             size = math.prod(values.shape[1:])
-            drawn = draws.draw_rows(f"{name}/{column}", _count_rows(values), size)
+            drawn = draws.draw_rows(f"{name}/{column}", count_rows(values), size)
             found[column] = tf.reshape(drawn, [-1, *values.shape[1:]])
         return found
 
@@ -133,8 +133,8 @@ class Space:
         }
 
 
-def _count_rows(values: tf.Tensor) -> tf.Tensor | int:
-    """Return B; a tensor if the graph does not know it, as in evaluation."""
+def count_rows(values: tf.Tensor) -> tf.Tensor | int:
+    """Return B; a tensor if the graph does not know it, as before a warm start."""
     return tf.shape(values)[0] if values.shape[0] is None else values.shape[0]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
 from mtl import checks, layers, types
-from mtl.auxiliary import base, moved_inputs
+from mtl.auxiliary import base, moved_inputs, perturbations
 from mtl.deferred import tf
 from mtl.example_gradients import proof
 from mtl.networks import trunk
@@ -91,26 +91,21 @@ def stack_layers(vectors: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
     return vectors
 
 
-def count_rows(where: str, values: tf.Tensor) -> tf.Tensor | int:
-    """Return the number of rows in a pass; fail if there is only one.
-
-    It is a tensor if the graph does not know the number, as while a warm start is prepared.
-    """
-    rows = values.shape[0]
+def require_rows(where: str, values: tf.Tensor) -> None:
+    """Fail if a pass has a single row."""
     rule = "have two rows at least in each slice and replica: it compares rows with each other"
-    checks.require(rows != 1, where, rule, rows)
-    return tf.shape(values)[0] if rows is None else rows
+    checks.require(values.shape[0] != 1, where, rule, values.shape[0])
 
 
 def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where: str) -> tf.Tensor:
     """Replace a column, [B, ...], in a share of the rows: by another row's column, or by 0."""
-    rows = values.shape[0] or tf.shape(values)[0]
+    rows = perturbations.count_rows(values)
     drawn = draws.draw_rows(name, rows, 2)
     is_replaced = proof.declare(drawn[:, 0] < share)
     is_replaced = tf.reshape(is_replaced, [rows] + [1] * (values.shape.rank - 1))
     if replacement == "zero":
         return tf.where(is_replaced, tf.zeros_like(values), values)
-    rows = count_rows(where, values)
+    require_rows(where, values)
     # Every other row is equally likely; float32 may round the product up to `rows - 1`.
     apart = tf.minimum(tf.cast(drawn[:, 1] * tf.cast(rows - 1, tf.float32), tf.int32), rows - 2)
     partners = (tf.range(rows) + 1 + apart) % rows

@@ -1,6 +1,7 @@
-"""What leaves a network or a head beside its result: scalars, losses, predictions, summaries.
+"""Networks and heads hand on scalars, losses, predictions and summaries beside their result.
 
-A part adds values; nothing is computed or kept unless somebody asked for it.
+A part adds them. Losses, predictions and serialized summaries are dropped unless the code around
+the part asks for them.
 
 outlets.add_scalar("gate/income/entropy", entropy)             # for people to watch, in training
 outlets.add_scalars_where_due(["mean", "deviation"], compute)  # slow ones: only in some steps
@@ -12,8 +13,8 @@ with outlets.collect_losses() as losses, outlets.compute_where(is_due):
     ...                                                        # build the network
 scalars, predictions = outlets.take_scalars(), outlets.take_predictions()
 
-Scalars, predictions and summaries lie in collections of the graph. If a batch goes in slices or on
-replicas, those of the first slice leave; each replica has its own scalars.
+If a batch goes in slices, only the values of the first slice are handed on. Each replica has its
+own scalars.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _SUMMARY_OPS = (
 
 
 class _Asked(NamedTuple):
-    """What the code around a network asks for.
+    """The requests of the code around a network.
 
     Attributes:
       losses: gets losses of rows, {name: [B]}; None if nobody wants them.

@@ -11,10 +11,14 @@ from tests.auxiliary import given
 
 tf1 = tf.compat.v1
 
-RANDOM = np.random.default_rng(4)
 CLASSES = np.array([0, 2, 1, 0, 0, -1, 2, 3])
 """Row 2 and row 7 are alone of their class; row 5 has no label."""
 KIND = heads.MultiClass(name="kind", classes=4)
+
+
+def _draw(*shape):
+    """The same numbers whichever test of the file runs first."""
+    return np.random.default_rng(4).normal(size=shape)
 
 
 def _unit(vectors):
@@ -46,7 +50,7 @@ def _supervised(vectors, classes, temperature):
 
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
 def test_nt_xent_equals_numpy_and_finite_differences(temperature):
-    vectors = RANDOM.normal(size=[10, 3])
+    vectors = _draw(10, 3)
     found = given.evaluate(
         lambda: contrastive.compute_nt_xent(tf.constant(vectors), 5, temperature)
     )
@@ -61,7 +65,7 @@ def test_nt_xent_equals_numpy_and_finite_differences(temperature):
 
 @pytest.mark.parametrize("temperature", [0.1, 1.0])
 def test_supervised_equals_numpy_and_finite_differences(temperature):
-    vectors = RANDOM.normal(size=[8, 3])
+    vectors = _draw(8, 3)
     counts = CLASSES >= 0
 
     def compute(x):
@@ -80,7 +84,7 @@ def test_supervised_equals_numpy_and_finite_differences(temperature):
 )
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
 def test_supervised_has_no_nan_whatever_is_missing(classes, scale):
-    vectors = (scale * RANDOM.normal(size=[4, 3])).astype(np.float32)
+    vectors = (scale * _draw(4, 3)).astype(np.float32)
 
     def build():
         x, kinds = tf.constant(vectors), tf.constant(classes)
@@ -94,7 +98,7 @@ def test_supervised_has_no_nan_whatever_is_missing(classes, scale):
 
 def test_nt_xent_is_stable_at_low_temperatures_and_vectors_of_zeros():
     vectors = np.zeros([6, 3], np.float32)
-    vectors[:3] = RANDOM.normal(size=[3, 3])
+    vectors[:3] = _draw(3, 3)
 
     def build():
         x = tf.constant(vectors)
@@ -114,7 +118,7 @@ def test_a_second_view_without_any_difference_is_refused():
 @pytest.mark.medium
 def test_views_share_what_the_setting_says():
     """Without layers, and equal up to noise that vanishes, both views have the least loss."""
-    vectors = RANDOM.normal(size=[6, 3]).astype(np.float32)
+    vectors = _draw(6, 3).astype(np.float32)
     settings = {"corruption": 0.0, "layers": [], "temperature": 0.5}
 
     def build():
@@ -144,7 +148,7 @@ def test_dropout_alone_makes_two_views():
 
 
 def test_supervised_reads_the_labels_of_its_head_alone():
-    vectors = RANDOM.normal(size=[8, 3]).astype(np.float32)
+    vectors = _draw(8, 3).astype(np.float32)
     weight = np.arange(8, dtype=np.float32)
     head = dataclasses.replace(KIND, weight="w")
     part = auxiliary.SupervisedContrastive(head="kind", layers=[], temperature=0.5)
@@ -164,7 +168,7 @@ def test_supervised_reads_the_labels_of_its_head_alone():
 
 
 def test_centre_loss_and_its_gradients_equal_numpy():
-    vectors = RANDOM.normal(size=[8, 3]).astype(np.float32)
+    vectors = _draw(8, 3).astype(np.float32)
     part = auxiliary.CentreLoss(head="kind")
 
     def build():

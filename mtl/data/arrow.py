@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import os
 import re
 import threading
@@ -23,13 +22,11 @@ import pyarrow as pa
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import csv, files, frames, memory_rows, source, tfrecord
+from mtl.data import columns, csv, files, frames, memory_rows, packed, source, tfrecord
 from mtl.deferred import tf
 from mtl.distribution import memory
 
 ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
-# Whole numbers up to here are exact as floats, in which NaN marks nulls.
-_EXACT = 2**53
 _SHARD = re.compile(r"-\d+-of-\d+$")
 # A pass that only reads takes so many rows at once.
 _BLOCK = 4096
@@ -114,9 +111,10 @@ class Arrow(types.Source):
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split row by row, a part of a file at a time."""
+        theirs = find_columns(spec.fields, self.rename)
         for place, table in self._read(split, spec.fields):
-            rows = (row for some in table.serialize() for row in some)
-            for number, row in enumerate(rows):
+            blocks = to_table(place, table, theirs, spec.fields, self.cells).serialize()
+            for number, row in enumerate(row for block in blocks for row in block):
                 yield f"{place} row {number}", tfrecord.scan_record(row, spec)
 
     def _number(self, split: str) -> int:
@@ -139,15 +137,18 @@ class Arrow(types.Source):
         key = split, repr(fields)
         with lock:
             if key not in kept:
-                parts = [table.read(0, len(table)) for _, table in self._read(split, fields)]
-                joined = {name: _join([part[name] for part in parts]) for name in fields}
-                kept[key] = memory_rows.Rows(layout, joined)
+                parts = [self._pack(*part, fields) for part in self._read(split, fields)]
+                values = {
+                    name: packed.join([part[name] for part in parts], field)
+                    for name, field in fields.items()
+                }
+                kept[key] = memory_rows.Rows(layout, values)
             return kept[key]
 
     def _read(
         self, split: str, fields: Mapping[str, spec_lib.Field]
-    ) -> Iterator[tuple[str, frames.Table]]:
-        """Yield the parts of the files of a split: the place of a part, and its rows.
+    ) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the parts of the files of a split: the place of a part, and its columns.
 
         Raises:
           UserError: a file is damaged, lacks a column, or has it in another type than the first
@@ -161,18 +162,31 @@ class Arrow(types.Source):
             first = first or (path, own)
             _check_types(path, own, *first)
             for part in parts:
-                columns = read_part(path, part, list(dict.fromkeys(theirs.values())))
-                size += columns.nbytes
+                table = read_part(path, part, list(dict.fromkeys(theirs.values())))
+                size += table.nbytes
                 memory.require_memory(f"split {split!r}", path, size, "Its columns take")
-                place = f"{path}{part.name}"
-                yield place, to_table(place, columns, theirs, fields, self.cells)
+                yield f"{path}{part.name}", table
 
+    def _pack(
+        self, place: str, table: pa.Table, fields: Mapping[str, spec_lib.Field]
+    ) -> dict[str, packed.Values]:
+        """Return the values of a part of a file.
 
-def _join(parts: Sequence[Any]) -> Any:
-    """Return the values of all parts of a field: an array, or a list of arrays."""
-    if all(isinstance(part, np.ndarray) for part in parts):
-        return np.concatenate(parts)
-    return list(itertools.chain(*parts))
+        Raises:
+          UserError: a value does not suit its field; names the row.
+        """
+        theirs, values = find_columns(fields, self.rename), dict[str, packed.Values]()
+        for name, column in theirs.items():
+            read = columns.read_column(fields[name], table[column], self.cells)
+            if read is not None:
+                values[name] = read
+        others = {name: column for name, column in theirs.items() if name not in values}
+        if others:
+            names = (*others, *map(spec_lib.counts_name, others))
+            slow = {name: fields[name] for name in names if name in fields}
+            rows = to_table(place, table, others, slow, self.cells).read(0, len(table))
+            values |= {name: packed.pack_field(rows[name], field) for name, field in slow.items()}
+        return values
 
 
 def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]) -> dict[str, str]:
@@ -183,7 +197,7 @@ def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]
 
 def to_table(
     place: str,
-    columns: pa.Table,
+    table: pa.Table,
     theirs: Mapping[str, str],
     fields: Mapping[str, spec_lib.Field],
     cells: csv.Csv,
@@ -193,7 +207,7 @@ def to_table(
 
     Args:
       place: the file, and the part of it, for errors.
-      columns: the rows.
+      table: the rows.
       theirs: {field: its column}.
       fields: {name: field}.
       cells: settings for texts.
@@ -209,7 +223,7 @@ def to_table(
     values = {}
     for name, column in theirs.items():
         where = f"{place}: column {column!r}"
-        read = functools.partial(_to_values, where, columns[column])
+        read = functools.partial(columns.to_python, where, table[column])
         values[name] = _call(where, read)  # For example, Arrow may not know a time zone.
     return frames.Table(values, fields, place, cells, name_row)
 
@@ -309,43 +323,3 @@ def _check_types(
     for name, kind in types_here.items():
         rule = f"be {types_first[name]}, as in {first}"
         checks.require(kind == types_first[name], f"{path}: column {name!r}", rule, str(kind))
-
-
-def _to_values(where: str, column: pa.ChunkedArray) -> Any:
-    """Return the values of a column for `frames.Table`; nulls are None or NaN."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        return _to_values(where, column.cast(kind.value_type))
-    if pa.types.is_decimal(kind):
-        return _to_values(where, column.cast(pa.float64()))
-    if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
-        return _to_values(where, column.cast(pa.string()))
-    if pa.types.is_floating(kind) or pa.types.is_boolean(kind) and not column.null_count:
-        return column.to_numpy()
-    if pa.types.is_integer(kind):
-        return _to_integers(column)
-    texts = pa.types.is_string, pa.types.is_large_string, pa.types.is_binary
-    if any(is_kind(kind) for is_kind in (*texts, pa.types.is_large_binary)):
-        return _to_texts(column)
-    lists = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
-    is_known = any(is_kind(kind) for is_kind in (*lists, pa.types.is_boolean, pa.types.is_null))
-    checks.require(is_known, where, "hold numbers, texts, times or lists", str(kind))
-    return column.to_pylist()
-
-
-def _to_integers(column: pa.ChunkedArray) -> Any:
-    if not column.null_count:
-        return column.to_numpy()
-    values = column.to_numpy()  # As floats, with NaN for nulls.
-    return values if np.nanmax(np.abs(values), initial=0) < _EXACT else column.to_pylist()
-
-
-def _to_texts(column: pa.ChunkedArray) -> np.ndarray:
-    """Return texts as objects; equal texts are one object."""
-    encoded = column.combine_chunks().dictionary_encode()
-    try:
-        texts = encoded.dictionary.to_pylist()
-    except UnicodeDecodeError:  # Bytes let `frames.Table` name the row.
-        texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()
-    distinct = np.array([*texts, None], object)
-    return distinct[encoded.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]

@@ -24,7 +24,7 @@ from mtl.spec import literals
 # Fields are decoded together; an error of TensorFlow names so many of them.
 _LISTED = 3
 # The spaces of `tf.strings.strip`; Python's `strip` also drops U+2028, U+0085 and more.
-_SPACES = " \t\n\v\f\r"
+SPACES = " \t\n\v\f\r"
 
 
 @checks.dataclass
@@ -156,7 +156,7 @@ class Csv(types.Source):
         """Fail if another delimiter would find the name in the header."""
         for delimiter in ",;\t| ":
             for column in self.names:
-                parts = [part.strip(_SPACES + '"') for part in column.split(delimiter)]
+                parts = [part.strip(SPACES + '"') for part in column.split(delimiter)]
                 if delimiter != self.delimiter and len(parts) > 1 and name in parts:
                     rule = f"separate the columns of the header {column!r}"
                     fix = f"Did you mean {delimiter!r}?"
@@ -217,7 +217,7 @@ class Csv(types.Source):
     def _fill(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
         """Replace absent values by the default, or by an empty list; otherwise the op fails."""
         absent = tf.zeros_like(cells, tf.bool)
-        for mark in self._marks(field):
+        for mark in self.list_marks(field):
             absent |= tf.equal(cells, mark)
         if field.is_ragged or field.default is not None:
             default = [] if field.is_ragged else [_to_text(field.default)] * field.size
@@ -227,7 +227,7 @@ class Csv(types.Source):
         with tf.control_dependencies([present]):
             return tf.identity(cells)
 
-    def _marks(self, field: spec_lib.Field) -> list[str]:
+    def list_marks(self, field: spec_lib.Field) -> list[str]:
         """Return the texts that mark an absent value of this field."""
         is_text = field.dtype == "string" and not field.shape and field.is_required
         return [mark for mark in self.missing if mark or not is_text]
@@ -277,20 +277,20 @@ class Csv(types.Source):
 
     def read_cell(self, text: str, field: spec_lib.Field) -> list[Any] | None:
         """Return the values in a cell, grouped by item for a list of lists; None if absent."""
-        cell = text.strip(_SPACES)
+        cell = text.strip(SPACES)
         return self._items(cell, field) if field.is_nested else self._parts(cell, field)
 
     def _items(self, cell: str, field: spec_lib.Field) -> list[list[str]]:
         """Return the values of each item in a cell with a list of lists."""
-        items = [] if cell in ("", *self._marks(field)) else cell.split(self.list_delimiter)
+        items = [] if cell in ("", *self.list_marks(field)) else cell.split(self.list_delimiter)
         return [[part for part in item.split(self.item_delimiter) if part] for item in items]
 
     def _parts(self, cell: str, field: spec_lib.Field) -> list[str] | None:
         """Return the values in a cell; None if it is absent."""
-        if cell in self._marks(field):
+        if cell in self.list_marks(field):
             return None
         parts = self._split(cell, field)
-        return parts if field.dtype == "string" else [part.strip(_SPACES) for part in parts]
+        return parts if field.dtype == "string" else [part.strip(SPACES) for part in parts]
 
     def _split(self, cell: str, field: spec_lib.Field) -> list[str]:
         if field.is_nested:
@@ -311,7 +311,7 @@ class Csv(types.Source):
                 return cells, f"{where} must have its quotes around it, got {rest!r}."
             quoted, plain = match.groups()
             cell = plain if quoted is None else quoted.replace('""', '"')
-            cells.append(cell.strip(_SPACES))
+            cells.append(cell.strip(SPACES))
             start = match.end() + 1
         return cells, ""
 

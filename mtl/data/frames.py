@@ -297,7 +297,7 @@ def _read_column(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> V
     is_one = values.ndim == 1 and not field.is_ragged and field.size == 1
     fits = not field.is_ragged and values.shape[1:] in (field.shape, (field.size,))
     if values.dtype.kind in "biuf" and (is_one or fits):
-        return _read_numbers(field, values)
+        return read_numbers(field, values)
     made = _read_each(field, cells, values)
     kind = _ARRAYS.get(field.dtype, np.int64)
     if field.is_ragged:
@@ -306,11 +306,16 @@ def _read_column(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> V
     return array.reshape(len(made), field.size) if field.shape else array
 
 
-def _read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
+def read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
+    """Return numbers [N] or [N, D] as values of a field; NaN in [N] is absent.
+
+    Raises:
+      ValueError: a number does not suit the field.
+    """
     flat = values.reshape(len(values), field.size)
     may_lack = values.dtype.kind == "f" and values.ndim == 1
     absent = np.isnan(values) if may_lack else np.zeros(len(values), bool)
-    good, converted = _convert(field.dtype, flat)
+    good, converted = convert(field.dtype, flat)
     bad = ~(good.all(axis=1) | absent)
     if bad.any():
         row = int(bad.argmax())
@@ -320,7 +325,7 @@ def _read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
     return converted if field.shape else converted[:, 0]
 
 
-def _convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return True for numbers [N, D] that the type can hold, and the converted numbers."""
     if dtype == "string":
         return np.zeros(values.shape, bool), np.full(values.shape, "", object)
@@ -331,6 +336,7 @@ def _convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     low, high = literals.RANGES[dtype]
     if values.dtype.kind == "f":
         # float(high) of int64 rounds up, beyond the range.
+        values = values.astype(np.float64)  # Half floats end below the ranges of integers.
         good = (values == np.floor(values)) & (values >= low) & (values < float(high + 1))
         return good, np.where(good, values, 0).astype(np.int64)
     good = (values <= high) & (True if values.dtype.kind in "bu" else values >= low)

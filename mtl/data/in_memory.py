@@ -16,7 +16,7 @@ import numpy as np
 
 from mtl import spec as spec_lib
 from mtl import types
-from mtl.data import memory_rows
+from mtl.data import memory_rows, packed
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
@@ -90,14 +90,14 @@ class InMemory(types.Source):
             if isinstance(block, Exception):
                 raise block
             for name, values in block.items():
-                parts[name].append(memory_rows.pack(values))
+                parts[name].append(packed.pack(values))
                 size += parts[name][-1].nbytes
             # The parts are joined, so for a moment they lie in memory twice.
             memory.require_memory("Pipeline.cache", True, size, f"Split {split!r} takes")
         return memory_rows.Rows(
             self._layout,
             {
-                name: memory_rows.join(parts.pop(name), field)
+                name: packed.join(parts.pop(name), field)
                 for name, field in self._spec.fields.items()
             },
         )

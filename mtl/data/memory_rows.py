@@ -11,24 +11,17 @@ gets each text of a call once, as its copy of a text from Python is slow, and sp
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import pyarrow as pa
 
 from mtl import spec as spec_lib
+from mtl.data import packed
 from mtl.deferred import tf
 
-_KINDS = {
-    "float32": np.float32,
-    "int64": np.int64,
-    "uint8": np.uint8,
-    "bool": np.bool_,
-    "string": np.int32,
-}
+_KINDS = {**packed.DTYPES, "string": np.int32}
 
 
 class _Place(NamedTuple):
@@ -47,6 +40,7 @@ class Layout:
     """
 
     def __init__(self, fields: Mapping[str, spec_lib.Field]):
+        self.dtypes = {name: field.dtype for name, field in fields.items()}
         self.lists = {name: field.dtype for name, field in fields.items() if field.is_ragged}
         self.places: dict[str, dict[str, _Place]] = {}
         for name, field in fields.items():
@@ -91,52 +85,17 @@ class Layout:
         return found
 
 
-class Lists(NamedTuple):
-    """N lists as an array of all values, and where each list begins and ends, int64 [N + 1]."""
-
-    values: Any
-    splits: np.ndarray
-
-    @property
-    def nbytes(self) -> int:
-        """The number of bytes of both arrays."""
-        return self.values.nbytes + self.splits.nbytes
-
-
-def pack(values: Any) -> Any:
-    """Return the values of some rows, as a session of TensorFlow returns them, for `join`.
-
-    An array of texts becomes an array of Arrow, which takes a fraction of the memory.
-    """
-    if isinstance(values, np.ndarray):
-        is_text = values.dtype.kind in "OS"
-        return pa.array(values.ravel(), pa.large_binary()) if is_text else values
-    return Lists(pack(values.values), np.asarray(values.row_splits, np.int64))
-
-
-def join(parts: Sequence[Any], field: spec_lib.Field) -> Any:
-    """Return the values of a field of all rows, given those of some rows each from `pack`."""
-    if field.is_ragged:
-        flat = join([part.values for part in parts], dataclasses.replace(field, shape=()))
-        lengths = [np.diff(part.splits) for part in parts]
-        return Lists(flat, np.concatenate([[0], np.cumsum(np.concatenate([*lengths, [0]]))[:-1]]))
-    if field.dtype == "string":
-        return pa.concat_arrays([pa.array([], pa.large_binary()), *parts])
-    shape = (0, *cast(tuple[int, ...], field.shape))
-    return np.concatenate([np.zeros(shape, _KINDS[field.dtype]), *parts])
-
-
 class Rows:
     """The values of N rows.
 
     Args:
       layout: of the fields.
-      values: {field: its values in all rows}, each an array [N, ...], N lists, or a result of
-        `join`. The values have the type of the field.
+      values: {field: its values in all rows}, each a form that `packed.pack` takes or returns. The
+        values have the type of the field.
     """
 
     def __init__(self, layout: Layout, values: Mapping[str, Any]):
-        values = {name: _to_lists(own, name, layout) for name, own in values.items()}
+        values = {name: packed.pack(values[name], dtype) for name, dtype in layout.dtypes.items()}
         numbers, self._texts = _number_texts(layout, values)
         self._matrices = []
         # Whether an array holds numbers of texts.
@@ -162,10 +121,8 @@ class Rows:
         """
         found = [matrix[rows] for matrix in self._matrices]
         for values, splits in self._lists:
-            starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
-            ends = np.concatenate([[0], np.cumsum(lengths)])
-            inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
-            found += [values[np.repeat(starts, lengths) + inner], ends]
+            inner, ends = packed.place_lists(splits, rows)
+            found += [values[inner], ends]
         if not any(self._are_texts):
             return found
         numbers = [array for array, is_text in zip(found, self._are_texts, strict=True) if is_text]
@@ -199,16 +156,11 @@ def _number_texts(
     layout: Layout, values: Mapping[str, Any]
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return {field: the numbers of its texts, of all rows in turn}, and the texts as bytes."""
-    flat = {name: _to_binary(values[name]) for name in layout.places.get("string", {})}
+    flat = {name: values[name] for name in layout.places.get("string", {})}
     lists = (name for name, dtype in layout.lists.items() if dtype == "string")
-    flat |= {name: _to_binary(values[name].values) for name in lists}
-    empty = pa.array([], pa.large_binary())
-    coded = pa.concat_arrays([empty, *flat.values()]).dictionary_encode()
-    numbers = coded.indices.to_numpy().astype(np.int32)
-    ends = np.cumsum([len(own) for own in flat.values()], dtype=np.int64)[:-1]
-    parts = np.split(numbers, ends) if flat else []
-    distinct = coded.dictionary.to_numpy(zero_copy_only=False)
-    return dict(zip(flat, parts, strict=True)), distinct
+    flat |= {name: values[name].values for name in lists}
+    numbers, distinct = packed.unify(list(flat.values()))
+    return dict(zip(flat, numbers, strict=True)), distinct.to_numpy(zero_copy_only=False)
 
 
 def take(
@@ -234,22 +186,3 @@ def _flatten(values: Any, dtype: str, place: _Place) -> np.ndarray:
     """Return the values of a field as a matrix [N, size]."""
     size = place.stop - place.start
     return np.asarray(values, _KINDS[dtype]).reshape(-1, size)
-
-
-def _to_lists(values: Any, name: str, layout: Layout) -> Any:
-    """Return N lists of a ragged field as `Lists`; other values as they are."""
-    if name not in layout.lists or isinstance(values, Lists):
-        return values
-    kind = object if layout.lists[name] == "string" else _KINDS[layout.lists[name]]
-    flat = np.concatenate([np.zeros([0], kind), *(np.asarray(own, kind) for own in values)])
-    ends = np.cumsum([len(own) for own in values], dtype=np.int64)
-    return Lists(flat, np.concatenate([[0], ends]))
-
-
-def _to_binary(texts: Any) -> pa.LargeBinaryArray:
-    """Return texts, in an array of Arrow or of objects of any shape, as one row of bytes."""
-    if isinstance(texts, pa.Array):
-        return texts
-    flat = np.asarray(texts, object).ravel()
-    encoded = [text.encode() if isinstance(text, str) else text for text in flat]
-    return pa.array(encoded, pa.large_binary())

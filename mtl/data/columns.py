@@ -1,0 +1,273 @@
+"""Reads columns of Arrow as the values of fields, a whole column at a time.
+
+values = columns.read_column(spec.fields["age"], table["AGE"], frames.PLAIN_CSV)
+
+The values mean the same as in `frames.Table`, which reads them one by one. A column of texts is
+read once for each distinct text.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mtl import checks
+from mtl import spec as spec_lib
+from mtl.data import csv, frames, packed
+from mtl.spec import literals
+
+# Whole numbers up to here are exact as floats, in which NaN marks nulls.
+_EXACT = 2**53
+_NOT_FINITE = rf"^(?:{literals.INFINITE}|[+-]?[nN][aA][nN])$"
+
+
+class _UnsuitedError(Exception):
+    """A column does not suit its field, or only `frames.Table` can tell."""
+
+
+def read_column(
+    field: spec_lib.Field, column: pa.ChunkedArray, cells: csv.Csv
+) -> packed.Values | None:
+    """Return the values of a field in the N rows of a column.
+
+    Args:
+      field: the field.
+      column: the column.
+      cells: settings for texts.
+
+    Returns:
+      None if a value does not suit the field, or the column has a form that only `frames.Table`
+      reads: that reader then decides, and names the row.
+    """
+    try:
+        return _read_column(field, column, cells)
+    # Arrow raises a ValueError for a value that it cannot convert, such as bytes beyond UTF-8.
+    except (_UnsuitedError, ValueError, pa.ArrowException):
+        return None
+
+
+def to_python(where: str, column: pa.ChunkedArray) -> Any:
+    """Return the values of a column for `frames.Table`; nulls are None or NaN.
+
+    Raises:
+      UserError: no field can hold the type of the column.
+    """
+    column = _simplify(column)
+    kind = column.type
+    if pa.types.is_floating(kind) or pa.types.is_boolean(kind) and not column.null_count:
+        return column.to_numpy()
+    if pa.types.is_integer(kind):
+        return _to_integers(column)
+    if _is_text(kind):
+        return _to_objects(column)
+    is_known = _is_list(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)
+    checks.require(is_known, where, "hold numbers, texts, times or lists", str(kind))
+    return column.to_pylist()
+
+
+def _simplify(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column without a dictionary; decimals as numbers, and times as texts."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _simplify(column.cast(kind.value_type))
+    if pa.types.is_decimal(kind):
+        return column.cast(pa.float64())
+    if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
+        return column.cast(pa.string())
+    return column
+
+
+def _to_integers(column: pa.ChunkedArray) -> Any:
+    if not column.null_count:
+        return column.to_numpy()
+    values = column.to_numpy()  # As floats, with NaN for nulls.
+    return values if np.nanmax(np.abs(values), initial=0) < _EXACT else column.to_pylist()
+
+
+def _to_objects(column: pa.ChunkedArray) -> np.ndarray:
+    """Return texts as objects; equal texts are one object."""
+    encoded = column.combine_chunks().dictionary_encode()
+    try:
+        texts = encoded.dictionary.to_pylist()
+    except UnicodeDecodeError:  # Bytes let `frames.Table` name the row.
+        texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+    distinct = np.array([*texts, None], object)
+    return distinct[encoded.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    is_small = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    return is_small or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    is_sized = pa.types.is_fixed_size_list(kind)
+    return is_sized or pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _read_column(field: spec_lib.Field, column: pa.ChunkedArray, cells: csv.Csv) -> packed.Values:
+    column = _simplify(column)
+    kind = column.type
+    _require(not field.is_nested)
+    if _is_list(kind):
+        return _read_lists(field, _join_chunks(column))
+    if _is_text(kind) or pa.types.is_null(kind):
+        return _read_texts(field, column, cells)
+    if pa.types.is_boolean(kind) and column.null_count:
+        column = column.cast(pa.int8())
+    _require(not field.is_ragged and field.size == 1 and field.dtype != "string")
+    if pa.types.is_integer(kind) and field.dtype != "float32" and field.default is not None:
+        column = column.cast(pa.int64()).fill_null(int(field.default))  # Exact beyond 2^53.
+    values = to_python("", column)
+    _require(isinstance(values, np.ndarray) and values.dtype.kind in "biuf")
+    return packed.pack(frames.read_numbers(field, values), field.dtype)
+
+
+def _require(is_suited: Any) -> None:
+    if not is_suited:
+        raise _UnsuitedError
+
+
+def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
+    joined = column.combine_chunks()
+    if isinstance(joined, pa.ChunkedArray):  # Several chunks stay if offsets would overflow.
+        return pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], joined.type)
+    return joined
+
+
+def _read_texts(field: spec_lib.Field, column: pa.ChunkedArray, cells: csv.Csv) -> packed.Values:
+    """Read each distinct text once, and give all rows their values."""
+    # A cast of bytes to texts fails unless they are UTF-8.
+    texts = _join_chunks(column.cast(pa.large_binary()).cast(pa.large_string()))
+    coded = texts.dictionary_encode()
+    distinct = pc.utf8_trim(coded.dictionary, characters=csv.SPACES)
+    numbers = coded.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)
+    if texts.null_count:
+        distinct = pa.concat_arrays([distinct, pa.nulls(1, pa.large_string())])
+    marks = pa.array(cells.list_marks(field), pa.large_string())
+    absent = pc.or_(pc.is_null(distinct), pc.fill_null(pc.is_in(distinct, marks), False))
+    is_absent = absent.to_numpy(zero_copy_only=False)
+    values: packed.Values
+    if field.is_ragged:
+        values = _split_lists(field, _fill(distinct, is_absent, ""), cells.list_delimiter)
+    elif field.shape:
+        values = _split_array(field, distinct, is_absent, cells.list_delimiter)
+    elif field.dtype == "string":
+        values = packed.encode_texts(_fill(distinct, is_absent, field.default or ""))
+    else:
+        values = _read_scalars(field, distinct, is_absent)
+    return packed.take(values, numbers)
+
+
+def _fill(texts: pa.Array, is_absent: np.ndarray, default: str) -> pa.Array:
+    return pc.if_else(pa.array(is_absent), pa.scalar(default, pa.large_string()), texts)
+
+
+def _read_scalars(field: spec_lib.Field, texts: pa.Array, is_absent: np.ndarray) -> np.ndarray:
+    """Return the numbers in texts [D]; absent ones get the default of the field."""
+    values: np.ndarray = np.zeros([len(texts)], packed.DTYPES[field.dtype])
+    values[~is_absent] = _parse(field.dtype, texts.filter(pa.array(~is_absent)))
+    if is_absent.any():
+        _require(field.default is not None)
+        values[is_absent] = field.default
+    return values
+
+
+def _parse(dtype: str, texts: pa.Array) -> np.ndarray:
+    """Return the numbers in texts without spaces around them, as `literals` defines numbers."""
+    parse_all = _parse_floats if dtype == "float32" else functools.partial(_parse_integers, dtype)
+    try:
+        return parse_all(texts)
+    except pa.ArrowInvalid:  # Arrow refuses some texts that we read, such as +5 and True.
+        values = [literals.parse_literal(dtype, text) for text in texts.to_pylist()]
+        return np.array(values, packed.DTYPES[dtype])
+
+
+def _parse_floats(texts: pa.Array) -> np.ndarray:
+    numbers = texts.cast(pa.float32())
+    values = numbers.to_numpy(zero_copy_only=False)
+    odd = texts.filter(pa.array(~np.isfinite(values)))
+    # Arrow also reads nan(1), and 1e39 as infinity.
+    _require(pc.all(pc.match_substring_regex(odd, _NOT_FINITE), min_count=0).as_py())
+    return values
+
+
+def _parse_integers(dtype: str, texts: pa.Array) -> np.ndarray:
+    is_plain = pc.invert(pc.match_substring(texts, "x", ignore_case=True))
+    _require(pc.all(is_plain, min_count=0).as_py())  # Arrow also reads 0x10.
+    numbers = texts.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    low, high = literals.RANGES[dtype]
+    _require(((numbers >= low) & (numbers <= high)).all())
+    return numbers.astype(packed.DTYPES[dtype])
+
+
+def _split_lists(field: spec_lib.Field, texts: pa.Array, delimiter: str) -> packed.Lists:
+    """Return the lists that texts such as a|b hold, without their empty parts."""
+    # A text like ['a', 'b'] is a mistake.
+    _require(not pc.any(pc.starts_with(texts, "["), min_count=0).as_py())
+    parts = pc.split_pattern(texts, delimiter)
+    flat, rows = parts.flatten(), pc.list_parent_indices(parts).to_numpy()
+    is_part = pc.not_equal(flat, "").to_numpy(zero_copy_only=False)
+    flat, lengths = flat.filter(pa.array(is_part)), np.bincount(rows[is_part], minlength=len(texts))
+    return packed.Lists(_read_parts(field.dtype, flat), packed.count_splits(lengths))
+
+
+def _split_array(
+    field: spec_lib.Field, texts: pa.Array, is_absent: np.ndarray, delimiter: str
+) -> np.ndarray:
+    """Return the arrays [D, ...] that texts such as 1|2|3 hold."""
+    _require(field.dtype != "string")
+    parts = pc.split_pattern(texts.filter(pa.array(~is_absent)), delimiter)
+    _require(pc.all(pc.equal(pc.list_value_length(parts), field.size), min_count=0).as_py())
+    shape = cast(tuple[int, ...], field.shape)
+    values: np.ndarray = np.zeros([len(texts), *shape], packed.DTYPES[field.dtype])
+    values[~is_absent] = _read_parts(field.dtype, parts.flatten()).reshape(-1, *shape)
+    if is_absent.any():
+        _require(field.default is not None)
+        values[is_absent] = field.default
+    return values
+
+
+def _read_parts(dtype: str, texts: pa.Array) -> Any:
+    """Return the values of the parts of lists."""
+    if dtype == "string":
+        return packed.encode_texts(texts)
+    return _parse(dtype, pc.utf8_trim(texts, characters=csv.SPACES))
+
+
+def _read_lists(field: spec_lib.Field, column: pa.Array) -> packed.Values:
+    """Return the values of a column of lists."""
+    _require(field.shape)
+    if field.is_ragged:
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        return packed.Lists(_read_items(field, column.flatten()), packed.count_splits(lengths))
+    _require(not column.null_count)
+    values, sizes = column, cast(tuple[int, ...], field.shape)
+    if len(sizes) > 1 and not _is_list(column.type.value_type):
+        sizes = (field.size,)
+    for size in sizes:
+        _require(_is_list(values.type))
+        _require(pc.all(pc.equal(pc.list_value_length(values), size), min_count=0).as_py())
+        values = values.flatten()
+    items = _read_items(field, values)
+    return items if isinstance(items, packed.Texts) else items.reshape(len(column), *field.shape)
+
+
+def _read_items(field: spec_lib.Field, values: pa.Array) -> Any:
+    """Return the values of all lists as an array, or as texts."""
+    _require(not values.null_count)
+    kind = values.type
+    if pa.types.is_null(kind):  # All lists are empty.
+        values = values.cast(pa.string() if field.dtype == "string" else pa.float64())
+        kind = values.type
+    if field.dtype == "string":
+        _require(_is_text(kind))
+        return packed.encode_texts(values.cast(pa.large_binary()).cast(pa.large_string()))
+    _require(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+    are_good, numbers = frames.convert(field.dtype, values.to_numpy(zero_copy_only=False))
+    _require(are_good.all())
+    return numbers.astype(packed.DTYPES[field.dtype], copy=False)

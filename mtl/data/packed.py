@@ -1,0 +1,146 @@
+"""The values of a field in many rows, in a few arrays.
+
+packed.pack(np.array(["a", "b", "a"], object))     # Texts(numbers=[0, 1, 0], distinct=["a", "b"])
+packed.pack([[1, 2], [], [3]])                            # Lists([1, 2, 3], [0, 2, 2, 3])
+
+Numbers are an array [N, ...]. Texts are numbers of distinct texts, which take a fraction of the
+memory. Lists are all their values, and where each list begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias, Union, cast
+
+import numpy as np
+import pyarrow as pa
+
+from mtl import spec as spec_lib
+
+DTYPES = {"float32": np.float32, "int64": np.int64, "uint8": np.uint8, "bool": np.bool_}
+
+Values: TypeAlias = Union[np.ndarray, "Texts", "Lists"]
+
+
+class Texts(NamedTuple):
+    """Texts as numbers of distinct texts.
+
+    Attributes:
+      numbers: int32 [M]; an array of texts [N, ...] has its rows one after the other.
+      distinct: the texts as bytes.
+    """
+
+    numbers: np.ndarray
+    distinct: pa.LargeBinaryArray
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of both arrays."""
+        return self.numbers.nbytes + self.distinct.nbytes
+
+
+class Lists(NamedTuple):
+    """N lists as an array of all values, and where each list begins and ends, int64 [N + 1]."""
+
+    values: Any
+    splits: np.ndarray
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of both arrays."""
+        return self.values.nbytes + self.splits.nbytes
+
+
+def pack(values: Any, dtype: str | None = None) -> Values:
+    """Return the values of some rows in a few arrays.
+
+    Args:
+      values: an array [N, ...], N lists, or a ragged value of TensorFlow.
+      dtype: the type of the field; None keeps the type of an array.
+    """
+    if isinstance(values, (Texts, Lists)):
+        return values
+    if isinstance(values, np.ndarray):
+        if dtype == "string" or dtype is None and values.dtype.kind in "OSU":
+            return encode_texts(_to_binary(values))
+        return values if dtype is None else values.astype(DTYPES[dtype], copy=False)
+    if hasattr(values, "row_splits"):
+        return Lists(pack(values.values, dtype), np.asarray(values.row_splits, np.int64))
+    kind: Any = object if dtype == "string" else DTYPES.get(dtype or "")
+    flat = np.concatenate([np.zeros([0], kind), *(np.asarray(row, kind) for row in values)])
+    return Lists(pack(flat, dtype), count_splits([len(row) for row in values]))
+
+
+def pack_field(values: Any, field: spec_lib.Field) -> Values:
+    """Return the values of a field in N rows, an array [N, size] or N lists, in a few arrays."""
+    made = pack(values, field.dtype)
+    if isinstance(made, np.ndarray):
+        return made.reshape(-1, *cast(tuple[int, ...], field.shape))
+    return made
+
+
+def encode_texts(texts: Any) -> Texts:
+    """Return texts of Arrow, without nulls, as numbers of distinct texts."""
+    coded = texts.dictionary_encode()
+    distinct = coded.dictionary.cast(pa.large_binary())
+    return Texts(coded.indices.to_numpy(zero_copy_only=False), distinct)
+
+
+def count_splits(lengths: Any) -> np.ndarray:
+    """Return where lists of these lengths begin and end, int64 [N + 1]."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def join(parts: Sequence[Values], field: spec_lib.Field) -> Values:
+    """Return the values of a field in all rows, given its values in some rows each."""
+    if field.is_ragged:
+        flat = join_flat([cast(Lists, part).values for part in parts], field.dtype, ())
+        lengths = [np.diff(cast(Lists, part).splits) for part in parts]
+        return Lists(flat, count_splits(np.concatenate([*lengths, np.zeros([0], np.int64)])))
+    return join_flat(parts, field.dtype, cast(tuple[int, ...], field.shape))
+
+
+def join_flat(parts: Sequence[Any], dtype: str, shape: tuple[int, ...]) -> Values:
+    """Return arrays [n, *shape], or texts, one after the other."""
+    if dtype == "string":
+        numbers, distinct = unify(parts)
+        return Texts(np.concatenate([np.zeros([0], np.int32), *numbers]), distinct)
+    return np.concatenate([np.zeros((0, *shape), DTYPES[dtype]), *parts])
+
+
+def unify(parts: Sequence[Texts]) -> tuple[list[np.ndarray], pa.LargeBinaryArray]:
+    """Return the numbers of several texts among all their distinct texts, and these."""
+    every = pa.concat_arrays([pa.array([], pa.large_binary()), *(part.distinct for part in parts)])
+    coded = every.dictionary_encode()
+    places = coded.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+    numbers, start = [], 0
+    for part in parts:
+        stop = start + len(part.distinct)
+        numbers.append(places[start:stop][part.numbers])
+        start = stop
+    return numbers, coded.dictionary
+
+
+def take(values: Values, rows: np.ndarray) -> Values:
+    """Return the values of rows with these numbers, int64 [B]; texts must be scalars."""
+    if isinstance(values, Texts):
+        return Texts(values.numbers[rows], values.distinct)
+    if not isinstance(values, Lists):
+        return values[rows]
+    places, splits = place_lists(values.splits, rows)
+    return Lists(take(values.values, places), splits)
+
+
+def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the values of some lists lie, and where each list begins among them."""
+    starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
+    ends = count_splits(lengths)
+    inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
+    return np.repeat(starts, lengths) + inner, ends
+
+
+def _to_binary(texts: np.ndarray) -> pa.LargeBinaryArray:
+    """Return an array of texts, of any shape, as one row of bytes."""
+    flat = texts.ravel().astype(object)
+    encoded = [text.encode() if isinstance(text, str) else text for text in flat]
+    return pa.array(encoded, pa.large_binary())

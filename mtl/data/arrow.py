@@ -1,4 +1,4 @@
-"""Parquet, ORC, Feather and Arrow IPC files, read into memory.
+"""Parquet, ORC, Feather and Arrow IPC files, read into memory or a window of rows at a time.
 
 arrow.Arrow.files = {"train": "data/train-*.parquet", "test": "data/test.parquet"}
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import columns, csv, files, frames, memory_rows, packed, source, tfrecord
+from mtl.data import block_rows, columns, csv, files, frames, memory_rows, packed, source, tfrecord
 from mtl.deferred import tf
 from mtl.distribution import memory
 
@@ -30,6 +30,10 @@ ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
 _SHARD = re.compile(r"-\d+-of-\d+$")
 # A pass that only reads takes so many rows at once.
 _BLOCK = 4096
+# Rows that are read one by one are turned into objects of Python, so many at a time.
+_SCANNED = 1000
+# A split beyond this share of the memory is read a window of so many rows at a time.
+_MEMORY_SHARE, _WINDOW = 0.5, 500_000
 
 
 class Part(NamedTuple):
@@ -39,20 +43,24 @@ class Part(NamedTuple):
       name: its place in the file, such as " row group 7"; "" for the whole file.
       num_rows: the number of rows.
       read: returns some columns of it, given their names.
+      num_bytes: the bytes of all its columns without compression; 0 if that is unknown.
     """
 
     name: str
     num_rows: int
     read: Callable[[Sequence[str]], pa.Table]
+    num_bytes: int = 0
 
 
 @checks.dataclass
 class Arrow(types.Source):
     """A source that reads files of the columnar formats of Apache Arrow.
 
-    The rows of a split lie in memory. Training mixes all of them in every epoch, and it can go on
-    with another number of workers: the batches of all workers together stay the same. Checksums of
-    Parquet pages are verified if the writer wrote them.
+    Checksums of Parquet pages are verified if the writer wrote them. If the rows of a split fit
+    into half of the memory, they stay there, and training mixes all of them in every epoch.
+    Otherwise it reads blocks, such as row groups of Parquet, in a random order, and mixes a window
+    of rows at a time. Both ways, training can go on with another number of workers: the batches of
+    all workers together stay the same.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob. The ending of a file tells its format:
@@ -60,6 +68,10 @@ class Arrow(types.Source):
       data_dir: where relative paths start; "" is the current directory.
       rename: {field: its column}, if the column has another name than the field.
       cells: settings for texts, as in `frames.Frames`.
+      window: the number of rows that training keeps in memory and mixes at a time, over all
+        workers; a split without more rows lies in memory. A window of many blocks mixes a sorted
+        table; a window of a few does not. None takes 500,000 rows if the split does not fit into
+        half of the memory, and all rows if it does.
     """
 
     files: files.Files
@@ -68,27 +80,53 @@ class Arrow(types.Source):
         default_factory=dict
     )
     cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")] = frames.PLAIN_CSV
+    # Not in the repr: runs compare it with a saved one, which may lack this setting.
+    window: Annotated[int, checks.positive] | None = dataclasses.field(default=None, repr=False)
 
-    def list_rows(self, split: str) -> np.ndarray:
-        """Return the numbers of the rows of a split, int64 [N], from the files' metadata."""
-        if split not in self._counts:  # A compressed Feather file is read whole to count its rows.
-            self._counts[split] = sum(map(_count, self._find(split)))
-        return np.arange(self._counts[split])
+    def list_rows(self, split: str) -> np.ndarray | None:
+        """Return the numbers of the rows of a split, int64 [N], from the files' metadata.
 
-    @functools.cached_property
-    def _counts(self) -> dict[str, int]:
-        """The numbers of rows that are known, by split."""
-        return {}
+        None if the split is read a window at a time.
+        """
+        return None if self._find_window(split) else np.arange(self._count_rows(split))
+
+    def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
+        """Return the blocks of a split; None if its rows lie in memory."""
+        window = self._find_window(split)
+        return self._list_blocks(split, spec.fields, window) if window else None
+
+    def _list_blocks(
+        self, split: str, fields: Mapping[str, spec_lib.Field], window: int
+    ) -> types.Blocks:
+        parts = [(path, part) for path, part in self._list_parts(split) if part.num_rows]
+
+        def read(block: int, names: Mapping[str, spec_lib.Field]) -> dict[str, packed.Values]:
+            path, part = parts[block]
+            table = read_part(path, part, self._list_columns(names))
+            return self._pack(f"{path}{part.name}", table, names)
+
+        self._check_files(split, fields)
+        return types.Blocks(tuple(part.num_rows for _, part in parts), window, read)
+
+    def _count_rows(self, split: str) -> int:
+        return sum(part.num_rows for _, part in self._list_parts(split))
+
+    def _find_window(self, split: str) -> int | None:
+        """Return the rows in memory at a time; None for all."""
+        if self.window is not None:
+            return self.window if self._count_rows(split) > self.window else None
+        size = sum(part.num_bytes for _, part in self._list_parts(split))
+        return _WINDOW if size > _MEMORY_SHARE * memory.find_limit() else None
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split as {"split": number of the split, "row": its number}."""
-        rows = tf.data.Dataset.range(len(self.list_rows(split)))
+        rows = tf.data.Dataset.range(self._count_rows(split))
         splits = source.repeat_value(np.int64(self._number(split)))
         return tf.data.Dataset.zip({"split": splits, "row": rows})
 
     def blocks(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split in blocks."""
-        rows = tf.data.Dataset.range(len(self.list_rows(split))).batch(_BLOCK)
+        rows = tf.data.Dataset.range(self._count_rows(split)).batch(_BLOCK)
         return rows.map(functools.partial(self.take_rows, split))
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -104,7 +142,7 @@ class Arrow(types.Source):
         layout = memory_rows.Layout(fields)
         names = list(self.files)
 
-        def load(number: int) -> memory_rows.Rows:
+        def load(number: int) -> memory_rows.Taker:
             return self._load(names[number], fields, layout)
 
         return memory_rows.take(layout, load, batch["split"], batch["row"])
@@ -113,9 +151,12 @@ class Arrow(types.Source):
         """Read the split row by row, a part of a file at a time."""
         theirs = find_columns(spec.fields, self.rename)
         for place, table in self._read(split, spec.fields):
-            blocks = to_table(place, table, theirs, spec.fields, self.cells).serialize()
-            for number, row in enumerate(row for block in blocks for row in block):
-                yield f"{place} row {number}", tfrecord.scan_record(row, spec)
+            for start in range(0, len(table), _SCANNED):
+                some = table.slice(start, _SCANNED)
+                rows = to_table(place, some, theirs, spec.fields, self.cells, start)
+                examples = (row for block in rows.serialize() for row in block)
+                for number, row in enumerate(examples, start):
+                    yield f"{place} row {number}", tfrecord.scan_record(row, spec)
 
     def _number(self, split: str) -> int:
         checks.one_of("Arrow.files split", split, self.files)
@@ -125,25 +166,64 @@ class Arrow(types.Source):
         return files.find("Arrow.files", self.files, split, self.data_dir)
 
     @functools.cached_property
-    def _kept(self) -> tuple[threading.Lock, dict[Any, memory_rows.Rows]]:
+    def _kept(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
         """The rows that are in memory, by split and fields, and a lock for threads of tf.data."""
         return threading.Lock(), {}
 
     def _load(
         self, split: str, fields: Mapping[str, spec_lib.Field], layout: memory_rows.Layout
-    ) -> memory_rows.Rows:
+    ) -> memory_rows.Taker:
         """Return the rows of a split; read the files at the first call."""
         lock, kept = self._kept
         key = split, repr(fields)
         with lock:
             if key not in kept:
-                parts = [self._pack(*part, fields) for part in self._read(split, fields)]
-                values = {
-                    name: packed.join([part[name] for part in parts], field)
-                    for name, field in fields.items()
-                }
-                kept[key] = memory_rows.Rows(layout, values)
+                window = self._find_window(split)
+                if window:
+                    blocks = self._list_blocks(split, fields, window)
+                    kept[key] = block_rows.BlockRows(fields, blocks)
+                else:
+                    kept[key] = self._read_rows(split, fields, layout)
             return kept[key]
+
+    def _read_rows(
+        self, split: str, fields: Mapping[str, spec_lib.Field], layout: memory_rows.Layout
+    ) -> memory_rows.Rows:
+        parts, size = [], 0
+        for place, table in self._read(split, fields):
+            size += table.nbytes
+            memory.require_memory(f"split {split!r}", place, size, "Its columns take")
+            parts.append(self._pack(place, table, fields))
+        values = {
+            name: packed.join([part[name] for part in parts], field)
+            for name, field in fields.items()
+        }
+        return memory_rows.Rows(layout, values)
+
+    @functools.cached_property
+    def _parts(self) -> dict[str, list[tuple[str, Part]]]:
+        """The parts of files that are known, by split."""
+        return {}
+
+    def _list_parts(self, split: str) -> list[tuple[str, Part]]:
+        """Return the files of a split and their parts."""
+        if split not in self._parts:
+            paths = self._find(split)
+            self._parts[split] = [(path, part) for path in paths for part in open_file(path)[1]]
+        return self._parts[split]
+
+    def _list_columns(self, fields: Mapping[str, spec_lib.Field]) -> list[str]:
+        return list(dict.fromkeys(find_columns(fields, self.rename).values()))
+
+    def _check_files(self, split: str, fields: Mapping[str, spec_lib.Field]) -> None:
+        """Fail if a file of a split lacks a column, or has it in another type than the first."""
+        theirs, first = find_columns(fields, self.rename), None
+        for path in self._find(split):
+            schema, _ = open_file(path)
+            check_columns(path, theirs, schema)
+            own = {column: schema.field(column).type for column in theirs.values()}
+            first = first or (path, own)
+            _check_types(path, own, *first)
 
     def _read(
         self, split: str, fields: Mapping[str, spec_lib.Field]
@@ -152,20 +232,12 @@ class Arrow(types.Source):
 
         Raises:
           UserError: a file is damaged, lacks a column, or has it in another type than the first
-            file; or the rows do not fit into memory.
+            file.
         """
-        theirs, first, size = find_columns(fields, self.rename), None, 0
+        self._check_files(split, fields)
         for path in self._find(split):
-            schema, parts = open_file(path)
-            check_columns(path, theirs, schema)
-            own = {column: schema.field(column).type for column in theirs.values()}
-            first = first or (path, own)
-            _check_types(path, own, *first)
-            for part in parts:
-                table = read_part(path, part, list(dict.fromkeys(theirs.values())))
-                size += table.nbytes
-                memory.require_memory(f"split {split!r}", path, size, "Its columns take")
-                yield f"{path}{part.name}", table
+            for part in open_file(path)[1]:
+                yield f"{path}{part.name}", read_part(path, part, self._list_columns(fields))
 
     def _pack(
         self, place: str, table: pa.Table, fields: Mapping[str, spec_lib.Field]
@@ -262,41 +334,57 @@ def open_file(path: str, kind: str | None = None) -> tuple[pa.Schema, list[Part]
 def _open_parquet(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import parquet
 
-    file = parquet.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+    with parquet.ParquetFile(path) as file:
+        metadata, schema = file.metadata, file.schema_arrow
 
-    def read(group: int, columns: Sequence[str]) -> pa.Table:
-        return file.read_row_group(group, columns=columns)
+    def read(group: int, names: Sequence[str]) -> pa.Table:
+        # A split may have more files than a process may keep open.
+        with parquet.ParquetFile(
+            path, metadata=metadata, memory_map=True, page_checksum_verification=True
+        ) as file:
+            return file.read_row_group(group, columns=names)
 
-    empty = Part("", 0, lambda columns: file.schema_arrow.empty_table().select(columns))
+    empty = Part("", 0, lambda names: schema.empty_table().select(names))
     parts = [
         Part(
             f" row group {group}",
-            file.metadata.row_group(group).num_rows,
+            metadata.row_group(group).num_rows,
             functools.partial(read, group),
+            metadata.row_group(group).total_byte_size,
         )
-        for group in range(file.num_row_groups)
+        for group in range(metadata.num_row_groups)
     ]
-    return file.schema_arrow, parts or [empty]
+    return schema, parts or [empty]
 
 
 def _open_orc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import orc
 
     file = orc.ORCFile(path)
-    return file.schema, [Part("", file.nrows, lambda columns: file.read(columns=list(columns)))]
+    if file.nstripes < 2:
+        return file.schema, [Part("", file.nrows, lambda names: file.read(columns=list(names)))]
+
+    def read(stripe: int, names: Sequence[str]) -> pa.Table:
+        return pa.Table.from_batches([file.read_stripe(stripe, columns=list(names))])
+
+    first = file.schema.names[:1]
+    stripes = [functools.partial(read, stripe) for stripe in range(file.nstripes)]
+    parts = [Part(f" stripe {n}", len(own(first)), own) for n, own in enumerate(stripes)]
+    return file.schema, parts
 
 
 def _open_ipc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import feather
 
     table = feather.read_table(path, memory_map=True)
-    return table.schema, [Part("", len(table), table.select)]
-
-
-def _count(path: str) -> int:
-    """Return the number of rows of a file."""
-    _, parts = open_file(path)
-    return sum(part.num_rows for part in parts)
+    if table.num_columns == 0 or table.column(0).num_chunks < 2:
+        return table.schema, [Part("", len(table), table.select, table.nbytes)]
+    parts, start = [], 0
+    for number, chunk in enumerate(table.column(0).chunks):
+        own = table.slice(start, len(chunk))
+        parts.append(Part(f" batch {number}", len(own), own.select, own.nbytes))
+        start += len(chunk)
+    return table.schema, parts
 
 
 def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:

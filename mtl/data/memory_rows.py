@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -56,6 +56,21 @@ class Layout:
         return "string" in self.places or "string" in self.lists.values()
 
     @property
+    def row_bytes(self) -> int:
+        """The least number of bytes of a row; lists may be empty."""
+        widths = {dtype: np.dtype(kind).itemsize for dtype, kind in _KINDS.items()}
+        sizes = {
+            dtype: next(reversed(places.values())).stop for dtype, places in self.places.items()
+        }
+        return sum(widths[dtype] * size for dtype, size in sizes.items()) + 8 * len(self.lists)
+
+    @property
+    def are_texts(self) -> list[bool]:
+        """Whether each array of `Rows.take` holds numbers of texts."""
+        lists = [flag for dtype in self.lists.values() for flag in (dtype == "string", False)]
+        return [dtype == "string" for dtype in self.places] + lists
+
+    @property
     def kinds(self) -> list[str]:
         """The types of the arrays that `Rows.take` returns."""
         lists = [kind for dtype in self.lists.values() for kind in (dtype, "int64")]
@@ -85,6 +100,13 @@ class Layout:
         return found
 
 
+class Taker(Protocol):
+    """Rows from which a graph takes some."""
+
+    def take(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Return the values of rows with these numbers, int64 [B], as `Rows.take` does."""
+
+
 class Rows:
     """The values of N rows.
 
@@ -98,8 +120,7 @@ class Rows:
         values = {name: packed.pack(values[name], dtype) for name, dtype in layout.dtypes.items()}
         numbers, self._texts = _number_texts(layout, values)
         self._matrices = []
-        # Whether an array holds numbers of texts.
-        self._are_texts = [dtype == "string" for dtype in layout.places]
+        self._are_texts = layout.are_texts
         for dtype, places in layout.places.items():
             own = numbers if dtype == "string" else values
             parts = [_flatten(own[name], dtype, place) for name, place in places.items()]
@@ -108,7 +129,6 @@ class Rows:
         for name, dtype in layout.lists.items():
             flat = numbers[name] if dtype == "string" else values[name].values
             self._lists.append((flat, values[name].splits))
-            self._are_texts += [dtype == "string", False]
 
     def __len__(self) -> int:
         return len(self._matrices[0]) if self._matrices else len(self._lists[0][1]) - 1
@@ -133,6 +153,32 @@ class Rows:
             for array, is_text in zip(found, self._are_texts, strict=True)
         ]
         return [*found, self._texts[chosen]]
+
+
+def merge(layout: Layout, parts: Sequence[Sequence[np.ndarray]], rows: np.ndarray) -> list[Any]:
+    """Return some rows of several results of `Rows.take`, in the form of one.
+
+    Args:
+      layout: the fields.
+      parts: the results.
+      rows: the numbers of the rows, int64 [B], in the results one after the other.
+    """
+    counts = [len(part[-1]) for part in parts] if layout.has_texts else []
+    firsts = np.cumsum([0, *counts])
+    joined = []
+    for index, is_text in enumerate(layout.are_texts):
+        arrays = [part[index] for part in parts]
+        if is_text:  # The numbers of a part count its own texts.
+            arrays = [array + np.int32(n) for array, n in zip(arrays, firsts, strict=False)]
+        joined.append(arrays)
+    matrices = [np.concatenate(arrays)[rows] for arrays in joined[: len(layout.places)]]
+    lists = joined[len(layout.places) :]
+    for values, splits in zip(lists[::2], lists[1::2], strict=True):
+        lengths = np.concatenate([np.diff(own) for own in splits])
+        inner, ends = packed.place_lists(packed.count_splits(lengths), rows)
+        matrices += [np.concatenate(values)[inner], ends]
+    texts = [np.concatenate([part[-1] for part in parts])] if layout.has_texts else []
+    return matrices + texts
 
 
 def _renumber(numbers: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -164,7 +210,7 @@ def _number_texts(
 
 
 def take(
-    layout: Layout, load: Callable[[Any], Rows], split: tf.Tensor, rows: tf.Tensor
+    layout: Layout, load: Callable[[Any], Taker], split: tf.Tensor, rows: tf.Tensor
 ) -> dict[str, Any]:
     """Return {field: [B, ...]} of rows, int64 [B], of the split with a number, int64 [B].
 

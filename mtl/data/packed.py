@@ -131,6 +131,21 @@ def take(values: Values, rows: np.ndarray) -> Values:
     return Lists(take(values.values, places), splits)
 
 
+def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
+    """Return the values of a field in consecutive rows."""
+    if isinstance(values, Lists):
+        splits = values.splits[start : stop + 1]
+        inner = slice(splits[0], splits[-1])
+        flat = values.values
+        flat = (
+            flat._replace(numbers=flat.numbers[inner]) if field.dtype == "string" else flat[inner]
+        )
+        return Lists(flat, splits - splits[0])
+    if isinstance(values, Texts):  # An array of texts has several numbers in each row.
+        return values._replace(numbers=values.numbers[start * field.size : stop * field.size])
+    return values[start:stop]
+
+
 def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return where the values of some lists lie, and where each list begins among them."""
     starts, lengths = splits[rows], splits[rows + 1] - splits[rows]

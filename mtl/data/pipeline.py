@@ -13,13 +13,13 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import files, in_memory, label_counts, order, sampling
+from mtl.data import block_rows, files, in_memory, label_counts, mixing, order, sampling, windows
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
@@ -135,15 +135,14 @@ class Pipeline:
         batch_size = batch_size or self.batch_size
         self.require_memory(batch_size, training)
         read = functools.partial(self._read, split, num_shards, shard)
-        numbers = self._list_rows(split) if training else None
         options = source_lib.options()
-        if numbers is not None:
+        if training and self._is_numbered(split):
             together = self._count_together(batch_size)
             shards = (num_shards, shard)
-            batches = self._take_batches(
-                split, numbers, seed, start_step, shards, batch_size, together
+            batches, decode = self._take_batches(
+                split, seed, start_step, shards, batch_size, together
             )
-            batches = self._split_fields(batches, with_labels, together * batch_size, self._held)
+            batches = self._split_fields(batches, with_labels, together * batch_size, decode)
             batches = source_lib.cut_batches(batches, together, batch_size)
             # A saved state holds numbers of steps, and not the rows of the next batches.
             options.experimental_symbolic_checkpoint = True
@@ -164,7 +163,7 @@ class Pipeline:
         batches: tf.data.Dataset,
         with_labels: bool,
         size: int | None = None,
-        source: types.Source | None = None,
+        decode: Callable[..., dict[str, Any]] | None = None,
     ) -> tf.data.Dataset:
         """Return raw batches of a source as (features, labels).
 
@@ -172,25 +171,25 @@ class Pipeline:
           batches: raw records.
           with_labels: False if the records lack labels.
           size: the number of rows of each batch, if it is known.
-          source: decodes the records; None for the source of this pipeline.
+          decode: decodes the records; None for `decode` of the source.
         """
 
         # Sources are plain graph code; AutoGraph would change their errors.
         @tf.autograph.experimental.do_not_convert
-        def decode(*batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        def split(*batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             # `Dataset.map` would pass the parts of a tuple one by one; a record is a single value.
-            values = self._decode(batch[0], with_labels, source)
+            values = self._decode(batch[0], with_labels, decode)
             if size is not None:
                 source_lib.set_batch_size(values, size)
             return self.spec.split(values, with_labels)
 
-        return batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return batches.map(split, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def _decode(
-        self, batch: Any, with_labels: bool, source: types.Source | None = None
+        self, batch: Any, with_labels: bool, decode: Callable[..., dict[str, Any]] | None = None
     ) -> dict[str, Any]:
         """Decode raw records as the source does, and drop empty texts from lists."""
-        values = (source or self.source).decode(batch, self.spec, with_labels)
+        values = (decode or self.source.decode)(batch, self.spec, with_labels)
         return self.spec.drop_empty_texts(values)
 
     @property
@@ -204,14 +203,38 @@ class Pipeline:
 
         The rows of all batches are then the same for any number of workers.
         """
-        return self._keeps_rows or self._list_rows(self.train_split) is not None
+        return self._keeps_rows or self._is_numbered(self.train_split)
+
+    def _is_numbered(self, split: str) -> bool:
+        """Return True if training takes the rows of a split by number."""
+        return self._list_blocks(split) is not None or self._list_rows(split) is not None
+
+    def _list_blocks(self, split: str) -> types.Blocks | None:
+        """Return the blocks of a split that training reads a window at a time, or None."""
+        if self.sampler is not None:
+            return None
+        if split not in self._blocks:
+            list_all = types.read_member(self.source, types.Source, "list_blocks")
+            self._blocks[split] = list_all(split, self.spec)
+        return self._blocks[split]
+
+    @functools.cached_property
+    def _blocks(self) -> dict[str, types.Blocks | None]:
+        """The blocks of splits that are known."""
+        return {}
 
     def describe_order(self) -> list[str]:
-        """Return a line if a setting of the order has no effect."""
-        if not self.starts_anywhere or self.shuffle_buffer in (1, _SHUFFLE_BUFFER):
+        """Return lines about settings of the order that have no effect, and about mixing."""
+        if not self.starts_anywhere:
             return []
+        blocks = self._list_blocks(self.train_split)
+        lines = [] if blocks is None else mixing.describe_mixing(blocks, self.spec, self.batch_size)
+        if self.shuffle_buffer in (1, _SHUFFLE_BUFFER):
+            return lines
         reason = "training mixes all rows, as they lie in memory"
-        return [f"Pipeline.shuffle_buffer = {self.shuffle_buffer} has no effect: {reason}."]
+        if blocks is not None:
+            reason = f"training mixes {blocks.window:,} rows at a time, as Arrow.window says"
+        return lines + [f"Pipeline.shuffle_buffer = {self.shuffle_buffer} has no effect: {reason}."]
 
     @property
     def _keeps_rows(self) -> bool:
@@ -233,7 +256,7 @@ class Pipeline:
     @functools.cached_property
     def _held(self) -> types.Source:
         """The source, or its decoded rows in memory if `cache` asks for them."""
-        if not self._keeps_rows:
+        if not self._keeps_rows or self._list_blocks(self.train_split) is not None:
             return self.source
         numbers = types.read_member(self.source, types.Source, "list_rows")(self.train_split)
         return in_memory.InMemory(self.source, self.spec) if numbers is None else self.source
@@ -241,26 +264,33 @@ class Pipeline:
     def _take_batches(
         self,
         split: str,
-        numbers: np.ndarray,
         seed: int,
         start_step: int,
         shards: tuple[int, int],
         batch_size: int,
         together: int,
-    ) -> tf.data.Dataset:
-        """Return the endless batches of a source whose rows are in memory, some in an element."""
-        checks.require(len(numbers) > 0, f"split {split!r}", "hold a record", 0)
+    ) -> tuple[tf.data.Dataset, Callable[..., dict[str, Any]]]:
+        """Return endless batches of rows by number, some in an element, and their decoder."""
+        settings = {
+            "start_step": start_step,
+            "num_shards": shards[0],
+            "shard": shards[1],
+            "together": together,
+        }
+        blocks = self._list_blocks(split)
+        rows = np.zeros([0]) if blocks else cast(np.ndarray, self._list_rows(split))
+        count = sum(blocks.sizes) if blocks else len(rows)
+        checks.require(count > 0, f"split {split!r}", "hold a record", 0)
+        whole, is_shuffled = batch_size * shards[0], self.shuffle_buffer > 1
+        if blocks is not None:
+            plan = windows.Plan(tuple(blocks.sizes), whole, blocks.window, seed, is_shuffled)
+            windowed = block_rows.Windowed(self.spec.fields, blocks)
+            windowed.require_memory("Arrow.window", plan, shards[0])
+            return windowed.take_batches(plan, **settings), windowed.decode
         batches = order.take_batches(
-            numbers,
-            seed=seed,
-            batch_size=batch_size * shards[0],
-            start_step=start_step,
-            num_shards=shards[0],
-            shard=shards[1],
-            is_shuffled=self.shuffle_buffer > 1,
-            together=together,
+            rows, seed=seed, batch_size=whole, is_shuffled=is_shuffled, **settings
         )
-        return batches.map(functools.partial(self._held.take_rows, split))
+        return batches.map(functools.partial(self._held.take_rows, split)), self._held.decode
 
     def _count_together(self, batch_size: int) -> int:
         """Return the number of batches whose rows one call of Python takes: a call costs 0.1 ms."""
@@ -275,6 +305,7 @@ class Pipeline:
         size = batch_size * memory.SLOT
         if training:
             size += batch_size * sum(map(_least_bytes, self.spec.fields.values()))
+        if training and not self.starts_anywhere:
             slots = self.shuffle_buffer * memory.SLOT
             what = "TensorFlow takes, before it reads a record,"
             memory.require_memory("Pipeline.shuffle_buffer", self.shuffle_buffer, slots, what)

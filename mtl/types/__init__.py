@@ -25,7 +25,7 @@ from mtl.types.columns import (
     Table,
     Tokenizer,
 )
-from mtl.types.data import BatchSampler, Reading, Source
+from mtl.types.data import BatchSampler, Blocks, Reading, Source
 from mtl.types.emitting import Emitting
 from mtl.types.extensions import Forward, MakeExtension, StepExtension
 from mtl.types.heads import (
@@ -102,6 +102,7 @@ from mtl.types.values import (
 
 __all__ = [
     "BatchSampler",
+    "Blocks",
     "EntrywisePart",
     "are_entrywise",
     "FittedHead",

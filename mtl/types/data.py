@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -31,6 +31,21 @@ class Reading(NamedTuple):
     parts: int = 1
     num_shards: int = 1
     shard: int = 0
+
+
+class Blocks(NamedTuple):
+    """The rows of a split that lie in files, in blocks that are read by number.
+
+    Attributes:
+      sizes: the number of rows of each block; no block is empty.
+      window: the number of rows that training keeps in memory and mixes at a time.
+      read: returns {field: its values in the rows of a block}, in the forms of `mtl.data.packed`,
+        given the number of the block, and the fields. Several threads may call it.
+    """
+
+    sizes: Sequence[int]
+    window: int
+    read: Callable[[int, Mapping[str, spec_lib.Field]], Mapping[str, Any]]
 
 
 class Source(Protocol):
@@ -90,6 +105,14 @@ class Source(Protocol):
         `take_rows`.
         """
         del split
+        return None
+
+    def list_blocks(self, split: str, spec: spec_lib.Spec) -> Blocks | None:
+        """Return the blocks of a split that does not lie in memory; None if it has no blocks.
+
+        Training then mixes a window of rows at a time, and reads the next window meanwhile.
+        """
+        del split, spec
         return None
 
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:

@@ -12,6 +12,7 @@ from pyarrow import feather, orc, parquet
 
 from mtl import checks, spec
 from mtl.data import arrow, frames, pipeline, subset
+from mtl.distribution import memory
 from tests import tiny
 
 SPEC = spec.Spec(
@@ -323,3 +324,124 @@ def test_a_run_that_goes_on_is_equal_to_one_that_was_not_stopped(tmp_path, caplo
     again = tiny.variables(tmp_path / "halves")
     assert "order starts anew" not in caplog.text
     assert all((again[name] == value).all() for name, value in longer.items())
+
+
+LARGE = spec.Spec(
+    features={
+        "x": "float32",
+        "word": "string",
+        "tags": ("string", (None,)),
+        "point": ("float32", (2,)),
+    },
+    labels={"y": "int64"},
+)
+
+
+def _write_large(folder, rows=300, group=20):
+    draw = np.random.default_rng(0)
+    table = {
+        "x": np.arange(rows, dtype=np.float32),
+        "word": [f"w{n}" for n in draw.integers(0, 9, rows)],
+        "tags": [[f"t{n}"] * (n % 3) for n in range(rows)],
+        "point": [[n, -n] for n in range(rows)],
+        "y": np.arange(rows) % 2,
+    }
+    for part in range(2):
+        own = slice(part * rows // 2, (part + 1) * rows // 2)
+        path = str(folder / f"train-{part}.parquet")
+        parquet.write_table(
+            pa.table({n: v[own] for n, v in table.items()}), path, row_group_size=group
+        )
+    return table
+
+
+def _train(source, steps, batch_size=12, **settings):
+    data = pipeline.Pipeline(source=source, spec=LARGE, batch_size=batch_size)
+    made = {"training": True, "seed": 3, **settings}
+    return _plain(data.dataset("train", **made).take(steps))
+
+
+def test_a_window_has_the_rows_of_the_file_once_an_epoch(tmp_path):
+    table = _write_large(tmp_path)
+    rows = _train(_source(tmp_path, window=80), 50)
+    numbers = [int(row["x"]) for row in rows]
+    assert sorted(numbers[:300]) == list(range(300)) == sorted(numbers[300:])
+    assert numbers[:300] != numbers[300:]
+    for row in rows:
+        number = int(row["x"])
+        assert row["word"] == table["word"][number].encode() and row["y"] == number % 2
+        assert row["tags"] == [tag.encode() for tag in table["tags"][number]]
+        assert row["point"] == [number, -number]
+
+
+def test_windows_go_on_at_any_step_and_with_other_workers(tmp_path):
+    _write_large(tmp_path)
+    source = _source(tmp_path, window=80)
+    whole = _train(source, 60)
+    assert _train(source, 20, start_step=40) == whole[480:]
+    size = 4
+    parts = [_train(source, 60, size, num_shards=3, shard=shard) for shard in range(3)]
+    for step in range(60):
+        together = [row for part in parts for row in part[step * size : (step + 1) * size]]
+        assert together == whole[step * 12 : (step + 1) * 12]
+
+
+def test_a_window_that_holds_all_rows_changes_nothing(tmp_path):
+    _write_large(tmp_path)
+    assert _train(_source(tmp_path, window=300), 30) == _train(_source(tmp_path), 30)
+
+
+def test_a_pass_in_order_reads_the_same_a_few_blocks_at_a_time(tmp_path):
+    _write_large(tmp_path)
+    assert _read(_source(tmp_path, window=30), fields=LARGE) == _read(
+        _source(tmp_path), fields=LARGE
+    )
+
+
+def test_a_split_beyond_half_of_the_memory_is_read_in_windows(tmp_path, monkeypatch):
+    _write_large(tmp_path)
+    source = _source(tmp_path)
+    assert source.list_blocks("train", LARGE) is None
+    monkeypatch.setattr(memory, "find_limit", lambda: 10_000)
+    assert _source(tmp_path).list_blocks("train", LARGE).window == 500_000
+    assert _source(tmp_path).list_rows("train") is None
+
+
+def test_windows_beyond_memory_are_refused_before_the_first_step(tmp_path, monkeypatch):
+    _write_large(tmp_path)
+    source = _source(tmp_path, window=200)
+    monkeypatch.setattr(memory, "find_limit", lambda: 9_000)
+    with pytest.raises(checks.UserError, match="Arrow.window must fit into memory, got 200"):
+        _train(source, 1)
+
+
+@pytest.mark.parametrize("kind", ["orc", "feather"])
+def test_other_formats_have_blocks_too(tmp_path, kind):
+    table = pa.table({"x": np.arange(20_000, dtype=np.float32), "y": np.arange(20_000) % 2})
+    path = str(tmp_path / f"train.{kind}")
+    if kind == "orc":
+        orc.write_table(table, path, stripe_size=1024, batch_size=100)
+    else:
+        feather.write_feather(table, path, chunksize=3000)
+    fields = spec.Spec(features={"x": "float32"}, labels={"y": "int64"})
+    blocks = _source(tmp_path, kind, window=8000).list_blocks("train", fields)
+    assert len(blocks.sizes) > 1 and sum(blocks.sizes) == 20_000
+    values = [blocks.read(block, fields.fields)["x"] for block in range(len(blocks.sizes))]
+    assert np.concatenate(values).tolist() == list(range(20_000))
+
+
+def test_a_bad_value_in_a_later_block_is_one_line(tmp_path):
+    _write_large(tmp_path)
+    table = pa.table({"x": ["1"] * 30 + ["seven"] * 10, "y": [0] * 40})
+    parquet.write_table(table, str(tmp_path / "train.parquet"), row_group_size=10)
+    fields = spec.Spec(features={"x": "float32"}, labels={"y": "int64"})
+    data = pipeline.Pipeline(
+        source=_source(tmp_path, window=20, files={"train": "train.parquet"}),
+        spec=fields,
+        batch_size=5,
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        _plain(data.dataset("train", training=True, seed=0).take(8))
+    rule = "train.parquet row group 3 row 0: field 'x' must be float32, got 'seven'"
+    with pytest.raises(checks.UserError, match=rule):
+        data.diagnose(caught.value, "train")

@@ -1,0 +1,209 @@
+"""Takes rows from blocks that lie in files, with a few blocks in memory at a time.
+
+rows = block_rows.BlockRows(spec.fields, blocks)       # as `memory_rows.Rows`, for passes in order
+source = block_rows.Windowed(spec.fields, blocks)      # batches of training, read ahead
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import functools
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mtl import spec as spec_lib
+from mtl import types
+from mtl.data import memory_rows, packed, windows
+from mtl.deferred import tf
+from mtl.distribution import memory
+
+# A pass in order reads a block after the other; threads may be some blocks apart.
+_BLOCKS = 4
+# The window in use, the next one, and its values while they are put together.
+_WINDOWS = 3
+
+
+class BlockRows:
+    """The rows of a split, of which a few blocks are in memory.
+
+    Args:
+      fields: {name: field}.
+      blocks: the blocks of the split.
+    """
+
+    def __init__(self, fields: Mapping[str, spec_lib.Field], blocks: types.Blocks):
+        self._fields, self._blocks = fields, blocks
+        self._layout = memory_rows.Layout(fields)
+        self._ends = np.cumsum(np.asarray(blocks.sizes, np.int64))
+        self._kept: collections.OrderedDict[int, memory_rows.Rows] = collections.OrderedDict()
+        self._lock = threading.Lock()  # Threads of tf.data may ask at once.
+
+    def take(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Return the values of some rows, as `memory_rows.Rows.take` does."""
+        blocks = np.searchsorted(self._ends, rows, "right")
+        parts, order = [], []
+        for block in np.unique(blocks).tolist() or [0]:
+            chosen = np.flatnonzero(blocks == block)
+            start = self._ends[block] - self._blocks.sizes[block]
+            parts.append(self._load(block).take(rows[chosen] - start))
+            order.append(chosen)
+        if len(parts) == 1:
+            return parts[0]
+        return memory_rows.merge(self._layout, parts, np.argsort(np.concatenate(order)))
+
+    def _load(self, block: int) -> memory_rows.Rows:
+        with self._lock:
+            if block not in self._kept:
+                values = self._blocks.read(block, self._fields)
+                self._kept[block] = memory_rows.Rows(self._layout, values)
+                if len(self._kept) > _BLOCKS:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(block)
+            return self._kept[block]
+
+
+class Windowed:
+    """Makes the training batches of a split that lies in blocks.
+
+    Args:
+      fields: {name: field}.
+      blocks: the blocks of the split.
+    """
+
+    def __init__(self, fields: Mapping[str, spec_lib.Field], blocks: types.Blocks):
+        self._fields, self._blocks = fields, blocks
+        self._layout = memory_rows.Layout(fields)
+
+    def take_batches(
+        self,
+        plan: windows.Plan,
+        *,
+        num_shards: int = 1,
+        shard: int = 0,
+        start_step: int = 0,
+        together: int = 1,
+    ) -> tf.data.Dataset:
+        """Return endless raw batches for `decode`, each of `together` steps.
+
+        Args:
+          plan: the order.
+          num_shards: the number of processes; each gets the same share of every batch.
+          shard: the index of this process among them, from 0.
+          start_step: the step of the first batch.
+          together: the number of steps whose rows, one step after the other, form an element.
+        """
+        size = plan.batch_size // num_shards
+        positions = np.arange(size) + shard * size
+        reader = _WindowReader(plan, self._layout, self._fields, self._blocks, positions)
+
+        def take(step: np.ndarray) -> list[np.ndarray]:
+            return reader.take(int(step) + np.arange(together))
+
+        # One call after the other, as the windows of steps follow one another.
+        @tf.autograph.experimental.do_not_convert
+        def read(step: tf.Tensor) -> dict[str, tf.Tensor]:
+            taken = tf.numpy_function(take, [step], self._layout.kinds, stateful=False)
+            return {str(index): array for index, array in enumerate(taken)}
+
+        return tf.data.Dataset.range(start_step, tf.int64.max, together).map(read)
+
+    def decode(
+        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, Any]:
+        """Turn a raw batch of B rows into {name: [B, ...]}."""
+        values = self._layout.unpack([batch[str(index)] for index in range(len(batch))], None)
+        return {
+            name: values[name] for name in (spec.fields if with_labels else spec.feature_fields)
+        }
+
+    def require_memory(self, where: str, plan: windows.Plan, num_shards: int) -> None:
+        """Fail if the windows of a process surely exceed memory."""
+        rows = _WINDOWS * plan.num_lanes * plan.window_rows // num_shards + max(plan.sizes)
+        size = rows * self._layout.row_bytes
+        memory.require_memory(where, self._blocks.window, size, "Windows of rows take")
+
+
+class _WindowReader:
+    """Takes rows from windows: one is in use, and a thread reads the next one.
+
+    Args:
+      plan: the order.
+      layout: of the fields.
+      fields: {name: field}.
+      blocks: the blocks.
+      positions: the places in a batch that this process reads, int64 [P].
+    """
+
+    def __init__(
+        self,
+        plan: windows.Plan,
+        layout: memory_rows.Layout,
+        fields: Mapping[str, spec_lib.Field],
+        blocks: types.Blocks,
+        positions: np.ndarray,
+    ):
+        self._plan, self._layout, self._fields, self._blocks = plan, layout, fields, blocks
+        self._positions = positions
+        self._lanes = np.unique(plan.place(np.zeros([1], np.int64), positions).lanes).tolist()
+        self._starts = np.zeros([plan.num_lanes], np.int64)
+        self._starts[self._lanes] = np.arange(len(self._lanes))
+        # Blocks of which a later window needs the rest.
+        self._begun: dict[int, dict[str, packed.Values]] = {}
+        self._reading: dict[tuple[int, int], concurrent.futures.Future] = {}
+
+    @functools.cached_property
+    def _thread(self) -> concurrent.futures.ThreadPoolExecutor:
+        return concurrent.futures.ThreadPoolExecutor(max_workers=1)
+
+    def take(self, steps: np.ndarray) -> list[np.ndarray]:
+        """Return the values of the batches of some steps, one after the other."""
+        places = self._plan.place(steps, self._positions)
+        epochs, numbers, lanes, rows = (part.ravel() for part in places)
+        keys = epochs * self._plan.num_windows + numbers
+        parts, order = [], []
+        for key in np.unique(keys).tolist():
+            epoch, window = divmod(key, self._plan.num_windows)
+            chosen = np.flatnonzero(keys == key)
+            held, mixed = self._wait(epoch, window)
+            count = self._plan.count_rows(window)
+            starts = self._starts[lanes[chosen]]
+            parts.append(held.take(mixed[starts, rows[chosen]] + starts * count))
+            order.append(chosen)
+        if len(parts) == 1:
+            return parts[0]
+        return memory_rows.merge(self._layout, parts, np.argsort(np.concatenate(order)))
+
+    def _wait(self, epoch: int, window: int) -> tuple[memory_rows.Rows, np.ndarray]:
+        """Return the rows of a window, lane after lane, and the order of each, [lanes, rows]."""
+        key, following = (epoch, window), self._plan.find_next(epoch, window)
+        current = self._reading.get(key) or self._thread.submit(self._read, *key)
+        result = current.result()
+        coming = self._reading.get(following) or self._thread.submit(self._read, *following)
+        self._reading = {key: current, following: coming}
+        return result
+
+    def _read(self, epoch: int, window: int) -> tuple[memory_rows.Rows, np.ndarray]:
+        parts, begun = [], dict[int, dict[str, packed.Values]]()
+        for lane in self._lanes:
+            for piece in self._plan.list_pieces(epoch, window, lane):
+                values = self._begun.get(piece.block) or begun.get(piece.block)
+                values = values or dict(self._blocks.read(piece.block, self._fields))
+                if piece.stop < self._plan.sizes[piece.block]:
+                    begun[piece.block] = values
+                parts.append(
+                    {
+                        name: packed.cut(values[name], piece.start, piece.stop, field)
+                        for name, field in self._fields.items()
+                    }
+                )
+        self._begun = begun
+        joined = {
+            name: packed.join([part[name] for part in parts], field)
+            for name, field in self._fields.items()
+        }
+        mixed = [self._plan.mix(epoch, window, lane) for lane in self._lanes]
+        return memory_rows.Rows(self._layout, joined), np.stack(mixed)

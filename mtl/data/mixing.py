@@ -1,0 +1,88 @@
+"""Tells how well training mixes rows that it reads a window at a time.
+
+mixing.describe_mixing(blocks, spec, batch_size=512)             # lines for the log
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mtl import spec as spec_lib
+from mtl import types
+
+# So many blocks are looked at.
+_MOST_BLOCKS = 32
+# A batch that varies by so much more than by chance is worth a line.
+_LARGE_FACTOR = 1.2
+
+
+def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) -> list[str]:
+    """Return a line about the windows, and one for each label that depends on the place of a row.
+
+    Args:
+      blocks: the blocks of the training split.
+      spec: its fields.
+      batch_size: the rows of a batch.
+    """
+    count, rows = len(blocks.sizes), sum(blocks.sizes)
+    at_once = max(1, round(blocks.window * count / rows))
+    lines = [
+        f"Training mixes {blocks.window:,} of {rows:,} rows at a time, about {at_once:,} of "
+        f"{count:,} blocks."
+    ]
+    if at_once >= count:
+        return lines
+    fields = {
+        name: field
+        for name, field in spec.label_fields.items()
+        if not field.shape and field.dtype != "string"
+    }
+    chosen = np.unique(np.linspace(0, count - 1, _MOST_BLOCKS).astype(int)).tolist()
+    values = [blocks.read(block, fields) for block in chosen] if fields else []
+    for name, field in fields.items():
+        labels = [_list_labels(block[name], field) for block in values]
+        factor = measure_batches(labels, at_once, batch_size)
+        if factor > _LARGE_FACTOR:
+            lines.append(
+                f"Label {name!r} depends on the place of a row: the mean of a batch varies "
+                f"{factor:.1f} times as much as with rows in random order. Raise the window, or "
+                "write the rows in random order once (docs/data.md)."
+            )
+    return lines
+
+
+def _list_labels(values: np.ndarray, field: spec_lib.Field) -> np.ndarray:
+    """Return the labels that are not missing as numbers."""
+    if field.dtype == "float32":
+        return values[np.isfinite(values)].astype(np.float64)
+    return values[values != field.missing].astype(np.float64)
+
+
+def measure_batches(labels: list[np.ndarray], at_once: int, batch_size: int) -> float:
+    """Return how much more the mean of a batch varies than with rows in random order; 1 is best.
+
+    Rows of a block are alike if blocks differ by more than chance. A batch from few blocks then has
+    alike rows, and the variance of its mean is 1 + (B - 1) * r / n times as large: L. Kish, "Survey
+    Sampling", 1965, section 5.4, for B rows of n blocks with an intraclass correlation r.
+
+    Args:
+      labels: the labels of the rows of some blocks.
+      at_once: n, the number of blocks that are mixed at a time.
+      batch_size: B.
+    """
+    labels = [block for block in labels if len(block) > 1]
+    if len(labels) < 2:
+        return 1.0
+    sizes = np.array([len(block) for block in labels])
+    means = np.array([block.mean() for block in labels])
+    within = sum(((block - block.mean()) ** 2).sum() for block in labels) / (sizes - 1).sum()
+    between = float((sizes * (means - np.average(means, weights=sizes)) ** 2).sum())
+    freedom = len(labels) - 1
+    # Chi-squared with so many degrees of freedom, if blocks differ by chance.
+    if between <= within * (freedom + 6 * math.sqrt(2 * freedom)):
+        return 1.0
+    variance = (between / freedom - within) / sizes.mean()
+    correlation = variance / (variance + within)
+    return math.sqrt(1 + (batch_size - 1) * correlation / at_once)

@@ -1,0 +1,147 @@
+"""The order of rows that do not all fit into memory: blocks at random, and rows within windows.
+
+plan = windows.Plan(sizes=(65_536,) * 800, batch_size=512, window=500_000, seed=1)
+places = plan.place(np.arange(4), np.arange(512))          # windows and rows of four batches
+pieces = plan.list_pieces(epoch=0, window=3, lane=0)     # parts of blocks that hold these rows
+
+An epoch puts the blocks of a split, such as row groups, into a random order, and deals them to a
+few lanes of equal length. A lane cuts its rows into windows and mixes the rows of each window. A
+batch takes the same number of rows from each lane. So the order is a function of the files, the
+batch size and a seed; processes that share a batch read different lanes, and any number of them
+reads the same batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from mtl.data import order
+
+# Processes beyond this number read some blocks twice.
+_MOST_LANES = 16
+
+
+class Piece(NamedTuple):
+    """Consecutive rows of a block."""
+
+    block: int
+    start: int
+    stop: int
+
+
+class Places(NamedTuple):
+    """Where rows lie.
+
+    Attributes:
+      epochs: int64 [...], the epoch of each row.
+      windows: int64 [...], the number of its window in each lane of the epoch.
+      lanes: int64 [...], its lane.
+      rows: int64 [...], its number among the mixed rows of the window.
+    """
+
+    epochs: np.ndarray
+    windows: np.ndarray
+    lanes: np.ndarray
+    rows: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The order of training.
+
+    Attributes:
+      sizes: the number of rows of each block.
+      batch_size: the rows of a batch over all processes.
+      window: the rows that are mixed at a time, over all lanes.
+      seed: the seed of the order.
+      is_shuffled: False keeps the order of the rows.
+    """
+
+    sizes: tuple[int, ...]
+    batch_size: int
+    window: int
+    seed: int
+    is_shuffled: bool = True
+
+    @functools.cached_property
+    def num_lanes(self) -> int:
+        """The number of lanes, a divisor of the batch size.
+
+        The window of each lane should hold two blocks or more: with fewer, lanes cost memory.
+        """
+        if not self.is_shuffled:
+            return 1
+        most = max(1, min(_MOST_LANES, self.window // (2 * max(self.sizes)), sum(self.sizes)))
+        return max(lanes for lanes in range(1, most + 1) if self.batch_size % lanes == 0)
+
+    @property
+    def lane_rows(self) -> int:
+        """The rows of a lane in an epoch. Up to `num_lanes - 1` rows wait for another epoch."""
+        return sum(self.sizes) // self.num_lanes
+
+    @property
+    def window_rows(self) -> int:
+        """The most rows of a lane in a window."""
+        return min(self.lane_rows, max(1, self.window // self.num_lanes))
+
+    @property
+    def num_windows(self) -> int:
+        """The number of windows of an epoch."""
+        return -(-self.lane_rows // self.window_rows)
+
+    def place(self, steps: np.ndarray, positions: np.ndarray) -> Places:
+        """Return where the rows at P positions of the batches of S steps lie, each [S, P]."""
+        share = self.batch_size // self.num_lanes
+        lanes, within = np.divmod(positions, share)
+        epochs, places = np.divmod(steps[:, None] * share + within, self.lane_rows)
+        windows, rows = np.divmod(places, self.window_rows)
+        return Places(epochs, windows, np.broadcast_to(lanes, rows.shape), rows)
+
+    def list_pieces(self, epoch: int, window: int, lane: int) -> list[Piece]:
+        """Return the parts of blocks that hold the rows of a window of a lane, in turn."""
+        blocks, ends = self._deal(epoch)
+        start = lane * self.lane_rows + window * self.window_rows
+        stop = start + self.count_rows(window)
+        pieces = []
+        for index in range(int(np.searchsorted(ends, start, "right")), len(blocks)):
+            block = int(blocks[index])
+            first = int(ends[index]) - self.sizes[block]
+            if first >= stop:
+                break
+            piece = Piece(block, max(start - first, 0), min(stop - first, self.sizes[block]))
+            if piece.stop > piece.start:
+                pieces.append(piece)
+        return pieces
+
+    def count_rows(self, window: int) -> int:
+        """Return the number of rows of a window in each lane."""
+        return min(self.window_rows, self.lane_rows - window * self.window_rows)
+
+    def mix(self, epoch: int, window: int, lane: int) -> np.ndarray:
+        """Return the order of the rows of a window of a lane, int64 [`count_rows(window)`]."""
+        count = self.count_rows(window)
+        if not self.is_shuffled:
+            return np.arange(count)
+        place = (epoch * self.num_windows + window) * self.num_lanes + lane
+        return order.permute(count, self.seed, place)
+
+    def find_next(self, epoch: int, window: int) -> tuple[int, int]:
+        """Return the epoch and the number of the next window."""
+        return (epoch, window + 1) if window + 1 < self.num_windows else (epoch + 1, 0)
+
+    @functools.cached_property
+    def _deal(self):
+        """Return a function from an epoch to its blocks in order, and where each ends."""
+
+        @functools.lru_cache(maxsize=2)
+        def deal(epoch: int) -> tuple[np.ndarray, np.ndarray]:
+            blocks = np.arange(len(self.sizes))
+            if self.is_shuffled:  # Rows are mixed by whole numbers, so no other order is the same.
+                blocks = order.permute(len(blocks), self.seed, -1 - epoch)
+            return blocks, np.cumsum(np.asarray(self.sizes, np.int64)[blocks])
+
+        return deal

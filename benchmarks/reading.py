@@ -40,6 +40,7 @@ SPEC = spec_lib.Spec(
 BATCH, _BATCHES = 512, 100
 # Sources that `Pipeline.cache` also decodes once into memory.
 _KEPT = ("Csv", "TfRecord")
+_ARROW = ("Arrow", "Arrow, windows of a fifth")
 
 
 def draw_table(num_rows: int) -> dict[str, np.ndarray]:
@@ -96,7 +97,7 @@ def build_sources(folder: str, num_rows: int) -> dict[str, Any]:
     with tf.io.TFRecordWriter(str(path / "a.tfrecord")) as writer:
         for row in zip(*table.values(), strict=True):
             writer.write(SPEC.serialize(dict(zip(table, row, strict=True))))
-    parquet.write_table(pa.table(table), path / "a.parquet")
+    parquet.write_table(pa.table(table), path / "a.parquet", row_group_size=-(-num_rows // 40))
     Drawn.pkg_dir_path, Drawn.table = path, table
     of_file: dict[str, Any] = {"data_dir": folder}
     lines_of = csv.Csv(files={"train": "a.csv"}, **of_file)
@@ -105,6 +106,9 @@ def build_sources(folder: str, num_rows: int) -> dict[str, Any]:
         "Csv": lines_of,
         "TfRecord": tfrecord.TfRecord(files={"train": "a.tfrecord"}, **of_file),
         "Arrow": arrow.Arrow(files={"train": "a.parquet"}, **of_file),
+        "Arrow, windows of a fifth": arrow.Arrow(
+            files={"train": "a.parquet"}, window=num_rows // 5, **of_file
+        ),
         "Tfds": tfds.Tfds(**prepared),
         "Tfds, parsed one by one": Parsed(**prepared),
         "Frames": frames.Frames(splits={"train": table}),
@@ -173,7 +177,7 @@ def main() -> None:
         read = time_all(measure_reading, sides, args.rounds)
         lines = [[name, f"{speed:,.0f}", f"{used:.0f}"] for name, (speed, used) in read.items()]
         print(rows.markdown(["source", "rows a second", "us of the processor a row"], lines))
-        named = {name: measure_state(sides[name], args.rows) for name in ("Csv", *kept, "Arrow")}
+        named = {name: measure_state(sides[name], args.rows) for name in ("Csv", *kept, *_ARROW)}
         lines = [[name, f"{size:.4f}", f"{took:.2f}"] for name, (size, took) in named.items()]
         print("\n" + rows.markdown(["state of the input", "MB", "s"], lines))
 

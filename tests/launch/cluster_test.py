@@ -11,8 +11,10 @@ import threading
 import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
+from pyarrow import parquet
 
 from launch import cluster
 from mtl.runs import members
@@ -68,6 +70,17 @@ distribution.Communication.bytes_per_pack = 4096
 distribution.Distribution.resources = @resources.Resources()
 resources.Resources.intra_op_threads = 1
 """
+WINDOWS_GIN = """\
+from __gin__ import dynamic_registration
+from mtl.data import arrow
+from mtl.data import pipeline
+include "cluster.gin"
+
+pipeline.Pipeline.source = @arrow.Arrow()
+arrow.Arrow.files = {"train": "train.parquet", "test": "test.parquet"}
+arrow.Arrow.data_dir = %data_dir
+arrow.Arrow.window = 40
+"""
 TABLE = "features/categorical_job/embedding"
 # A run that ends by a signal alone, and evaluates nothing.
 NOT_EVALUATED = "Distribution.evaluator = True"
@@ -75,9 +88,9 @@ ENDLESS = ("Run.train_steps = 1000000", NOT_EVALUATED)
 STOPPED = 128 + signal.SIGTERM
 
 
-def _arguments(model_dir, *params):
+def _arguments(model_dir, *params, file="cluster.gin"):
     flags = [flag for param in params for flag in ("--gin_param", param)]
-    return ["--gin_file", "cluster.gin", "--model_dir", str(model_dir), *flags]
+    return ["--gin_file", file, "--model_dir", str(model_dir), *flags]
 
 
 @pytest.fixture(scope="module")
@@ -220,16 +233,33 @@ def test_a_run_that_is_stopped_and_then_loses_a_worker_goes_on_to_the_bit(starte
 
 
 @pytest.mark.thorough
-def test_a_run_goes_on_with_one_two_and_three_workers(started, launch_in, run_in):
-    """With rows in memory, the batch of a step does not depend on the number of workers."""
-    mixed = "Pipeline.cache = True", "Pipeline.shuffle_buffer = 100", "Pipeline.batch_size = 12"
-    done = launch_in(started, "train", *_arguments("one", *mixed))
+@pytest.mark.parametrize("rows", ["memory", "windows"])
+def test_a_run_goes_on_with_one_two_and_three_workers(started, launch_in, run_in, rows):
+    """The batch of a step does not depend on the number of workers, and neither does a window."""
+    mixed = ["Pipeline.shuffle_buffer = 100", "Pipeline.batch_size = 12"]
+    if rows == "memory":
+        mixed.append("Pipeline.cache = True")
+    else:
+        _write_parquet(started)
+    file = {"memory": "cluster.gin", "windows": "windows.gin"}[rows]
+    done = launch_in(started, "train", *_arguments(f"one {rows}", *mixed, file=file))
     assert done.code == 0, done
     for workers, steps in ((1, 4), (3, 8), (2, STEPS)):
-        arguments = _arguments("several", *mixed, f"Run.train_steps = {steps}")
+        some = [*mixed, f"Run.train_steps = {steps}"]
+        arguments = _arguments(f"several {rows}", *some, file=file)
         said = run_in(started, "--workers", str(workers), "--", *arguments)
         assert "order starts anew" not in said
-    _assert_close(started / "several", started / "one", rtol=1e-5)
+    _assert_close(started / f"several {rows}", started / f"one {rows}", rtol=1e-5)
+
+
+def _write_parquet(directory):
+    """Writes the tables as Parquet of texts, in row groups of nine, and a gin file for them."""
+    for split in ("train", "test"):
+        header, *lines = (directory / "data" / f"{split}.csv").read_text().splitlines()
+        columns = zip(*(line.split(",") for line in lines), strict=True)
+        table = pa.table(dict(zip(header.split(","), map(list, columns), strict=True)))
+        parquet.write_table(table, directory / "data" / f"{split}.parquet", row_group_size=9)
+    (directory / "windows.gin").write_text(WINDOWS_GIN)
 
 
 def test_parameter_servers_with_one_worker_train_as_one_process_does(started, run_in):

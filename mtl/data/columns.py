@@ -9,7 +9,7 @@ read once for each distinct text.
 from __future__ import annotations
 
 import functools
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import csv, frames, packed
+from mtl.data import number_arrays, packed
 from mtl.spec import literals
 
 # Whole numbers up to here are exact as floats, in which NaN marks nulls.
@@ -25,12 +25,23 @@ _EXACT = 2**53
 _NOT_FINITE = rf"^(?:{literals.INFINITE}|[+-]?[nN][aA][nN])$"
 
 
+class Cells(Protocol):
+    """The settings of `csv.Csv` for the texts of values."""
+
+    @property
+    def list_delimiter(self) -> str:
+        """The character between the values of a list."""
+
+    def list_marks(self, field: spec_lib.Field) -> list[str]:
+        """Return the texts that mark an absent value of a field."""
+
+
 class _UnsuitedError(Exception):
     """A column does not suit its field, or only `frames.Table` can tell."""
 
 
 def read_column(
-    field: spec_lib.Field, column: pa.ChunkedArray, cells: csv.Csv
+    field: spec_lib.Field, column: pa.ChunkedArray, cells: Cells, fills_texts: bool = True
 ) -> packed.Values | None:
     """Return the values of a field in the N rows of a column.
 
@@ -38,13 +49,15 @@ def read_column(
       field: the field.
       column: the column.
       cells: settings for texts.
+      fills_texts: True reads an absent text of a required field as an empty text, as in a
+        DataFrame; False leaves the column to the other reader, which refuses it as in a CSV file.
 
     Returns:
       None if a value does not suit the field, or the column has a form that only `frames.Table`
       reads: that reader then decides, and names the row.
     """
     try:
-        return _read_column(field, column, cells)
+        return _read_column(field, column, cells, fills_texts)
     # Arrow raises a ValueError for a value that it cannot convert, such as bytes beyond UTF-8.
     except (_UnsuitedError, ValueError, pa.ArrowException):
         return None
@@ -109,14 +122,16 @@ def _is_list(kind: pa.DataType) -> bool:
     return is_sized or pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
-def _read_column(field: spec_lib.Field, column: pa.ChunkedArray, cells: csv.Csv) -> packed.Values:
+def _read_column(
+    field: spec_lib.Field, column: pa.ChunkedArray, cells: Cells, fills_texts: bool
+) -> packed.Values:
     column = _simplify(column)
     kind = column.type
     _require(not field.is_nested)
     if _is_list(kind):
         return _read_lists(field, _join_chunks(column))
     if _is_text(kind) or pa.types.is_null(kind):
-        return _read_texts(field, column, cells)
+        return _read_texts(field, column, cells, fills_texts)
     if pa.types.is_boolean(kind) and column.null_count:
         column = column.cast(pa.int8())
     _require(not field.is_ragged and field.size == 1 and field.dtype != "string")
@@ -124,7 +139,7 @@ def _read_column(field: spec_lib.Field, column: pa.ChunkedArray, cells: csv.Csv)
         column = column.cast(pa.int64()).fill_null(int(field.default))  # Exact beyond 2^53.
     values = to_python("", column)
     _require(isinstance(values, np.ndarray) and values.dtype.kind in "biuf")
-    return packed.pack(frames.read_numbers(field, values), field.dtype)
+    return packed.pack(number_arrays.read_numbers(field, values), field.dtype)
 
 
 def _require(is_suited: Any) -> None:
@@ -139,12 +154,14 @@ def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
     return joined
 
 
-def _read_texts(field: spec_lib.Field, column: pa.ChunkedArray, cells: csv.Csv) -> packed.Values:
+def _read_texts(
+    field: spec_lib.Field, column: pa.ChunkedArray, cells: Cells, fills_texts: bool
+) -> packed.Values:
     """Read each distinct text once, and give all rows their values."""
     # A cast of bytes to texts fails unless they are UTF-8.
     texts = _join_chunks(column.cast(pa.large_binary()).cast(pa.large_string()))
     coded = texts.dictionary_encode()
-    distinct = pc.utf8_trim(coded.dictionary, characters=csv.SPACES)
+    distinct = pc.utf8_trim(coded.dictionary, characters=literals.SPACES)
     numbers = coded.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)
     if texts.null_count:
         distinct = pa.concat_arrays([distinct, pa.nulls(1, pa.large_string())])
@@ -157,6 +174,7 @@ def _read_texts(field: spec_lib.Field, column: pa.ChunkedArray, cells: csv.Csv) 
     elif field.shape:
         values = _split_array(field, distinct, is_absent, cells.list_delimiter)
     elif field.dtype == "string":
+        _require(fills_texts or field.default is not None or not is_absent.any())
         values = packed.encode_texts(_fill(distinct, is_absent, field.default or ""))
     else:
         values = _read_scalars(field, distinct, is_absent)
@@ -236,7 +254,7 @@ def _read_parts(dtype: str, texts: pa.Array) -> Any:
     """Return the values of the parts of lists."""
     if dtype == "string":
         return packed.encode_texts(texts)
-    return _parse(dtype, pc.utf8_trim(texts, characters=csv.SPACES))
+    return _parse(dtype, pc.utf8_trim(texts, characters=literals.SPACES))
 
 
 def _read_lists(field: spec_lib.Field, column: pa.Array) -> packed.Values:
@@ -268,6 +286,6 @@ def _read_items(field: spec_lib.Field, values: pa.Array) -> Any:
         _require(_is_text(kind))
         return packed.encode_texts(values.cast(pa.large_binary()).cast(pa.large_string()))
     _require(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
-    are_good, numbers = frames.convert(field.dtype, values.to_numpy(zero_copy_only=False))
+    are_good, numbers = number_arrays.convert(field.dtype, values.to_numpy(zero_copy_only=False))
     _require(are_good.all())
     return numbers.astype(packed.DTYPES[field.dtype], copy=False)

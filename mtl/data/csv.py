@@ -17,14 +17,12 @@ from typing import Any
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import files, source
+from mtl.data import csv_columns, files, packed, source
 from mtl.deferred import tf
 from mtl.spec import literals
 
 # Fields are decoded together; an error of TensorFlow names so many of them.
 _LISTED = 3
-# The spaces of `tf.strings.strip`; Python's `strip` also drops U+2028, U+0085 and more.
-SPACES = " \t\n\v\f\r"
 
 
 @checks.dataclass
@@ -75,15 +73,15 @@ class Csv(types.Source):
         """Return the lines of a split."""
         # Not in large blocks: a checkpoint of the input holds the current block, so you could not
         # mend a bad line in it.
-        paths = self._check(split)
+        paths = self.check_split(split)
         lines = files.read_line_by_line(paths, 0 if self.columns else 1, self._dropped)
         return lines.unbatch()
 
     def blocks(self, split: str) -> tf.data.Dataset:
         """Return the lines of a split in blocks."""
-        return files.read_lines(self._check(split), 0 if self.columns else 1, self._dropped)
+        return files.read_lines(self.check_split(split), 0 if self.columns else 1, self._dropped)
 
-    def _check(self, split: str) -> list[str]:
+    def check_split(self, split: str) -> list[str]:
         """Return the files of a split; fail if one is damaged, not text or has another header."""
         paths = self._find(split)
         for path in paths:
@@ -91,6 +89,12 @@ class Csv(types.Source):
             files.check_text(path)
             self._check_header(path)
         return paths
+
+    def read_values(
+        self, split: str, spec: spec_lib.Spec
+    ) -> Sequence[Mapping[str, packed.Values]] | None:
+        """Return the values of all rows, some rows at a time; None if only `decode` can tell."""
+        return csv_columns.read_split(self, split, spec.fields)
 
     def shard(self, split: str, num_shards: int, shard: int) -> Csv | None:
         """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
@@ -156,7 +160,7 @@ class Csv(types.Source):
         """Fail if another delimiter would find the name in the header."""
         for delimiter in ",;\t| ":
             for column in self.names:
-                parts = [part.strip(SPACES + '"') for part in column.split(delimiter)]
+                parts = [part.strip(literals.SPACES + '"') for part in column.split(delimiter)]
                 if delimiter != self.delimiter and len(parts) > 1 and name in parts:
                     rule = f"separate the columns of the header {column!r}"
                     fix = f"Did you mean {delimiter!r}?"
@@ -277,7 +281,7 @@ class Csv(types.Source):
 
     def read_cell(self, text: str, field: spec_lib.Field) -> list[Any] | None:
         """Return the values in a cell, grouped by item for a list of lists; None if absent."""
-        cell = text.strip(SPACES)
+        cell = text.strip(literals.SPACES)
         return self._items(cell, field) if field.is_nested else self._parts(cell, field)
 
     def _items(self, cell: str, field: spec_lib.Field) -> list[list[str]]:
@@ -290,7 +294,7 @@ class Csv(types.Source):
         if cell in self.list_marks(field):
             return None
         parts = self._split(cell, field)
-        return parts if field.dtype == "string" else [part.strip(SPACES) for part in parts]
+        return parts if field.dtype == "string" else [part.strip(literals.SPACES) for part in parts]
 
     def _split(self, cell: str, field: spec_lib.Field) -> list[str]:
         if field.is_nested:
@@ -311,7 +315,7 @@ class Csv(types.Source):
                 return cells, f"{where} must have its quotes around it, got {rest!r}."
             quoted, plain = match.groups()
             cell = plain if quoted is None else quoted.replace('""', '"')
-            cells.append(cell.strip(SPACES))
+            cells.append(cell.strip(literals.SPACES))
             start = match.end() + 1
         return cells, ""
 

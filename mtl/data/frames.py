@@ -22,11 +22,11 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import csv, examples, tfrecord
+from mtl.data import csv, examples, number_arrays, tfrecord
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.files import atomic, checksums, in_work, storage
-from mtl.spec import literals, nested
+from mtl.spec import nested
 
 Values: TypeAlias = Sequence[Any] | np.ndarray
 
@@ -36,7 +36,6 @@ _ABSENT = ("NAType", "NaTType")  # Types of pandas, by name to avoid its import.
 _ARRAYS = {"float32": np.float32, "string": object}
 _ROWS_AT_ONCE = 10_000
 PLAIN_CSV = csv.Csv(files={"input": ""})
-_DEFAULTS = "Set Spec.defaults, or Spec.type_defaults for all of a type"
 _FORMS = "be a DataFrame, a dict of arrays or a list of dicts"
 
 
@@ -90,7 +89,7 @@ class Table:
             values = self._columns[field.name][start:stop]
             try:
                 found[field.name] = _read_column(field, self._cells, values)
-            except _BadValueError as error:
+            except number_arrays.BadValueError as error:
                 row = start + error.row
                 problem = f"field {field.name!r} {error}"
                 raise checks.UserError(f"{self._name_row(row)}: {problem}.") from error
@@ -212,14 +211,6 @@ def _store_split(table: Table, split: str, folder: str) -> str:
     return name
 
 
-class _BadValueError(ValueError):
-    """An error about a value that does not suit its field, with the row among the rows read."""
-
-    def __init__(self, row: int, problem: str):
-        super().__init__(problem)
-        self.row = row
-
-
 def _columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any], Any]:
     """Return {name: values} of the data, and its index or None."""
     if isinstance(data, Mapping):
@@ -292,64 +283,18 @@ def _read_column(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> V
     """Return the values of a field: [B, ...], or lists of B arrays.
 
     Raises:
-      _BadValueError: a value does not suit the field.
+      number_arrays.BadValueError: a value does not suit the field.
     """
     is_one = values.ndim == 1 and not field.is_ragged and field.size == 1
     fits = not field.is_ragged and values.shape[1:] in (field.shape, (field.size,))
     if values.dtype.kind in "biuf" and (is_one or fits):
-        return read_numbers(field, values)
+        return number_arrays.read_numbers(field, values)
     made = _read_each(field, cells, values)
     kind = _ARRAYS.get(field.dtype, np.int64)
     if field.is_ragged:
         return [np.array(own, kind) for own in made]
     array = np.array(made, kind)
     return array.reshape(len(made), field.size) if field.shape else array
-
-
-def read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
-    """Return numbers [N] or [N, D] as values of a field; NaN in [N] is absent.
-
-    Raises:
-      ValueError: a number does not suit the field.
-    """
-    flat = values.reshape(len(values), field.size)
-    may_lack = values.dtype.kind == "f" and values.ndim == 1
-    absent = np.isnan(values) if may_lack else np.zeros(len(values), bool)
-    good, converted = convert(field.dtype, flat)
-    bad = ~(good.all(axis=1) | absent)
-    if bad.any():
-        row = int(bad.argmax())
-        raise _BadValueError(row, _describe(field, values[row].tolist()))
-    if absent.any():
-        converted[absent] = _stand_in(field, int(absent.argmax()))
-    return converted if field.shape else converted[:, 0]
-
-
-def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return True for numbers [N, D] that the type can hold, and the converted numbers."""
-    if dtype == "string":
-        return np.zeros(values.shape, bool), np.full(values.shape, "", object)
-    if dtype == "float32":
-        with np.errstate(over="ignore"):
-            numbers = values.astype(np.float32)
-        return np.isinf(numbers) <= np.isinf(values), numbers
-    low, high = literals.RANGES[dtype]
-    if values.dtype.kind == "f":
-        # float(high) of int64 rounds up, beyond the range.
-        values = values.astype(np.float64)  # Half floats end below the ranges of integers.
-        good = (values == np.floor(values)) & (values >= low) & (values < float(high + 1))
-        return good, np.where(good, values, 0).astype(np.int64)
-    good = (values <= high) & (True if values.dtype.kind in "bu" else values >= low)
-    return good, values.astype(np.int64)
-
-
-def _stand_in(field: spec_lib.Field, row: int) -> Any:
-    """Return the value that replaces an absent one; an error names `row`."""
-    if field.default is not None:
-        return field.default
-    if field.dtype == "string" and not field.shape:
-        return ""  # As in a CSV file.
-    raise _BadValueError(row, f"{spec_lib.AbsentError()}. {_DEFAULTS}")
 
 
 def _read_each(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> list[Any]:
@@ -370,15 +315,17 @@ def _read_one(field: spec_lib.Field, cells: csv.Csv, row: int, value: Any) -> An
     try:
         parts = _parts(field, cells, value)
         if parts is None and field.is_required:
-            return _stand_in(field, row)
+            return number_arrays.find_default(field, row)
         if parts is not None and field.is_nested:
             parts = nested.flatten(field, parts)
         return field.value(parts)
-    except _BadValueError:
+    except number_arrays.BadValueError:
         raise
     except (TypeError, ValueError) as error:
         is_told = isinstance(error, ValueError) and not isinstance(value, (int, float))
-        raise _BadValueError(row, str(error) if is_told else _describe(field, value)) from error
+        raise number_arrays.BadValueError(
+            row, str(error) if is_told else number_arrays.describe_problem(field, value)
+        ) from error
 
 
 def _parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] | None:
@@ -407,7 +354,7 @@ def _is_absent(value: Any) -> bool:
 def _plain(field: spec_lib.Field, value: Any) -> Any:
     """Return a value in plain Python: arrays and tuples as lists, bytes as text."""
     if isinstance(value, (np.datetime64, np.timedelta64)):  # `tolist` may turn it into an integer.
-        raise ValueError(_describe(field, value))
+        raise ValueError(number_arrays.describe_problem(field, value))
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, bytes):
@@ -418,10 +365,3 @@ def _plain(field: spec_lib.Field, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(field, part) for part in value]
     return value
-
-
-def _describe(field: spec_lib.Field, value: Any) -> str:
-    fix = ""
-    if field.dtype == "string":
-        fix = ". Read the column as text: 7 may have been 07 or 7.0"
-    return f"must be {field.dtype}, got {reprlib.repr(value)}{fix}"

@@ -84,14 +84,14 @@ class InMemory(types.Source):
             return self._kept[split]
 
     def _read(self, split: str) -> memory_rows.Rows:
+        read = types.read_member(self._source, types.Source, "read_values")
+        blocks = read(split, self._spec)
         parts: dict[str, list[Any]] = {name: [] for name in self._spec.fields}
         size = 0
-        for block in source_lib.iterate(lambda: self._decode_all(split)):
-            if isinstance(block, Exception):
-                raise block
-            for name, values in block.items():
-                parts[name].append(packed.pack(values))
-                size += parts[name][-1].nbytes
+        for block in self._decode_blocks(split) if blocks is None else blocks:
+            for name in parts:
+                parts[name].append(block[name])
+                size += block[name].nbytes
             # The parts are joined, so for a moment they lie in memory twice.
             memory.require_memory("Pipeline.cache", True, size, f"Split {split!r} takes")
         return memory_rows.Rows(
@@ -101,6 +101,13 @@ class InMemory(types.Source):
                 for name, field in self._spec.fields.items()
             },
         )
+
+    def _decode_blocks(self, split: str) -> Iterator[dict[str, packed.Values]]:
+        """Yield the values of all rows, as the source decodes them."""
+        for block in source_lib.iterate(lambda: self._decode_all(split)):
+            if isinstance(block, Exception):
+                raise block
+            yield {name: packed.pack(values) for name, values in block.items()}
 
     def _decode_all(self, split: str) -> tf.data.Dataset:
         """Return the decoded rows of a split, in blocks of {name: [n, ...]}."""

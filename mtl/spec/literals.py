@@ -21,6 +21,9 @@ from mtl import checks
 # Gin has no literal for NaN: files write this text as the default of a number that stays missing.
 NAN = "nan"
 
+# The spaces of `tf.strings.strip`; Python's `strip` also drops U+2028, U+0085 and more.
+SPACES = " \t\n\v\f\r"
+
 
 def _in_any_case(word: str) -> str:
     """Return a pattern. With a flag, Python takes a dotless i for i, and RE2 a long s for s."""

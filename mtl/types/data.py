@@ -90,6 +90,14 @@ class Source(Protocol):
         del split
         return None
 
+    def read_values(self, split: str, spec: spec_lib.Spec) -> Sequence[Mapping[str, Any]] | None:
+        """Return {field: its values in some rows} of all rows in turn; None if only `decode` can.
+
+        The values have the forms of `mtl.data.packed`. `Pipeline.cache` asks for them.
+        """
+        del split, spec
+        return None
+
     def shard(self, split: str, num_shards: int, shard: int) -> Source | None:
         """Return a source of every `num_shards`-th file of a split, from the `shard`-th on.
 

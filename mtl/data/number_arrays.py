@@ -1,0 +1,78 @@
+"""Reads arrays of numbers as the values of a field.
+
+number_arrays.read_numbers(field, np.array([1.0, 2.0]))         # int64 of a field of integers
+"""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+import numpy as np
+
+from mtl import spec as spec_lib
+from mtl.spec import literals
+
+_DEFAULTS = "Set Spec.defaults, or Spec.type_defaults for all of a type"
+
+
+class BadValueError(ValueError):
+    """An error about a value that does not suit its field, with the row among the rows read."""
+
+    def __init__(self, row: int, problem: str):
+        super().__init__(problem)
+        self.row = row
+
+
+def read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
+    """Return numbers [N] or [N, D] as values of a field; NaN in [N] is absent.
+
+    Raises:
+      ValueError: a number does not suit the field.
+    """
+    flat = values.reshape(len(values), field.size)
+    may_lack = values.dtype.kind == "f" and values.ndim == 1
+    absent = np.isnan(values) if may_lack else np.zeros(len(values), bool)
+    good, converted = convert(field.dtype, flat)
+    bad = ~(good.all(axis=1) | absent)
+    if bad.any():
+        row = int(bad.argmax())
+        raise BadValueError(row, describe_problem(field, values[row].tolist()))
+    if absent.any():
+        converted[absent] = find_default(field, int(absent.argmax()))
+    return converted if field.shape else converted[:, 0]
+
+
+def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which numbers the type can hold, bool of their shape, and the converted numbers."""
+    if dtype == "string":
+        return np.zeros(values.shape, bool), np.full(values.shape, "", object)
+    if dtype == "float32":
+        with np.errstate(over="ignore"):
+            numbers = values.astype(np.float32)
+        return np.isinf(numbers) <= np.isinf(values), numbers
+    low, high = literals.RANGES[dtype]
+    if values.dtype.kind == "f":
+        # float(high) of int64 rounds up, beyond the range.
+        values = values.astype(np.float64)  # Half floats end below the ranges of integers.
+        good = (values == np.floor(values)) & (values >= low) & (values < float(high + 1))
+        return good, np.where(good, values, 0).astype(np.int64)
+    good = (values <= high) & (True if values.dtype.kind in "bu" else values >= low)
+    return good, values.astype(np.int64)
+
+
+def find_default(field: spec_lib.Field, row: int) -> Any:
+    """Return the value that replaces an absent one; an error names `row`."""
+    if field.default is not None:
+        return field.default
+    if field.dtype == "string" and not field.shape:
+        return ""  # As in a CSV file.
+    raise BadValueError(row, f"{spec_lib.AbsentError()}. {_DEFAULTS}")
+
+
+def describe_problem(field: spec_lib.Field, value: Any) -> str:
+    """Return why a value does not suit a field; the field's name comes before it."""
+    fix = ""
+    if field.dtype == "string":
+        fix = ". Read the column as text: 7 may have been 07 or 7.0"
+    return f"must be {field.dtype}, got {reprlib.repr(value)}{fix}"

@@ -7,6 +7,7 @@ chosen.why                               # "number, 18 to 90"
 
 import dataclasses
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -189,9 +190,13 @@ def _count_words(facts: columns.Facts) -> float:
 
 def is_list_of(facts: columns.Facts, delimiter: str) -> bool:
     """Return True if the texts are lists of repeated values with this delimiter."""
-    some = list(facts.values)[:1000]
+    return facts.kind == "text" and are_lists(list(facts.values)[:1000], delimiter)
+
+
+def are_lists(some: Sequence[str], delimiter: str) -> bool:
+    """Return True if different texts are lists of repeated values with this delimiter."""
     joined = [text for text in some if delimiter in text]
-    if facts.kind != "text" or len(joined) < max(0.2 * len(some), 2):
+    if len(joined) < max(0.2 * len(some), 2):
         return False
     parts = [part for text in some for part in text.split(delimiter)]
     return len(set(parts)) < len(parts) / 2 and max(map(len, parts)) < 40

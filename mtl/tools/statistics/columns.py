@@ -1,0 +1,393 @@
+"""Collects the facts of a column, block by block: one class for each way in which values come.
+
+column = columns.Guessed("age", columns.Limits())
+column.add(pa.array(["39", "", "51"]))
+column.finish().kind                                     # "int"
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mtl.tools.drafting import columns as drafting_columns
+from mtl.tools.drafting import inputs
+from mtl.tools.statistics import cells, facts, numbers, texts
+
+# Besides known marks, up to 3 words, in at most 0.1 times as many rows as numbers, mean a missing
+# value: as in a draft.
+_FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
+_SURE_MARKS = frozenset(drafting_columns.SURE_MARKS)
+_MARKS_OF_NUMBERS = frozenset(drafting_columns.MARKS_OF_NUMBERS)
+_LIST_DELIMITER = "|"
+_LOOKED_AT = 1000
+_INT64_END = 2**63
+# The most distinct values in the tables of all columns together.
+_ALL_VALUES = 1 << 22
+_ALL_BYTES = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """The bounds of memory of a column.
+
+    Attributes:
+      numbers: the most distinct numbers with exact counts.
+      texts: the most distinct texts with exact counts.
+      bytes: the most bytes of these texts.
+    """
+
+    numbers: int = numbers.MOST_VALUES
+    texts: int = texts.MOST_VALUES
+    bytes: int = 1 << 26
+
+    @classmethod
+    def share(cls, num_columns: int) -> Limits:
+        """Return the bounds of each of so many columns."""
+        each = _ALL_VALUES // max(num_columns, 1)
+        return cls(
+            numbers=min(max(each, 1 << 13), cls.numbers),
+            texts=min(max(each, 1 << 13), cls.texts),
+            bytes=min(max(_ALL_BYTES // max(num_columns, 1), 1 << 20), cls.bytes),
+        )
+
+
+class Base:
+    """The rows and gaps of a column, whose values are not read.
+
+    Attributes:
+      rows: how many rows were added.
+      missing: how many of them have no value.
+      broken: what the column must be read as in another pass: "text" or "list"; "" if it is fine.
+      reason: why, in words.
+    """
+
+    def __init__(self) -> None:
+        self.rows = self.missing = 0
+        self.broken = self.reason = ""
+
+    def add(self, values: pa.Array) -> None:
+        """Add the values of rows; a null is a gap."""
+        self.rows += len(values)
+        if values.null_count:
+            self.missing += values.null_count
+            values = values.drop_null()
+        if len(values):
+            self._add(values)
+
+    def _add(self, values: pa.Array) -> None:
+        """Add values without nulls."""
+
+    def finish(self, name: str) -> facts.Column:
+        """Return the facts of a column whose values are not read."""
+        kind = facts.OTHER if self.rows > self.missing else facts.EMPTY
+        return facts.Column(name=name, kind=kind, rows=self.rows, missing=self.missing)
+
+
+class Numeric(Base):
+    """A column of numbers, truth values or times.
+
+    Args:
+      kind: "int", "float", "bool" or "time".
+      limits: the bounds of memory.
+    """
+
+    def __init__(self, kind: str, limits: Limits):
+        super().__init__()
+        self._kind, self._numbers = kind, numbers.Numbers(limits.numbers)
+
+    def _add(self, values: pa.Array) -> None:
+        self._numbers.add(_to_numbers(values))
+
+    def finish(self, name: str) -> facts.Column:
+        missing = self.missing + self._numbers.nans
+        is_empty = missing == self.rows
+        return facts.Column(
+            name=name,
+            kind=facts.EMPTY if is_empty else self._kind,
+            rows=self.rows,
+            missing=missing,
+            numbers=None if is_empty else self._numbers,
+        )
+
+
+def _to_numbers(values: pa.Array) -> np.ndarray:
+    """Return numbers, truth values or times without nulls as int64 or float64 [N]."""
+    kind = values.type
+    if pa.types.is_temporal(kind):
+        return cells.to_microseconds(values)
+    if pa.types.is_boolean(kind):
+        values = values.cast(pa.int8())
+    elif pa.types.is_decimal(kind):
+        values = values.cast(pa.float64())
+    array = values.to_numpy(zero_copy_only=False)
+    if array.dtype.kind == "f":
+        return array.astype(np.float64, copy=False)
+    is_large = array.dtype == np.uint64 and array.max() >= _INT64_END
+    return array.astype(np.float64 if is_large else np.int64, copy=False)
+
+
+class Text(Base):
+    """A column of texts or bytes.
+
+    Args:
+      limits: the bounds of memory.
+      marks: texts that mean a missing value.
+      may_be_list: True if texts such as a|b, in many rows, make it a column of lists.
+    """
+
+    def __init__(self, limits: Limits, marks: Collection[str] = (), may_be_list: bool = False):
+        super().__init__()
+        self._texts = texts.Texts(limits.texts, limits.bytes)
+        self._marks, self._may_be_list = marks, may_be_list
+        self._is_text = True
+
+    def add(self, values: pa.Array) -> None:
+        super().add(drop_marks(values, self._marks))
+
+    def _add(self, values: pa.Array) -> None:
+        is_bytes = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+        if is_bytes and self._is_text:
+            self._is_text = _is_utf8(values)
+        self._texts.add(values)
+
+    def add_counts(self, counts: Mapping[str, int]) -> None:
+        """Add {text: rows}."""
+        if counts:
+            self.rows += sum(counts.values())
+            self._texts.add_counts(pa.array(list(counts)), np.array(list(counts.values())))
+
+    def finish(self, name: str) -> facts.Column:
+        is_empty = self.missing == self.rows
+        if self._may_be_list and not is_empty and self._looks_like_lists():
+            self.broken, self.reason = "list", "its values are lists such as a|b"
+        kind = facts.TEXT if self._is_text else facts.BYTES
+        return facts.Column(
+            name=name,
+            kind=facts.EMPTY if is_empty else kind,
+            rows=self.rows,
+            missing=self.missing,
+            texts=None if is_empty else self._texts,
+        )
+
+    def _looks_like_lists(self) -> bool:
+        some = self._texts.list_frequent(_LOOKED_AT)
+        return inputs.are_lists([facts.show_text(value) for value, _ in some], _LIST_DELIMITER)
+
+
+def drop_marks(values: pa.Array, marks: Collection[str]) -> pa.Array:
+    """Return texts with nulls in place of marks of a missing value."""
+    if not marks or not len(values):
+        return values
+    if len(values) > values.null_count and set(map(len, marks)) == {0}:
+        # The usual case, in a fraction of the time.
+        if pc.min(pc.binary_length(values)).as_py() > 0:
+            return values
+    is_mark = pc.is_in(values, value_set=pa.array(marks, values.type))
+    if not pc.any(is_mark).as_py():
+        return values
+    return pc.if_else(is_mark, pa.scalar(None, values.type), values)
+
+
+def _is_utf8(values: pa.Array) -> bool:
+    try:
+        values.cast(pa.large_string() if pa.types.is_large_binary(values.type) else pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+class Guessed(Base):
+    """A column of texts that may hold numbers, truth values or times, as in CSV.
+
+    The rules agree with a draft. The kind is chosen from the first block that allows a choice. If
+    a later block contradicts, the column is `broken`: it must be read again, as text.
+
+    Args:
+      limits: the bounds of memory.
+      marks: texts that mean a missing value.
+      may_be_list: True if texts such as a|b, in many rows, make it a column of lists.
+    """
+
+    def __init__(self, limits: Limits, marks: Collection[str] = (), may_be_list: bool = False):
+        super().__init__()
+        self._limits, self._marks, self._may_be_list = limits, marks, may_be_list
+        self._kind = ""
+        self._words: collections.Counter[str] = collections.Counter()
+        self._inner: Numeric | Text | None = None
+
+    def add(self, values: pa.Array) -> None:
+        if not self.broken:
+            super().add(drop_marks(values, self._marks))
+
+    def _add(self, values: pa.Array) -> None:
+        if not self._kind:
+            values = self._choose_kind(values)
+        if not len(values):
+            return
+        if self._kind == facts.TEXT and self._inner is not None:
+            self._inner.add(values)
+        elif self._kind:
+            self._add_typed(values)
+
+    def _choose_kind(self, values: pa.Array) -> pa.Array:
+        """Choose the kind, if the values allow it; return those that remain to be added."""
+        if self._has_number(values[:_LOOKED_AT]):
+            return values
+        counted = pc.value_counts(values)
+        distinct, counts = counted.field("values"), counted.field("counts")
+        if self._has_number(distinct):
+            return values
+        if len(distinct) <= _LOOKED_AT:
+            words = self._words + collections.Counter(_to_dict(distinct, counts))
+            if _are_few(words):
+                self._words = words
+                return values[:0]
+        times, others = cells.split_times(distinct)
+        if len(times) and _SURE_MARKS.issuperset([*self._words, *others.to_pylist()]):
+            self._start(facts.TIME, Numeric(facts.TIME, self._limits))
+            return values
+        self._start(facts.TEXT, Text(self._limits, (), self._may_be_list))
+        assert isinstance(self._inner, Text)
+        self._inner.add_counts(self._words)
+        return values
+
+    def _has_number(self, values: pa.Array) -> bool:
+        """Choose numbers if one of the texts is a number."""
+        has_number = len(cells.split_numbers(values)[0]) > 0
+        if has_number:
+            self._start(facts.FLOAT, Numeric(facts.FLOAT, self._limits))
+        return has_number
+
+    def _start(self, kind: str, inner: Numeric | Text) -> None:
+        self._kind, self._inner = kind, inner
+
+    def _add_typed(self, values: pa.Array) -> None:
+        """Add numbers or times; other texts may be few words that mark a missing value."""
+        is_time = self._kind == facts.TIME
+        if not is_time and cells.has_codes(values):
+            self._break("it holds digits behind a leading zero, as codes do")
+            return
+        split = cells.split_times if is_time else cells.split_numbers
+        typed, others = split(values)
+        assert self._inner is not None
+        if len(typed):
+            self._inner.add(pa.array(typed))
+        if len(others):
+            some = pc.value_counts(others)[:_LOOKED_AT]
+            self._words.update(_to_dict(some.field("values"), some.field("counts")))
+            self._check_words()
+
+    def _check_words(self) -> None:
+        """Break if there are too many words for marks of a missing value."""
+        if self._kind == facts.TIME:
+            marks, most, what = _SURE_MARKS, 0, "times"
+        else:
+            marks, most, what = _MARKS_OF_NUMBERS, _FEW_WORDS, "numbers"
+        words = [word for word in self._words if word not in marks]
+        if len(words) > most:
+            self._break(f"among {what} it holds texts, such as {words[-1][:40]!r}")
+
+    def _break(self, reason: str) -> None:
+        self.broken, self.reason, self._inner = "text", reason, None
+
+    def finish(self, name: str) -> facts.Column:
+        if not self._kind and self._words:
+            return self._finish_words(name)
+        if self._inner is None:
+            return Base.finish(self, name)
+        column = self._inner.finish(name)
+        self.broken, self.reason = self._inner.broken, self._inner.reason
+        words = {} if self._kind == facts.TEXT else self._words
+        odd = {word: n for word, n in words.items() if word not in _MARKS_OF_NUMBERS}
+        if self._kind == facts.FLOAT and sum(odd.values()) > _SHARE_OF_WORDS * column.count:
+            total = sum(odd.values())
+            self._break(f"in {total:,} rows it holds texts, such as {next(iter(odd))[:40]!r}")
+        missing = self.missing + column.missing + sum(words.values())
+        kind = facts.INT if self._kind == facts.FLOAT and _is_int(column) else column.kind
+        changes = {"kind": kind, "rows": self.rows, "missing": missing, "marks": dict(words)}
+        return dataclasses.replace(column, **changes)
+
+    def _finish_words(self, name: str) -> facts.Column:
+        """Return the facts of a column of few different texts."""
+        if cells.are_truth(pa.array(list(self._words))):
+            truth = Numeric(facts.BOOL, self._limits)
+            for word, count in self._words.items():
+                truth.add(pa.array(np.repeat(cells.to_truth(pa.array([word])), count)))
+            column = truth.finish(name)
+        else:
+            text = Text(self._limits, (), self._may_be_list)
+            text.add_counts(self._words)
+            column = text.finish(name)
+            self.broken, self.reason = text.broken, text.reason
+        return dataclasses.replace(column, rows=self.rows, missing=self.missing)
+
+
+def _to_dict(values: pa.Array, counts: pa.Array) -> dict[str, int]:
+    return dict(zip(values.to_pylist(), counts.to_pylist(), strict=True))
+
+
+def _are_few(words: Collection[str]) -> bool:
+    """Return True if a column of these words may still hold numbers, or truth values."""
+    odd = [word for word in words if word not in _MARKS_OF_NUMBERS]
+    return len(odd) <= _FEW_WORDS or cells.are_truth(pa.array(list(words)))
+
+
+def _is_int(column: facts.Column) -> bool:
+    in_range = column.numbers is not None and column.numbers.is_whole
+    if not in_range or column.numbers is None or column.numbers.infinite:
+        return False
+    return -_INT64_END <= column.numbers.least and column.numbers.greatest < _INT64_END
+
+
+class Listed(Base):
+    """A column of lists; values of lists of lists are counted one by one.
+
+    Args:
+      inner: collects the single values.
+      marks: texts that mean an empty list, if lists come as texts such as a|b.
+      is_split: True if lists come as such texts, as in CSV.
+    """
+
+    def __init__(self, inner: Base, marks: Collection[str] = (), is_split: bool = False):
+        super().__init__()
+        self._inner, self._marks, self._lengths = inner, marks, numbers.Numbers()
+        self._is_split = is_split
+
+    def add(self, values: pa.Array) -> None:
+        if self._is_split:
+            values = pc.split_pattern(drop_marks(values, self._marks), _LIST_DELIMITER)
+            trimmed = pc.ascii_trim_whitespace(values.values)
+            values = _drop_empty(values, trimmed)
+        elif values.null_count == len(values):
+            values = pa.nulls(len(values), pa.list_(pa.string()))
+        elif pa.types.is_string(values.type):
+            text = values.drop_null()[0].as_py()
+            raise ValueError(f"must hold lists, as in other rows, got {text[:40]!r}")
+        lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        self.rows += len(values)
+        self.missing += int((lengths == 0).sum())
+        self._lengths.add(lengths[lengths > 0].astype(np.int64))
+        single = pc.list_flatten(values, recursive=True)
+        if len(single):
+            self._inner.add(single)
+
+    def finish(self, name: str) -> facts.Column:
+        column = self._inner.finish(name)
+        self.broken, self.reason = self._inner.broken, self._inner.reason
+        return dataclasses.replace(
+            column, rows=self.rows, missing=self.missing, is_list=True, lengths=self._lengths
+        )
+
+
+def _drop_empty(lists: pa.ListArray, parts: pa.Array) -> pa.Array:
+    """Return lists without their empty texts, as in training; `parts` replace their values."""
+    offsets = lists.offsets.to_numpy()
+    is_kept = pc.not_equal(parts, "").to_numpy(zero_copy_only=False)
+    before = np.concatenate([[0], np.cumsum(is_kept)])[offsets]
+    return pa.ListArray.from_arrays(pa.array(before, pa.int32()), parts.filter(pa.array(is_kept)))

@@ -1,0 +1,234 @@
+"""Passes over the rows of a table: reads blocks ahead, and adds their columns in threads.
+
+dataset = gathering.describe(tables.open_table("FILE", ["train.csv"]))
+dataset.columns["age"].numbers.mean
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import queue
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from mtl import checks
+from mtl.tools.statistics import columns as columns_lib
+from mtl.tools.statistics import facts, tables
+
+_AHEAD = 2
+_LIST, _TEXT = "list", "text"
+
+_Item = TypeVar("_Item")
+
+
+def describe(
+    table: tables.Table, marks: Collection[str] = (), left_out: Collection[str] = ()
+) -> facts.Dataset:
+    """Read all rows of a table and return its facts.
+
+    Args:
+      table: the files.
+      marks: texts that mean a missing value, besides empty cells of CSV.
+      left_out: columns that are not read.
+
+    Raises:
+      UserError: a file is malformed, or lacks a column that is left out.
+    """
+    for name in left_out if table.columns else ():
+        checks.one_of("--leave_out", name, table.columns)
+    gathered = _Gathered(table, marks, left_out)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        while gathered.read(pool):
+            pass
+    return gathered.finish()
+
+
+class _Gathered:
+    """The columns of a table, and the plans for those that need another pass.
+
+    Attributes:
+      plans: {column: what earlier passes say that it must be read as}: "text", "list" of any
+        values, or both. A plan grows at most to ("text", "list", "text"), so passes end.
+    """
+
+    def __init__(self, table: tables.Table, marks: Collection[str], left_out: Collection[str]):
+        self._table, self._left_out = table, left_out
+        # An empty text of JSON is a value.
+        self._marks = ("", *marks) if table.format == tables.CSV else tuple(marks)
+        self._limits = columns_lib.Limits.share(len(table.columns))
+        self.plans: dict[str, tuple[str, ...]] = {}
+        self._reasons: dict[str, str] = {}
+        self._facts: dict[str, facts.Column] = {}
+        self._files: dict[str, int] = {}
+        self._open: Collection[str] | None = None
+        if table.columns:
+            self._open = [name for name in table.columns if name not in left_out]
+
+    def read(self, pool: concurrent.futures.Executor) -> bool:
+        """Read the open columns once; return True if another pass must read some of them."""
+        current = {name: self._start_column(name) for name in self._open or ()}
+        if self._facts and self._table.format == tables.JSON:
+            current = {}  # The first block tells which ones are lists.
+        rows, files = 0, dict.fromkeys(self._table.paths, 0)
+        for block in read_ahead(tables.read_blocks(self._table, self._open)):
+            chosen = {n: own for n, own in block.columns.items() if n not in self._left_out}
+            for name in chosen.keys() - current.keys():
+                current[name] = self._start_column(name, chosen[name].type)
+                _add_gaps(current[name], rows)
+            add = [pool.submit(_add, block.path, n, current[n], own) for n, own in chosen.items()]
+            for done in add:
+                done.result()
+            rows += block.rows
+            files[block.path] += block.rows
+            for name, column in current.items():
+                _add_gaps(column, rows - column.rows)
+                if column.broken:
+                    self._reasons.setdefault(name, f"{block.path}: {column.reason}")
+        self._files = files
+        self._keep(pool, current)
+        return bool(self._open)
+
+    def _start_column(self, name: str, kind: pa.DataType | None = None) -> columns_lib.Base:
+        if self._table.schema is not None:
+            return start_typed(self._table.schema.field(name).type, self._limits)
+        plan, limits = self.plans.get(name, ()), self._limits
+        is_csv = self._table.format == tables.CSV
+        if _LIST in plan or (kind is not None and pa.types.is_list(kind)):
+            is_text = _LIST in plan and plan[-1] == _TEXT
+            inner = columns_lib.Text(limits) if is_text else columns_lib.Guessed(limits)
+            return columns_lib.Listed(inner, self._marks, is_csv)
+        made = columns_lib.Text if _TEXT in plan else columns_lib.Guessed
+        return made(limits, self._marks, is_csv)
+
+    def _keep(
+        self, pool: concurrent.futures.Executor, current: Mapping[str, columns_lib.Base]
+    ) -> None:
+        """Keep the facts of a pass, and plan the next one."""
+        names = list(current)
+        finished = pool.map(lambda name: current[name].finish(name), names)
+        order = dict.fromkeys([*self._table.columns, *self._facts, *names])
+        found = {**self._facts, **dict(zip(names, finished, strict=True))}
+        self._facts = {name: found[name] for name in order if name in found}
+        self._open = [name for name in names if current[name].broken]
+        for name in self._open:
+            column = current[name]
+            self.plans[name] = (*self.plans.get(name, ()), column.broken)
+            self._reasons.setdefault(name, f"{self._table.paths[-1]}: {column.reason}")
+
+    def finish(self) -> facts.Dataset:
+        """Return the facts of all columns."""
+        paths = self._table.paths
+        changed = [name for name, plan in self.plans.items() if plan == (_TEXT,)]
+        rule = "Column {!r} is text, not a number or a time. {}."
+        return facts.Dataset(
+            name=", ".join(paths[:3]) + ", ..." * (len(paths) > 3),
+            rows=sum(self._files.values()),
+            columns=self._facts,
+            files=self._files,
+            notes=[rule.format(name, self._reasons[name]) for name in changed],
+        )
+
+
+def _add(path: str, name: str, column: columns_lib.Base, values: pa.Array) -> None:
+    """Add the values of a block to a column.
+
+    Raises:
+      UserError: Arrow cannot read them, or a field of JSON holds lists and single values.
+    """
+    is_list = isinstance(column, columns_lib.Listed)
+    if pa.types.is_list(values.type) and not is_list:
+        column.broken, column.reason = _LIST, "it holds lists"
+        return
+    try:
+        column.add(values)
+    except (pa.ArrowException, ValueError) as error:
+        where = f"{path}: column {name!r}"
+        if not isinstance(error, pa.ArrowException):
+            raise checks.UserError(f"{where} {error}.") from error
+        reason = " ".join(str(error).split())
+        raise checks.UserError(f"{where} cannot be read: {reason}") from error
+
+
+def _add_gaps(column: columns_lib.Base, rows: int) -> None:
+    """Add rows without the column, as objects of JSON may be."""
+    if rows > 0 and not column.broken:
+        column.rows += rows
+        column.missing += rows
+
+
+def start_typed(kind: pa.DataType, limits: columns_lib.Limits) -> columns_lib.Base:
+    """Return what collects a column of an Arrow type."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _Encoded(start_typed(kind.value_type, limits), kind.value_type)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        inner = kind
+        while isinstance(inner, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+            inner = inner.value_type
+        return columns_lib.Listed(start_typed(inner, limits))
+    if types.is_boolean(kind):
+        return columns_lib.Numeric(facts.BOOL, limits)
+    if types.is_integer(kind):
+        return columns_lib.Numeric(facts.INT, limits)
+    if types.is_floating(kind) or types.is_decimal(kind):
+        return columns_lib.Numeric(facts.FLOAT, limits)
+    if types.is_temporal(kind) and not types.is_duration(kind) and not types.is_interval(kind):
+        return columns_lib.Numeric(facts.TIME, limits)
+    texts = types.is_string, types.is_large_string, types.is_binary, types.is_large_binary
+    is_text = any(is_kind(kind) for is_kind in texts)
+    return columns_lib.Text(limits) if is_text else columns_lib.Base()
+
+
+class _Encoded(columns_lib.Base):
+    """A column of a dictionary type."""
+
+    def __init__(self, inner: columns_lib.Base, kind: pa.DataType):
+        super().__init__()
+        self._inner, self._kind = inner, kind
+
+    def add(self, values: pa.Array) -> None:
+        self._inner.add(values.cast(self._kind))
+        self.rows, self.missing = self._inner.rows, self._inner.missing
+
+    def finish(self, name: str) -> facts.Column:
+        return self._inner.finish(name)
+
+
+def read_ahead(items: Iterable[_Item]) -> Iterator[_Item]:
+    """Yield items that a thread reads ahead; its error comes in their place."""
+    waiting: queue.Queue[tuple[str, Any]] = queue.Queue(_AHEAD)
+    is_over = threading.Event()
+    thread = threading.Thread(target=_read_into, args=(items, waiting, is_over), daemon=True)
+    thread.start()
+    try:
+        while True:
+            what, item = waiting.get()
+            if what == "end":
+                return
+            if what == "error":
+                raise item
+            yield item
+    finally:
+        is_over.set()
+        while thread.is_alive():
+            try:
+                waiting.get_nowait()
+            except queue.Empty:
+                thread.join(0.01)
+
+
+def _read_into(
+    items: Iterable[Any], waiting: queue.Queue[tuple[str, Any]], is_over: threading.Event
+) -> None:
+    try:
+        for item in items:
+            waiting.put(("item", item))
+            if is_over.is_set():
+                return
+        waiting.put(("end", None))
+    except BaseException as error:  # Raised in the thread that waits for items.
+        waiting.put(("error", error))

@@ -1,0 +1,257 @@
+"""Moments, quantiles and frequent values of a column of numbers, block by block.
+
+numbers = numbers.Numbers()
+numbers.add(np.array([1.5, 2.0, np.nan, np.inf]))
+numbers.mean, numbers.deviation, numbers.find_quantiles([0.5])
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from mtl.tools.statistics import hashing
+
+# So many numbers are sorted at once.
+_WAITING = 1 << 15
+# The numbers of a level of the sketch.
+_LEVEL = 1 << 14
+MOST_VALUES = 1 << 16
+"""Up to so many distinct numbers, quantiles and counts are exact."""
+
+
+class Moments:
+    """Mean and standard deviation, numerically stable.
+
+    Sums are of differences to a first number, exact for int64. Blocks are merged as in Chan et al.,
+    Algorithms for computing the sample variance, https://doi.org/10.1080/00031305.1983.10483115.
+    """
+
+    def __init__(self) -> None:
+        self._base: int | float | None = None
+        self._count, self._offset, self._squares = 0, 0.0, 0.0
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Add finite numbers [N], N > 0."""
+        start = numbers.min()
+        if numbers.dtype.kind == "f":
+            least: int | float = float(start)
+            apart = numbers - start
+        else:
+            least = int(start)
+            # Unsigned differences do not overflow.
+            apart = (numbers.view(np.uint64) - start.view(np.uint64)).astype(np.float64)
+        if self._base is None:
+            self._base = least
+        mean = float(apart.mean())
+        apart -= mean
+        np.square(apart, out=apart)  # `np.dot` would use threads of its own.
+        squares = float(apart.sum())
+        offset = float(least - self._base) + mean
+        total = self._count + len(numbers)
+        difference = offset - self._offset
+        self._squares += squares + difference**2 * self._count * len(numbers) / total
+        self._offset += difference * len(numbers) / total
+        self._count = total
+
+    @property
+    def mean(self) -> float:
+        """The mean; NaN without numbers."""
+        return float(self._base + self._offset) if self._base is not None else math.nan
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the population (divided by N); NaN without numbers."""
+        return math.sqrt(self._squares / self._count) if self._count else math.nan
+
+
+class Numbers:
+    """The distribution of finite numbers, and how many are zero, infinite or NaN.
+
+    Up to `most` distinct numbers it is exact: a table of numbers and their counts. Beyond, quantiles
+    come from a sketch: a number of level l stands for 2**l numbers, and half of a full level moves
+    up (Karnin, Lang and Liberty, Optimal quantile approximation in streams, arXiv:1603.05346).
+
+    Args:
+      most: the most distinct numbers of the table.
+
+    Attributes:
+      count: how many numbers are finite.
+      zeros: how many are 0.
+      infinite: how many are infinite.
+      nans: how many are NaN.
+      least: the least finite number, exact; NaN without one.
+      greatest: the greatest.
+      is_whole: True if all finite numbers are whole.
+      moments: mean and standard deviation of the finite numbers.
+      lost: counts of frequent numbers are too low by at most this.
+    """
+
+    def __init__(self, most: int = MOST_VALUES):
+        self.count = self.zeros = self.infinite = self.nans = self.lost = 0
+        self.least: int | float = math.nan
+        self.greatest: int | float = math.nan
+        self.is_whole = True
+        self.moments = Moments()
+        self._most, self._waiting, self._num_waiting = most, list[np.ndarray](), 0
+        self._values, self._counts = np.zeros([0], np.int64), np.zeros([0], np.int64)
+        self._levels: list[np.ndarray] | None = None
+        self._is_odd: list[bool] = []
+        self._moved = 0
+        self._distinct = hashing.Distinct()
+
+    def add(self, numbers: np.ndarray) -> None:
+        """Add numbers, int64 or float64 [N]."""
+        if numbers.dtype.kind == "f":
+            numbers = self._drop_infinite(numbers)
+        if not len(numbers):
+            return
+        self.count += len(numbers)
+        self.zeros += len(numbers) - np.count_nonzero(numbers)
+        least, greatest = numbers.min().item(), numbers.max().item()
+        self.least = least if self.least != self.least else min(self.least, least)
+        self.greatest = greatest if self.greatest != self.greatest else max(self.greatest, greatest)
+        if self.is_whole and numbers.dtype.kind == "f":
+            self.is_whole = bool((numbers == np.floor(numbers)).all())
+        self.moments.add(numbers)
+        self._waiting.append(numbers)
+        self._num_waiting += len(numbers)
+        if self._num_waiting >= _WAITING:
+            self._flush()
+
+    def _drop_infinite(self, numbers: np.ndarray) -> np.ndarray:
+        is_finite = np.isfinite(numbers)
+        if is_finite.all():
+            return numbers
+        nans = int(np.isnan(numbers).sum())
+        self.nans += nans
+        self.infinite += len(numbers) - int(is_finite.sum()) - nans
+        return numbers[is_finite]
+
+    def _flush(self) -> None:
+        """Move waiting numbers into the table or the sketch."""
+        if not self._waiting:
+            return
+        values = np.concatenate(self._waiting)
+        self._waiting, self._num_waiting = [], 0
+        values.sort()
+        values, counts = _count_sorted(values, np.ones(len(values), np.int64))
+        if self._levels is not None:
+            self._add_to_sketch(values, counts)
+            self._distinct.add(hashing.hash_numbers(values))
+            is_repeated = counts > 1
+            self.lost += 0 if is_repeated.all() else 1
+            values, counts = values[is_repeated], counts[is_repeated]
+        self._merge(values, counts)
+        if len(self._values) > self._most:
+            self._cut()
+
+    def _merge(self, values: np.ndarray, counts: np.ndarray) -> None:
+        values = np.concatenate([self._values, values])
+        order = np.argsort(values, kind="stable")
+        counts = np.concatenate([self._counts, counts])[order]
+        self._values, self._counts = _count_sorted(values[order], counts)
+
+    def _cut(self) -> None:
+        """Keep the more frequent half of the table; the sketch starts with the whole table."""
+        if self._levels is None:
+            self._levels = []
+            self._add_to_sketch(self._values, self._counts)
+            self._distinct.add(hashing.hash_numbers(self._values))
+        order = np.argsort(-self._counts, kind="stable")
+        self.lost += int(self._counts[order[self._most // 2]])
+        places = np.sort(order[: self._most // 2])
+        self._values, self._counts = self._values[places], self._counts[places]
+
+    def _add_to_sketch(self, values: np.ndarray, counts: np.ndarray) -> None:
+        """Add numbers with counts: a count is a sum of powers of two, which are levels."""
+        assert self._levels is not None
+        for level in range(int(counts.max()).bit_length()):
+            chosen = values[(counts >> level) & 1 == 1]
+            if len(chosen):
+                self._add_to_level(level, chosen)
+
+    def _add_to_level(self, level: int, values: np.ndarray) -> None:
+        levels = self._levels
+        assert levels is not None
+        while len(levels) <= level:
+            levels.append(np.zeros([0], values.dtype))
+            self._is_odd.append(False)
+        levels[level] = np.concatenate([levels[level], values])
+        if len(levels[level]) < _LEVEL:
+            return
+        full = np.sort(levels[level])
+        even = len(full) // 2 * 2
+        # Turns of even and odd places let errors cancel.
+        upper = full[int(self._is_odd[level]) : even : 2]
+        self._is_odd[level] = not self._is_odd[level]
+        self._moved += 1 << level
+        levels[level] = full[even:]
+        self._add_to_level(level + 1, upper)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the finite numbers; NaN without one."""
+        return self.moments.mean
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the finite numbers; NaN without one."""
+        return self.moments.deviation
+
+    @property
+    def is_exact(self) -> bool:
+        """True if the table holds all distinct numbers."""
+        self._flush()
+        return self._levels is None
+
+    @property
+    def rank_error(self) -> float:
+        """The largest error of a quantile, as a share of the numbers; 0 if exact."""
+        if self.is_exact or self._levels is None:
+            return 0.0
+        # Half of a level errs by one number of it at most, to either side in turn.
+        return (self._moved + (1 << len(self._levels))) / 2 / self.count
+
+    def count_distinct(self) -> int:
+        """Return the number of distinct finite numbers, an estimate unless `is_exact`."""
+        return len(self._values) if self.is_exact else self._distinct.count()
+
+    def list_frequent(self, most: int) -> list[tuple[int | float, int]]:
+        """Return the most frequent numbers with their counts; the smaller of two equals first."""
+        self._flush()
+        order = np.argsort(-self._counts, kind="stable")[:most]
+        return [(self._values[i].item(), int(self._counts[i])) for i in order]
+
+    def weigh(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return sorted numbers [N], and how many numbers of the column each stands for."""
+        if self.is_exact:
+            return self._values, self._counts
+        assert self._levels is not None
+        values = np.concatenate(self._levels)
+        weights = np.repeat([1 << i for i in range(len(self._levels))], list(map(len, self._levels)))
+        order = np.argsort(values, kind="stable")
+        return values[order], weights[order]
+
+    def find_quantiles(self, shares: Sequence[float]) -> list[int | float]:
+        """Return the numbers at shares of the sorted numbers, in [0, 1]; NaN without numbers.
+
+        Each is a number of the column (the inverse of the distribution function): the least number
+        such that at least this share is less or equal.
+        """
+        values, weights = self.weigh()
+        if not len(values):
+            return [math.nan] * len(shares)
+        totals = np.cumsum(weights)
+        ranks = np.ceil(np.asarray(shares) * totals[-1] * (1 - 1e-12))
+        places = np.searchsorted(totals, np.clip(ranks, 1, totals[-1]))
+        ends = {0.0: self.least, 1.0: self.greatest}
+        return [ends.get(s, values[p].item()) for s, p in zip(shares, places, strict=True)]
+
+
+def _count_sorted(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct ones of sorted numbers, and the sums of their counts."""
+    if not len(values):
+        return values, counts
+    starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
+    return values[starts], np.add.reduceat(counts, starts)

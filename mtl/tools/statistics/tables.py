@@ -1,0 +1,232 @@
+"""Reads the rows of files in blocks, without TensorFlow: CSV, JSON lines, and files of Arrow.
+
+table = tables.open_table("FILE", ["train-*.csv.gz"])
+for block in tables.read_blocks(table):
+    block.path, block.rows, block.columns["age"]                    # a pa.Array
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from mtl import checks
+from mtl.data import arrow, json_lines
+from mtl.tools.drafting import lines
+
+CSV, JSON, ARROW = "CSV", "JSON lines", "Arrow"
+_JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
+_CSV_ENDINGS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", ".psv")
+_ROWS = 1 << 17
+_ROWS_OF_JSON = 1 << 13
+_READ_ERRORS = (OSError, EOFError, zlib.error)
+
+
+class Block(NamedTuple):
+    """Some rows of a file.
+
+    Attributes:
+      path: the file.
+      rows: their number.
+      columns: {name: values [rows]}. Objects of JSON may lack a column.
+    """
+
+    path: str
+    rows: int
+    columns: Mapping[str, pa.Array]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """Files of the same format with the same columns.
+
+    Attributes:
+      paths: the files, in order.
+      format: "CSV", "JSON lines" or "Arrow".
+      columns: the names of the columns; those of JSON show when it is read.
+      dialect: the format of delimited text; else None.
+      schema: the columns of the first file of Arrow; else None.
+    """
+
+    paths: tuple[str, ...]
+    format: str
+    columns: tuple[str, ...] = ()
+    dialect: lines.Dialect | None = None
+    schema: pa.Schema | None = None
+
+
+def find_format(where: str, path: str) -> str:
+    """Return the format that the name of a file tells.
+
+    Raises:
+      UserError: it tells none.
+    """
+    ending = arrow.find_ending(path.removesuffix(".gz"))
+    if ending in arrow.ENDINGS and not path.endswith(".gz"):
+        return ARROW
+    if ending in _JSON_ENDINGS:
+        return JSON
+    is_records = "tfrecord" in path.lower()
+    fix = "Give --gin_file or --model_dir: a run knows its fields." if is_records else ""
+    rule = f"end in one of {', '.join((*_CSV_ENDINGS, *_JSON_ENDINGS, *arrow.ENDINGS))}"
+    checks.require(ending in _CSV_ENDINGS, where, rule, path, fix)
+    return CSV
+
+
+def open_table(
+    where: str,
+    patterns: Sequence[str],
+    delimiter: str | None = None,
+    columns: Sequence[str] = (),
+    comment: str = "",
+) -> Table:
+    """Return the files that match, and their columns.
+
+    Args:
+      where: the name of the setting, for errors.
+      patterns: files or globs.
+      delimiter: the character between values of CSV; None finds it.
+      columns: the names of the columns of CSV, if the files have no header.
+      comment: lines of CSV that start with this text are dropped; "" drops none.
+
+    Raises:
+      UserError: no file matches, the formats differ, or the first file is malformed.
+    """
+    paths = dict.fromkeys(path for own in patterns for path in lines.find_files(where, own))
+    formats = {find_format(where, path): path for path in paths}
+    checks.require(len(formats) == 1, where, "name files of one format", list(formats.values()))
+    kind, names = next(iter(formats)), tuple(paths)
+    settings = {"--delimiter": delimiter, "--columns": columns, "--comment": comment}
+    for flag, value in settings.items() if kind != CSV else ():
+        checks.require(not value, flag, f"be left out: {names[0]} names its columns", value)
+    if kind == CSV:
+        dialect = lines.read_dialect(names, delimiter, columns, comment)
+        return Table(paths=names, format=kind, columns=dialect.columns, dialect=dialect)
+    if kind == JSON:
+        return Table(paths=names, format=kind)
+    schema, _ = arrow.open_file(names[0])
+    checks.unique(f"{names[0]}: its columns", schema.names)
+    return Table(paths=names, format=kind, columns=tuple(schema.names), schema=schema)
+
+
+def read_blocks(table: Table, names: Collection[str] | None = None) -> Iterator[Block]:
+    """Yield all rows in blocks, of all columns or of those with these names.
+
+    Raises:
+      UserError: a file is damaged, or differs from the first file.
+    """
+    if table.dialect is not None:
+        blocks = _read_csv(table.dialect, names)
+    else:
+        blocks = _read_json(table.paths) if table.schema is None else _read_arrow(table, names)
+    for block in blocks:
+        if names is not None:
+            chosen = {name: own for name, own in block.columns.items() if name in names}
+            block = block._replace(columns=chosen)
+        yield block
+
+
+def _read_csv(dialect: lines.Dialect, names: Collection[str] | None) -> Iterator[Block]:
+    for path, rows, _ in lines.read_blocks(dialect):
+        chosen = [name for name in rows.column_names if names is None or name in names]
+        yield Block(path, len(rows), {name: _join(rows[name]) for name in chosen})
+
+
+def _join(column: pa.ChunkedArray) -> pa.Array:
+    joined = column.combine_chunks()
+    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
+
+
+def _read_arrow(table: Table, names: Collection[str] | None) -> Iterator[Block]:
+    assert table.schema is not None
+    chosen = [name for name in table.columns if names is None or name in names]
+    for path in table.paths:
+        schema, parts = arrow.open_file(path)
+        _check_schema(path, schema, table)
+        for part in parts:
+            rows = arrow.read_part(path, part, chosen)
+            for start in range(0, part.num_rows, _ROWS):
+                some = rows.slice(start, _ROWS)
+                yield Block(path, len(some), {name: _join(some[name]) for name in chosen})
+
+
+def _check_schema(path: str, schema: pa.Schema, table: Table) -> None:
+    """Fail unless a file has the columns of the first file, of the same types."""
+    assert table.schema is not None
+    checks.unique(f"{path}: its columns", schema.names)
+    rule = f"hold the columns of {table.paths[0]}"
+    for name in table.columns:
+        fix = checks.nearest(name, schema.names)
+        checks.require(name in schema.names, path, f"{rule}, with {name!r}", schema.names, fix)
+        kind, first = schema.field(name).type, table.schema.field(name).type
+        told = f"be {first}, as in {table.paths[0]}"
+        checks.require(kind == first, f"{path}: column {name!r}", told, str(kind))
+    for name in schema.names:
+        checks.require(name in table.columns, path, rule, name)
+
+
+def _read_json(paths: Sequence[str]) -> Iterator[Block]:
+    for path in paths:
+        rows = _read_objects(path)
+        while some := list(itertools.islice(rows, _ROWS_OF_JSON)):
+            keys = dict.fromkeys(key for _, row in some for key in row)
+            columns = {key: _to_array(path, key, some) for key in keys}
+            yield Block(path, len(some), columns)
+
+
+def _read_objects(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (number of the line, object)."""
+    number = 0
+    try:
+        with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, json_lines.parse_object(line.rstrip(b"\r\n"))
+    except ValueError as error:
+        raise checks.UserError(f"{path} line {number}: {error}.") from error
+    except _READ_ERRORS as error:
+        checks.fail(path, "be readable", str(error))
+
+
+def _to_array(path: str, key: str, rows: Sequence[tuple[int, dict[str, Any]]]) -> pa.Array:
+    """Return the values of a key as texts, or as lists of texts; null if absent."""
+    values = [row.get(key) for _, row in rows]
+    kinds = set(map(type, values)) - {type(None)}
+    if list in kinds and kinds != {list}:
+        place = next(n for n, row in rows if not isinstance(row.get(key), list | type(None)))
+        got = next(value for value in values if not isinstance(value, list | type(None)))
+        checks.fail(f"{path} line {place}: field {key!r}", "be a list, as in other lines", got)
+    try:
+        if kinds == {list}:
+            made = [None if own is None else list(_flatten(own)) for own in values]
+            return pa.array(made, pa.list_(pa.string()))
+        return pa.array([_to_text(value) for value in values], pa.string())
+    except UnicodeEncodeError:
+        bad = next(n for n, row in rows if not _is_utf8(json.dumps(row.get(key), ensure_ascii=False)))
+        checks.fail(f"{path} line {bad}: field {key!r}", "be UTF-8", "half a pair of surrogates")
+
+
+def _is_utf8(text: str) -> bool:
+    return re.search(r"[\ud800-\udfff]", text) is None
+
+
+def _flatten(values: Sequence[Any]) -> Iterator[str | None]:
+    for value in values:
+        if isinstance(value, list):
+            yield from _flatten(value)
+        else:
+            yield _to_text(value)
+
+
+def _to_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value)

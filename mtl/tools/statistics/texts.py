@@ -1,0 +1,117 @@
+"""Counts of the texts of a column, block by block, in bounded memory.
+
+texts = texts.Texts()
+texts.add(pa.array(["a", "b", "a"]))
+texts.list_frequent(1), texts.count_distinct()          # [("a", 2)], 2
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mtl.tools.statistics import hashing
+
+MOST_VALUES = 200_000
+"""Up to so many distinct texts, counts are exact."""
+# Texts of more bytes together are cut, too.
+_MOST_BYTES = 1 << 26
+# The table is merged when so many counts of blocks wait.
+_WAITING = 1 << 15
+
+
+class Texts:
+    """Counts of the most frequent texts.
+
+    The counts of blocks are added up. If the table becomes too long, its rarer half is cut: a count
+    is then too low by at most the sum of the largest counts that were cut, `lost`.
+
+    Args:
+      most: the most distinct texts of the table.
+      most_bytes: the most bytes of these texts.
+
+    Attributes:
+      count: how many texts were added.
+      bytes: their bytes.
+      shortest: the bytes of the shortest text; 0 without one.
+      longest: the bytes of the longest.
+      lost: counts are too low by at most this; 0 if they are exact.
+    """
+
+    def __init__(self, most: int = MOST_VALUES, most_bytes: int = _MOST_BYTES):
+        self.count = self.bytes = self.shortest = self.longest = self.lost = 0
+        self._most, self._most_bytes = most, most_bytes
+        self._values: pa.Array = pa.array([], pa.large_binary())
+        self._counts = np.zeros([0], np.int64)
+        self._waiting: list[tuple[pa.Array, np.ndarray]] = []
+        self._num_waiting = self._bytes_waiting = 0
+        self._distinct: hashing.Distinct | None = None
+
+    def add(self, texts: pa.Array) -> None:
+        """Add texts or bytes [N] without nulls."""
+        if len(texts):
+            counted = pc.value_counts(texts)
+            self.add_counts(counted.field("values"), counted.field("counts").to_numpy())
+
+    def add_counts(self, values: pa.Array, counts: np.ndarray) -> None:
+        """Add distinct texts [N] with their counts [N]."""
+        lengths = pc.binary_length(values).to_numpy().astype(np.int64)
+        self.shortest = int(min(lengths.min(), self.shortest if self.count else lengths.min()))
+        self.longest = max(self.longest, int(lengths.max()))
+        self.count += int(counts.sum())
+        self.bytes += int((lengths * counts).sum())
+        values = values.cast(pa.large_binary())
+        if self._distinct is not None:
+            self._distinct.add(hashing.hash_texts(values))
+        self._waiting.append((values, counts))
+        self._num_waiting += len(values)
+        self._bytes_waiting += int(lengths.sum())
+        if self._num_waiting > _WAITING or self._bytes_waiting > self._most_bytes // 4:
+            self._merge()
+
+    def _merge(self) -> None:
+        if not self._waiting:
+            return
+        parts = [(self._values, self._counts), *self._waiting]
+        self._waiting, self._num_waiting, self._bytes_waiting = [], 0, 0
+        encoded = pa.concat_arrays([values for values, _ in parts]).dictionary_encode()
+        counts = np.concatenate([counts for _, counts in parts])
+        self._values = encoded.dictionary
+        # float64 is exact up to 2**53.
+        self._counts = np.bincount(encoded.indices.to_numpy(), counts).astype(np.int64)
+        if len(self._values) > self._most or self._values.nbytes > self._most_bytes:
+            self._cut()
+
+    def _cut(self) -> None:
+        """Keep the more frequent half of the table, as far as its bytes allow."""
+        if self._distinct is None:
+            self._distinct = hashing.Distinct()
+            self._distinct.add(hashing.hash_texts(self._values))
+        order = np.argsort(-self._counts, kind="stable")
+        lengths = pc.binary_length(self._values).to_numpy()[order] + 8
+        fits = np.searchsorted(np.cumsum(lengths), self._most_bytes // 2)
+        size = min(self._most // 2, int(fits), len(order) - 1)
+        self.lost += int(self._counts[order[size]])
+        places = np.sort(order[:size])
+        self._values, self._counts = self._values.take(pa.array(places)), self._counts[places]
+
+    @property
+    def is_exact(self) -> bool:
+        """True if the table holds all distinct texts."""
+        self._merge()
+        return self._distinct is None
+
+    def count_distinct(self) -> int:
+        """Return the number of distinct texts, an estimate unless `is_exact`."""
+        self._merge()
+        return len(self._values) if self._distinct is None else self._distinct.count()
+
+    def read_counts(self) -> tuple[pa.Array, np.ndarray]:
+        """Return the bytes of the texts in the table [N], and their counts, int64 [N]."""
+        self._merge()
+        return self._values, self._counts
+
+    def list_frequent(self, most: int) -> list[tuple[bytes, int]]:
+        """Return the most frequent texts as bytes, with their counts; first seen, first listed."""
+        values, counts = self.read_counts()
+        order = np.argsort(-counts, kind="stable")[:most]
+        return list(zip(values.take(pa.array(order)).to_pylist(), counts[order].tolist(), strict=True))

@@ -82,6 +82,17 @@ def run_on_folders(main: Callable[[list[str]], None]) -> None:
     app.run(lambda argv: endings.run(lambda: _logged(lambda: main(argv[1:]))), flags_parser=parse)
 
 
+def run_on_files(main: Callable[[list[str]], None]) -> None:
+    """Run a launcher whose `main` gets the positional arguments, which may be files without a run.
+
+    It has all shared flags.
+    """
+    _be_quiet()
+    flags.FLAGS.set_gnu_getopt(True)  # Flags may stand behind files.
+    parse = functools.partial(_parse, takes_files=True)
+    app.run(lambda argv: endings.run(lambda: _logged(lambda: main(argv[1:]))), flags_parser=parse)
+
+
 def load() -> tuple[experiment.Experiment, str]:
     """Return the experiment and the model_dir that the flags describe."""
     _require_addresses()
@@ -121,7 +132,7 @@ def _logged(main: Callable[[], None]) -> None:
         main()
 
 
-def _parse(argv: list[str], takes_folders: bool = False) -> list[str]:
+def _parse(argv: list[str], takes_folders: bool = False, takes_files: bool = False) -> list[str]:
     if {"--help", "-h", "-help", "--helpshort", "--helpfull"} & set(argv):
         endings.run(lambda: print(_help(takes_folders)))
         sys.exit(0)
@@ -136,7 +147,7 @@ def _parse(argv: list[str], takes_folders: bool = False) -> list[str]:
     here.open_to(TRUSTED.value)
     if takes_folders:
         _refuse_flags_of_one_run()
-    elif rest[1:]:
+    elif rest[1:] and not takes_files:
         endings.fail(f"unexpected argument {rest[1]!r}: every argument is a flag. See --help.")
     return rest
 

@@ -67,6 +67,11 @@ class Shares:
         """Add the counts of a batch, as `count_unknown` returns them."""
         self._counts = self._counts + counts
 
+    def compute(self) -> list[float]:
+        """Return the share of unknown values of each field; NaN without a value."""
+        with np.errstate(invalid="ignore"):
+            return (self._counts[:, 1] / self._counts[:, 0]).tolist()
+
     def describe(self, where: str) -> list[str]:
         """Return a line for each field with many unknown values; `where` says where they are."""
         return [

@@ -69,7 +69,7 @@ def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -
       UserError: the split cannot be read.
     """
     data, model = experiment.data, experiment.model
-    counters = [_Labels(head) for head in model.heads if isinstance(head, types.WeighingHead)]
+    counters = [LabelCounter(head) for head in model.heads if isinstance(head, types.WeighingHead)]
     of_labels = {head.field: head for head in model.heads if isinstance(head, base.Labelled)}
     missing: collections.Counter[str] = collections.Counter()
     fields = data.spec.fields
@@ -111,8 +111,12 @@ def _count_missing(
     return len(array), int(is_missing.reshape(len(array), -1).all(1).sum())
 
 
-class _Labels:
-    """Counts the labels of a task."""
+class LabelCounter:
+    """Counts the labels of a task.
+
+    Args:
+      head: the head of the task, a `types.WeighingHead`.
+    """
 
     def __init__(self, head: Any):
         self.task, self._head = head.name, head
@@ -124,12 +128,16 @@ class _Labels:
         self._number, self._mean, self._squares = 0, 0.0, 0.0
 
     def see(self, labels: types.Tensors) -> None:
-        """Count the labels of a batch."""
+        """Count the labels of a batch of eager tensors."""
         if self._head.field not in labels:
             return
-        counted = self._head.row_weights(labels).numpy() > 0
+        weights = self._head.row_weights(labels).numpy()
+        self.add(weights, *(one.numpy() for one in self._head.targets(labels[self._head.field])))
+
+    def add(self, weights: np.ndarray, targets: np.ndarray, present: np.ndarray) -> None:
+        """Count the labels of a batch: weights [B], targets [B, ...], and whether they are there."""
+        counted = weights > 0
         self._labelled += int(counted.sum())
-        targets, present = (one.numpy() for one in self._head.targets(labels[self._head.field]))
         if targets.ndim == 2 and targets.shape[1] == len(self._names):
             known = present.reshape(len(targets), -1) & counted[:, np.newaxis]
             hits = (targets > 0.5) & known

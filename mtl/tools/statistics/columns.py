@@ -182,12 +182,11 @@ class Text(Base):
 
 def drop_marks(values: pa.Array, marks: Collection[str]) -> pa.Array:
     """Return texts with nulls in place of marks of a missing value."""
-    if not marks or not len(values):
+    if not marks or len(values) == values.null_count:
         return values
-    if len(values) > values.null_count and set(map(len, marks)) == {0}:
-        # The usual case, in a fraction of the time.
-        if pc.min(pc.binary_length(values)).as_py() > 0:
-            return values
+    # Usually only an empty text is a mark: the shortest text tells in a fraction of the time.
+    if not any(marks) and pc.min(pc.binary_length(values)).as_py() > 0:
+        return values
     is_mark = pc.is_in(values, value_set=pa.array(marks, values.type))
     if not pc.any(is_mark).as_py():
         return values
@@ -243,15 +242,15 @@ class Guessed(Base):
         distinct, counts = counted.field("values"), counted.field("counts")
         if self._has_number(distinct):
             return values
+        times, others = cells.split_times(distinct)
+        if len(times) and _SURE_MARKS.issuperset([*self._words, *others.to_pylist()]):
+            self._start(facts.TIME, Numeric(facts.TIME, self._limits))
+            return values
         if len(distinct) <= _LOOKED_AT:
             words = self._words + collections.Counter(_to_dict(distinct, counts))
             if _are_few(words):
                 self._words = words
                 return values[:0]
-        times, others = cells.split_times(distinct)
-        if len(times) and _SURE_MARKS.issuperset([*self._words, *others.to_pylist()]):
-            self._start(facts.TIME, Numeric(facts.TIME, self._limits))
-            return values
         self._start(facts.TEXT, Text(self._limits, (), self._may_be_list))
         assert isinstance(self._inner, Text)
         self._inner.add_counts(self._words)
@@ -297,9 +296,9 @@ class Guessed(Base):
         self.broken, self.reason, self._inner = "text", reason, None
 
     def finish(self, name: str) -> facts.Column:
-        if not self._kind and self._words:
+        if not self._kind and self._words and not self.broken:
             return self._finish_words(name)
-        if self._inner is None:
+        if self._inner is None or self.broken:
             return Base.finish(self, name)
         column = self._inner.finish(name)
         self.broken, self.reason = self._inner.broken, self._inner.reason
@@ -339,10 +338,11 @@ def _are_few(words: Collection[str]) -> bool:
 
 
 def _is_int(column: facts.Column) -> bool:
-    in_range = column.numbers is not None and column.numbers.is_whole
-    if not in_range or column.numbers is None or column.numbers.infinite:
+    """Return True if all numbers are whole and fit into int64."""
+    numeric = column.numbers
+    if numeric is None or not numeric.is_whole or numeric.infinite:
         return False
-    return -_INT64_END <= column.numbers.least and column.numbers.greatest < _INT64_END
+    return numeric.least >= -_INT64_END and numeric.greatest < _INT64_END
 
 
 class Listed(Base):

@@ -26,7 +26,10 @@ _Item = TypeVar("_Item")
 
 
 def describe(
-    table: tables.Table, marks: Collection[str] = (), left_out: Collection[str] = ()
+    table: tables.Table,
+    marks: Collection[str] = (),
+    left_out: Collection[str] = (),
+    like: facts.Dataset | None = None,
 ) -> facts.Dataset:
     """Read all rows of a table and return its facts.
 
@@ -34,6 +37,8 @@ def describe(
       table: the files.
       marks: texts that mean a missing value, besides empty cells of CSV.
       left_out: columns that are not read.
+      like: the facts of other data: its columns of texts and lists stay such, even if their cells
+        look like numbers here.
 
     Raises:
       UserError: a file is malformed, or lacks a column that is left out.
@@ -41,6 +46,9 @@ def describe(
     for name in left_out if table.columns else ():
         checks.one_of("--leave_out", name, table.columns)
     gathered = _Gathered(table, marks, left_out)
+    for name, column in like.columns.items() if like and table.schema is None else ():
+        steps = [_LIST] * column.is_list + [_TEXT] * (column.kind == facts.TEXT)
+        gathered.plans[name] = tuple(steps)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         while gathered.read(pool):
             pass
@@ -123,6 +131,7 @@ class _Gathered:
         """Return the facts of all columns."""
         paths = self._table.paths
         changed = [name for name, plan in self.plans.items() if plan == (_TEXT,)]
+        changed = [name for name in changed if name in self._reasons]
         rule = "Column {!r} is text, not a number or a time. {}."
         return facts.Dataset(
             name=", ".join(paths[:3]) + ", ..." * (len(paths) > 3),

@@ -68,9 +68,10 @@ class Moments:
 class Numbers:
     """The distribution of finite numbers, and how many are zero, infinite or NaN.
 
-    Up to `most` distinct numbers it is exact: a table of numbers and their counts. Beyond, quantiles
-    come from a sketch: a number of level l stands for 2**l numbers, and half of a full level moves
-    up (Karnin, Lang and Liberty, Optimal quantile approximation in streams, arXiv:1603.05346).
+    Up to `most` distinct numbers it is exact: a table of numbers and their counts. Beyond,
+    quantiles come from a sketch: a number of level l stands for 2**l numbers, and half of a full
+    level moves up (Karnin, Lang and Liberty, Optimal quantile approximation in streams,
+    arXiv:1603.05346).
 
     Args:
       most: the most distinct numbers of the table.
@@ -96,8 +97,7 @@ class Numbers:
         self._most, self._waiting, self._num_waiting = most, list[np.ndarray](), 0
         self._values, self._counts = np.zeros([0], np.int64), np.zeros([0], np.int64)
         self._levels: list[np.ndarray] | None = None
-        self._is_odd: list[bool] = []
-        self._moved = 0
+        self._moves: list[int] = []
         self._distinct = hashing.Distinct()
 
     def add(self, numbers: np.ndarray) -> None:
@@ -176,16 +176,15 @@ class Numbers:
         assert levels is not None
         while len(levels) <= level:
             levels.append(np.zeros([0], values.dtype))
-            self._is_odd.append(False)
+            self._moves.append(0)
         levels[level] = np.concatenate([levels[level], values])
         if len(levels[level]) < _LEVEL:
             return
         full = np.sort(levels[level])
         even = len(full) // 2 * 2
         # Turns of even and odd places let errors cancel.
-        upper = full[int(self._is_odd[level]) : even : 2]
-        self._is_odd[level] = not self._is_odd[level]
-        self._moved += 1 << level
+        upper = full[self._moves[level] % 2 : even : 2]
+        self._moves[level] += 1
         levels[level] = full[even:]
         self._add_to_level(level + 1, upper)
 
@@ -208,10 +207,9 @@ class Numbers:
     @property
     def rank_error(self) -> float:
         """The largest error of a quantile, as a share of the numbers; 0 if exact."""
-        if self.is_exact or self._levels is None:
-            return 0.0
-        # Half of a level errs by one number of it at most, to either side in turn.
-        return (self._moved + (1 << len(self._levels))) / 2 / self.count
+        # Half of a level errs by one of its numbers at most, to either side in turn.
+        errors = [(moves + 1) // 2 << level for level, moves in enumerate(self._moves)]
+        return 0.0 if self.is_exact else sum(errors) / self.count
 
     def count_distinct(self) -> int:
         """Return the number of distinct finite numbers, an estimate unless `is_exact`."""
@@ -229,7 +227,9 @@ class Numbers:
             return self._values, self._counts
         assert self._levels is not None
         values = np.concatenate(self._levels)
-        weights = np.repeat([1 << i for i in range(len(self._levels))], list(map(len, self._levels)))
+        weights = np.repeat(
+            [1 << i for i in range(len(self._levels))], list(map(len, self._levels))
+        )
         order = np.argsort(values, kind="stable")
         return values[order], weights[order]
 

@@ -210,7 +210,9 @@ def _to_array(path: str, key: str, rows: Sequence[tuple[int, dict[str, Any]]]) -
             return pa.array(made, pa.list_(pa.string()))
         return pa.array([_to_text(value) for value in values], pa.string())
     except UnicodeEncodeError:
-        bad = next(n for n, row in rows if not _is_utf8(json.dumps(row.get(key), ensure_ascii=False)))
+        bad = next(
+            n for n, row in rows if not _is_utf8(json.dumps(row.get(key), ensure_ascii=False))
+        )
         checks.fail(f"{path} line {bad}: field {key!r}", "be UTF-8", "half a pair of surrogates")
 
 

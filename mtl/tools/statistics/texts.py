@@ -114,4 +114,6 @@ class Texts:
         """Return the most frequent texts as bytes, with their counts; first seen, first listed."""
         values, counts = self.read_counts()
         order = np.argsort(-counts, kind="stable")[:most]
-        return list(zip(values.take(pa.array(order)).to_pylist(), counts[order].tolist(), strict=True))
+        return list(
+            zip(values.take(pa.array(order)).to_pylist(), counts[order].tolist(), strict=True)
+        )

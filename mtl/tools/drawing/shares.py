@@ -1,0 +1,49 @@
+"""Draws the distribution of a column, of one or two data sets.
+
+shares.draw_bins("age", {"train": [(0, 10, 0.2), (10, 20, 0.8)]})
+shares.draw_values("city", ["Berlin", "Rome"], {"train": [0.7, 0.3], "new": [0.5, 0.5]})
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mtl.tools.drawing import axes, figures, line_charts, texts
+
+Bins = Sequence[tuple[float, float, float]]
+
+_NAMES, _RIGHT, _TOP, _BAR, _GAP = 150, 14, 6, 8, 6
+_STYLES = ("plus", "minus")
+
+
+def draw_bins(title: str, sides: Mapping[str, Bins], note: str = "") -> figures.Figure:
+    """Draw histograms over each other, as outlines: {name: [(lower end, upper end, share)]}."""
+    lines = {name: _outline(bins) for name, bins in sides.items()}
+    figure = line_charts.draw(title, lines, "", "share of the values", from_zero=False)
+    return figure._replace(note=note)
+
+
+def _outline(bins: Bins) -> list[tuple[float, float]]:
+    """Return the corners of the outline of a histogram."""
+    if not bins:
+        return []
+    steps = [corner for low, high, share in bins for corner in ((low, share), (high, share))]
+    return [(bins[0][0], 0.0), *steps, (bins[-1][1], 0.0)]
+
+
+def draw_values(
+    title: str, names: Sequence[str], sides: Mapping[str, Sequence[float]], note: str = ""
+) -> figures.Figure:
+    """Draw a bar for each value and each of at most two sides, {name: shares in [0, 1]}."""
+    axis = axes.span([0.0, *(share for own in sides.values() for share in own)])
+    left = min(_NAMES, max(map(texts.measure, names), default=0.0) + axes.BESIDE)
+    width, row = figures.WIDTH - left - _RIGHT, _BAR * len(sides) + _GAP
+    base = _TOP + row * len(names)
+    parts = axes.draw_base(axis, "share of the values", left, width, base, grid=row * len(names))
+    for number, name in enumerate(names):
+        top = _TOP + row * number + _GAP / 2
+        middle = texts.put(left - axes.BESIDE, top + (row - _GAP) / 2 + 4)
+        parts.append(texts.write(name, middle, "end", left - axes.BESIDE))
+        for side, (style, own) in enumerate(zip(_STYLES, sides.values(), strict=False)):
+            size = f'width="{texts.trim(axis.place(own[number]) * width)}" height="{_BAR}"'
+            parts.append(f'<rect class="{style}" {texts.put(left, top + side * _BAR)} {size}/>')
+    legend = [figures.Line(number, name) for number, name in enumerate(sides)]
+    return figures.Figure(title, "".join(parts), base + axes.BELOW, legend, note)

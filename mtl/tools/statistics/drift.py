@@ -1,0 +1,280 @@
+"""Compares two data sets field by field, with the distance that chance alone brings.
+
+compared = drift.compare(training, new)
+compared.differences[0].name, compared.differences[0].distance, compared.differences[0].noise
+compared.list_failures(threshold=0.1)                   # ["age: KS 0.31, by chance up to 0.02"]
+
+| values | distance | source |
+| -- | -- | -- |
+| numbers, truth | KS: the largest difference of the distribution functions | Kolmogorov, Smirnov |
+| texts, bytes | L-infinity: the largest difference of the share of a value | drift of TFDV |
+
+Distances are in [0, 1]. The noise of a field is the distance that two random samples of the same
+distribution exceed with a small chance: 1 in 100 for all fields together. It holds for independent
+rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from mtl.tools.statistics import facts
+
+KS, L_INFINITY = "KS", "L-infinity"
+# All fields together exceed their noise by chance with at most this probability.
+CHANCE = 0.01
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shift:
+    """A difference with its noise.
+
+    Attributes:
+      what: its name, such as "KS" or "gaps".
+      distance: the difference, in [0, 1]; NaN if it cannot be measured.
+      noise: the difference that chance alone brings.
+    """
+
+    what: str
+    distance: float
+    noise: float
+
+    def exceeds(self, threshold: float) -> bool:
+        """Return True if the difference is above a threshold, and above the noise."""
+        return self.distance > max(threshold, self.noise)
+
+    def describe(self) -> str:
+        """Return a text such as "KS 0.31, by chance up to 0.02"."""
+        return f"{self.what} {self.distance:.3g}, by chance up to {self.noise:.2g}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """The differences of a field.
+
+    Attributes:
+      name: the field.
+      before: its facts in the old data.
+      after: its facts in the new data.
+      values: the distance of the values that are present.
+      gaps: the difference of the shares of rows without a value.
+      unseen: the share of new values that the old data lack, beyond the share to be expected; NaN
+        if the old data have too many different values to tell.
+      unknown: the growth of the share that a model does not know; NaN without a model.
+      changed: the change of the type, such as "int, now text"; "" if it is the same.
+    """
+
+    name: str
+    before: facts.Column
+    after: facts.Column
+    values: Shift
+    gaps: Shift
+    unseen: Shift
+    unknown: Shift
+    changed: str = ""
+
+    @property
+    def shifts(self) -> Sequence[Shift]:
+        """All differences."""
+        return self.values, self.gaps, self.unseen, self.unknown
+
+    @property
+    def largest(self) -> float:
+        """The largest difference; infinite for another type, -1 if nothing can be measured."""
+        known = [shift.distance for shift in self.shifts if not math.isnan(shift.distance)]
+        return math.inf if self.changed else max(known, default=-1.0)
+
+    def list_failures(self, threshold: float) -> list[str]:
+        """Return texts about what differs by more than a threshold and by more than noise."""
+        told = [self.changed] if self.changed else []
+        return told + [shift.describe() for shift in self.shifts if shift.exceeds(threshold)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Two data sets side by side.
+
+    Attributes:
+      before: the old data.
+      after: the new data.
+      differences: a difference for each field of both, the largest first.
+      lost: the fields that the new data lack.
+      added: the fields that only the new data have.
+    """
+
+    before: facts.Dataset
+    after: facts.Dataset
+    differences: Sequence[Difference]
+    lost: Sequence[str]
+    added: Sequence[str]
+
+    def list_failures(self, threshold: float) -> list[str]:
+        """Return a text for each field that drifts or is lost."""
+        failures = [f"{name!r} is lost" for name in self.lost]
+        for one in self.differences:
+            told = one.list_failures(threshold)
+            failures += [f"{one.name!r}: {'; '.join(told)}"] if told else []
+        return failures
+
+
+def compare(before: facts.Dataset, after: facts.Dataset) -> Compared:
+    """Return the differences of all fields of two data sets."""
+    shared = [name for name in before.columns if name in after.columns]
+    chance = CHANCE / max(len(shared), 1)
+    made = [_compare(before.columns[name], after.columns[name], chance) for name in shared]
+    return Compared(
+        before=before,
+        after=after,
+        differences=sorted(made, key=lambda one: -one.largest),
+        lost=[name for name in before.columns if name not in after.columns],
+        added=[name for name in after.columns if name not in before.columns],
+    )
+
+
+def _compare(before: facts.Column, after: facts.Column, chance: float) -> Difference:
+    unseen = Shift(what="unseen", distance=math.nan, noise=math.nan)
+    values = dataclasses.replace(unseen, what="")
+    changed = _find_change(before, after)
+    if not changed and before.count and after.count:
+        values, unseen = _compare_values(before, after, chance)
+    return Difference(
+        name=before.name,
+        before=before,
+        after=after,
+        values=values,
+        gaps=_compare_shares("gaps", before.gaps, after.gaps, (before.rows, after.rows), chance),
+        unseen=unseen,
+        unknown=_compare_unknown(before, after, chance),
+        changed=changed,
+    )
+
+
+def _find_change(before: facts.Column, after: facts.Column) -> str:
+    """Return the change of the type; numbers are one type, and an empty column has any."""
+    kinds = ["number" if one.kind in facts.NUMBERS else one.kind for one in (before, after)]
+    is_same = kinds[0] == kinds[1] and before.is_list == after.is_list
+    is_known = facts.EMPTY not in kinds
+    return "" if is_same or not is_known else f"{before.type_name}, now {after.type_name}"
+
+
+def _compare_values(
+    before: facts.Column, after: facts.Column, chance: float
+) -> tuple[Shift, Shift]:
+    nothing = Shift(what="", distance=math.nan, noise=math.nan)
+    if before.kind == facts.TIME:
+        return nothing, nothing  # New rows come later: that is no drift.
+    if before.texts is not None and after.texts is not None:
+        return _compare_texts(before, after, chance)
+    if before.numbers is not None and after.numbers is not None:
+        return _compare_numbers(before, after, chance), nothing
+    return nothing, nothing
+
+
+def _compare_numbers(before: facts.Column, after: facts.Column, chance: float) -> Shift:
+    sides = [column.numbers for column in (before, after) if column.numbers is not None]
+    if not all(side.count for side in sides):
+        return Shift(what=KS, distance=math.nan, noise=math.nan)
+    weighed = [side.weigh() for side in sides]
+    places = np.unique(np.concatenate([values for values, _ in weighed]))
+    shares = []
+    for values, weights in weighed:
+        totals = np.concatenate([[0], np.cumsum(weights)])
+        shares.append(totals[np.searchsorted(values, places, side="right")] / totals[-1])
+    rows = [_count_independent(column) for column in (before, after)]
+    noise = math.sqrt(-math.log(chance / 2) / 2 * (1 / rows[0] + 1 / rows[1]))
+    noise += sum(side.rank_error for side in sides)
+    return Shift(what=KS, distance=float(np.abs(shares[0] - shares[1]).max()), noise=noise)
+
+
+def _count_independent(column: facts.Column) -> int:
+    """Return the number of independent values: the values of a list may depend on each other."""
+    return max(min(column.count, column.present), 1)
+
+
+def _compare_texts(before: facts.Column, after: facts.Column, chance: float) -> tuple[Shift, Shift]:
+    sides = [column.texts for column in (before, after) if column.texts is not None]
+    counts = _align_counts([side.read_counts() for side in sides])
+    totals = [side.count for side in sides]
+    rows = (_count_independent(before), _count_independent(after))
+    shares = [own / total for own, total in zip(counts, totals, strict=True)]
+    noise = _find_noise((counts[0] + counts[1]) / sum(totals), rows, chance)
+    noise += sum(side.lost / total for side, total in zip(sides, totals, strict=True))
+    distance = float(np.abs(shares[0] - shares[1]).max())
+    values = Shift(what=L_INFINITY, distance=distance, noise=noise)
+    return values, _compare_unseen(counts, totals, rows, sides[0].is_exact, chance)
+
+
+def _align_counts(tables: Sequence[tuple[pa.Array, np.ndarray]]) -> list[np.ndarray]:
+    """Return the counts of all texts in each table, 0 for a text that it lacks."""
+    encoded = pa.concat_arrays([values for values, _ in tables]).dictionary_encode()
+    places = encoded.indices.to_numpy()
+    size, start, found = len(encoded.dictionary), 0, []
+    for values, counts in tables:
+        own = np.zeros(size, np.int64)
+        own[places[start : start + len(values)]] = counts
+        start += len(values)
+        found.append(own)
+    return found
+
+
+def _compare_unseen(
+    counts: Sequence[np.ndarray],
+    totals: Sequence[int],
+    rows: tuple[int, int],
+    is_exact: bool,
+    chance: float,
+) -> Shift:
+    """Return the share of new values that the old data lack, beyond what is to be expected.
+
+    The next value is new with a probability of about the share of values that came once (Good,
+    The population frequencies of species, https://doi.org/10.1093/biomet/40.3-4.237).
+    """
+    if not is_exact:
+        return Shift(what="unseen", distance=math.nan, noise=math.nan)
+    once, twice = ((counts[0] == number).sum() for number in (1, 2))
+    expected = once / totals[0]
+    share = counts[1][counts[0] == 0].sum() / totals[1]
+    # The deviation of the estimate, beside that of the share.
+    error = math.sqrt(2 * twice) / totals[0] * math.sqrt(-2 * math.log(chance))
+    noise = _find_noise(np.array([expected]), rows, chance) + error
+    return Shift(what="unseen", distance=max(float(share - expected), 0.0), noise=float(noise))
+
+
+def _compare_shares(
+    what: str, before: float, after: float, rows: tuple[int, int], chance: float
+) -> Shift:
+    if not all(rows) or math.isnan(before + after):
+        return Shift(what=what, distance=math.nan, noise=math.nan)
+    pooled = (before * rows[0] + after * rows[1]) / sum(rows)
+    noise = _find_noise(np.array([pooled]), rows, chance)
+    return Shift(what=what, distance=abs(after - before), noise=noise)
+
+
+def _compare_unknown(before: facts.Column, after: facts.Column, chance: float) -> Shift:
+    if before.unknown is None or after.unknown is None:
+        return Shift(what="unknown", distance=math.nan, noise=math.nan)
+    rows = (_count_independent(before), _count_independent(after))
+    shift = _compare_shares("unknown", before.unknown, after.unknown, rows, chance)
+    return dataclasses.replace(shift, distance=max(after.unknown - before.unknown, 0.0))
+
+
+def _find_noise(shares: np.ndarray, rows: tuple[int, int], chance: float) -> float:
+    """Return the distance that the shares of two samples exceed with at most this probability.
+
+    Bernstein's inequality bounds each of the values with these shares [K]; the bounds are added.
+    """
+    kinds, numbers = np.unique(shares, return_counts=True)
+    variances = kinds * (1 - kinds) * (1 / rows[0] + 1 / rows[1])
+    step = max(1 / rows[0], 1 / rows[1])
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        exponents = middle**2 / (2 * (variances + step * middle / 3))
+        bound = float((numbers * np.minimum(2 * np.exp(-exponents), 1)).sum())
+        low, high = (middle, high) if bound > chance else (low, middle)
+    return high

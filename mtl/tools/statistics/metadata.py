@@ -1,0 +1,177 @@
+"""Writes facts as tensorflow-metadata does, for TensorFlow Data Validation (TFDV) and Facets.
+
+content = metadata.write_statistics([training, new], is_text=False)      # DatasetFeatureStatisticsList
+content = metadata.write_schema(training, is_text=True)                  # Schema
+
+Times are whole numbers, microseconds since 1970. Moments leave out infinite numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf import text_format
+from tensorflow_metadata.proto.v0 import schema_pb2, statistics_pb2
+
+from mtl.tools.statistics import facts, numbers
+
+_BUCKETS = 10
+_MOST_TOP, _MOST_RANKED = 20, 1000
+# Texts with at most so many values get a domain in the schema.
+_MOST_OF_DOMAIN = 100
+
+
+def write_statistics(datasets: Sequence[facts.Dataset], is_text: bool) -> bytes:
+    """Return a serialized `DatasetFeatureStatisticsList`, as text or binary."""
+    made = statistics_pb2.DatasetFeatureStatisticsList()
+    for dataset in datasets:
+        one = made.datasets.add(name=dataset.name, num_examples=dataset.rows)
+        for column in dataset.columns.values():
+            if column.kind != facts.OTHER:
+                _fill(one.features.add(), column)
+    return _serialize(made, is_text)
+
+
+def write_schema(dataset: facts.Dataset, is_text: bool) -> bytes:
+    """Return a serialized `Schema` that the data set fits, as text or binary."""
+    made = schema_pb2.Schema()
+    for column in dataset.columns.values():
+        if column.kind != facts.OTHER:
+            _add_feature(made, column)
+    return _serialize(made, is_text)
+
+
+def _serialize(message: Any, is_text: bool) -> bytes:
+    if is_text:
+        return text_format.MessageToString(message, as_utf8=True).encode()
+    return message.SerializeToString(deterministic=True)
+
+
+def _fill(feature: Any, column: facts.Column) -> None:
+    types = statistics_pb2.FeatureNameStatistics
+    feature.path.step.append(column.name)
+    if column.numbers is not None:
+        feature.type = types.FLOAT if column.kind == facts.FLOAT else types.INT
+        _fill_common(feature.num_stats.common_stats, column)
+        _fill_numbers(feature.num_stats, column.numbers)
+    elif column.kind == facts.BYTES:
+        feature.type = types.BYTES
+        _fill_common(feature.bytes_stats.common_stats, column)
+        _fill_bytes(feature.bytes_stats, column)
+    else:
+        feature.type = types.STRING
+        _fill_common(feature.string_stats.common_stats, column)
+        _fill_texts(feature.string_stats, column)
+
+
+def _fill_common(common: Any, column: facts.Column) -> None:
+    lengths = column.lengths
+    if lengths is None:
+        lengths = numbers.Numbers()
+        lengths.add(np.ones(column.present, np.int64))
+    common.num_non_missing, common.num_missing = column.present, column.missing
+    common.tot_num_values = column.count
+    if column.present:
+        common.min_num_values, common.max_num_values = int(lengths.least), int(lengths.greatest)
+        common.avg_num_values = column.count / column.present
+        _fill_quantiles(common.num_values_histogram, lengths)
+
+
+def _fill_numbers(stats: Any, numeric: numbers.Numbers) -> None:
+    stats.num_zeros = numeric.zeros
+    if not numeric.count:
+        return
+    stats.mean, stats.std_dev = numeric.mean, numeric.deviation
+    stats.min, stats.max = numeric.least, numeric.greatest
+    stats.median = numeric.find_quantiles([0.5])[0]
+    _fill_standard(stats.histograms.add(num_nan=numeric.nans), numeric)
+    _fill_quantiles(stats.histograms.add(num_nan=numeric.nans), numeric)
+
+
+def _fill_standard(histogram: Any, numeric: numbers.Numbers) -> None:
+    """Fill equally wide buckets; the last one includes its upper end."""
+    histogram.type = statistics_pb2.Histogram.STANDARD
+    for low, high, count in count_buckets(numeric, _BUCKETS):
+        histogram.buckets.add(low_value=low, high_value=high, sample_count=count)
+
+
+def count_buckets(
+    numeric: numbers.Numbers, buckets: int, low: float = math.nan, high: float = math.nan
+) -> list[tuple[float, float, float]]:
+    """Return (lower end, upper end, count) of equally wide buckets.
+
+    Args:
+      numeric: the numbers.
+      buckets: how many buckets; one for a single number.
+      low: where the first one starts; the least number by default. Lower numbers are left out.
+      high: where the last one ends, inclusive; the greatest number by default.
+    """
+    values, weights = numeric.weigh()
+    if not len(values):
+        return []
+    low = float(numeric.least) if low != low else low
+    high = float(numeric.greatest) if high != high else high
+    edges = np.linspace(low, high, (buckets if high > low else 1) + 1)
+    totals = np.concatenate([[0], np.cumsum(weights)])
+    # Floats: an edge between two large integers is none.
+    places = np.searchsorted(values.astype(np.float64), edges, side="left")
+    places[-1] = np.searchsorted(values.astype(np.float64), edges[-1], side="right")
+    counts = np.diff(totals[places]).astype(float)
+    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True))
+
+
+def _fill_quantiles(histogram: Any, numeric: numbers.Numbers) -> None:
+    """Fill buckets with equal shares of the numbers."""
+    histogram.type = statistics_pb2.Histogram.QUANTILES
+    ends = numeric.find_quantiles(np.linspace(0, 1, _BUCKETS + 1).tolist())
+    for low, high in zip(ends[:-1], ends[1:], strict=True):
+        histogram.buckets.add(
+            low_value=low, high_value=high, sample_count=numeric.count / _BUCKETS
+        )
+
+
+def _fill_bytes(stats: Any, column: facts.Column) -> None:
+    texts = column.texts
+    assert texts is not None
+    stats.unique = column.distinct
+    stats.avg_num_bytes = texts.bytes / max(texts.count, 1)
+    stats.min_num_bytes, stats.max_num_bytes = texts.shortest, texts.longest
+    stats.max_num_bytes_int = texts.longest
+
+
+def _fill_texts(stats: Any, column: facts.Column) -> None:
+    texts = column.texts
+    if texts is None:
+        return
+    stats.unique, stats.avg_length = column.distinct, texts.bytes / max(texts.count, 1)
+    for rank, (value, count) in enumerate(column.list_frequent(_MOST_RANKED)):
+        if rank < _MOST_TOP:
+            stats.top_values.add(value=value, frequency=count)
+        stats.rank_histogram.buckets.add(
+            low_rank=rank, high_rank=rank, label=value, sample_count=count
+        )
+
+
+def _add_feature(schema: Any, column: facts.Column) -> None:
+    kinds = schema_pb2.FeatureType
+    of_kind = {facts.INT: kinds.INT, facts.BOOL: kinds.INT, facts.TIME: kinds.INT}
+    of_kind[facts.FLOAT] = kinds.FLOAT
+    feature = schema.feature.add(name=column.name, type=of_kind.get(column.kind, kinds.BYTES))
+    if column.present:
+        feature.presence.min_count = 1
+    if column.rows and not column.missing:
+        feature.presence.min_fraction = 1.0
+    feature.value_count.min = 1
+    if not column.is_list:
+        feature.value_count.max = 1
+    if column.kind == facts.BOOL:
+        feature.bool_domain.SetInParent()
+    elif column.kind == facts.TIME:
+        feature.time_domain.integer_format = schema_pb2.TimeDomain.UNIX_MICROSECONDS
+    elif column.kind == facts.TEXT and column.is_exact and column.distinct <= _MOST_OF_DOMAIN:
+        values = sorted(value for value, _ in column.list_frequent(_MOST_OF_DOMAIN))
+        schema.string_domain.add(name=column.name, value=values)
+        feature.domain = column.name

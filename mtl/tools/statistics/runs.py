@@ -1,0 +1,337 @@
+"""Describes the splits of a run, read by its pipeline: fields, labels of tasks, unknown values.
+
+train, test = runs.describe_splits(experiment, "runs/adult")
+train, new = runs.describe_input(experiment, "runs/adult", ["new.csv"])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mtl import checks, scoring, types
+from mtl import experiment as experiment_lib
+from mtl import features as features_lib
+from mtl import spec as spec_lib
+from mtl.checkpoints import training_files
+from mtl.data import arrow, files, pipeline
+from mtl.deferred import tf, tf1
+from mtl.features import unknown
+from mtl.files import checksums
+from mtl.heads import base
+from mtl.runs import diagnosis, fitting
+from mtl.scoring import image_rows
+from mtl.tools.reports import splits as splits_lib
+from mtl.tools.statistics import columns as columns_lib
+from mtl.tools.statistics import facts
+
+# Stands for a gap while a split is read, in place of the default of its field.
+_GAPS: Mapping[str, Any] = {"float32": "nan", "int64": -(2**63), "string": "\ue000gap\ue000"}
+_KINDS = {"float32": facts.FLOAT, "int64": facts.INT, "uint8": facts.INT, "bool": facts.BOOL}
+
+
+def describe_splits(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    names: Sequence[str] = (),
+    left_out: Collection[str] = (),
+) -> list[facts.Dataset]:
+    """Read splits of a run and return their facts.
+
+    Args:
+      experiment: the settings of the run.
+      model_dir: its folder, with the vocabularies that it learned; it may be absent.
+      names: the splits; by default the training split and the evaluated one.
+      left_out: fields that are not described.
+
+    Raises:
+      UserError: a split or a field does not exist, or a row is malformed.
+    """
+    data = experiment.data
+    names = list(names) or list(dict.fromkeys([data.train_split, data.eval_split]))
+    return [_describe(experiment, data, split, model_dir, left_out) for split in names]
+
+
+def describe_input(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    patterns: Sequence[str],
+    format_name: str = "auto",
+    left_out: Collection[str] = (),
+) -> list[facts.Dataset]:
+    """Read the training split of a run and files of new rows; return the facts of both.
+
+    Args:
+      experiment: the settings of the run.
+      model_dir: its folder.
+      patterns: files or globs, read as `launch.evaluate --input` reads them; labels may be absent.
+      format_name: their format, as in `scoring.open_files`.
+      left_out: fields that are not described.
+
+    Raises:
+      UserError: no file matches, a file lacks a feature, or a row is malformed.
+    """
+    data = experiment.data
+    opened, split = scoring.open_files(data, patterns, format_name)
+    lacking = _find_lacking(opened, split)
+    opened = dataclasses.replace(opened, spec=_drop_labels(opened.spec, lacking))
+    new = _describe(experiment, opened, split, model_dir, left_out)
+    before = _describe(experiment, data, data.train_split, model_dir, (*left_out, *lacking))
+    notes = [*before.notes, *_list_changes(data, model_dir)]
+    if lacking:
+        notes.append(f"Labels that the new files lack are left out: {', '.join(lacking)}.")
+    return [dataclasses.replace(before, notes=notes), new]
+
+
+def _find_lacking(data: pipeline.Pipeline, split: str) -> list[str]:
+    """Return the labels that the files of a split have no column for."""
+    source: Any = image_rows.unwrap(data.source)
+    if isinstance(source, arrow.Arrow):
+        schema, _ = arrow.open_file(files.named_by(source, split)[0])
+        columns = arrow.find_columns(data.spec.label_fields, source.rename)
+        return [name for name, column in columns.items() if column not in schema.names]
+    names = getattr(source, "names", None)  # Records of TFRecord may lack any label.
+    return [name for name in data.spec.labels if name not in names] if names else []
+
+
+def _drop_labels(spec: spec_lib.Spec, lacking: Collection[str]) -> spec_lib.Spec:
+    labels = {name: kind for name, kind in spec.labels.items() if name not in lacking}
+    defaults = {name: value for name, value in spec.defaults.items() if name not in lacking}
+    return dataclasses.replace(spec, labels=labels, defaults=defaults)
+
+
+def _list_changes(data: pipeline.Pipeline, model_dir: str) -> list[str]:
+    """Return a line for each file of the training split that has changed since the training."""
+    record = os.path.join(model_dir, training_files.FILE)
+    if not os.path.exists(record):
+        return []
+    known = checksums.read_json(record, "Delete it, or copy it back.")
+    paths = files.named_by(data.source, data.train_split)
+    changed = [
+        path
+        for path in paths
+        if path not in known or checksums.of_file(path) != known[path]["checksum"]
+    ]
+    return [f"{path} is not as in the last training of {model_dir}." for path in changed]
+
+
+def _describe(
+    experiment: experiment_lib.Experiment,
+    data: pipeline.Pipeline,
+    split: str,
+    model_dir: str,
+    left_out: Collection[str],
+) -> facts.Dataset:
+    spec = data.spec
+    for name in left_out:
+        checks.one_of("--leave_out", name, experiment.data.spec.fields)
+    names = [n for n in spec.fields if n not in left_out and n not in spec.counted]
+    gathered = _Gathered(spec, names, experiment.model.heads)
+    reading = _mark_gaps(data)
+    statistics = fitting.load_statistics(model_dir)
+    columns = experiment.model.columns
+    limited = unknown.list_fields(columns)
+    lacking = features_lib.missing_statistics(columns, os.path.join(model_dir, "statistics"))
+    shares = unknown.Shares(limited) if limited and not lacking else None
+    with diagnosis.explain_run_errors(reading, experiment.model, None, split):
+        for batch, counts in _read(reading, spec, split, gathered, shares and columns, statistics):
+            gathered.add(batch)
+            if shares is not None:
+                shares.add(counts)
+    found = gathered.finish(split, {} if shares is None else _find_shares(shares, limited))
+    notes = _list_notes(spec, names, lacking if limited else ())
+    return dataclasses.replace(found, notes=notes)
+
+
+def _list_notes(
+    spec: spec_lib.Spec, names: Sequence[str], lacking: Collection[str]
+) -> list[str]:
+    notes = []
+    hidden = [
+        name
+        for name, field in spec.feature_fields.items()
+        if name in names and field.default is not None and field.dtype not in _GAPS
+    ]
+    if hidden:
+        listed = ", ".join(hidden)
+        notes.append(f"A gap counts as the default in fields of type bool and uint8: {listed}.")
+    if lacking:
+        notes.append("Unknown values are not counted, as no training has learned the known ones.")
+    return notes
+
+
+def _mark_gaps(data: pipeline.Pipeline) -> pipeline.Pipeline:
+    """Return the data with marks of gaps in place of the defaults of features."""
+    spec = data.spec
+    defaults = dict(spec.defaults)
+    for name, field in spec.feature_fields.items():
+        if field.default is not None and field.dtype in _GAPS:
+            defaults[name] = _GAPS[field.dtype]
+    marked = dataclasses.replace(spec, defaults=defaults)
+    return dataclasses.replace(data, spec=marked, sampler=None, cache=False)
+
+
+def _read(
+    data: pipeline.Pipeline,
+    spec: spec_lib.Spec,
+    split: str,
+    gathered: _Gathered,
+    columns: Sequence[types.Column] | None,
+    statistics: types.Statistics,
+) -> Iterator[tuple[Any, Any]]:
+    """Yield the values of batches, and the counts of unknown values if `columns` are known."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        batches = data.in_large_batches(split).one_pass(split)
+        iterator = tf1.data.make_initializable_iterator(batches)
+        features, labels = iterator.get_next()
+        fetched = gathered.build(features, labels)
+        counts: Any = ()
+        if columns is not None:
+            counts = unknown.count_unknown(columns, _fill_gaps(features, spec), statistics)
+        session.run([iterator.initializer, tf1.tables_initializer()])
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            while True:
+                yield session.run((fetched, counts))
+
+
+def _fill_gaps(features: types.Tensors, spec: spec_lib.Spec) -> dict[str, Any]:
+    """Return features with the defaults of the run in place of marks of gaps."""
+    found = dict(features)
+    for name, field in spec.feature_fields.items():
+        if field.default is None or field.dtype not in _GAPS:
+            continue
+        values, mark = features[name], _GAPS[field.dtype]
+        is_gap = tf.math.is_nan(values) if field.dtype == "float32" else tf.equal(values, mark)
+        default = tf.constant(field.default, values.dtype)
+        found[name] = tf.where(is_gap, default, values)
+    return found
+
+
+def _find_shares(shares: unknown.Shares, fields: Sequence[str]) -> dict[str, float]:
+    return dict(zip(fields, shares.compute(), strict=True))
+
+
+class _Gathered:
+    """Collects the facts of the fields and tasks of a split.
+
+    Args:
+      spec: the fields of the run.
+      names: the fields that are described.
+      heads: the heads of the run; those without their label are left out.
+    """
+
+    def __init__(self, spec: spec_lib.Spec, names: Sequence[str], heads: Sequence[types.Head]):
+        limits = columns_lib.Limits.share(len(names))
+        self._fields = {name: spec.fields[name] for name in names}
+        self._columns = {name: _start(field, limits) for name, field in self._fields.items()}
+        self._features = spec.feature_fields
+        weighing = [head for head in heads if isinstance(head, types.WeighingHead)]
+        self._heads = {head.name: head for head in weighing if head.field in spec.label_fields}
+        self._counters = {name: splits_lib.LabelCounter(h) for name, h in self._heads.items()}
+        self._rows = 0
+
+    def build(self, features: types.Tensors, labels: types.Tensors) -> dict[str, Any]:
+        """Return the tensors that `add` needs of a batch."""
+        both = {**labels, **features}
+        present = {
+            head.field: head.are_present(labels[head.field])
+            for head in self._heads.values()
+            if isinstance(head, base.Labelled) and head.field in self._fields
+        }
+        tasks = {
+            name: (head.row_weights(labels), *head.targets(labels[head.field]))
+            for name, head in self._heads.items()
+        }
+        rows = types.count_rows({"": next(iter(both.values()))})
+        fields = {name: both[name] for name in self._fields}
+        return {"fields": fields, "present": present, "tasks": tasks, "rows": rows}
+
+    def add(self, batch: Mapping[str, Any]) -> None:
+        """Add the values of a batch."""
+        self._rows += int(batch["rows"])
+        for name, field in self._fields.items():
+            mark = _GAPS.get(field.dtype) if name in self._features else field.missing
+            has_mark = field.default is not None or name not in self._features
+            present = batch["present"].get(name)
+            values = _to_array(field, batch["fields"][name], mark if has_mark else None, present)
+            self._columns[name].add(values)
+        for name, counter in self._counters.items():
+            counter.add(*batch["tasks"][name])
+
+    def finish(self, split: str, unknown_shares: Mapping[str, float]) -> facts.Dataset:
+        """Return the facts of the split."""
+        columns = {name: column.finish(name) for name, column in self._columns.items()}
+        for name, share in unknown_shares.items():
+            if name in columns:
+                columns[name] = dataclasses.replace(columns[name], unknown=share)
+        return facts.Dataset(
+            name=f"split {split!r}",
+            rows=self._rows,
+            columns=columns,
+            tasks={name: _to_task(one.tell(), self._rows) for name, one in self._counters.items()},
+        )
+
+
+def _to_task(labels: splits_lib.Labels, rows: int) -> facts.Task:
+    counts = labels.counts or (dict([labels.largest]) if labels.largest else {})
+    return facts.Task(
+        rows=rows,
+        labelled=labels.labelled,
+        counts=counts,
+        mean=labels.mean,
+        deviation=labels.spread,
+    )
+
+
+def _start(field: spec_lib.Field, limits: columns_lib.Limits) -> columns_lib.Base:
+    is_text = field.dtype == "string"
+    inner: columns_lib.Base = (
+        columns_lib.Text(limits) if is_text else columns_lib.Numeric(_KINDS[field.dtype], limits)
+    )
+    return columns_lib.Listed(inner) if field.shape else inner
+
+
+def _to_array(field: spec_lib.Field, values: Any, mark: Any, present: np.ndarray | None) -> pa.Array:
+    """Return the values of a batch as an array of Arrow; gaps are null or empty lists.
+
+    Args:
+      field: the field.
+      values: an array [B, ...], or lists as `RaggedTensorValue`.
+      mark: the value of a gap; None if there are no gaps.
+      present: True for present labels [B, ...]; None for features.
+    """
+    if not isinstance(values, np.ndarray):
+        flat = _to_flat(values.values, mark, None)
+        return pa.ListArray.from_arrays(pa.array(values.row_splits, pa.int32()), flat)
+    if not field.shape:
+        return _to_flat(values, mark, present)
+    is_row = ~_are_marks(values, mark).reshape(len(values), -1).all(axis=1)
+    if present is not None:
+        is_row &= present.reshape(len(values), -1).any(axis=1)
+    flat = _to_flat(values[is_row].reshape(-1), mark, None)
+    ends = np.concatenate([[0], np.cumsum(is_row * math.prod(values.shape[1:]))])
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)
+
+
+def _to_flat(values: np.ndarray, mark: Any, present: np.ndarray | None) -> pa.Array:
+    mask = _are_marks(values, mark)
+    if present is not None:
+        mask |= ~present.reshape(mask.shape)
+    if values.dtype == object:
+        return pa.array(values, pa.binary(), mask=mask)
+    return pa.array(values, mask=mask)
+
+
+def _are_marks(values: np.ndarray, mark: Any) -> np.ndarray:
+    if mark is None:
+        return np.zeros(values.shape, bool)
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    return values == (mark.encode() if isinstance(mark, str) else mark)

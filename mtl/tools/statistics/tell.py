@@ -1,0 +1,312 @@
+"""Describes data sets, and the differences of two of them, in lines for a terminal.
+
+print(tell.describe(dataset, most=50, width=100))
+print(tell.compare(compared, most=50, width=100, threshold=0.1))
+"""
+
+import math
+from collections.abc import Sequence
+
+from mtl import aligned, checks
+from mtl.tools.statistics import drift, facts, hashing
+
+_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_NUMBERS = ("column", "type", "gaps", "distinct", "zeros", "min", "25%", "median", "75%", "max")
+_LONGEST_NAME, _LONGEST_VALUE, _MOST_FREQUENT, _MOST_LISTED = 40, 24, 5, 20
+_MOST_FILES = 5
+_LEAST_ROOM = 24
+
+
+def shorten(text: str, most: int) -> str:
+    """Return a text in one line of at most so many characters, with "…" in place of its middle."""
+    text = checks.escape(text)
+    half = most // 2
+    return text if len(text) <= most else f"{text[: most - half]}…{text[len(text) - half + 1 :]}"
+
+
+def show_share(share: float) -> str:
+    """Return a share as a percentage; nothing for 0 and for NaN."""
+    if share != share or not share:
+        return ""
+    return f"{share:.1%}" if share >= 0.001 else "<0.1%"
+
+
+def show_number(value: float) -> str:
+    """Return a number in few characters; nothing for NaN."""
+    if value != value:
+        return ""
+    is_short = isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e9)
+    return f"{int(value):,}" if is_short and abs(value) < 1e12 else f"{value:.4g}"
+
+
+def show_distinct(column: facts.Column) -> str:
+    """Return the number of distinct values, with "~" before an estimate."""
+    return f"{'' if column.is_exact else '~'}{column.distinct:,}"
+
+
+def name_type(column: facts.Column) -> str:
+    """Return the type of a column, with the mean length of lists."""
+    if column.lengths is None or not column.lengths.count:
+        return column.type_name
+    return f"{column.type_name}, {column.lengths.mean:.3g} a row"
+
+
+def show_frequent(column: facts.Column, most: int = _MOST_FREQUENT) -> str:
+    """Return the most frequent values with their shares of all values."""
+    told = []
+    for value, count in column.list_frequent(most):
+        is_text = column.texts is not None
+        name = repr(shorten(value, _LONGEST_VALUE)) if is_text else value
+        told.append(f"{name} {show_share(count / column.count)}")
+    return ", ".join(told)
+
+
+def list_notes(dataset: facts.Dataset) -> list[str]:
+    """Return lines on what a user should know: marks, estimates, infinite and unread values."""
+    notes = list(dataset.notes)
+    for name, column in dataset.columns.items():
+        shown = shorten(name, _LONGEST_NAME)
+        if column.marks:
+            marks = ", ".join(f"{shorten(m, 20)!r} ({n:,})" for m, n in column.marks.items())
+            notes.append(f"Column {shown!r} holds numbers or times; as gaps count {marks}.")
+        if column.numbers is not None and column.numbers.infinite:
+            infinite = f"{column.numbers.infinite:,} infinite numbers"
+            notes.append(f"Column {shown!r} has {infinite}, which the figures leave out.")
+        if column.kind == facts.OTHER:
+            notes.append(f"Column {shown!r} has a type whose values are not read.")
+    cut = [column for column in dataset.columns.values() if not column.is_exact]
+    if cut:
+        lost = max(column.counted.lost for column in cut if column.counted is not None)
+        error = max(column.numbers.rank_error for column in cut if column.numbers) if any(
+            column.numbers for column in cut
+        ) else 0.0
+        notes.append(
+            f"{len(cut)} columns have more distinct values than fit into memory: distinct values "
+            f"(~) err by about {hashing.ERROR:.1%}, counts of frequent values are at most {lost:,} "
+            f"too low, and quantiles are off by at most {error:.2%} of the rows."
+        )
+    return notes
+
+
+def describe(dataset: facts.Dataset, most: int, width: int) -> str:
+    """Return tables of the columns of a data set.
+
+    Args:
+      dataset: the facts.
+      most: the most columns; 0 shows all.
+      width: the characters in a line.
+    """
+    columns = list(dataset.columns.values())
+    shown = columns[: most or None]
+    lines = [_head(dataset)]
+    if len(dataset.files) > 1:
+        files = list(dataset.files.items())
+        lines += [f"  {path}: {rows:,} rows" for path, rows in files[:_MOST_FILES]]
+        more = len(files) - _MOST_FILES
+        lines += [f"  and {more} more files"] if more > 0 else []
+    lines += _tell_tasks(dataset)
+    numbers = [column for column in shown if column.numbers is not None]
+    lines += _tell_numbers(numbers)
+    lines += _tell_texts([column for column in shown if column.texts is not None], width)
+    empty = [column.name for column in columns if column.kind == facts.EMPTY]
+    lines += ["", f"Without any value: {_list_names(empty)}."] if empty else []
+    lines += _tell_more(len(shown), len(columns))
+    notes = list_notes(dataset)
+    return "\n".join([*lines, *_tell_notes(notes)])
+
+
+def _tell_notes(notes: Sequence[str]) -> list[str]:
+    if not notes:
+        return []
+    more = len(notes) - _MOST_LISTED
+    rest = [f"  - and {more} more"] if more > 0 else []
+    return ["", "Note:", *(f"  - {checks.escape(note)}" for note in notes[:_MOST_LISTED]), *rest]
+
+
+def _head(dataset: facts.Dataset) -> str:
+    return f"{dataset.name}: {dataset.rows:,} rows, {len(dataset.columns):,} columns"
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return ", ".join(shorten(name, _LONGEST_NAME) for name in names[:_MOST_LISTED]) + more
+
+
+def _tell_more(shown: int, total: int) -> list[str]:
+    if shown == total:
+        return []
+    return ["", f"{total - shown:,} more: --most 0 lists all, and --output page.html draws all."]
+
+
+def _align(title: str, rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
+    """Return a table below its title, without columns that are empty in all rows."""
+    used = [i for i in range(len(rows[0])) if i < 1 or any(row[i] for row in rows[1:])]
+    rows = [[row[i] for i in used] for row in rows]
+    places = [place for place, i in enumerate(used) if i in right]
+    lines = aligned.align_columns(rows, right=places)
+    return ["", title, *(f"  {line}" for line in lines)]
+
+
+def _tell_numbers(columns: Sequence[facts.Column]) -> list[str]:
+    if not columns:
+        return []
+    rows = [[*_NUMBERS, "mean", "deviation", "unknown"]]
+    for column in columns:
+        numeric = column.numbers
+        assert numeric is not None
+        is_time = column.kind == facts.TIME
+        quantiles = numeric.find_quantiles(_QUANTILES)
+        show = column.show if is_time else show_number
+        zeros = 0.0 if is_time or not column.count else numeric.zeros / column.count
+        moments = ("", "") if is_time else map(show_number, (numeric.mean, numeric.deviation))
+        rows.append(
+            [*_cells(column), show_share(zeros), *map(show, quantiles), *moments, _unknown(column)]
+        )
+    return _align("Numbers and times", rows, range(2, 13))
+
+
+def _cells(column: facts.Column) -> list[str]:
+    name = shorten(column.name, _LONGEST_NAME)
+    return [name, name_type(column), show_share(column.gaps), show_distinct(column)]
+
+
+def _unknown(column: facts.Column) -> str:
+    return "" if column.unknown is None else f"{column.unknown:.1%}"
+
+
+def _tell_texts(columns: Sequence[facts.Column], width: int) -> list[str]:
+    if not columns:
+        return []
+    rows = [["column", "type", "gaps", "distinct", "unknown", "bytes", "most frequent"]]
+    for column in columns:
+        assert column.texts is not None
+        length = f"{column.texts.bytes / max(column.texts.count, 1):.3g}"
+        rows.append([*_cells(column), _unknown(column), length, show_frequent(column)])
+    widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
+    room = max(width - sum(widths) - 2 * len(widths) - 2, _LEAST_ROOM)
+    for row in rows:
+        row[-1] = row[-1] if len(row[-1]) <= room else row[-1][: room - 1] + "…"
+    return _align("Texts", rows, range(2, 6))
+
+
+def _tell_tasks(dataset: facts.Dataset) -> list[str]:
+    if not dataset.tasks:
+        return []
+    rows = [["task", "labelled", "missing", "labels"]]
+    for name, task in list(dataset.tasks.items())[:_MOST_LISTED]:
+        share = task.labelled / task.rows if task.rows else math.nan
+        told = show_labels(task)
+        rows.append([shorten(name, _LONGEST_NAME), f"{task.labelled:,}", f"{1 - share:.1%}", told])
+    more = len(dataset.tasks) - _MOST_LISTED
+    return _align("Tasks", rows, (1, 2)) + ([f"  and {more} more"] if more > 0 else [])
+
+
+def show_labels(task: facts.Task, most: int = 3) -> str:
+    """Return the rates of the most frequent classes, or mean and deviation of numbers."""
+    if task.mean is not None and task.deviation is not None:
+        return f"mean {show_number(task.mean)}, deviation {show_number(task.deviation)}"
+    ranked = sorted(task.counts.items(), key=lambda item: -item[1])
+    told = [
+        f"{shorten(name, _LONGEST_VALUE)} {n / max(task.labelled, 1):.2%}"
+        for name, n in ranked[:most]
+    ]
+    more = f" and {len(ranked) - most} more classes" if len(ranked) > most else ""
+    return ", ".join(told) + more
+
+
+def compare(compared: drift.Compared, most: int, width: int, threshold: float) -> str:
+    """Return a table of the differences of two data sets, the largest first.
+
+    Args:
+      compared: the differences.
+      most: the most fields; 0 shows all.
+      width: the characters in a line.
+      threshold: a larger difference, which is also beyond the noise, is marked as drift.
+    """
+    before, after = compared.before, compared.after
+    lines = [f"before: {_head(before)}", f"after:  {_head(after)}"]
+    lines += [f"Lost: {_list_names(compared.lost)}."] if compared.lost else []
+    lines += [f"New: {_list_names(compared.added)}."] if compared.added else []
+    lines += _compare_tasks(before, after)
+    shown = compared.differences[: most or None]
+    if shown:
+        lines += _compare_fields(shown, width, threshold)
+    lines += _tell_more(len(shown), len(compared.differences))
+    drifted = [one for one in compared.differences if one.list_failures(threshold)]
+    lines += ["", f"{len(drifted)} of {len(compared.differences)} fields drift: {explain(threshold)}"]
+    notes = [f"before: {note}" for note in list_notes(before)]
+    notes += [f"after: {note}" for note in list_notes(after)]
+    return "\n".join([*lines, *_tell_notes(notes)])
+
+
+def explain(threshold: float) -> str:
+    """Return a sentence that explains drift."""
+    return (
+        f"they differ by more than {threshold:g} and by more than their noise. Chance alone brings "
+        f"one of {1 / drift.CHANCE:.0f} comparisons beyond the noise, if rows are independent."
+    )
+
+
+def _compare_fields(
+    differences: Sequence[drift.Difference], width: int, threshold: float
+) -> list[str]:
+    rows = [
+        ["field", "", "type", "measure", "distance", "noise", "gaps", "gaps now", "unseen"]
+        + ["unknown", "unknown now", "values"]
+    ]
+    for one in differences:
+        has_drift = bool(one.list_failures(threshold))
+        rows.append(
+            [
+                shorten(one.name, _LONGEST_NAME),
+                "drift" if has_drift else "",
+                shorten(one.changed or name_type(one.before), _LONGEST_NAME),
+                one.values.what,
+                show_distance(one.values.distance),
+                show_distance(one.values.noise),
+                show_share(one.before.gaps),
+                show_share(one.after.gaps),
+                show_share(one.unseen.distance),
+                _unknown(one.before),
+                _unknown(one.after),
+                show_change(one),
+            ]
+        )
+    lines = _align("Fields, the largest difference first", rows, range(4, 11))
+    return [line if len(line) <= width else line[: max(width, 60) - 1] + "…" for line in lines]
+
+
+def show_distance(value: float) -> str:
+    """Return a distance with three digits behind the point; nothing for NaN."""
+    return "" if value != value else f"{value:.3f}"
+
+
+def show_change(one: drift.Difference) -> str:
+    """Return how typical values changed: a mean, a range of times, the most frequent text."""
+    before, after = one.before, one.after
+    if one.changed or facts.EMPTY in (before.kind, after.kind):
+        return ""
+    told = [_show_typical(column) for column in (before, after)]
+    return told[0] if told[0] == told[1] else " -> ".join(told)
+
+
+def _show_typical(column: facts.Column) -> str:
+    if column.texts is not None:
+        return show_frequent(column, 1)
+    if column.numbers is None:
+        return ""
+    if column.kind == facts.TIME:
+        return f"{column.show(column.numbers.least)} to {column.show(column.numbers.greatest)}"
+    return f"mean {show_number(column.numbers.mean)}"
+
+
+def _compare_tasks(before: facts.Dataset, after: facts.Dataset) -> list[str]:
+    if not before.tasks or not after.tasks:
+        return []
+    rows = [["task", "missing", "missing now", "labels", "labels now"]]
+    for name, task in list(before.tasks.items())[:_MOST_LISTED]:
+        if name in after.tasks:
+            sides = (task, after.tasks[name])
+            gaps = [f"{1 - side.labelled / max(side.rows, 1):.1%}" for side in sides]
+            rows.append([shorten(name, _LONGEST_NAME), *gaps, *map(show_labels, sides)])
+    return _align("Tasks", rows, (1, 2)) if len(rows) > 1 else []

@@ -16,6 +16,7 @@ from mtl.configs import imports
 
 _GROUPS = {
     "Begin": {
+        "data": "describe tables, or compare two: statistics and drift",
         "new": "write a gin file for a table",
         "parts": "list the parts that a gin file can build",
         "doctor": "show what is installed and works here",

@@ -135,7 +135,7 @@ class LabelCounter:
         self.add(weights, *(one.numpy() for one in self._head.targets(labels[self._head.field])))
 
     def add(self, weights: np.ndarray, targets: np.ndarray, present: np.ndarray) -> None:
-        """Count the labels of a batch: weights [B], targets [B, ...], and whether they are there."""
+        """Count the labels of a batch: weights [B], targets [B, ...], present labels [B, ...]."""
         counted = weights > 0
         self._labelled += int(counted.sum())
         if targets.ndim == 2 and targets.shape[1] == len(self._names):

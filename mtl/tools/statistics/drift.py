@@ -28,6 +28,7 @@ from mtl.tools.statistics import facts
 KS, L_INFINITY = "KS", "L-infinity"
 # All fields together exceed their noise by chance with at most this probability.
 CHANCE = 0.01
+_ROUNDING = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,8 @@ class Difference:
       gaps: the difference of the shares of rows without a value.
       unseen: the share of new values that the old data lack, beyond the share to be expected; NaN
         if the old data have too many different values to tell.
-      unknown: the growth of the share that a model does not know; NaN without a model.
+      unknown: the share that a model does not know, beyond the share to be expected; NaN without a
+        model.
       changed: the change of the type, such as "int, now text"; "" if it is the same.
     """
 
@@ -256,11 +258,42 @@ def _compare_shares(
 
 
 def _compare_unknown(before: facts.Column, after: facts.Column, chance: float) -> Shift:
-    if before.unknown is None or after.unknown is None:
-        return Shift(what="unknown", distance=math.nan, noise=math.nan)
+    """Return the share that a model does not know, beyond what is to be expected of new rows."""
+    nothing = Shift(what="unknown", distance=math.nan, noise=math.nan)
+    if before.unknown is None or after.unknown is None or not before.count or not before.is_exact:
+        return nothing
+    expected, error = _expect_unknown(before, chance)
+    if math.isnan(expected + after.unknown):
+        return nothing
     rows = (_count_independent(before), _count_independent(after))
-    shift = _compare_shares("unknown", before.unknown, after.unknown, rows, chance)
-    return dataclasses.replace(shift, distance=max(after.unknown - before.unknown, 0.0))
+    noise = _find_noise(np.array([expected]), rows, chance) + error
+    return Shift(what="unknown", distance=max(after.unknown - expected, 0.0), noise=noise)
+
+
+def _expect_unknown(before: facts.Column, chance: float) -> tuple[float, float]:
+    """Return the share of unknown values to be expected in new rows, and the error of it.
+
+    A model that was fitted to the old data may not know values that came less than k times there. A
+    value that came r - 1 times before has, in all, the share of values that came r times (Good): so
+    new rows lack the share of values that came up to k times.
+    """
+    kinds, numbers = np.unique(_read_counts(before), return_counts=True)
+    values = (kinds * numbers).astype(float)
+    total, unknown = values.sum(), before.unknown or 0.0
+    # Up to the first frequency whose values the model knows; a given vocabulary knows any values.
+    below = np.concatenate([[0.0], np.cumsum(values) / total])
+    rare = int(np.searchsorted(below, unknown - _ROUNDING))
+    frequency = kinds[rare - 1] + 1 if rare else 1
+    expected = max(unknown, float(values[kinds <= frequency].sum() / total))
+    squares = float((values * kinds)[kinds <= frequency + 1].sum())
+    return expected, math.sqrt(squares) / total * math.sqrt(-2 * math.log(chance))
+
+
+def _read_counts(column: facts.Column) -> np.ndarray:
+    """Return the counts of all values, in any order."""
+    if column.texts is not None:
+        return column.texts.read_counts()[1]
+    return column.numbers.weigh()[1] if column.numbers is not None else np.zeros([0], np.int64)
 
 
 def _find_noise(shares: np.ndarray, rows: tuple[int, int], chance: float) -> float:

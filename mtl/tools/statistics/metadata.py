@@ -1,7 +1,7 @@
 """Writes facts as tensorflow-metadata does, for TensorFlow Data Validation (TFDV) and Facets.
 
-content = metadata.write_statistics([training, new], is_text=False)      # DatasetFeatureStatisticsList
-content = metadata.write_schema(training, is_text=True)                  # Schema
+content = metadata.write_statistics([training, new], is_text=False)
+content = metadata.write_schema(training, is_text=True)
 
 Times are whole numbers, microseconds since 1970. Moments leave out infinite numbers.
 """
@@ -128,9 +128,7 @@ def _fill_quantiles(histogram: Any, numeric: numbers.Numbers) -> None:
     histogram.type = statistics_pb2.Histogram.QUANTILES
     ends = numeric.find_quantiles(np.linspace(0, 1, _BUCKETS + 1).tolist())
     for low, high in zip(ends[:-1], ends[1:], strict=True):
-        histogram.buckets.add(
-            low_value=low, high_value=high, sample_count=numeric.count / _BUCKETS
-        )
+        histogram.buckets.add(low_value=low, high_value=high, sample_count=numeric.count / _BUCKETS)
 
 
 def _fill_bytes(stats: Any, column: facts.Column) -> None:

@@ -26,10 +26,7 @@ def write(
     threshold: float,
 ) -> None:
     """Write the page of one data set, of several, or of two that are compared."""
-    if compared is not None:
-        made = _compare(compared, threshold)
-    else:
-        made = _describe(datasets)
+    made = _describe(datasets) if compared is None else _compare(compared, threshold)
     with storage.writing("--output", "a file", path):
         report.write(path, made)
 

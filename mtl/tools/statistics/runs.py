@@ -150,9 +150,7 @@ def _describe(
     return dataclasses.replace(found, notes=notes)
 
 
-def _list_notes(
-    spec: spec_lib.Spec, names: Sequence[str], lacking: Collection[str]
-) -> list[str]:
+def _list_notes(spec: spec_lib.Spec, names: Sequence[str], lacking: Collection[str]) -> list[str]:
     notes = []
     hidden = [
         name
@@ -298,7 +296,9 @@ def _start(field: spec_lib.Field, limits: columns_lib.Limits) -> columns_lib.Bas
     return columns_lib.Listed(inner) if field.shape else inner
 
 
-def _to_array(field: spec_lib.Field, values: Any, mark: Any, present: np.ndarray | None) -> pa.Array:
+def _to_array(
+    field: spec_lib.Field, values: Any, mark: Any, present: np.ndarray | None
+) -> pa.Array:
     """Return the values of a batch as an array of Arrow; gaps are null or empty lists.
 
     Args:

@@ -56,7 +56,7 @@ def show_frequent(column: facts.Column, most: int = _MOST_FREQUENT) -> str:
     told = []
     for value, count in column.list_frequent(most):
         is_text = column.texts is not None
-        name = repr(shorten(value, _LONGEST_VALUE)) if is_text else value
+        name = f"'{shorten(value, _LONGEST_VALUE)}'" if is_text else value
         told.append(f"{name} {show_share(count / column.count)}")
     return ", ".join(told)
 
@@ -77,9 +77,8 @@ def list_notes(dataset: facts.Dataset) -> list[str]:
     cut = [column for column in dataset.columns.values() if not column.is_exact]
     if cut:
         lost = max(column.counted.lost for column in cut if column.counted is not None)
-        error = max(column.numbers.rank_error for column in cut if column.numbers) if any(
-            column.numbers for column in cut
-        ) else 0.0
+        errors = [column.numbers.rank_error for column in cut if column.numbers is not None]
+        error = max(errors, default=0.0)
         notes.append(
             f"{len(cut)} columns have more distinct values than fit into memory: distinct values "
             f"(~) err by about {hashing.ERROR:.1%}, counts of frequent values are at most {lost:,} "
@@ -233,7 +232,10 @@ def compare(compared: drift.Compared, most: int, width: int, threshold: float) -
         lines += _compare_fields(shown, width, threshold)
     lines += _tell_more(len(shown), len(compared.differences))
     drifted = [one for one in compared.differences if one.list_failures(threshold)]
-    lines += ["", f"{len(drifted)} of {len(compared.differences)} fields drift: {explain(threshold)}"]
+    lines += [
+        "",
+        f"{len(drifted)} of {len(compared.differences)} fields drift: {explain(threshold)}",
+    ]
     notes = [f"before: {note}" for note in list_notes(before)]
     notes += [f"after: {note}" for note in list_notes(after)]
     return "\n".join([*lines, *_tell_notes(notes)])

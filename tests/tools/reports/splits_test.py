@@ -11,7 +11,7 @@ from tests.tools.reports import runs
 
 
 def _count(head, *batches):
-    counter = splits._Labels(head)
+    counter = splits.LabelCounter(head)
     for batch in batches:
         counter.see({head.field: tf.constant(batch)})
     return counter.tell()
@@ -34,7 +34,7 @@ def test_classes_of_places_are_not_those_of_rows():
 
 def test_lists_of_labels_are_counted():
     head = heads.MultiLabel(name="tags", classes=["a", "b"])
-    counter = splits._Labels(head)
+    counter = splits.LabelCounter(head)
     counter.see({"tags": tf.ragged.constant([["b"], [], ["a", "b", "b"]])})
     found = counter.tell()
     assert found.counts == {"a": 1, "b": 2}

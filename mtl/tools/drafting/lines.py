@@ -310,33 +310,40 @@ def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | Non
 
     None if the lines may be wrong, or if Arrow would read them in another way.
     """
-    if dialect.comment or len(dialect.columns) < 2:
-        return None
     if is_first and dialect.has_header:
         text = text.partition(b"\n")[2]
-    if not text.strip():
+    if not _may_be_plain(text, dialect):
+        return None
+    if not text.strip(b" \t\r\n"):
         return _empty_table(dialect)
-    has_returns = b"\r" in text
-    is_plain = not has_returns or text.count(b"\r") == text.count(b"\r\n")
-    content = np.frombuffer(b"\n%b\n" % text, np.uint8)
-    delimiter = ord(dialect.delimiter) if dialect.delimiter.isascii() else -1
-    if not is_plain or delimiter < 0 or not _are_quotes_whole(content, delimiter):
+    delimiter, spaces = ord(dialect.delimiter), _list_spaces(text, dialect)
+    has_quotes = b'"' in text
+    content = np.frombuffer(b"\n%b\n" % text if has_quotes or spaces else b"", np.uint8)
+    if has_quotes and not _are_quotes_whole(content, delimiter):
         return None
     try:
         table = _parse(text, dialect, 1 << 20, has_blank=True)
     except pa.ArrowInvalid:
         return None
-    if _has_spaces_outside(text, content, delimiter):
+    if any(_stands_outside(space, content, delimiter) for space in spaces):
         table = _trim(table)
-    # Lines of spaces hold no row.
-    return None if dialect.delimiter in " \t" and _has_empty_row(table) else table
+    return None if _has_empty_row(table, dialect) else table
+
+
+def _may_be_plain(text: bytes, dialect: Dialect) -> bool:
+    """Return False if Arrow would read other rows: of comments, and of carriage returns alone."""
+    is_simple = not dialect.comment and len(dialect.columns) > 1 and dialect.delimiter.isascii()
+    return is_simple and (b"\r" not in text or text.count(b"\r") == text.count(b"\r\n"))
+
+
+def _list_spaces(text: bytes, dialect: Dialect) -> list[int]:
+    """Return the bytes of spaces in a text, besides the delimiter."""
+    return [space for space in b" \t\v\f" if space in text and chr(space) != dialect.delimiter]
 
 
 def _are_quotes_whole(content: np.ndarray, delimiter: int) -> bool:
     """Return True if quotes stand around whole values, none of which holds a line break."""
     places = np.flatnonzero(content == ord('"'))
-    if not len(places):
-        return True
     breaks = np.flatnonzero(content == ord("\n"))
     are_closed = np.searchsorted(places, breaks) % 2 == 0
     if len(places) % 2 or not are_closed.all():
@@ -347,23 +354,20 @@ def _are_quotes_whole(content: np.ndarray, delimiter: int) -> bool:
     return bool(is_allowed[before].all() and is_allowed[behind].all())
 
 
-def _has_spaces_outside(text: bytes, content: np.ndarray, delimiter: int) -> bool:
+def _stands_outside(space: int, content: np.ndarray, delimiter: int) -> bool:
     """Return True if a space stands at the beginning or the end of a value."""
     is_end = np.zeros(256, bool)
-    is_end[[delimiter, *b'"\n\r']] = True
-    for space in set(b" \t\v\f") - {delimiter}:
-        if space in text:
-            places = np.flatnonzero(content == space)
-            if is_end[content[places - 1]].any() or is_end[content[places + 1]].any():
-                return True
-    return False
+    is_end[[delimiter, space, *b'"\n\r']] = True
+    places = np.flatnonzero(content == space)
+    return bool(is_end[content[places - 1]].any() or is_end[content[places + 1]].any())
 
 
-def _has_empty_row(table: pa.Table) -> bool:
+def _has_empty_row(table: pa.Table, dialect: Dialect) -> bool:
+    """Return True if a row may be a line of spaces, which holds no row."""
+    if dialect.delimiter not in " \t":
+        return False
     is_empty = pc.equal(table.column(0), "")
     for column in table.columns[1:]:
-        if not pc.any(is_empty).as_py():
-            return False
         is_empty = pc.and_(is_empty, pc.equal(column, ""))
     return pc.any(is_empty).as_py()
 

@@ -269,11 +269,12 @@ class Guessed(Base):
     def _add_typed(self, values: pa.Array) -> None:
         """Add numbers or times; other texts may be few words that mark a missing value."""
         is_time = self._kind == facts.TIME
-        if not is_time and cells.has_codes(values):
-            self._break("it holds digits behind a leading zero, as codes do")
-            return
         split = cells.split_times if is_time else cells.split_numbers
         typed, others = split(values)
+        # Among fractions, 007 is a number.
+        if not is_time and typed.dtype.kind == "i" and cells.has_codes(values):
+            self._break("it holds digits behind a leading zero, as codes do")
+            return
         assert self._inner is not None
         if len(typed):
             self._inner.add(pa.array(typed))
@@ -307,10 +308,13 @@ class Guessed(Base):
         if self._kind == facts.FLOAT and sum(odd.values()) > _SHARE_OF_WORDS * column.count:
             total = sum(odd.values())
             self._break(f"in {total:,} rows it holds texts, such as {next(iter(odd))[:40]!r}")
-        missing = self.missing + column.missing + sum(words.values())
-        kind = facts.INT if self._kind == facts.FLOAT and _is_int(column) else column.kind
-        changes = {"kind": kind, "rows": self.rows, "missing": missing, "marks": dict(words)}
-        return dataclasses.replace(column, **changes)
+        return dataclasses.replace(
+            column,
+            kind=facts.INT if self._kind == facts.FLOAT and _is_int(column) else column.kind,
+            rows=self.rows,
+            missing=self.missing + column.missing + sum(words.values()),
+            marks=dict(words),
+        )
 
     def _finish_words(self, name: str) -> facts.Column:
         """Return the facts of a column of few different texts."""

@@ -20,6 +20,8 @@ from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts, tables
 
 _AHEAD = 2
+# The columns of JSON lines are not known before: so many share the memory.
+_KEYS = 64
 _LIST, _TEXT = "list", "text"
 
 _Item = TypeVar("_Item")
@@ -67,7 +69,7 @@ class _Gathered:
         self._table, self._left_out = table, left_out
         # An empty text of JSON is a value.
         self._marks = ("", *marks) if table.format == tables.CSV else tuple(marks)
-        self._limits = columns_lib.Limits.share(len(table.columns))
+        self._limits = columns_lib.Limits.share(len(table.columns) or _KEYS)
         self.plans: dict[str, tuple[str, ...]] = {}
         self._reasons: dict[str, str] = {}
         self._facts: dict[str, facts.Column] = {}

@@ -12,6 +12,7 @@ from mtl.files import storage
 from mtl.tools.drawing import figures, shares
 from mtl.tools.reports import blocks, report
 from mtl.tools.statistics import drift, facts, metadata, tell
+from mtl.tools.statistics import numbers as numbers_lib
 
 _BINS, _MOST_VALUES = 30, 10
 # The ends of the pictured range, if few numbers lie far outside of it.
@@ -215,12 +216,7 @@ def _find_shares(
 
 def _draw_numbers(title: str, columns: Mapping[str, facts.Column]) -> figures.Figure:
     numbers = {key: c.numbers for key, c in columns.items() if c.numbers is not None}
-    low = min(float(one.least) for one in numbers.values())
-    high = max(float(one.greatest) for one in numbers.values())
-    ends = [one.find_quantiles(_ENDS) for one in numbers.values()]
-    inner = min(float(a) for a, _ in ends), max(float(b) for _, b in ends)
-    is_far = high - low > _FAR * (inner[1] - inner[0]) > 0
-    low, high = inner if is_far else (low, high)
+    low, high, is_far = _find_ends(list(numbers.values()))
     is_time = any(column.kind == facts.TIME for column in columns.values())
     scale = 1e6 * 86400 if is_time else 1.0
     bins, outside = {}, 0.0
@@ -231,3 +227,13 @@ def _draw_numbers(title: str, columns: Mapping[str, facts.Column]) -> figures.Fi
     note = f"{outside:.2%} of the values lie outside." if is_far else ""
     note = f"Days since 1970. {note}".strip() if is_time else note
     return shares.draw_bins(title, bins, note)
+
+
+def _find_ends(sides: Sequence[numbers_lib.Numbers]) -> tuple[float, float, bool]:
+    """Return the range to draw, and whether few numbers lie far outside of it."""
+    low = min(float(one.least) for one in sides)
+    high = max(float(one.greatest) for one in sides)
+    ends = [one.find_quantiles(_ENDS) for one in sides]
+    inner = min(float(a) for a, _ in ends), max(float(b) for _, b in ends)
+    is_far = high - low > _FAR * (inner[1] - inner[0]) > 0
+    return (*inner, True) if is_far else (low, high, False)

@@ -141,7 +141,8 @@ def _describe(
     lacking = features_lib.missing_statistics(columns, os.path.join(model_dir, "statistics"))
     shares = unknown.Shares(limited) if limited and not lacking else None
     with diagnosis.explain_run_errors(reading, experiment.model, None, split):
-        for batch, counts in _read(reading, spec, split, gathered, shares and columns, statistics):
+        known = columns if shares is not None else None
+        for batch, counts in _read(reading, spec, split, gathered, known, statistics):
             gathered.add(batch)
             if shares is not None:
                 shares.add(counts)
@@ -230,6 +231,7 @@ class _Gathered:
         self._fields = {name: spec.fields[name] for name in names}
         self._columns = {name: _start(field, limits) for name, field in self._fields.items()}
         self._features = spec.feature_fields
+        self._all_heads: list[Any] = list(heads)
         weighing = [head for head in heads if isinstance(head, types.WeighingHead)]
         self._heads = {head.name: head for head in weighing if head.field in spec.label_fields}
         self._counters = {name: splits_lib.LabelCounter(h) for name, h in self._heads.items()}
@@ -238,10 +240,11 @@ class _Gathered:
     def build(self, features: types.Tensors, labels: types.Tensors) -> dict[str, Any]:
         """Return the tensors that `add` needs of a batch."""
         both = {**labels, **features}
+        labelled = [h for h in self._all_heads if isinstance(h, base.Labelled)]
         present = {
             head.field: head.are_present(labels[head.field])
-            for head in self._heads.values()
-            if isinstance(head, base.Labelled) and head.field in self._fields
+            for head in labelled
+            if head.field in labels and head.field in self._fields
         }
         tasks = {
             name: (head.row_weights(labels), *head.targets(labels[head.field]))

@@ -128,11 +128,7 @@ def _find_outputs() -> dict[str, str]:
 
 
 def _read_files(arguments: Sequence[str]) -> list[facts.Dataset]:
-    delimiter = DELIMITER.value
-    delimiter = "\t" if delimiter in ("\\t", "tab") else delimiter
-    if delimiter is not None:
-        is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
-        checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
+    delimiter = _read_delimiter()
     given = {"the files": arguments, "--against": AGAINST.value}
     opened = [
         tables.open_table(where, patterns, delimiter, COLUMNS.value, COMMENT.value)
@@ -143,11 +139,22 @@ def _read_files(arguments: Sequence[str]) -> list[facts.Dataset]:
     for where, path in _find_outputs().items():
         is_free = atomic.identity(path) not in inputs
         checks.require(is_free, where, "not be an input", path, "Name another file.")
-    found: list[facts.Dataset] = []
+    datasets: list[facts.Dataset] = []
     for table in opened:
-        like = found[0] if found else None
-        found.append(gathering.describe(table, MISSING.value, LEAVE_OUT.value, like))
-    return found
+        like = datasets[0] if datasets else None
+        datasets.append(gathering.describe(table, MISSING.value, LEAVE_OUT.value, like))
+    return datasets
+
+
+def _read_delimiter() -> str | None:
+    """Return the separator of values of CSV; None to detect it."""
+    delimiter = DELIMITER.value
+    if delimiter is None:
+        return None
+    delimiter = "\t" if delimiter in ("\\t", "tab") else delimiter
+    is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
+    checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
+    return delimiter
 
 
 def _read_run(arguments: Sequence[str]) -> list[facts.Dataset]:

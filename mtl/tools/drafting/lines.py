@@ -310,23 +310,20 @@ def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | Non
 
     None if the lines may be wrong, or if Arrow would read them in another way.
     """
-    if is_first and dialect.has_header:
-        text = text.partition(b"\n")[2]
     if not _may_be_plain(text, dialect):
         return None
+    text = text.partition(b"\n")[2] if is_first and dialect.has_header else text
     if not text.strip(b" \t\r\n"):
         return _empty_table(dialect)
     delimiter, spaces = ord(dialect.delimiter), _list_spaces(text, dialect)
-    has_quotes = b'"' in text
-    content = np.frombuffer(b"\n%b\n" % text if has_quotes or spaces else b"", np.uint8)
-    if has_quotes and not _are_quotes_whole(content, delimiter):
+    content = np.frombuffer(b"\n%b\n" % text if b'"' in text or spaces else b"", np.uint8)
+    if not _are_quotes_whole(content, delimiter):
         return None
     try:
         table = _parse(text, dialect, 1 << 20, has_blank=True)
     except pa.ArrowInvalid:
         return None
-    if any(_stands_outside(space, content, delimiter) for space in spaces):
-        table = _trim(table)
+    table = _trim(table) if _stand_outside(spaces, content, delimiter) else table
     return None if _has_empty_row(table, dialect) else table
 
 
@@ -344,6 +341,8 @@ def _list_spaces(text: bytes, dialect: Dialect) -> list[int]:
 def _are_quotes_whole(content: np.ndarray, delimiter: int) -> bool:
     """Return True if quotes stand around whole values, none of which holds a line break."""
     places = np.flatnonzero(content == ord('"'))
+    if not len(places):
+        return True
     breaks = np.flatnonzero(content == ord("\n"))
     are_closed = np.searchsorted(places, breaks) % 2 == 0
     if len(places) % 2 or not are_closed.all():
@@ -354,12 +353,15 @@ def _are_quotes_whole(content: np.ndarray, delimiter: int) -> bool:
     return bool(is_allowed[before].all() and is_allowed[behind].all())
 
 
-def _stands_outside(space: int, content: np.ndarray, delimiter: int) -> bool:
+def _stand_outside(spaces: Sequence[int], content: np.ndarray, delimiter: int) -> bool:
     """Return True if a space stands at the beginning or the end of a value."""
     is_end = np.zeros(256, bool)
-    is_end[[delimiter, space, *b'"\n\r']] = True
-    places = np.flatnonzero(content == space)
-    return bool(is_end[content[places - 1]].any() or is_end[content[places + 1]].any())
+    is_end[[delimiter, *spaces, *b'"\n\r']] = True
+    for space in spaces:
+        places = np.flatnonzero(content == space)
+        if is_end[content[places - 1]].any() or is_end[content[places + 1]].any():
+            return True
+    return False
 
 
 def _has_empty_row(table: pa.Table, dialect: Dialect) -> bool:

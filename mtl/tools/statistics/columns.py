@@ -304,17 +304,24 @@ class Guessed(Base):
         column = self._inner.finish(name)
         self.broken, self.reason = self._inner.broken, self._inner.reason
         words = {} if self._kind == facts.TEXT else self._words
-        odd = {word: n for word, n in words.items() if word not in _MARKS_OF_NUMBERS}
-        if self._kind == facts.FLOAT and sum(odd.values()) > _SHARE_OF_WORDS * column.count:
-            total = sum(odd.values())
-            self._break(f"in {total:,} rows it holds texts, such as {next(iter(odd))[:40]!r}")
+        kind = column.kind
+        if self._kind == facts.FLOAT:
+            self._check_shares(column)
+            kind = facts.INT if _is_int(column) else kind
         return dataclasses.replace(
             column,
-            kind=facts.INT if self._kind == facts.FLOAT and _is_int(column) else column.kind,
+            kind=kind,
             rows=self.rows,
             missing=self.missing + column.missing + sum(words.values()),
             marks=dict(words),
         )
+
+    def _check_shares(self, column: facts.Column) -> None:
+        """Break a column of numbers if words are too frequent for marks of a missing value."""
+        odd = {word: n for word, n in self._words.items() if word not in _MARKS_OF_NUMBERS}
+        total = sum(odd.values())
+        if total > _SHARE_OF_WORDS * column.count:
+            self._break(f"in {total:,} rows it holds texts, such as {next(iter(odd))[:40]!r}")
 
     def _finish_words(self, name: str) -> facts.Column:
         """Return the facts of a column of few different texts."""

@@ -24,6 +24,14 @@ _AHEAD = 2
 _KEYS = 64
 _LIST, _TEXT = "list", "text"
 
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+_NUMERIC = {
+    facts.BOOL: (pa.types.is_boolean,),
+    facts.INT: (pa.types.is_integer,),
+    facts.FLOAT: (pa.types.is_floating, pa.types.is_decimal),
+    facts.TIME: (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp),
+}
+
 _Item = TypeVar("_Item")
 
 
@@ -85,22 +93,32 @@ class _Gathered:
             current = {}  # The first block tells which ones are lists.
         rows, files = 0, dict.fromkeys(self._table.paths, 0)
         for block in read_ahead(tables.read_blocks(self._table, self._open)):
-            chosen = {n: own for n, own in block.columns.items() if n not in self._left_out}
-            for name in chosen.keys() - current.keys():
-                current[name] = self._start_column(name, chosen[name].type)
-                _add_gaps(current[name], rows)
-            add = [pool.submit(_add, block.path, n, current[n], own) for n, own in chosen.items()]
-            for done in add:
-                done.result()
+            self._add_block(pool, block, current, rows)
             rows += block.rows
             files[block.path] += block.rows
-            for name, column in current.items():
-                _add_gaps(column, rows - column.rows)
-                if column.broken:
-                    self._reasons.setdefault(name, f"{block.path}: {column.reason}")
         self._files = files
         self._keep(pool, current)
         return bool(self._open)
+
+    def _add_block(
+        self,
+        pool: concurrent.futures.Executor,
+        block: tables.Block,
+        current: dict[str, columns_lib.Base],
+        rows: int,
+    ) -> None:
+        """Add a block behind so many rows; columns that it is the first to hold are started."""
+        chosen = {n: own for n, own in block.columns.items() if n not in self._left_out}
+        for name in chosen.keys() - current.keys():
+            current[name] = self._start_column(name, chosen[name].type)
+            _add_gaps(current[name], rows)
+        add = [pool.submit(_add, block.path, n, current[n], own) for n, own in chosen.items()]
+        for done in add:
+            done.result()
+        for name, column in current.items():
+            _add_gaps(column, rows + block.rows - column.rows)
+            if column.broken:
+                self._reasons.setdefault(name, f"{block.path}: {column.reason}")
 
     def _start_column(self, name: str, kind: pa.DataType | None = None) -> columns_lib.Base:
         if self._table.schema is not None:
@@ -176,21 +194,16 @@ def start_typed(kind: pa.DataType, limits: columns_lib.Limits) -> columns_lib.Ba
     types = pa.types
     if types.is_dictionary(kind):
         return _Encoded(start_typed(kind.value_type, limits), kind.value_type)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        inner = kind
-        while isinstance(inner, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+    if isinstance(kind, _LISTS):
+        inner = kind.value_type
+        while isinstance(inner, _LISTS):
             inner = inner.value_type
         return columns_lib.Listed(start_typed(inner, limits))
-    if types.is_boolean(kind):
-        return columns_lib.Numeric(facts.BOOL, limits)
-    if types.is_integer(kind):
-        return columns_lib.Numeric(facts.INT, limits)
-    if types.is_floating(kind) or types.is_decimal(kind):
-        return columns_lib.Numeric(facts.FLOAT, limits)
-    if types.is_temporal(kind) and not types.is_duration(kind) and not types.is_interval(kind):
-        return columns_lib.Numeric(facts.TIME, limits)
+    for name, is_kind in _NUMERIC.items():
+        if any(is_one(kind) for is_one in is_kind):
+            return columns_lib.Numeric(name, limits)
     texts = types.is_string, types.is_large_string, types.is_binary, types.is_large_binary
-    is_text = any(is_kind(kind) for is_kind in texts)
+    is_text = any(is_one(kind) for is_one in texts)
     return columns_lib.Text(limits) if is_text else columns_lib.Base()
 
 

@@ -165,6 +165,11 @@ def _add_feature(schema: Any, column: facts.Column) -> None:
     feature.value_count.min = 1
     if not column.is_list:
         feature.value_count.max = 1
+    _set_domain(schema, feature, column)
+
+
+def _set_domain(schema: Any, feature: Any, column: facts.Column) -> None:
+    """Set which values a feature may have."""
     if column.kind == facts.BOOL:
         feature.bool_domain.SetInParent()
     elif column.kind == facts.TIME:

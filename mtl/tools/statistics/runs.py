@@ -138,17 +138,17 @@ def _describe(
     statistics = fitting.load_statistics(model_dir)
     columns = experiment.model.columns
     limited = unknown.list_fields(columns)
-    lacking = features_lib.missing_statistics(columns, os.path.join(model_dir, "statistics"))
-    shares = unknown.Shares(limited) if limited and not lacking else None
+    lacking = features_lib.missing_statistics(columns, statistics.directory)
+    known = columns if limited and not lacking else None
+    shares = unknown.Shares(limited)
     with diagnosis.explain_run_errors(reading, experiment.model, None, split):
-        known = columns if shares is not None else None
         for batch, counts in _read(reading, spec, split, gathered, known, statistics):
             gathered.add(batch)
-            if shares is not None:
+            if known is not None:
                 shares.add(counts)
-    found = gathered.finish(split, {} if shares is None else _find_shares(shares, limited))
+    found = dict(zip(limited if known is not None else (), shares.compute(), strict=False))
     notes = _list_notes(spec, names, lacking if limited else ())
-    return dataclasses.replace(found, notes=notes)
+    return dataclasses.replace(gathered.finish(split, found), notes=notes)
 
 
 def _list_notes(spec: spec_lib.Spec, names: Sequence[str], lacking: Collection[str]) -> list[str]:
@@ -211,10 +211,6 @@ def _fill_gaps(features: types.Tensors, spec: spec_lib.Spec) -> dict[str, Any]:
         default = tf.constant(field.default, values.dtype)
         found[name] = tf.where(is_gap, default, values)
     return found
-
-
-def _find_shares(shares: unknown.Shares, fields: Sequence[str]) -> dict[str, float]:
-    return dict(zip(fields, shares.compute(), strict=True))
 
 
 class _Gathered:

@@ -201,19 +201,29 @@ def _to_array(path: str, key: str, rows: Sequence[tuple[int, dict[str, Any]]]) -
     values = [row.get(key) for _, row in rows]
     kinds = set(map(type, values)) - {type(None)}
     if list in kinds and kinds != {list}:
-        place = next(n for n, row in rows if not isinstance(row.get(key), list | type(None)))
-        got = next(value for value in values if not isinstance(value, list | type(None)))
-        checks.fail(f"{path} line {place}: field {key!r}", "be a list, as in other lines", got)
+        number, got = next((n, row[key]) for n, row in rows if not _may_be_list(row.get(key)))
+        rule = "be a list, as in other lines"
+        checks.fail(f"{path} line {number}: field {key!r}", rule, got)
     try:
         if kinds == {list}:
-            made = [None if own is None else list(_flatten(own)) for own in values]
-            return pa.array(made, pa.list_(pa.string()))
-        return pa.array([_to_text(value) for value in values], pa.string())
+            return pa.array(list(map(_to_list, values)), pa.list_(pa.string()))
+        return pa.array(list(map(_to_text, values)), pa.string())
     except UnicodeEncodeError:
-        bad = next(
-            n for n, row in rows if not _is_utf8(json.dumps(row.get(key), ensure_ascii=False))
-        )
-        checks.fail(f"{path} line {bad}: field {key!r}", "be UTF-8", "half a pair of surrogates")
+        number = next(n for n, row in rows if not _is_utf8(_dump(row.get(key))))
+        where, got = f"{path} line {number}: field {key!r}", "half a pair of surrogates"
+        checks.fail(where, "be UTF-8", got)
+
+
+def _may_be_list(value: Any) -> bool:
+    return value is None or isinstance(value, list)
+
+
+def _to_list(value: Sequence[Any] | None) -> list[str | None] | None:
+    return None if value is None else list(_flatten(value))
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _is_utf8(text: str) -> bool:

@@ -5,6 +5,7 @@ print(tell.compare(compared, most=50, width=100, threshold=0.1))
 """
 
 import math
+import textwrap
 from collections.abc import Sequence
 
 from mtl import aligned, checks
@@ -65,26 +66,40 @@ def list_notes(dataset: facts.Dataset) -> list[str]:
     """Return lines on what a user should know: marks, estimates, infinite and unread values."""
     notes = list(dataset.notes)
     for name, column in dataset.columns.items():
-        shown = shorten(name, _LONGEST_NAME)
-        if column.marks:
-            marks = ", ".join(f"{shorten(m, 20)!r} ({n:,})" for m, n in column.marks.items())
-            notes.append(f"Column {shown!r} holds numbers or times; as gaps count {marks}.")
-        if column.numbers is not None and column.numbers.infinite:
-            infinite = f"{column.numbers.infinite:,} infinite numbers"
-            notes.append(f"Column {shown!r} has {infinite}, which the figures leave out.")
-        if column.kind == facts.OTHER:
-            notes.append(f"Column {shown!r} has a type whose values are not read.")
+        notes += _list_notes(f"Column '{shorten(name, _LONGEST_NAME)}'", column)
     cut = [column for column in dataset.columns.values() if not column.is_exact]
-    if cut:
-        lost = max(column.counted.lost for column in cut if column.counted is not None)
-        errors = [column.numbers.rank_error for column in cut if column.numbers is not None]
-        error = max(errors, default=0.0)
-        notes.append(
-            f"{len(cut)} columns have more distinct values than fit into memory: distinct values "
-            f"(~) err by about {hashing.ERROR:.1%}, counts of frequent values are at most {lost:,} "
-            f"too low, and quantiles are off by at most {error:.2%} of the rows."
-        )
+    return notes + ([_tell_errors(cut)] if cut else [])
+
+
+def _list_notes(where: str, column: facts.Column) -> list[str]:
+    """Return lines on the values of a column that its figures leave out."""
+    notes = []
+    if column.marks:
+        marks = ", ".join(f"'{shorten(m, 20)}' ({n:,})" for m, n in column.marks.items())
+        notes.append(f"{where} holds {_name_kind(column)}; as gaps count {marks}.")
+    if column.numbers is not None and column.numbers.infinite:
+        infinite = f"{column.numbers.infinite:,} infinite numbers"
+        notes.append(f"{where} has {infinite}, which the figures leave out.")
+    if column.kind == facts.OTHER:
+        notes.append(f"{where} has a type whose values are not read.")
     return notes
+
+
+def _name_kind(column: facts.Column) -> str:
+    return "times" if column.kind == facts.TIME else "numbers"
+
+
+def _tell_errors(cut: Sequence[facts.Column]) -> str:
+    """Return a line on the errors of columns with too many distinct values."""
+    lost = max(column.counted.lost for column in cut if column.counted is not None)
+    errors = [column.numbers.rank_error for column in cut if column.numbers is not None]
+    told = (
+        f"{len(cut)} columns have more distinct values than fit into memory: distinct values "
+        f"(~) err by about {hashing.ERROR:.1%}, counts of frequent values are at most {lost:,} "
+        "too low"
+    )
+    error = f", and quantiles are off by at most {max(errors):.2%} of the rows" if errors else ""
+    return f"{told}{error}."
 
 
 def describe(dataset: facts.Dataset, most: int, width: int) -> str:
@@ -97,21 +112,23 @@ def describe(dataset: facts.Dataset, most: int, width: int) -> str:
     """
     columns = list(dataset.columns.values())
     shown = columns[: most or None]
-    lines = [_head(dataset)]
-    if len(dataset.files) > 1:
-        files = list(dataset.files.items())
-        lines += [f"  {path}: {rows:,} rows" for path, rows in files[:_MOST_FILES]]
-        more = len(files) - _MOST_FILES
-        lines += [f"  and {more} more files"] if more > 0 else []
-    lines += _tell_tasks(dataset)
-    numbers = [column for column in shown if column.numbers is not None]
-    lines += _tell_numbers(numbers)
+    lines = [_head(dataset), *_tell_files(dataset), *_tell_tasks(dataset)]
+    lines += _tell_numbers([column for column in shown if column.numbers is not None])
     lines += _tell_texts([column for column in shown if column.texts is not None], width)
     empty = [column.name for column in columns if column.kind == facts.EMPTY]
     lines += ["", f"Without any value: {_list_names(empty)}."] if empty else []
     lines += _tell_more(len(shown), len(columns))
-    notes = list_notes(dataset)
-    return "\n".join([*lines, *_tell_notes(notes)])
+    return "\n".join([*lines, *_tell_notes(list_notes(dataset))])
+
+
+def _tell_files(dataset: facts.Dataset) -> list[str]:
+    """Return the rows of each file, if there are several."""
+    if len(dataset.files) < 2:
+        return []
+    files = list(dataset.files.items())
+    more = len(files) - _MOST_FILES
+    rest = [f"  and {more} more files"] if more > 0 else []
+    return [*(f"  {path}: {rows:,} rows" for path, rows in files[:_MOST_FILES]), *rest]
 
 
 def _tell_notes(notes: Sequence[str]) -> list[str]:
@@ -232,10 +249,8 @@ def compare(compared: drift.Compared, most: int, width: int, threshold: float) -
         lines += _compare_fields(shown, width, threshold)
     lines += _tell_more(len(shown), len(compared.differences))
     drifted = [one for one in compared.differences if one.list_failures(threshold)]
-    lines += [
-        "",
-        f"{len(drifted)} of {len(compared.differences)} fields drift: {explain(threshold)}",
-    ]
+    told = f"{len(drifted)} of {len(compared.differences)} fields drift: {explain(threshold)}"
+    lines += ["", *textwrap.wrap(told, max(width, _LEAST_ROOM))]
     notes = [f"before: {note}" for note in list_notes(before)]
     notes += [f"after: {note}" for note in list_notes(after)]
     return "\n".join([*lines, *_tell_notes(notes)])

@@ -40,6 +40,7 @@ _NO_PARTS = (
     "mtl.tools.drafting",
     "mtl.tools.explaining",
     "mtl.tools.reports",
+    "mtl.tools.statistics",
     "mtl.scoring",
     "mtl.serving.rows",
     "mtl.serving.versions",

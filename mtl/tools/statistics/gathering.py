@@ -53,7 +53,7 @@ def describe(
     Raises:
       UserError: a file is malformed, or lacks a column that is left out.
     """
-    for name in left_out if table.columns else ():
+    for name in left_out if table.columns and like is None else ():
         checks.one_of("--leave_out", name, table.columns)
     gathered = _Gathered(table, marks, left_out)
     for name, column in like.columns.items() if like and table.schema is None else ():
@@ -62,13 +62,17 @@ def describe(
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         while gathered.read(pool):
             pass
-    return gathered.finish()
+    dataset = gathered.finish()
+    for name in left_out if not table.columns and like is None else ():
+        checks.one_of("--leave_out", name, [*dataset.columns, *gathered.dropped])
+    return dataset
 
 
 class _Gathered:
     """The columns of a table, and the plans for those that need another pass.
 
     Attributes:
+      dropped: the columns that are left out.
       plans: {column: what earlier passes say that it must be read as}: "text", "list" of any
         values, or both. A plan grows at most to ("text", "list", "text"), so passes end.
     """
@@ -78,6 +82,7 @@ class _Gathered:
         # An empty text of JSON is a value.
         self._marks = ("", *marks) if table.format == tables.CSV else tuple(marks)
         self._limits = columns_lib.Limits.share(len(table.columns) or _KEYS)
+        self.dropped: set[str] = set()
         self.plans: dict[str, tuple[str, ...]] = {}
         self._reasons: dict[str, str] = {}
         self._facts: dict[str, facts.Column] = {}
@@ -109,6 +114,7 @@ class _Gathered:
     ) -> None:
         """Add a block behind so many rows; columns that it is the first to hold are started."""
         chosen = {n: own for n, own in block.columns.items() if n not in self._left_out}
+        self.dropped.update(block.columns.keys() - chosen.keys())
         for name in chosen.keys() - current.keys():
             current[name] = self._start_column(name, chosen[name].type)
             _add_gaps(current[name], rows)

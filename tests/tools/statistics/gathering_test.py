@@ -273,6 +273,25 @@ def test_marks_and_left_out_columns(tmp_path):
     assert [column.missing for column in found.values()] == [1, 1]
 
 
+def test_columns_of_json_may_be_left_out(tmp_path):
+    path = _write(tmp_path / "a.jsonl", '{"x": 1, "y": 2}\n')
+    assert list(_describe(path, left_out=["y"]).columns) == ["x"]
+    with pytest.raises(checks.UserError, match="--leave_out must be one of x, y, got 'z'"):
+        _describe(path, left_out=["y", "z"])
+
+
+def test_other_data_are_read_as_the_first(tmp_path):
+    """A small file may look like numbers where the first one has codes."""
+    first = _write(tmp_path / "a.csv", "zip,tags,x\n" + "007,a|b,1\n123,b|a,2\n" * 9)
+    second = _write(tmp_path / "b.csv", "zip,tags\n123,a\n456,b\n")
+    before = _describe(first)
+    assert [c.type_name for c in before.columns.values()] == ["text", "list of text", "int"]
+    table = tables.open_table("--against", [str(second)])
+    after = gathering.describe(table, (), ["x"], before)
+    assert [c.type_name for c in after.columns.values()] == ["text", "list of text"]
+    assert after.notes == []
+
+
 def test_an_error_of_a_reader_thread_ends_the_pass():
     def read():
         yield 1

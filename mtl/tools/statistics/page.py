@@ -5,6 +5,7 @@ page.write("drift.html", [training, new], compared, threshold=0.1)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -217,11 +218,14 @@ def _find_shares(
 def _draw_numbers(title: str, columns: Mapping[str, facts.Column]) -> figures.Figure:
     numbers = {key: c.numbers for key, c in columns.items() if c.numbers is not None}
     low, high, is_far = _find_ends(list(numbers.values()))
+    size = _BINS
+    if all(column.kind in (facts.INT, facts.BOOL) for column in columns.values()):
+        low, high, size = _fit_whole(low, high)
     is_time = any(column.kind == facts.TIME for column in columns.values())
     scale = 1e6 * 86400 if is_time else 1.0
     bins, outside = {}, 0.0
     for key, one in numbers.items():
-        counted = metadata.count_buckets(one, _BINS, low, high)
+        counted = metadata.count_buckets(one, size, low, high)
         bins[key] = [(a / scale, b / scale, n / one.count) for a, b, n in counted]
         outside = max(outside, 1 - sum(share for *_, share in bins[key]))
     note = f"{outside:.2%} of the values lie outside." if is_far else ""
@@ -237,3 +241,11 @@ def _find_ends(sides: Sequence[numbers_lib.Numbers]) -> tuple[float, float, bool
     inner = min(float(a) for a, _ in ends), max(float(b) for _, b in ends)
     is_far = high - low > _FAR * (inner[1] - inner[0]) > 0
     return (*inner, True) if is_far else (low, high, False)
+
+
+def _fit_whole(low: float, high: float) -> tuple[float, float, int]:
+    """Return ends and a number of bins, so that each bin holds equally many whole numbers."""
+    low, high = math.floor(low), math.ceil(high)
+    width = math.ceil((high - low + 1) / _BINS)
+    size = math.ceil((high - low + 1) / width)
+    return low - 0.5, low - 0.5 + size * width, size

@@ -282,7 +282,7 @@ def test_columns_of_json_may_be_left_out(tmp_path):
 
 def test_other_data_are_read_as_the_first(tmp_path):
     """A small file may look like numbers where the first one has codes."""
-    first = _write(tmp_path / "a.csv", "zip,tags,x\n" + "007,a|b,1\n123,b|a,2\n" * 9)
+    first = _write(tmp_path / "a.csv", "zip,tags,x\n" + "007,a|b,1\n123,b|a,2\n5,a,3\n" * 9)
     second = _write(tmp_path / "b.csv", "zip,tags\n123,a\n456,b\n")
     before = _describe(first)
     assert [c.type_name for c in before.columns.values()] == ["text", "list of text", "int"]

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from mtl.tools.statistics import drift, page
 from tests.tools.statistics.tell_test import _describe
@@ -55,6 +56,14 @@ def test_hundreds_of_columns_are_drawn(tmp_path):
     page.write(str(path), both, drift.compare(*both), 0.1)
     text, _ = _read(path)
     assert "no drift" in text and _count_pictures(text) == 504 and len(text) < 5_000_000
+
+
+@pytest.mark.parametrize("low, high", [(0, 1), (3, 3), (18, 89), (-5, 24), (0, 10**6)])
+def test_bins_hold_equally_many_whole_numbers(low, high):
+    first, last, size = page._fit_whole(low, high)
+    width = (last - first) / size
+    assert size <= 30 and width == int(width) and first < low and high < last
+    assert last - high <= width
 
 
 def test_values_that_one_side_lacks_have_no_bar():

@@ -38,6 +38,7 @@ VERBS = {
     "affinity": ["--model_dir=run"],
     "clip_audit": ["--model_dir=run", "--output=audit"],
     "compare": ["run", "other", "--html=o.html", "--csv=o.csv"],
+    "data": ["data/train.csv", "--output=o.html", "--statistics=s.pb", "--schema=s.pbtxt"],
     "explain": ["--model_dir=run", "--output=o.html", "--repeats=1"],
     "export": ["--model_dir=run", "--export_dir=served"],
     "inspect": ["--model_dir=run", "--summary", "--output=o.svg"],

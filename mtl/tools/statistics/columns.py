@@ -25,6 +25,7 @@ _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _SURE_MARKS = frozenset(drafting_columns.SURE_MARKS)
 _MARKS_OF_NUMBERS = frozenset(drafting_columns.MARKS_OF_NUMBERS)
 _LIST_DELIMITER = "|"
+_ROWS = 1 << 17
 _LOOKED_AT = 1000
 _INT64_END = 2**63
 # The most distinct values in the tables of all columns together.
@@ -328,7 +329,9 @@ class Guessed(Base):
         if cells.are_truth(pa.array(list(self._words))):
             truth = Numeric(facts.BOOL, self._limits)
             for word, count in self._words.items():
-                truth.add(pa.array(np.repeat(cells.to_truth(pa.array([word])), count)))
+                value = cells.to_truth(pa.array([word]))
+                for start in range(0, count, _ROWS):
+                    truth.add(pa.array(np.repeat(value, min(_ROWS, count - start))))
             column = truth.finish(name)
         else:
             text = Text(self._limits, (), self._may_be_list)

@@ -68,16 +68,21 @@ def _fill(feature: Any, column: facts.Column) -> None:
 
 
 def _fill_common(common: Any, column: facts.Column) -> None:
-    lengths = column.lengths
-    if lengths is None:
-        lengths = numbers.Numbers()
-        lengths.add(np.ones(column.present, np.int64))
     common.num_non_missing, common.num_missing = column.present, column.missing
     common.tot_num_values = column.count
-    if column.present:
-        common.min_num_values, common.max_num_values = int(lengths.least), int(lengths.greatest)
-        common.avg_num_values = column.count / column.present
-        _fill_quantiles(common.num_values_histogram, lengths)
+    if not column.present:
+        return
+    common.avg_num_values = column.count / column.present
+    if column.lengths is not None:
+        least, greatest = int(column.lengths.least), int(column.lengths.greatest)
+        common.min_num_values, common.max_num_values = least, greatest
+        _fill_quantiles(common.num_values_histogram, column.lengths)
+        return
+    common.min_num_values = common.max_num_values = 1
+    common.num_values_histogram.type = statistics_pb2.Histogram.QUANTILES
+    each = column.present / _BUCKETS
+    for _ in range(_BUCKETS):
+        common.num_values_histogram.buckets.add(low_value=1, high_value=1, sample_count=each)
 
 
 def _fill_numbers(stats: Any, numeric: numbers.Numbers) -> None:

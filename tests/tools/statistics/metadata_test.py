@@ -64,6 +64,9 @@ def test_statistics_hold_what_numpy_computes(is_text):
     lists = found["list"].num_stats.common_stats
     assert (lists.num_missing, lists.min_num_values, lists.max_num_values) == (250, 1, 3)
     assert lists.avg_num_values == 2 and lists.tot_num_values == 1500
+    plain = found["int"].num_stats.common_stats
+    assert (plain.min_num_values, plain.max_num_values, plain.avg_num_values) == (1, 1, 1)
+    assert sum(bucket.sample_count for bucket in plain.num_values_histogram.buckets) == 900
     types = statistics_pb2.FeatureNameStatistics
     kinds = {name: feature.type for name, feature in found.items()}
     assert kinds["int"] == kinds["bool"] == kinds["day"] == types.INT

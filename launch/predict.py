@@ -28,7 +28,8 @@ INPUT = flags.DEFINE_multi_string(
     "input",
     [],
     "In place of a split: files or globs of CSV, JSON lines, Parquet or TFRecords of tf.Examples, "
-    "with or without labels; text and TFRecords may be .gz. Repeatable.",
+    "with or without labels; text and TFRecords may be .gz. They may lie in other places, such as "
+    "s3://bucket. Repeatable.",
 )
 INPUT_FORMAT = flags.DEFINE_string(
     "input_format",
@@ -140,7 +141,7 @@ def _predict_files() -> None:
 def _plan(inputs: Sequence[str], experiment: Any, model_dir: str | None) -> Any:
     """Return the plan of the output files, which never replace files that the run needs."""
     files = [*app.GIN_FILE.value, *(experiment.files_read if experiment else ())]
-    guard = scoring.Protection(files=files, model_dir=model_dir)
+    guard = scoring.Protection(files=files, model_dir=model_dir, anywhere=True)
     return scoring.plan_shards(
         inputs, OUTPUT.value, OUTPUT_FORMAT.value, guard, escape_formulas=ESCAPE_FORMULAS.value
     )

@@ -203,7 +203,7 @@ def _store(data: Any, name: str, path: str) -> str:
     """Return the path of a table; rows in memory are first written to a Feather file."""
     where = f"{_WHERE}: {name}"
     if isinstance(data, str | os.PathLike):
-        return os.path.abspath(os.fspath(data))
+        return storage.make_absolute(os.fspath(data))
     table = _read_table(where, data)
     rule = "hold rows"
     checks.require(table.num_rows > 0, where, rule, table.num_rows)

@@ -16,7 +16,7 @@ from typing import Any
 
 from mtl.checkpoints import run_directory
 from mtl.deferred import tf
-from mtl.files import checksums
+from mtl.files import checksums, remote
 
 _log = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ _SHOWN = 3
 def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
     """Warn if the files of a continued run hold other rows, and record the files.
 
-    A file that was moved, or written anew with the same content, is the same. A file is not read if
-    its size and its time of change are the same.
+    A local file that was moved, or written anew with the same content, is the same. A file is not
+    read if its size and its time of change are the same.
     """
     record = os.path.join(model_dir, FILE)
     there = tf.io.gfile.exists(record) and not is_new
@@ -51,7 +51,13 @@ def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
 
 
 def _describe(path: str, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return {"bytes", "changed", "checksum"} of a file."""
+    """Return {"bytes", "changed", "checksum"} of a file.
+
+    A file in another place is not read: its time of change stands for its checksum.
+    """
+    if remote.is_remote(path):
+        size, changed = remote.look(path)
+        return {"bytes": size, "changed": changed, "checksum": f"changed:{changed}"}
     status = tf.io.gfile.stat(path)
     found = {"bytes": status.length, "changed": status.mtime_nsec}
     if before is not None and found.items() <= before.items():

@@ -25,6 +25,7 @@ from mtl import spec as spec_lib
 from mtl.data import block_rows, columns, csv, files, frames, memory_rows, packed, source, tfrecord
 from mtl.deferred import tf
 from mtl.distribution import memory
+from mtl.files import remote
 
 ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
 _SHARD = re.compile(r"-\d+-of-\d+$")
@@ -328,7 +329,8 @@ def open_file(path: str, kind: str | None = None) -> tuple[pa.Schema, list[Part]
     rule = f"end in one of {', '.join(ENDINGS)}"
     checks.require(ending in ENDINGS, "a file of Arrow.files", rule, path)
     opener = {".parquet": _open_parquet, ".pq": _open_parquet, ".orc": _open_orc}
-    return _call(path, functools.partial(opener.get(ending, _open_ipc), path))
+    copy = remote.copy_here(path)
+    return _call(path, functools.partial(opener.get(ending, _open_ipc), copy))
 
 
 def _open_parquet(path: str) -> tuple[pa.Schema, list[Part]]:

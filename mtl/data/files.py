@@ -19,8 +19,9 @@ from typing import Annotated, Any
 import numpy as np
 
 from mtl import checks
+from mtl.data import copies
 from mtl.deferred import tf
-from mtl.files import storage
+from mtl.files import remote, storage
 
 # The first bytes of files that are not text in UTF-8.
 _NO_TEXT = {
@@ -64,7 +65,8 @@ def find(
     """Return the files of a split in the order of the setting; a glob gives its files by name.
 
     Raises:
-      UserError: the split does not exist, or a path or glob matches nothing.
+      UserError: the split does not exist, a path or glob matches nothing, or its place cannot be
+        reached.
     """
     checks.one_of(f"{where} split", split, files)
     is_flag = where.startswith("--")
@@ -72,7 +74,8 @@ def find(
     setting = files[split]
     paths = [setting] if isinstance(setting, str) else setting
     checks.require(bool(paths), where, "name a file", setting)
-    return [found for path in paths for found in _matches(where, os.path.join(data_dir, path))]
+    whole = [remote.join(data_dir, path) for path in paths]
+    return [found for path in whole for found in _matches(where, path)]
 
 
 def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard: int) -> Any:
@@ -83,25 +86,33 @@ def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard:
     return dataclasses.replace(source, files={split: paths[shard::num_shards]}, data_dir="")
 
 
-def named_by(source: Any, split: str | None = None) -> list[str]:
+def named_by(source: Any, split: str | None = None, connects: bool = False) -> list[str]:
     """Return the files of a source and of the sources within it; [] if they name none.
 
     Args:
       source: any source.
       split: the split whose files are returned; None for all splits.
+      connects: True to find the files of globs in other places; else they stay globs.
     """
     folder = getattr(source, "data_dir", "")
     setting = getattr(source, "files", {})
     if split in setting:
         setting = setting[split]
-    found = [path for name in _leaves(setting) for path in _present(os.path.join(folder, name))]
+    paths = [remote.join(folder, name) for name in _leaves(setting)]
+    found = [match for path in paths for match in _list_named(path, connects)]
     inner = getattr(source, "source", None)
     if inner is None:
         return found
     # A split that is cut from another split has the same files.
     is_there = split is None or split in getattr(inner, "files", {})
     cut_from = getattr(source, "split", split)
-    return found + named_by(inner, split if is_there else cut_from)
+    return found + named_by(inner, split if is_there else cut_from, connects)
+
+
+def _list_named(path: str, connects: bool) -> list[str]:
+    if not remote.is_remote(path):
+        return _present(path)
+    return remote.find("a file of the run", path) if connects else [path]
 
 
 def _leaves(setting: Any) -> Iterator[str]:
@@ -119,6 +130,8 @@ def _present(path: str) -> list[str]:
 
 
 def _matches(where: str, path: str) -> list[str]:
+    if remote.is_remote(path):
+        return remote.find(where, path)
     path = os.path.expanduser(path)
     storage.require_path(where, path)
     found = _present(path)
@@ -157,15 +170,17 @@ def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset
     if any(map(compression, paths)):
         return read_line_by_line(paths, skip, dropped)
     cut = functools.partial(_cut_lines, dropped)
+    chunk = functools.partial(_chunks, copies.Reader(paths))
     bounds = np.array([(_end_of_lines(path, skip), _size(path)) for path in paths], np.int64)
     files = tf.data.Dataset.from_tensor_slices((list(paths), *bounds.T))
-    return files.flat_map(lambda *file: _chunks(*file).scan("", cut))
+    return files.flat_map(lambda *file: chunk(*file).scan("", cut))
 
 
 def read_line_by_line(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset:
     """Return the same lines in blocks as `read_lines`, but read them one by one."""
     packed = tf.data.Dataset.from_tensor_slices((list(paths), list(map(compression, paths))))
-    lines = packed.flat_map(lambda *file: tf.data.TextLineDataset(*file).skip(skip))
+    reader = copies.Reader(paths)
+    lines = packed.flat_map(lambda *file: reader.lines(*file).skip(skip))
     return lines.batch(_LINES).map(functools.partial(_drop, dropped))
 
 
@@ -175,11 +190,13 @@ def find_change(error: str) -> str | None:
     return found and found.group(1)
 
 
-def _chunks(path: tf.Tensor, start: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
+def _chunks(
+    reader: copies.Reader, path: tf.Tensor, start: tf.Tensor, end: tf.Tensor
+) -> tf.data.Dataset:
     """Return the bytes of a file in chunks, with a line feed behind the last line."""
     rest = (end - start) % _CHUNK
-    whole = tf.data.FixedLengthRecordDataset(path, _CHUNK, start, footer_bytes=rest)
-    last = tf.data.FixedLengthRecordDataset(path, tf.maximum(rest, 1), header_bytes=end - rest)
+    whole = reader.pieces(path, _CHUNK, start, rest)
+    last = reader.pieces(path, tf.maximum(rest, 1), end - rest)
     return whole.concatenate(last).concatenate(tf.data.Dataset.from_tensors("\n"))
 
 
@@ -201,13 +218,13 @@ def _end_of_lines(path: str, lines: int) -> int:
 
 
 def _size(path: str) -> int:
-    return tf.io.gfile.stat(path).length
+    return tf.io.gfile.stat(remote.copy_here(path)).length
 
 
 @contextlib.contextmanager
 def open_binary(path: str) -> Iterator[Any]:
     """Open a file to read its bytes, decompressed."""
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with tf.io.gfile.GFile(remote.copy_here(path), "rb") as file:
         if compression(path):
             with gzip.GzipFile(fileobj=file) as decompressed:
                 yield decompressed
@@ -236,8 +253,9 @@ def check_whole(path: str) -> None:
     A process reads the file once, and again if its size or time changes.
     """
     if compression(path):
-        status = tf.io.gfile.stat(path)
-        problem = _gzip_problem(path, status.length, status.mtime_nsec)
+        copy = remote.copy_here(path)
+        status = tf.io.gfile.stat(copy)
+        problem = _gzip_problem(copy, status.length, status.mtime_nsec)
         checks.require(not problem, path, "be a whole gzip file", problem)
 
 
@@ -245,8 +263,8 @@ def check_whole(path: str) -> None:
 def _gzip_problem(path: str, length: int, mtime: int) -> str:
     del length, mtime  # They only make the cache read a changed file again.
     try:
-        with open_binary(path) as file:
-            while file.read(1 << 20):
+        with tf.io.gfile.GFile(path, "rb") as file, gzip.GzipFile(fileobj=file) as decompressed:
+            while decompressed.read(1 << 20):
                 pass
     except list_read_errors() as error:
         return str(error)

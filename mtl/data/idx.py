@@ -18,8 +18,9 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import files, source
+from mtl.data import copies, files, source
 from mtl.deferred import tf
+from mtl.files import remote
 
 # {third byte of a file: type of its elements}; all are big-endian.
 _TYPES = {8: "uint8", 9: "int8", 11: "int16", 12: "int32", 13: "float32", 14: "float64"}
@@ -72,11 +73,11 @@ class Idx(types.Source):
         arrays = self._arrays(split)
         return tf.data.Dataset.zip(
             {
-                field: tf.data.FixedLengthRecordDataset(
+                field: copies.Reader([array.path]).pieces(
                     array.path,
                     array.record_bytes,
-                    header_bytes=array.header_bytes,
-                    compression_type=files.compression(array.path),
+                    array.header_bytes,
+                    compression=files.compression(array.path),
                 )
                 for field, array in arrays.items()
             }
@@ -159,7 +160,7 @@ def _parsed_header(path: str) -> _Array:
 
 def _size(path: str) -> int:
     """Return the size of a file in bytes, modulo 2^32; gzip keeps it in the last four bytes."""
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with tf.io.gfile.GFile(remote.copy_here(path), "rb") as file:
         if not files.compression(path):
             return file.size() % 2**32
         file.seek(file.size() - 4)

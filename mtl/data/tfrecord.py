@@ -15,8 +15,9 @@ from google.protobuf import message
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import files, source
+from mtl.data import copies, files, source
 from mtl.deferred import tf
+from mtl.files import remote
 
 # {setting: name in `tf.data`}.
 _COMPRESSIONS = {"none": "", "gzip": "GZIP", "zlib": "ZLIB"}
@@ -27,6 +28,8 @@ _KINDS = {"float32": "float_list", "string": "bytes_list"}
 @checks.dataclass
 class TfRecord(types.Source):
     """A source that reads TFRecord files.
+
+    TensorFlow streams files from gs://; files in other places are copied first.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
@@ -41,7 +44,9 @@ class TfRecord(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the serialized examples of a split."""
-        return self._packed(split).flat_map(tf.data.TFRecordDataset)
+        paths = self._find(split)
+        packed = tf.data.Dataset.from_tensor_slices((paths, list(map(self._compression, paths))))
+        return packed.flat_map(copies.Reader(paths, _open_here).records)
 
     def shard(self, split: str, num_shards: int, shard: int) -> TfRecord | None:
         """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
@@ -51,11 +56,7 @@ class TfRecord(types.Source):
         """Yield (file, its serialized examples) of a split, at a quarter of `tf.data`'s cost."""
         for path in self._find(split):
             options = tf.io.TFRecordOptions(self._compression(path))
-            yield path, tf.compat.v1.io.tf_record_iterator(path, options)
-
-    def _packed(self, split: str) -> tf.data.Dataset:
-        paths = self._find(split)
-        return tf.data.Dataset.from_tensor_slices((paths, list(map(self._compression, paths))))
+            yield path, tf.compat.v1.io.tf_record_iterator(_open_here(path), options)
 
     def _find(self, split: str) -> list[str]:
         return files.find("TfRecord.files", self.files, split, self.data_dir)
@@ -77,7 +78,7 @@ class TfRecord(types.Source):
             compression = self._compression(path)
             # Compressed data is read in blocks, so the damage may lie behind the record.
             further = " or a later one" if compression else ""
-            read = functools.partial(tf.data.TFRecordDataset, path, compression)
+            read = functools.partial(tf.data.TFRecordDataset, _open_here(path), compression)
             for number, record in enumerate(source.iterate(read)):
                 location = f"{path} record {number}"
                 if isinstance(record, tf.errors.OpError):
@@ -86,6 +87,11 @@ class TfRecord(types.Source):
                     yield location + further, problem
                 else:
                     yield location, scan_record(record, spec)
+
+
+def _open_here(path: str) -> str:
+    """Return the path that TensorFlow opens: a copy, except from gs://, which it reads itself."""
+    return path if path.startswith("gs://") else remote.copy_here(path)
 
 
 def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:

@@ -33,6 +33,8 @@ _NO_SPACE = re.compile("|".join(re.escape(os.strerror(number)) for number in _ER
 
 # TensorFlow's names for files in memory, and for the local file system.
 _UNUSED = ("ram", "file")
+# Places of data, in which a run cannot lie: it locks, renames and replaces files.
+_STORES = ("s3", "s3a", "abfs", "abfss", "hdfs")
 _HOSTS = {"gs": "https://www.googleapis.com"}
 _NOT_THERE = re.compile(r"File system scheme '.*' not implemented \(file: '([^']*)")
 _NOT_REACHED = re.compile(r"Error executing an HTTP request: (.*)")
@@ -53,7 +55,8 @@ def require_path(where: str, path: str) -> None:
         known = sorted({*tf.io.gfile.get_registered_schemes()} - {"", *_UNUSED})
         listed = " or ".join(f"{name}://" for name in known)
         rule = f"be a path of this machine, without a scheme, or start with {listed}"
-        checks.require(scheme in known, where, rule, path)
+        fix = "Write to this machine, and copy the files there." if scheme in _STORES else ""
+        checks.require(scheme in known, where, rule, path, fix)
         host = _HOSTS.get(scheme)
         rule = "be on a file system that can be reached"
         checks.require(not host or _answers(host), where, rule, path, f"{host} does not answer.")

@@ -80,7 +80,7 @@ def _check_files(experiment: experiment_lib.Experiment, model_dir: str, is_new: 
     if experiment.warm_start:
         experiment.warm_start.check_source(model_dir)
     given_files.keep_checksums(experiment.model.training_files, model_dir, is_new)
-    read = files_lib.named_by(experiment.data.source, experiment.data.train_split)
+    read = files_lib.named_by(experiment.data.source, experiment.data.train_split, connects=True)
     training_files.tell_changes(read, model_dir, is_new)
 
 

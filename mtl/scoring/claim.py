@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mtl import checks
-from mtl.deferred import tf
-from mtl.files import atomic, checksums, storage
+from mtl.files import atomic, checksums, remote, storage
 
 _FILE = "scoring.json"
 # Of many small files, the notes would take longer than the predictions.
@@ -30,7 +29,7 @@ def observe(path: str) -> dict[str, Any] | None:
     if atomic.is_special(path):
         return None
     # The dates first: a change while the file is read then shows in the dates.
-    return {**_look(path), "checksum": checksums.of_file(path)}
+    return {**_look(path), "checksum": checksums.of_file(remote.copy_here(path))}
 
 
 def _look(path: str) -> dict[str, Any]:
@@ -42,8 +41,8 @@ def _look(path: str) -> dict[str, Any]:
     if storage.is_local(path):
         status = os.stat(path)
         return {"size": status.st_size, "dates": [status.st_mtime_ns, status.st_ctime_ns]}
-    found = tf.io.gfile.stat(path)
-    return {"size": found.length, "dates": [found.mtime_nsec]}
+    size, changed = remote.look(path)
+    return {"size": size, "dates": [changed]}
 
 
 def _is_unchanged(path: str, noted: Mapping[str, Any]) -> bool:
@@ -52,7 +51,8 @@ def _is_unchanged(path: str, noted: Mapping[str, Any]) -> bool:
     now = _look(path)
     if now.items() <= noted.items():
         return True
-    return now["size"] == noted.get("size") and checksums.of_file(path) == noted.get("checksum")
+    same = now["size"] == noted.get("size")
+    return same and checksums.of_file(remote.copy_here(path)) == noted.get("checksum")
 
 
 class Claim:
@@ -77,7 +77,7 @@ class Claim:
         known = before.get("inputs", {})
         for output, path in inputs.items():
             other = known.get(os.path.basename(output), path)
-            same = other == path or not tf.io.gfile.exists(output)
+            same = other == path or not remote.exists(output)
             fix = f"It was made from {other!r}. Choose another, or delete it."
             checks.require(same, "--output", f"come from {path!r}", output, fix)
         names = {os.path.basename(output): path for output, path in inputs.items()}
@@ -93,15 +93,15 @@ class Claim:
         """
         name = os.path.basename(output)
         noted = self._states.get(name)
-        if not isinstance(noted, dict) or not tf.io.gfile.exists(output):
+        if not isinstance(noted, dict) or not remote.exists(output):
             return False
         return _is_unchanged(self._inputs[name], noted)
 
     def _read(self) -> dict[str, Any]:
         """Return the note; {} if it is absent, or the folder has no predictions."""
-        if not tf.io.gfile.exists(self._path):
+        if not remote.exists(self._path):
             return {}
-        with tf.io.gfile.GFile(self._path) as file:
+        with open(remote.copy_here(self._path), "rb") as file:
             try:
                 before = json.load(file)
             except ValueError:
@@ -109,7 +109,7 @@ class Claim:
         rule, fix = "hold notes of launch.predict", "Choose another folder, or delete it."
         is_note = isinstance(before, dict) and before.keys() >= {"model", "keep"}
         checks.require(is_note, self._path, rule, before, fix)
-        lying = {name for name in tf.io.gfile.listdir(self._folder) if name != _FILE}
+        lying = {name for name in remote.list_names(self._folder) if name != _FILE}
         written = lying & set(before.get("inputs", lying))
         return before if any(not name.endswith(".partial") for name in written) else {}
 
@@ -137,8 +137,12 @@ class Claim:
     def _write(self) -> None:
         note = {**self._facts, "states": self._states}
         if note != self._before:
-            with storage.writing("--output", "a folder", self._folder):
-                tf.io.gfile.makedirs(self._folder)
-                atomic.write(self._path, json.dumps(note))
+            text = json.dumps(note)
+            if remote.is_remote(self._path):
+                remote.write(self._path, text.encode())
+            else:
+                with storage.writing("--output", "a folder", self._folder):
+                    os.makedirs(self._folder, exist_ok=True)
+                    atomic.write(self._path, text)
             self._before = json.loads(json.dumps(note))
         self._written = time.monotonic()

@@ -10,12 +10,11 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from mtl import checks
 from mtl.checkpoints import run_directory
-from mtl.deferred import tf
-from mtl.files import atomic, storage
+from mtl.files import atomic, remote, storage
 from mtl.scoring import writers
 
 _CHECKPOINT = re.compile(r"checkpoint|.*\.(index|meta|data-\d{5}-of-\d{5})")
@@ -34,12 +33,14 @@ class Protection:
       model_dir: the folder of the run; outputs may lie there beside the files of the run.
       where: the flag that names the output.
       endings: the endings of names that outputs may have in `model_dir`.
+      anywhere: True if outputs may lie in other places, such as s3://bucket.
     """
 
     files: Sequence[str] = ()
     model_dir: str | None = None
     where: str = "--output"
     endings: Sequence[str] = writers.FORMATS
+    anywhere: bool = False
 
     def check(self, output: str) -> None:
         """Fail if predictions in this file would overwrite an input or a part of a model.
@@ -47,21 +48,26 @@ class Protection:
         Raises:
           UserError: names the file and its role.
         """
-        storage.require_path(self.where, output)
+        is_remote = self.anywhere and remote.is_remote(output)
+        exists = remote.exists if self.anywhere else storage.exists
+        require_path = remote.require_writable if is_remote else storage.require_path
+        require_path(self.where, output)
         fix = "Name another file or folder."
 
         def require(condition: bool, rule: str) -> None:
             checks.require(condition, self.where, rule, output, fix)
 
-        require(atomic.identity(output) not in self._read, "not be an input")
+        is_read = any(remote.fits(output, path) for path in self.files if is_remote)
+        is_read = is_read or atomic.identity(output) in self._read
+        require(not is_read, "not be an input")
         if atomic.is_special(output):
             return
         path = atomic.absolute(output)
         folder, name = os.path.split(path)
-        is_part = _CHECKPOINT.fullmatch(name) and tf.io.gfile.exists(path)
+        is_part = _CHECKPOINT.fullmatch(name) and exists(path)
         checks.require(not is_part, self.where, "not be part of a checkpoint", output, fix)
         checks.require(
-            not _is_exported(folder), self.where, "lie outside of an export", output, fix
+            not _is_exported(folder, exists), self.where, "lie outside of an export", output, fix
         )
         if self.model_dir:
             self._check_model_dir(self.model_dir, path, output)
@@ -87,9 +93,9 @@ class Protection:
         checks.require(is_output, self.where, rule, output, fix)
 
 
-def _is_exported(folder: str) -> bool:
+def _is_exported(folder: str, exists: Callable[[str], bool]) -> bool:
     for _ in range(_LEVELS):
-        if tf.io.gfile.exists(os.path.join(folder, "saved_model.pb")):
+        if exists(os.path.join(folder, "saved_model.pb")):
             return True
         folder = os.path.dirname(folder)
     return False

@@ -17,8 +17,7 @@ from typing import Any, cast
 import tqdm
 
 from mtl import checks
-from mtl.deferred import tf
-from mtl.files import atomic
+from mtl.files import atomic, remote
 from mtl.scoring import batches, blocks, claim, kept, protection, readers, writers
 
 _INPUTS_ONLY = protection.Protection()
@@ -111,7 +110,7 @@ def _is_folder(output: str, num_inputs: int) -> bool:
     several = num_inputs > 1 and not os.path.splitext(output)[1]
     if atomic.is_special(output):
         return False
-    return output.endswith("/") or tf.io.gfile.isdir(output) or several
+    return output.endswith("/") or remote.is_folder(output) or several
 
 
 def score_shards(

@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from mtl import checks
 from mtl.deferred import tf
-from mtl.files import atomic, storage
+from mtl.files import atomic, remote, storage
 from mtl.scoring import blocks
 
 Write = Callable[[blocks.Block], None]
@@ -80,7 +80,8 @@ def open_writer(path: str | None, format_name: str) -> Iterator[Write]:
         return
     with contextlib.ExitStack() as stack:
         with storage.writing("--output", "a file", path):
-            partial = stack.enter_context(atomic.replacing(path))
+            replacing = remote.replacing if remote.is_remote(path) else atomic.replacing
+            partial = stack.enter_context(replacing(path))
         yield from _write_file(partial, format_name)
 
 

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from mtl import checks
+from mtl.files import remote
 from mtl.tools.drafting import columns as columns_lib
 
 # If several delimiters fit equally well, the first one wins.
@@ -80,12 +81,17 @@ def find_files(flag: str, pattern: str) -> tuple[str, ...]:
 
     Args:
       flag: the name of the setting, for error messages.
-      pattern: a path or a glob; "~" is the home folder.
+      pattern: a path or a glob, here or in another place; "~" is the home folder.
 
     Raises:
       UserError: no file matches, or a match is a folder or an empty file.
     """
-    path = os.path.expanduser(pattern)
+    if remote.is_remote(pattern):
+        matches = tuple(remote.find(flag, pattern))
+        for path in matches:
+            checks.require(remote.look(path).size > 0, path, "hold a row", "an empty file")
+        return matches
+    path = os.path.expanduser(pattern.removeprefix("file://"))
     found = [path] if os.path.exists(path) else sorted(glob.glob(path))
     if not found:
         folder, name = os.path.split(path)
@@ -203,7 +209,8 @@ def _read_block(path: str, file: IO[bytes], start: int) -> bytes | None:
 
 
 def _open(path: str) -> Any:
-    return gzip.open(path) if path.endswith(".gz") else open(path, "rb")
+    copy = remote.copy_here(path)
+    return gzip.open(copy) if path.endswith(".gz") else open(copy, "rb")
 
 
 def _fail_to_read(path: str, error: Exception) -> None:

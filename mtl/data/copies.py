@@ -1,0 +1,71 @@
+"""Datasets of files, also of files in other places, which TensorFlow reads from copies here.
+
+read = copies.Reader(["s3://bucket/a.csv", "s3://bucket/b.csv"])       # copies both
+lines = tf.data.Dataset.from_tensor_slices(paths).flat_map(lambda path: read.lines(path, ""))
+
+The saved state of an iterator holds the paths of the files, not those of their copies. So another
+process, with other copies, can continue it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mtl.deferred import tf
+from mtl.files import remote
+
+# As in TensorFlow's own readers.
+_BUFFER = 256 * 1024
+
+
+class Reader:
+    """Makes datasets from the paths of files, string scalars of a graph.
+
+    Args:
+      paths: all files that are read.
+      copy: returns the path that TensorFlow opens for one of them.
+
+    Raises:
+      UserError: a file cannot be copied.
+    """
+
+    def __init__(self, paths: Sequence[str], copy: Callable[[str], str] = remote.copy_here):
+        self._paths, self._is_here = list(paths), not any(map(remote.is_remote, paths))
+        self._copies = self._paths if self._is_here else list(map(copy, paths))
+
+    def lines(self, path: Any, compression: Any) -> tf.data.Dataset:
+        """Return the lines of a text file; compression is "" or "GZIP"."""
+        if self._is_here:
+            return tf.data.TextLineDataset(path, compression)
+        return self._open(tf.raw_ops.TextLineDataset, path, compression_type=compression)
+
+    def records(self, path: Any, compression: Any) -> tf.data.Dataset:
+        """Return the records of a TFRecord file."""
+        if self._is_here:
+            return tf.data.TFRecordDataset(path, compression)
+        return self._open(tf.raw_ops.TFRecordDataset, path, compression_type=compression)
+
+    def pieces(
+        self, path: Any, num_bytes: Any, header: Any = 0, footer: Any = 0, compression: str = ""
+    ) -> tf.data.Dataset:
+        """Return the bytes between the header and the footer of a file in pieces of equal size."""
+        if self._is_here:
+            return tf.data.FixedLengthRecordDataset(
+                path, num_bytes, header, footer, compression_type=compression
+            )
+        sizes = {"record_bytes": num_bytes, "header_bytes": header, "footer_bytes": footer}
+        sizes = {name: tf.cast(size, tf.int64) for name, size in sizes.items()}
+        op = tf.raw_ops.FixedLengthRecordDatasetV2
+        return self._open(op, path, compression_type=compression, **sizes)
+
+    def _open(self, op: Callable[..., Any], path: Any, **settings: Any) -> tf.data.Dataset:
+        # The classes of tf.data keep the names of files in the state of an iterator.
+        is_path = tf.equal(tf.constant(self._paths), path)
+        message = "a file that was read before the stop is not among the files of the split"
+        check = tf.debugging.Assert(tf.reduce_any(is_path), [message, path])
+        with tf.control_dependencies([check]):
+            copy = tf.boolean_mask(tf.constant(self._copies), is_path)[:1]
+        size = tf.constant(_BUFFER, tf.int64)
+        variant = op(filenames=copy, buffer_size=size, **settings)
+        return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))

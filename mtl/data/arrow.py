@@ -22,12 +22,23 @@ import pyarrow as pa
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import block_rows, columns, csv, files, frames, memory_rows, packed, source, tfrecord
+from mtl.data import (
+    block_rows,
+    columns,
+    csv,
+    files,
+    frames,
+    memory_rows,
+    packed,
+    partitions,
+    source,
+    tfrecord,
+)
 from mtl.deferred import tf
 from mtl.distribution import memory
 from mtl.files import remote
 
-ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
+ENDINGS = partitions.ENDINGS
 _SHARD = re.compile(r"-\d+-of-\d+$")
 # A pass that only reads takes so many rows at once.
 _BLOCK = 4096
@@ -64,8 +75,9 @@ class Arrow(types.Source):
     all workers together stay the same.
 
     Attributes:
-      files: {split: path or paths}, each a file or a glob. The ending of a file tells its format:
-        .parquet, .pq, .orc, .feather, .arrow or .ipc.
+      files: {split: path or paths}, each a file, a glob or a folder. The ending of a file tells its
+        format: .parquet, .pq, .orc, .feather, .arrow or .ipc. Folders named year=2024 give their
+        files a column `year` of texts.
       data_dir: where relative paths start; "" is the current directory.
       rename: {field: its column}, if the column has another name than the field.
       cells: settings for texts, as in `frames.Frames`.
@@ -164,7 +176,7 @@ class Arrow(types.Source):
         return list(self.files).index(split)
 
     def _find(self, split: str) -> list[str]:
-        return files.find("Arrow.files", self.files, split, self.data_dir)
+        return files.find("Arrow.files", self.files, split, self.data_dir, folders=True)
 
     @functools.cached_property
     def _kept(self) -> tuple[threading.Lock, dict[Any, memory_rows.Taker]]:
@@ -330,7 +342,8 @@ def open_file(path: str, kind: str | None = None) -> tuple[pa.Schema, list[Part]
     checks.require(ending in ENDINGS, "a file of Arrow.files", rule, path)
     opener = {".parquet": _open_parquet, ".pq": _open_parquet, ".orc": _open_orc}
     copy = remote.copy_here(path)
-    return _call(path, functools.partial(opener.get(ending, _open_ipc), copy))
+    schema, parts = _call(path, functools.partial(opener.get(ending, _open_ipc), copy))
+    return partitions.add_columns(path, schema, parts)
 
 
 def _open_parquet(path: str) -> tuple[pa.Schema, list[Part]]:

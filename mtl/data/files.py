@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from mtl import checks
-from mtl.data import copies
+from mtl.data import copies, partitions
 from mtl.deferred import tf
 from mtl.files import remote, storage
 
@@ -60,9 +60,20 @@ Files = Annotated[Mapping[str, str | Sequence[str]], check_files]
 
 
 def find(
-    where: str, files: Mapping[str, str | Sequence[str]], split: str, data_dir: str = ""
+    where: str,
+    files: Mapping[str, str | Sequence[str]],
+    split: str,
+    data_dir: str = "",
+    folders: bool = False,
 ) -> list[str]:
     """Return the files of a split in the order of the setting; a glob gives its files by name.
+
+    Args:
+      where: the name of the setting, for errors.
+      files: {split: path or paths}.
+      split: the split.
+      data_dir: where relative paths start.
+      folders: True if a path may be a folder of Parquet or ORC files.
 
     Raises:
       UserError: the split does not exist, a path or glob matches nothing, or its place cannot be
@@ -75,7 +86,7 @@ def find(
     paths = [setting] if isinstance(setting, str) else setting
     checks.require(bool(paths), where, "name a file", setting)
     whole = [remote.join(data_dir, path) for path in paths]
-    return [found for path in whole for found in _matches(where, path)]
+    return [found for path in whole for found in _matches(where, path, folders)]
 
 
 def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard: int) -> Any:
@@ -110,9 +121,10 @@ def named_by(source: Any, split: str | None = None, connects: bool = False) -> l
 
 
 def _list_named(path: str, connects: bool) -> list[str]:
+    where = "a file of the run"
     if not remote.is_remote(path):
-        return _present(path)
-    return remote.find("a file of the run", path) if connects else [path]
+        return partitions.expand(where, _present(path))
+    return partitions.expand(where, remote.find(where, path, folders=True)) if connects else [path]
 
 
 def _leaves(setting: Any) -> Iterator[str]:
@@ -129,14 +141,17 @@ def _present(path: str) -> list[str]:
     return [path] if tf.io.gfile.exists(path) else sorted(tf.io.gfile.glob(path))
 
 
-def _matches(where: str, path: str) -> list[str]:
+def _matches(where: str, path: str, folders: bool) -> list[str]:
     if remote.is_remote(path):
-        return remote.find(where, path)
+        found = remote.find(where, path, folders)
+        return partitions.expand(where, found) if folders else found
     path = os.path.expanduser(path)
     storage.require_path(where, path)
     found = _present(path)
     if not found:
         checks.fail(where, "name existing files", path, _neighbour(path))
+    if folders:
+        return partitions.expand(where, found)
     for match in found:
         checks.require(not tf.io.gfile.isdir(match), where, "name files", match, "It is a folder.")
     return found

@@ -56,12 +56,13 @@ def join(folder: str, path: str) -> str:
     return path.removeprefix("file://")
 
 
-def find(where: str, pattern: str) -> list[str]:
+def find(where: str, pattern: str, folders: bool = False) -> list[str]:
     """Return the file at a path with a scheme, or the sorted files that match a glob.
 
     Args:
       where: the name of the setting, for errors.
       pattern: a path or a glob; * and ? do not match a slash.
+      folders: True if the path may be a folder, which is returned.
 
     Raises:
       UserError: nothing matches, the path is a folder, or the place cannot be reached.
@@ -69,7 +70,8 @@ def find(where: str, pattern: str) -> list[str]:
     store = stores.connect(pattern)
     found = _look(store, pattern)
     if found is not None:
-        checks.require(found.is_file, where, "name files", pattern, "It is a folder.")
+        fits_here = found.is_file or folders
+        checks.require(fits_here, where, "name files", pattern, "It is a folder.")
         return [pattern]
     paths = _match(store, pattern) if _MAGIC.search(store.name_inside(pattern)) else []
     if not paths:
@@ -162,6 +164,16 @@ def is_folder(path: str) -> bool:
         return os.path.isdir(path)
     found = _look(stores.connect(path), path.rstrip("/"))
     return found is not None and not found.is_file
+
+
+def walk(folder: str) -> list[str]:
+    """Return the paths of all files below a folder in another place, in any order."""
+    store, folder = stores.connect(folder), f"{folder.rstrip('/')}/"
+    found = [info for info in _list(store, folder, recursive=True) if info.is_file]
+    paths = [store.name_outside(info.path) for info in found]
+    for path, info in zip(paths, found, strict=True):
+        _note(path, info)
+    return paths
 
 
 def list_names(folder: str) -> list[str]:

@@ -35,7 +35,8 @@ def open_files(
       UserError: a pattern matches no file, or the format of a file is unknown.
     """
     checks.one_of("--input_format", format_name, ["auto", *readers.FORMATS])
-    paths = list(dict.fromkeys(files_lib.find("--input", {"input": list(patterns)}, "input")))
+    found = files_lib.find("--input", {"input": list(patterns)}, "input", folders=True)
+    paths = list(dict.fromkeys(found))
     kinds = list(dict.fromkeys(_find_kind(path, format_name) for path in paths))
     checks.require(len(kinds) == 1, "--input", "hold files of one format", kinds)
     name = os.path.basename(paths[0])

@@ -85,7 +85,8 @@ class Reader:
         Raises:
           UserError: a pattern matches no file, or the format of a file is unknown.
         """
-        paths = list(dict.fromkeys(files.find("--input", {_SPLIT: list(patterns)}, _SPLIT)))
+        found = files.find("--input", {_SPLIT: list(patterns)}, _SPLIT, folders=True)
+        paths = list(dict.fromkeys(found))
         for path in paths:
             if self._format(path) != "tfrecord" and self.spec is None:
                 fix = "Add the --model_dir or --gin_file that describes its fields."

@@ -35,8 +35,8 @@ def test_a_folder_in_a_bucket_holds_each_file_once(bucket, trained, tmp_path):
         local = trained.write(tmp_path / name, rows)
         remote.write(f"{bucket}/in/{name}", pathlib.Path(local).read_bytes())
         out = f"{name.partition('.')[0]}.csv"
-        _run([local], f"{tmp_path}/{out}", Sums())
-        expected[out] = (tmp_path / out).read_bytes()
+        _run([local], f"{tmp_path}/out/{out}", Sums())
+        expected[out] = (tmp_path / "out" / out).read_bytes()
     first, again = Sums(), Sums()
     assert _run([f"{bucket}/in/*"], f"{bucket}/out/", first) == (8, 0)
     names = remote.list_names(f"{bucket}/out/")

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from mtl import checks
+from mtl.data import partitions
 from mtl.files import remote
 from mtl.tools.drafting import columns as columns_lib
 
@@ -81,13 +82,14 @@ def find_files(flag: str, pattern: str) -> tuple[str, ...]:
 
     Args:
       flag: the name of the setting, for error messages.
-      pattern: a path or a glob, here or in another place; "~" is the home folder.
+      pattern: a path, a folder of Parquet or ORC files or a glob, here or in another place; "~" is
+        the home folder.
 
     Raises:
-      UserError: no file matches, or a match is a folder or an empty file.
+      UserError: no file matches, or a match is an empty file, or a folder of other files.
     """
     if remote.is_remote(pattern):
-        matches = tuple(remote.find(flag, pattern))
+        matches = tuple(partitions.expand(flag, remote.find(flag, pattern, folders=True)))
         for path in matches:
             checks.require(remote.look(path).size > 0, path, "hold a row", "an empty file")
         return matches
@@ -99,10 +101,10 @@ def find_files(flag: str, pattern: str) -> tuple[str, ...]:
         fix = checks.nearest(name, os.listdir(folder or ".")) if there else ""
         fix = fix if there else f"There is no folder {folder!r}."
         checks.fail(flag, "name existing files", pattern, fix)
-    for path in found:
-        checks.require(not os.path.isdir(path), flag, "name files", path, "It is a folder.")
+    matches = tuple(partitions.expand(flag, found))
+    for path in matches:
         checks.require(os.path.getsize(path) > 0, path, "hold a row", "an empty file")
-    return tuple(found)
+    return matches
 
 
 def read_dialect(

@@ -1,0 +1,121 @@
+"""Folders of Parquet or ORC files as Spark and Hive write them, whose names hold columns.
+
+partitions.list_files("Arrow.files", "data/sales")       # the files below, without _SUCCESS
+partitions.read_keys("data/year=2024/country=de/part-0.parquet")
+# {"year": "2024", "country": "de"}
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import urllib.parse
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from mtl import checks
+from mtl.files import remote
+
+ENDINGS = (".parquet", ".pq", ".orc", ".feather", ".arrow", ".ipc")
+# The value of a partition without one.
+_MISSING = "__HIVE_DEFAULT_PARTITION__"
+# Few distinct values, each a text, which a field reads as a text in CSV.
+_TYPE = pa.dictionary(pa.int32(), pa.string())
+# Folders of tables in which some files are no longer valid: only their log knows which.
+_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
+
+
+def list_files(where: str, folder: str) -> list[str]:
+    """Return the sorted files below a folder, here or in another place.
+
+    Names that start with "_" or "." are left out, as Spark leaves them out.
+
+    Args:
+      where: the name of the setting, for errors.
+      folder: the folder.
+
+    Raises:
+      UserError: the folder holds no table, or other files, or a table with a log of its versions.
+    """
+    every = remote.walk(folder) if remote.is_remote(folder) else _walk(folder)
+    inner = {path: path.removeprefix(folder.rstrip("/") + "/").split("/") for path in every}
+    for path, names in inner.items():
+        log = next((kind for name, kind in _LOGS.items() if name in names), None)
+        log = "Iceberg" if path.endswith(".metadata.json") and "metadata" in names else log
+        fix = "Some of its files are out of date: export it, such as by its Spark reader."
+        checks.require(log is None, where, "be a folder of plain files", f"a {log} table", fix)
+    visible = sorted(path for path, names in inner.items() if not any(map(_is_hidden, names)))
+    listed = ", ".join(ENDINGS)
+    fix = f"It is a folder, in which no file ends in one of {listed}."
+    checks.require(any(map(_is_table, visible)), where, "name files", folder, fix)
+    for path in visible:
+        rule = f"hold only files that end in one of {listed}"
+        checks.require(_is_table(path), f"{where}: folder {folder!r}", rule, path)
+    return visible
+
+
+def expand(where: str, paths: Sequence[str]) -> list[str]:
+    """Return the files, and in place of a folder the files below it."""
+    # Of several paths in another place, which a glob matched, all are files.
+    single = paths[:1] if len(paths) == 1 else []
+    folders = [path for path in single if remote.is_remote(path) and remote.is_folder(path)]
+    folders += [path for path in paths if os.path.isdir(path)]
+    parts = [list_files(where, path) if path in folders else [path] for path in paths]
+    return [path for part in parts for path in part]
+
+
+def _is_table(path: str) -> bool:
+    return os.path.splitext(path)[1].lower() in ENDINGS
+
+
+def _walk(folder: str) -> list[str]:
+    return [os.path.join(top, name) for top, _, names in os.walk(folder) for name in names]
+
+
+def _is_hidden(name: str) -> bool:
+    return name[:1] in ("_", ".") and "=" not in name
+
+
+def read_keys(path: str) -> dict[str, str | None]:
+    """Return {column: its value in the file} from the names of folders; None if it is missing."""
+    pairs = [folder.partition("=") for folder in path.split("/")[:-1] if "=" in folder]
+    values = {urllib.parse.unquote(name): value for name, _, value in pairs if name}
+    return {
+        name: None if value == _MISSING else urllib.parse.unquote(value)
+        for name, value in values.items()
+    }
+
+
+def add_columns(path: str, schema: pa.Schema, parts: Sequence[Any]) -> tuple[pa.Schema, list[Any]]:
+    """Add the columns in the names of folders to a file's schema and parts.
+
+    A column that the file holds itself stays.
+
+    Args:
+      path: the file.
+      schema: its schema.
+      parts: its parts, of `arrow.Part`.
+    """
+    keys = {name: value for name, value in read_keys(path).items() if name not in schema.names}
+    if not keys:
+        return schema, list(parts)
+    for name in keys:
+        schema = schema.append(pa.field(name, _TYPE))
+    return schema, [part._replace(read=functools.partial(_read, part, keys)) for part in parts]
+
+
+def _read(part: Any, keys: dict[str, str | None], columns: Sequence[str]) -> pa.Table:
+    in_file = [name for name in columns if name not in keys]
+    values = {name: _repeat(keys[name], part.num_rows) for name in columns if name in keys}
+    if in_file:
+        table = part.read(in_file)
+        values |= {name: table[name] for name in in_file}
+    return pa.table({name: values[name] for name in columns})
+
+
+def _repeat(value: str | None, count: int) -> pa.DictionaryArray:
+    numbers = pa.nulls(count, pa.int32()) if value is None else pa.repeat(pa.scalar(0), count)
+    texts = pa.array([] if value is None else [value], pa.string())
+    return pa.DictionaryArray.from_arrays(numbers.cast(pa.int32()), texts)

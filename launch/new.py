@@ -26,7 +26,11 @@ _SPLITS = ("holdout", "time", "key", "test")
 def _parse(argv: list[str]) -> argparse.Namespace:
     parser = endings.Parser("launch.new", __doc__)
     add = parser.add_argument
-    add("--data", required=True, help="a table: CSV, Parquet, ORC or Feather; a glob for several")
+    add(
+        "--data",
+        required=True,
+        help="a table: CSV, Parquet, ORC, Feather or a spreadsheet; a glob or folder",
+    )
     add("--task", required=True, action="append", help="a column to predict; repeatable")
     add("--out", help="the gin file (default: the name of the table, with .gin)")
     add("--force", action="store_true", help="overwrite the gin file")
@@ -36,6 +40,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add("--test", help="a separate table to test on, in place of a share")
     add("--delimiter", help="the separator of values; detected if it is , ; tab or |")
     add("--columns", default="", help="names of the columns, for a table without a header: a,b,c")
+    add("--sheet", default="", help="the sheet of a spreadsheet (default: the first)")
     add("--comment", default="", help="lines that start with this are left out")
     add("--missing", action="append", default=[], help="marks a missing value; repeatable")
     add("--leave_out", action="append", default=[], help="a column to leave out; repeatable")
@@ -66,7 +71,7 @@ def draft(arguments: argparse.Namespace) -> str:
         delimiter = "\t" if delimiter in ("\\t", "tab") else delimiter
         is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
         checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
-    dialect = tables.read_dialect(paths, delimiter, names, arguments.comment)
+    dialect = tables.read_dialect(paths, delimiter, names, arguments.comment, arguments.sheet)
     _require_columns(arguments, dialect)
     chosen = (arguments.missing, arguments.leave_out, arguments.keep)
     plan = plans.plan_table(dialect, arguments.task, holdout, *chosen)

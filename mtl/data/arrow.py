@@ -1,4 +1,4 @@
-"""Parquet, ORC, Feather and Arrow IPC files, read into memory or a window of rows at a time.
+"""Parquet, ORC, Feather, Arrow IPC files and spreadsheets, read into memory or in windows of rows.
 
 arrow.Arrow.files = {"train": "data/train-*.parquet", "test": "data/test.parquet"}
 
@@ -31,6 +31,7 @@ from mtl.data import (
     memory_rows,
     packed,
     partitions,
+    sheets,
     source,
     tfrecord,
 )
@@ -38,7 +39,7 @@ from mtl.deferred import tf
 from mtl.distribution import memory
 from mtl.files import remote
 
-ENDINGS = partitions.ENDINGS
+ENDINGS = (*partitions.ENDINGS, *sheets.ENDINGS)
 _SHARD = re.compile(r"-\d+-of-\d+$")
 # A pass that only reads takes so many rows at once.
 _BLOCK = 4096
@@ -85,6 +86,8 @@ class Arrow(types.Source):
         workers; a split without more rows lies in memory. A window of many blocks mixes a sorted
         table; a window of a few does not. None takes 500,000 rows if the split does not fit into
         half of the memory, and all rows if it does.
+      sheet: the sheet of a spreadsheet; "" is the first one that is not hidden. Its first row names
+        the columns.
     """
 
     files: files.Files
@@ -93,8 +96,11 @@ class Arrow(types.Source):
         default_factory=dict
     )
     cells: Annotated[csv.Csv, checks.Is(csv.Csv, "be built, such as @csv.Csv()")] = frames.PLAIN_CSV
-    # Not in the repr: runs compare it with a saved one, which may lack this setting.
+    # Not in the repr: runs compare it with a saved one, which may lack these settings.
     window: Annotated[int, checks.positive] | None = dataclasses.field(default=None, repr=False)
+    sheet: Annotated[str, checks.Is(str, "name a sheet")] = dataclasses.field(
+        default="", repr=False
+    )
 
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the numbers of the rows of a split, int64 [N], from the files' metadata.
@@ -222,8 +228,11 @@ class Arrow(types.Source):
         """Return the files of a split and their parts."""
         if split not in self._parts:
             paths = self._find(split)
-            self._parts[split] = [(path, part) for path in paths for part in open_file(path)[1]]
+            self._parts[split] = [(path, part) for path in paths for part in self._open(path)[1]]
         return self._parts[split]
+
+    def _open(self, path: str) -> tuple[pa.Schema, list[Part]]:
+        return open_file(path, sheet=self.sheet)
 
     def _list_columns(self, fields: Mapping[str, spec_lib.Field]) -> list[str]:
         return list(dict.fromkeys(find_columns(fields, self.rename).values()))
@@ -232,7 +241,7 @@ class Arrow(types.Source):
         """Fail if a file of a split lacks a column, or has it in another type than the first."""
         theirs, first = find_columns(fields, self.rename), None
         for path in self._find(split):
-            schema, _ = open_file(path)
+            schema, _ = self._open(path)
             check_columns(path, theirs, schema)
             own = {column: schema.field(column).type for column in theirs.values()}
             first = first or (path, own)
@@ -249,7 +258,7 @@ class Arrow(types.Source):
         """
         self._check_files(split, fields)
         for path in self._find(split):
-            for part in open_file(path)[1]:
+            for part in self._open(path)[1]:
                 yield f"{path}{part.name}", read_part(path, part, self._list_columns(fields))
 
     def _pack(
@@ -327,12 +336,13 @@ def find_ending(path: str) -> str:
     return os.path.splitext(_SHARD.sub("", path))[1].lower()
 
 
-def open_file(path: str, kind: str | None = None) -> tuple[pa.Schema, list[Part]]:
+def open_file(path: str, kind: str | None = None, sheet: str = "") -> tuple[pa.Schema, list[Part]]:
     """Return the schema of a file, and its parts in order.
 
     Args:
       path: a file; its name may have the number of a shard, as in.parquet-00000-of-00010.
       kind: the format, such as ".parquet"; by default, the ending of the name tells it.
+      sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
 
     Raises:
       UserError: the file is of another format, or damaged.
@@ -342,6 +352,9 @@ def open_file(path: str, kind: str | None = None) -> tuple[pa.Schema, list[Part]
     checks.require(ending in ENDINGS, "a file of Arrow.files", rule, path)
     opener = {".parquet": _open_parquet, ".pq": _open_parquet, ".orc": _open_orc}
     copy = remote.copy_here(path)
+    if ending in sheets.ENDINGS:
+        name, table = sheets.read_sheet(path, copy, sheet)
+        return table.schema, [Part(f" sheet {name!r} data", len(table), table.select, table.nbytes)]
     schema, parts = _call(path, functools.partial(opener.get(ending, _open_ipc), copy))
     return partitions.add_columns(path, schema, parts)
 

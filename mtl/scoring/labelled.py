@@ -37,7 +37,7 @@ def open_files(
     checks.one_of("--input_format", format_name, ["auto", *readers.FORMATS])
     found = files_lib.find("--input", {"input": list(patterns)}, "input", folders=True)
     paths = list(dict.fromkeys(found))
-    kinds = list(dict.fromkeys(_find_kind(path, format_name) for path in paths))
+    kinds = list(dict.fromkeys(readers.find_format(path, format_name) for path in paths))
     checks.require(len(kinds) == 1, "--input", "hold files of one format", kinds)
     name = os.path.basename(paths[0])
     is_free = len(paths) == 1 and name not in (data.train_split, data.eval_split)
@@ -49,11 +49,6 @@ def open_files(
     source = source if images is None else dataclasses.replace(images, source=source)
     # The split of the run's own evaluations stays, so that these metrics are not among theirs.
     return dataclasses.replace(data, source=source, sampler=None), split
-
-
-def _find_kind(path: str, format_name: str) -> str:
-    is_table = format_name == "auto" and arrow.find_ending(path) in arrow.ENDINGS
-    return "parquet" if is_table else readers.find_format(path, format_name)
 
 
 _SOURCES: Mapping[str, Any] = {

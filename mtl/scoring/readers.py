@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import files
+from mtl.data import arrow, files
 from mtl.scoring import batches, csv_rows, image_rows, json_rows, records, table_rows, writers
 
 _SPLIT = "input"
@@ -28,11 +28,11 @@ def find_format(path: str, format_name: str) -> str:
     """
     if format_name != "auto":
         return format_name
+    if arrow.find_ending(path) in arrow.ENDINGS:
+        return "parquet"
     found, fix = writers.format_in(path), "Or set --input_format."
     if found is None:
         checks.fail("--input", "name its format, such as .csv", path, fix)
-    listed = "CSV, JSON lines, Parquet or TFRecords"
-    checks.require(found in FORMATS, "--input", f"hold {listed}", path)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Parquet files as serialized tf.Examples, with the meaning that they have in training.
+"""Parquet, other tables and spreadsheets as serialized tf.Examples, as training reads them.
 
 for chunk in table_rows.Tables(spec=spec, keep=["id"], batch_size=512).chunks(["in.parquet"]): ...
 """
@@ -26,7 +26,7 @@ class Tables:
     images: image_files.ImageFiles | None = None
 
     def check(self, path: str) -> None:
-        schema, _ = arrow.open_file(path, ".parquet")
+        schema, _ = self._open(path)
         arrow.check_columns(path, self._theirs, schema)
         for name in self.keep:
             checks.one_of(f"{path}: --keep", name, schema.names)
@@ -35,7 +35,7 @@ class Tables:
         for path in paths:
             self.check(path)
             columns, row = list(dict.fromkeys([*self._theirs.values(), *self.keep])), 0
-            for part in arrow.open_file(path, ".parquet")[1]:
+            for part in self._open(path)[1]:
                 table = arrow.read_part(path, part, columns)
                 for start in range(0, len(table), self.batch_size):
                     some = table.slice(start, self.batch_size)
@@ -55,6 +55,11 @@ class Tables:
     def problem(self, chunk: batches.Chunk) -> str:
         del chunk  # `parse` has already reported all mistakes of a row.
         return ""
+
+    def _open(self, path: str) -> Any:
+        # A file of any name is Parquet with --input_format parquet.
+        kind = None if arrow.find_ending(path) in arrow.ENDINGS else ".parquet"
+        return arrow.open_file(path, kind, self._source.sheet if self._source else "")
 
     @property
     def _source(self) -> arrow.Arrow | None:

@@ -40,8 +40,8 @@ _WORDS = """
 """
 # Words that name a place in one part and something else in another.
 _IN_SOME_PARTS = """
-    Arrow.rename ClickStream.rows Experiment.clip_audit Experiment.tensorboard Funnel.rows
-    RelatedTasks.rows Field.name MLflow.experiment MLflow.run_name
+    Arrow.rename Arrow.sheet ClickStream.rows Experiment.clip_audit Experiment.tensorboard
+    Funnel.rows RelatedTasks.rows Field.name MLflow.experiment MLflow.run_name
     MLflow.tags Pipeline.eval_split Pipeline.train_split RBM.output Tfds.rename WandB.mode
     Subset.draw WandB.run_name WandB.tags WarmStart.rename ByTime.starts
 """

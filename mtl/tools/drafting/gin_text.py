@@ -126,9 +126,12 @@ def _source(plan: plans.Plan) -> list[str]:
 
 
 def _arrow_settings(plan: plans.Plan) -> list[str]:
+    sheet = plan.found.dialect.sheet
+    chosen = _bind("arrow.Arrow.sheet", sheet) if sheet else []
     if len(plan.found.marks) == 1:
-        return []
+        return chosen
     return [
+        *chosen,
         "# Texts are read as the cells of this part, which reads no file here.",
         "arrow.Arrow.cells = @csv.Csv()",
         "csv.Csv.files = {'none': ''}",

@@ -50,6 +50,7 @@ class Dialect:
       columns: the names of the columns.
       has_header: True if the first line of each file names the columns.
       comment: lines that start with this text are dropped; "" keeps all lines.
+      sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
       is_arrow: True if `arrow.Arrow` reads the files, which then have no delimiter.
       numbers: the columns whose type says that they hold numbers.
       lists: {column: "string" or "int64"} of the columns whose values are lists of this type.
@@ -61,6 +62,7 @@ class Dialect:
     columns: tuple[str, ...]
     has_header: bool = True
     comment: str = ""
+    sheet: str = ""
     is_arrow: bool = False
     numbers: Sequence[str] = ()
     lists: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from mtl import checks
-from mtl.data import arrow
+from mtl.data import arrow, sheets
 from mtl.tools.drafting import lines
 
 _LISTED = {"string": pa.types.is_string, "int64": pa.types.is_integer}
@@ -29,25 +29,36 @@ def read_dialect(
     delimiter: str | None = None,
     columns: Sequence[str] = (),
     comment: str = "",
+    sheet: str = "",
 ) -> lines.Dialect:
     """Return the format of the files, as `lines.read_dialect`.
+
+    Args:
+      paths: the files.
+      delimiter: as in `lines.read_dialect`.
+      columns: as in `lines.read_dialect`.
+      comment: as in `lines.read_dialect`.
+      sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
 
     Raises:
       UserError: the files cannot be read, or a setting of delimited files is given for others.
     """
+    is_book = arrow.find_ending(paths[0]) in sheets.ENDINGS
+    checks.require(is_book or not sheet, "--sheet", f"be left out: {paths[0]} has no sheets", sheet)
     if not is_arrow(paths[0]):
         return lines.read_dialect(paths, delimiter, columns, comment)
     given = {"--delimiter": delimiter, "--columns": columns, "--comment": comment}
     for flag, value in given.items():
         rule = f"be left out: {paths[0]} has columns with names"
         checks.require(not value, flag, rule, value)
-    schema, _ = arrow.open_file(paths[0])
+    schema, _ = arrow.open_file(paths[0], sheet=sheet)
     checks.unique(f"{paths[0]}: its columns", schema.names)
     kinds = {field.name: _read_kind(field.type) for field in schema}
     return lines.Dialect(
         paths=tuple(paths),
         delimiter="",
         columns=tuple(name for name, kind in kinds.items() if kind is not None),
+        sheet=sheet,
         is_arrow=True,
         numbers=[field.name for field in schema if _is_number(field.type)],
         lists={name: kind for name, kind in kinds.items() if kind},
@@ -86,7 +97,7 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
         return
     theirs = {name: name for name in dialect.columns}
     for path in dialect.paths:
-        schema, parts = arrow.open_file(path)
+        schema, parts = arrow.open_file(path, sheet=dialect.sheet)
         arrow.check_columns(path, theirs, schema)
         for part in parts:
             read = arrow.read_part(path, part, list(dialect.columns))

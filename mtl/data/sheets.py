@@ -1,0 +1,125 @@
+"""Spreadsheets (.xlsx, .xls, .ods) as tables of texts, which mean the same as cells of CSV.
+
+table = sheets.read_sheet("book.xlsx", "/tmp/copy", "Prices")   # a pa.Table of strings
+
+The first row names the columns. `pip install 'multitask-estimator[excel]'` brings python-calamine.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib.util
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from mtl import checks, versions
+
+_log = logging.getLogger(__name__)
+
+ENDINGS = (".xlsx", ".xls", ".ods")
+# Whole numbers up to here are exact in a spreadsheet.
+_EXACT = 1e15
+
+
+def read_sheet(path: str, copy: str, sheet: str) -> tuple[str, pa.Table]:
+    """Return the name of a sheet and its rows below the header, as texts; empty cells are null.
+
+    Args:
+      path: the file, for errors.
+      copy: the path to open.
+      sheet: the name of the sheet; "" is the first one that is not hidden.
+
+    Raises:
+      UserError: the package is absent, the file is damaged, or the sheet is not a plain table.
+    """
+    calamine = _import(path)
+    try:
+        with open(copy, "rb") as file:
+            book = calamine.CalamineWorkbook.from_filelike(file)
+            name = _choose(path, calamine, book, sheet)
+            read = book.get_sheet_by_name(name)
+            rows = read.to_python(skip_empty_area=True)
+            merged = getattr(read, "merged_cell_ranges", None) or []
+    except calamine.CalamineError as error:
+        reason = " ".join(str(error).split())
+        raise checks.UserError(f"{path} cannot be read as a spreadsheet: {reason}.") from error
+    where = f"{path} sheet {name!r}"
+    for first, last in merged:
+        cells = f"{_name_cell(*first)}:{_name_cell(*last)}"
+        fix = "Unmerge them, and fill each cell: the file has a value for the first one alone."
+        checks.fail(where, "have no merged cells", cells, fix)
+    return name, _to_table(where, rows, read.start or (0, 0))
+
+
+def _import(path: str) -> Any:
+    if importlib.util.find_spec("python_calamine") is None:
+        fix = f"{versions.how_to_get('excel')} brings it."
+        raise checks.UserError(f"{path} is a spreadsheet, which needs python-calamine. {fix}")
+    import python_calamine
+
+    return python_calamine
+
+
+def _choose(path: str, calamine: Any, book: Any, sheet: str) -> str:
+    if sheet:
+        checks.one_of(f"{path}: the sheet", sheet, book.sheet_names)
+        return sheet
+    visible = calamine.SheetVisibleEnum.Visible, calamine.SheetTypeEnum.WorkSheet
+    shown = [each.name for each in book.sheets_metadata if (each.visible, each.typ) == visible]
+    checks.require(bool(shown), path, "have a sheet that is not hidden", list(book.sheet_names))
+    if len(shown) > 1:
+        _tell(path, shown[0], ", ".join(shown[1:]))
+    return shown[0]
+
+
+@functools.cache
+def _tell(path: str, sheet: str, others: str) -> None:
+    """Say once that other sheets are left out."""
+    message = "%s: sheet %r is read. Arrow.sheet, or launch.new --sheet, chooses another: %s."
+    _log.warning(message, path, sheet, others)
+
+
+def _to_table(where: str, rows: Sequence[Sequence[Any]], start: tuple[int, int]) -> pa.Table:
+    texts = [list(map(_to_text, row)) for row in rows]
+    checks.require(bool(texts), where, "name the columns in its first row", "an empty sheet")
+    names, below = texts[0], texts[1:]
+    for number, row in enumerate(below, start[0] + 2):
+        fix = "Delete the row, or the rows below it, if they are not of the table."
+        checks.require(
+            any(cell is not None for cell in row), where, "have no empty row", f"row {number}", fix
+        )
+    columns = {}
+    for number, (name, cells) in enumerate(zip(names, zip(*texts, strict=True), strict=True)):
+        at = _name_cell(start[0], start[1] + number)
+        is_empty = all(cell is None for cell in cells)
+        checks.require(name is not None or is_empty, where, f"name the column in cell {at}", "")
+        checks.require(name not in columns, where, f"name each column once, also in {at}", name)
+        if name is not None:
+            columns[name] = pa.array(cells[1:], pa.string())
+    return pa.table(columns)
+
+
+def _to_text(value: Any) -> str | None:
+    """Return the text that CSV would hold for a cell; None if the cell is empty."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime.timedelta):
+        value = value.total_seconds()
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < _EXACT else repr(value)
+    return str(value)
+
+
+def _name_cell(row: int, column: int) -> str:
+    """Return the name of a cell, given its row and column from 0, such as "B7"."""
+    letters, left = "", column + 1
+    while left:
+        left, letter = divmod(left - 1, 26)
+        letters = chr(ord("A") + letter) + letters
+    return f"{letters}{row + 1}"

@@ -27,9 +27,9 @@ SPLIT = flags.DEFINE_string("split", None, "The split to predict. (default: Pipe
 INPUT = flags.DEFINE_multi_string(
     "input",
     [],
-    "In place of a split: files or globs of CSV, JSON lines, Parquet, ORC, Feather, spreadsheets or "
-    "TFRecords of tf.Examples, with or without labels, here or in other places, such as s3://bucket; "
-    "text and TFRecords may be .gz. Repeatable.",
+    "In place of a split: files or globs of CSV, JSON lines, Parquet, ORC, Feather, spreadsheets "
+    "or TFRecords of tf.Examples, with or without labels, here or in other places, such as "
+    "s3://bucket; text and TFRecords may be .gz. Repeatable.",
 )
 INPUT_FORMAT = flags.DEFINE_string(
     "input_format",

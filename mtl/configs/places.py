@@ -85,6 +85,8 @@ TABLE: Mapping[str, Place] = {
     "Npy.folders": _DATA,
     "Npy.rename": Place("the folders of fields"),
     "Platt.source": _CHECKPOINT,
+    "SvmLight.data_dir": _FOLDER,
+    "SvmLight.files": _DATA,
     "TauNormalized.source": _CHECKPOINT,
     "Temperature.source": _CHECKPOINT,
     "Text.word_vectors": _VECTORS,

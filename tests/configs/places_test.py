@@ -43,7 +43,7 @@ _IN_SOME_PARTS = """
     Arrow.rename Arrow.sheet ClickStream.rows Experiment.clip_audit Experiment.tensorboard
     Funnel.rows RelatedTasks.rows Field.name MLflow.experiment MLflow.run_name
     MLflow.tags Pipeline.eval_split Pipeline.train_split RBM.output Tfds.rename WandB.mode
-    Subset.draw WandB.run_name WandB.tags WarmStart.rename ByTime.starts
+    Subset.draw SvmLight.vector WandB.run_name WandB.tags WarmStart.rename ByTime.starts
 """
 OTHERS = {*_WORDS.split(), *_IN_SOME_PARTS.split()}
 # A file or a scope of a run is named after these.

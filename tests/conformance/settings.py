@@ -73,6 +73,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Csv": lambda: {"files": {"train": "x.csv"}},
     "TfRecord": lambda: {"files": {"train": "x.tfrecord"}},
     "JsonLines": lambda: {"files": {"train": "x.jsonl"}},
+    "SvmLight": lambda: {"files": {"train": "x.svm"}},
     "Idx": lambda: {"files": {"train": {"x": "x.idx"}}},
     "Npy": lambda: {"folders": {"train": "train"}},
     "ImageFiles": lambda: {"source": _source(), "fields": ["x"]},

@@ -48,7 +48,7 @@ def list_files(where: str, folder: str) -> list[str]:
         checks.require(log is None, where, "be a folder of plain files", f"a {log} table", fix)
     visible = sorted(path for path, names in inner.items() if not any(map(_is_hidden, names)))
     listed = ", ".join(ENDINGS)
-    fix = f"It is a folder, in which no file ends in one of {listed}."
+    fix = f"It is a folder, in which no file ends in one of {listed}. Or write a glob of files."
     checks.require(any(map(_is_table, visible)), where, "name files", folder, fix)
     for path in visible:
         rule = f"hold only files that end in one of {listed}"

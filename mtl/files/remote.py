@@ -252,13 +252,21 @@ def _open_folder() -> str:
         parent = tempfile.gettempdir()
         for name in os.listdir(parent):
             folder = os.path.join(parent, name)
-            if name.startswith(_FOLDER) and in_work.is_folder_abandoned(folder):
+            if name.startswith(_FOLDER) and _is_abandoned(folder):
                 shutil.rmtree(folder, ignore_errors=True)
         folder = tempfile.mkdtemp(prefix=_FOLDER)
         in_work.lock_folder(folder)
         _folders[os.getpid()] = folder
         atexit.register(_remove_folder)
     return _folders[os.getpid()]
+
+
+def _is_abandoned(folder: str) -> bool:
+    """Return True for a folder of this user whose process is gone."""
+    with contextlib.suppress(OSError):
+        is_mine = os.lstat(folder).st_uid == os.geteuid() and not os.path.islink(folder)
+        return is_mine and bool(in_work.is_folder_abandoned(folder))
+    return False
 
 
 def _remove_folder() -> None:

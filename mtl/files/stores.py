@@ -147,7 +147,7 @@ def explain(error: Exception) -> str:
     """Return the reason in an error of a client, in a short line."""
     text = " ".join(str(error).split()) or type(error).__name__
     google = re.search(r"Status\((.*?) error_info=", text)
-    text = google.group(1) if google else text
+    text = google.group(1) if google else text.partition(" dlopen(")[0]
     return (text if len(text) <= 300 else f"{text[:300]}...").rstrip(".")
 
 
@@ -158,7 +158,11 @@ def _open_s3(authority: str, environment: Mapping[str, str]) -> tuple[Any, str]:
     endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     if endpoint is None:
-        region = fs.resolve_s3_region(bucket)
+        try:
+            region = fs.resolve_s3_region(bucket)
+        except OSError:  # A closed network may reach the servers of its own region alone.
+            if region is None:
+                raise
     settings = {"endpoint_override": endpoint} if endpoint else {}
     system = fs.S3FileSystem(
         anonymous=user == _ANONYMOUS,

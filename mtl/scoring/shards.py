@@ -90,6 +90,7 @@ def plan_shards(
         `guard` keeps, or the ending of the output's name is an unknown format.
     """
     checks.one_of("--output_format", format_name, ["auto", *writers.FORMATS])
+    output = output and output.removeprefix("file://")
     is_folder = output is not None and _is_folder(output, len(inputs))
     if output is not None and not is_folder:
         writers.check_name(output, format_name)

@@ -266,6 +266,27 @@ def test_hdfs_without_a_client_is_one_line(monkeypatch):
         stores.connect("hdfs://name/a.csv")
 
 
+def test_a_region_that_cannot_be_looked_up_comes_from_the_environment(monkeypatch):
+    fs = pytest.importorskip("pyarrow.fs")
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    stores._open.cache_clear()
+
+    def fail(bucket):
+        raise OSError(f"no route to {bucket}")
+
+    monkeypatch.setattr(fs, "resolve_s3_region", fail)
+    with pytest.raises(
+        checks.UserError, match="s3://bucket/ cannot be reached: no route to bucket"
+    ):
+        stores.connect("s3://bucket/a.csv")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert stores.connect("s3://bucket/a.csv").system.region == "eu-west-1"
+    monkeypatch.setattr(fs, "resolve_s3_region", lambda bucket: f"of-{bucket}")
+    stores._open.cache_clear()
+    assert stores.connect("s3://anonymous@bucket/a.csv").system.region == "of-bucket"
+
+
 def test_local_paths_stay_local():
     for path in ("a.csv", "/a:b/c%20.csv", "a b/é.csv", "c://", "file:///data/a.csv"):
         assert not remote.is_remote(path) or path == "c://"

@@ -69,3 +69,10 @@ def test_an_input_in_a_bucket_is_never_overwritten(bucket):
         checks.UserError, match="--report must be .* file system|--report must be a"
     ):
         scoring.Protection(where="--report").check("s3://bucket/a.html")
+
+
+@pytest.mark.medium
+def test_a_path_of_this_machine_may_start_with_file(trained, tmp_path):
+    path = trained.write(tmp_path / "in.csv", 4)
+    assert _run([f"file://{path}"], f"file://{tmp_path}/out.jsonl", Sums()) == (4, 0)
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 4

@@ -14,6 +14,7 @@ from pyarrow import feather, orc, parquet
 
 from mtl import checks, spec, verbs
 from mtl.data import arrow, csv, files, json_lines, pipeline, source, tfrecord
+from mtl.data import source as source_lib
 from mtl.files import remote
 from tests import tiny
 from tests.files import object_servers
@@ -165,6 +166,8 @@ def _state_of(paths, steps, restore=None, copies=None):
     """The lines of some steps, and the saved state of their iterator."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         lines = files.read_line_by_line(paths, 1, "").unbatch().shuffle(20, seed=1).batch(5)
+        # Without tuning, no thread reads ahead: the state then names the same file in each run.
+        lines = lines.with_options(source_lib.options())
         iterator = tf.compat.v1.data.make_one_shot_iterator(lines)
         saver = tf.compat.v1.train.Saver(
             [tf.data.experimental.make_saveable_from_iterator(iterator)]

@@ -40,6 +40,7 @@ _GROUPS = {
     "Use": {
         "predict": "predict every task for the rows of files",
         "export": "write a SavedModel for TF Serving",
+        "serve": "serve exports on this machine",
     },
     "Find mistakes": {
         "inspect": "show layers, tensors and code of a model",

@@ -41,6 +41,7 @@ _NO_PARTS = (
     "mtl.tools.explaining",
     "mtl.tools.reports",
     "mtl.tools.statistics",
+    "mtl.tools.serve",
     "mtl.scoring",
     "mtl.serving.rows",
     "mtl.serving.versions",

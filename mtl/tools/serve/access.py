@@ -1,0 +1,111 @@
+"""Who may send requests: a bearer token, and TLS.
+
+guard = access.Guard("token.txt")
+guard.require("Bearer ...")                 # raises RequestError for another token
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import ssl
+from typing import NamedTuple, NoReturn
+
+from mtl import checks
+from mtl.tools.serve import failures
+
+
+class Guard:
+    """Compares the token of each request with a file, which may be replaced while serving."""
+
+    def __init__(self, token_file: str | None):
+        """Read the token.
+
+        Raises:
+          UserError: the file cannot be read, or holds no token.
+        """
+        self._path, self._token = token_file, b""
+        self._stamp: object = None
+        if token_file:
+            self._stamp, self._token = _stamp(token_file), _read_token(token_file)
+
+    def require(self, header: str | None) -> None:
+        """Fail unless the header `authorization` holds the token.
+
+        Raises:
+          RequestError: it does not.
+        """
+        if not self._path:
+            return
+        self._refresh(self._path)
+        scheme, _, token = (header or "").partition(" ")
+        given = token.strip().encode("utf-8", "surrogateescape")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given, self._token):
+            told = "the header 'Authorization: Bearer TOKEN' must hold the token of this server"
+            raise failures.RequestError(failures.UNAUTHENTICATED, told)
+
+    def _refresh(self, path: str) -> None:
+        """Read the file again if it was replaced; an unreadable one leaves the earlier token."""
+        try:
+            stamp = _stamp(path)
+            if stamp != self._stamp:
+                self._token, self._stamp = _read_token(path), stamp
+        except (OSError, checks.UserError):
+            return
+
+
+def _stamp(path: str) -> object:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        _refuse("token_file", path, error)
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def _read_token(path: str) -> bytes:
+    token = _read("token_file", path).strip()
+    rule = "hold a token, one line of ASCII without blanks"
+    checks.require(re.fullmatch(rb"[\x21-\x7e]+", token) is not None, "--token_file", rule, path)
+    return token
+
+
+class Tls(NamedTuple):
+    """A certificate and its key, in PEM."""
+
+    certificate: bytes
+    key: bytes
+    context: ssl.SSLContext
+
+
+def read_tls(certificate: str, key: str) -> Tls:
+    """Read a certificate and its key.
+
+    Raises:
+      UserError: a file cannot be read, or the two do not belong together.
+    """
+    read = Tls(_read("tls_cert", certificate), _read("tls_key", key), _make_context())
+    try:
+        # No password: a question on the terminal would wait for ever.
+        read.context.load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, ValueError, OSError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        rule = "be a PEM certificate that fits --tls_key, a key without password"
+        checks.fail("--tls_cert", rule, certificate, f"{reason}.")
+    return read
+
+
+def _make_context() -> ssl.SSLContext:
+    return ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+
+
+def _read(flag: str, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        _refuse(flag, path, error)
+
+
+def _refuse(flag: str, path: str, error: OSError) -> NoReturn:
+    checks.fail(f"--{flag}", "be a file that can be read", path, f"{error.strerror}.")

@@ -1,0 +1,242 @@
+"""Joins requests that come at about the same time into one call of the model.
+
+batcher = batching.Batcher(max_batch_size=256, timeout_secs=0.001, threads=1, max_queue_rows=4096)
+outputs = await batcher.predict(model, request)          # {output: [B, ...]} of this request
+
+All of it runs in the event loop, except for the calls of the model. The first request that finds no
+other one in work runs at once, so a lone client never waits. Others wait for each other: up to the
+timeout, or longer while all threads are busy. A joined batch may change the last bits of a
+prediction, as the kernels of a product depend on the number of rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+from concurrent import futures
+from typing import Any
+
+import numpy as np
+
+from mtl.data import source
+from mtl.tools.serve import failures, models, requests
+
+
+@dataclasses.dataclass(eq=False)
+class _Waiting:
+    """A request in a queue, and the future of its outputs."""
+
+    model: models.Model
+    request: requests.Request
+    future: asyncio.Future
+
+
+class _Queue:
+    """Requests that can be joined."""
+
+    def __init__(self) -> None:
+        self.items: collections.deque[_Waiting] = collections.deque()
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_ready = False
+
+    @property
+    def rows(self) -> int:
+        return sum(item.request.rows for item in self.items)
+
+    def take(self, most_rows: int) -> list[_Waiting]:
+        """Remove and return requests of at most so many rows, or a single larger one."""
+        taken: list[_Waiting] = []
+        rows = 0
+        while self.items:
+            item = self.items[0]
+            rows += item.request.rows
+            if taken and rows > most_rows:
+                break
+            self.items.popleft()
+            # The client of a cancelled one is gone.
+            if item.future.cancelled():
+                rows -= item.request.rows
+            else:
+                taken.append(item)
+        return taken
+
+
+class Batcher:
+    """Runs requests, joined or one by one, in a few threads."""
+
+    def __init__(
+        self,
+        *,
+        max_batch_size: int,
+        timeout_secs: float,
+        threads: int,
+        max_queue_rows: int,
+        is_joining: bool = True,
+        hold: Callable[[models.Model], contextlib.AbstractContextManager[Any]],
+        on_batch: Callable[[int], None] = lambda rows: None,
+    ):
+        """Start no thread yet.
+
+        Args:
+          max_batch_size: the most rows of joined requests.
+          timeout_secs: how long a request waits for others.
+          threads: how many calls run at a time.
+          max_queue_rows: the most rows that wait.
+          is_joining: False to run each request alone.
+          hold: keeps a model open during a call, which outlives a client that is gone.
+          on_batch: gets the number of rows of each call.
+        """
+        self._most_rows, self._timeout = max_batch_size, timeout_secs
+        self._free, self._most_waiting = threads, max_queue_rows
+        self._is_joining, self._hold, self._on_batch = is_joining, hold, on_batch
+        self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="mtl_predict")
+        self._queues: dict[Hashable, _Queue] = {}
+        self._ready: collections.deque[Hashable] = collections.deque()
+        self._waiting_rows = 0
+        self._in_work = 0
+
+    async def predict(
+        self, model: models.Model, request: requests.Request
+    ) -> dict[str, np.ndarray]:
+        """Return the outputs of a request.
+
+        Raises:
+          RequestError: too many rows wait.
+          InvalidArgumentError: TensorFlow refuses the values of this request.
+        """
+        if self._waiting_rows and self._waiting_rows + request.rows > self._most_waiting:
+            told = f"{self._waiting_rows} rows are in work, of at most {self._most_waiting}"
+            raise failures.RequestError(failures.BUSY, told)
+        loop = asyncio.get_running_loop()
+        item = _Waiting(model, request, loop.create_future())
+        self._waiting_rows += request.rows
+        self._in_work += 1
+        try:
+            self._enqueue(loop, item)
+            return await item.future
+        finally:
+            self._in_work -= 1
+            self._waiting_rows -= request.rows
+
+    def _enqueue(self, loop: asyncio.AbstractEventLoop, item: _Waiting) -> None:
+        is_joined = self._is_joining and item.request.signature.is_by_row and item.request.rows
+        key = _find_key(item.model, item.request) if is_joined else item
+        queue = self._queues.setdefault(key, _Queue())
+        queue.items.append(item)
+        is_full = queue.rows >= self._most_rows
+        if not is_joined or is_full or self._in_work == 1 or not self._timeout:
+            self._make_ready(key)
+        elif queue.timer is None and not queue.is_ready:
+            queue.timer = loop.call_later(self._timeout, self._make_ready, key)
+
+    def _make_ready(self, key: Hashable) -> None:
+        queue = self._queues.get(key)
+        if queue is not None and not queue.is_ready:
+            if queue.timer is not None:
+                queue.timer.cancel()
+            queue.is_ready = True
+            self._ready.append(key)
+        self._start()
+
+    def _start(self) -> None:
+        """Start calls while a thread is free and a queue is ready."""
+        while self._free and self._ready:
+            key = self._ready.popleft()
+            queue = self._queues[key]
+            batch = queue.take(self._most_rows)
+            if queue.items:
+                self._ready.append(key)
+            else:
+                del self._queues[key]
+            if batch:
+                self._call(batch)
+
+    def _call(self, batch: Sequence[_Waiting]) -> None:
+        self._free -= 1
+        held = contextlib.ExitStack()
+        held.enter_context(self._hold(batch[0].model))
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._pool, _run_batch, batch)
+        running.add_done_callback(lambda done: self._finish(batch, held, done))
+        self._on_batch(sum(item.request.rows for item in batch))
+
+    def _finish(
+        self, batch: Sequence[_Waiting], held: contextlib.ExitStack, done: asyncio.Future
+    ) -> None:
+        self._free += 1
+        held.close()
+        if done.cancelled():  # The server has stopped.
+            return
+        for item, result in zip(batch, done.result(), strict=True):
+            if item.future.done():
+                continue  # Its client is gone.
+            if isinstance(result, BaseException):
+                item.future.set_exception(result)
+            else:
+                item.future.set_result(result)
+        self._start()
+
+    def close(self) -> None:
+        """Let the threads end after their calls."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _find_key(model: models.Model, request: requests.Request) -> Hashable:
+    """Return a value that two requests share if they can be joined."""
+    shapes = []
+    for name, array in sorted(request.inputs.items()):
+        # Lists are padded to the longest one.
+        start = 2 if name in request.signature.lengths else 1
+        shapes.append((name, array.ndim, array.shape[start:]))
+    return model, request.signature.name, tuple(request.outputs), tuple(shapes)
+
+
+def _run_batch(batch: Sequence[_Waiting]) -> list[Any]:
+    """Return the outputs of each request, or the exception that it gets."""
+    if len(batch) > 1:
+        try:
+            return _run_joined(batch)
+        except source.list_refusals():
+            pass  # A single request is at fault; the others must not suffer.
+        except Exception as error:
+            return [error] * len(batch)
+    return [_run_alone(item) for item in batch]
+
+
+def _run_alone(item: _Waiting) -> Any:
+    request = item.request
+    try:
+        return item.model.run(request.signature.name, request.inputs, request.outputs)
+    except Exception as error:
+        return error
+
+
+def _run_joined(batch: Sequence[_Waiting]) -> list[dict[str, np.ndarray]]:
+    first = batch[0].request
+    joined = {
+        name: _join([item.request.inputs[name] for item in batch], name in first.signature.lengths)
+        for name in first.inputs
+    }
+    outputs = batch[0].model.run(first.signature.name, joined, first.outputs)
+    ends = np.cumsum([item.request.rows for item in batch])
+    if any(len(value) != ends[-1] for value in outputs.values()):
+        return [_run_alone(item) for item in batch]
+    pieces = {name: np.split(value, ends[:-1]) for name, value in outputs.items()}
+    return [{name: own[index] for name, own in pieces.items()} for index in range(len(batch))]
+
+
+def _join(arrays: Sequence[np.ndarray], is_list: bool) -> np.ndarray:
+    """Concatenate arrays [b, ...]; the rows of lists [b, L] are padded to the longest one."""
+    if is_list and len({array.shape[1] for array in arrays}) > 1:
+        width = max(array.shape[1] for array in arrays)
+        arrays = [_pad(array, width) for array in arrays]
+    return np.concatenate(arrays)
+
+
+def _pad(array: np.ndarray, width: int) -> np.ndarray:
+    padding = b"" if array.dtype == object else 0
+    widths = [(0, 0), (0, width - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
+    return np.pad(array, widths, constant_values=padding)

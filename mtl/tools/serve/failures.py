@@ -1,0 +1,57 @@
+"""The ways in which a request can fail, with the codes of HTTP and gRPC.
+
+raise failures.RequestError(failures.NOT_FOUND, "no model 'x' is served")
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mtl import checks
+from mtl.data import source
+
+
+class Kind(NamedTuple):
+    """A kind of failure.
+
+    Attributes:
+      name: its name in gRPC.
+      status: its status in HTTP, as TensorFlow Serving maps them.
+    """
+
+    name: str
+    status: int
+
+
+INVALID = Kind("INVALID_ARGUMENT", 400)
+UNAUTHENTICATED = Kind("UNAUTHENTICATED", 401)
+NOT_FOUND = Kind("NOT_FOUND", 404)
+TOO_LARGE = Kind("RESOURCE_EXHAUSTED", 413)
+INTERNAL = Kind("INTERNAL", 500)
+BUSY = Kind("UNAVAILABLE", 503)
+LATE = Kind("DEADLINE_EXCEEDED", 504)
+
+
+class RequestError(Exception):
+    """A request that is answered with an error.
+
+    The message may quote the request: line ends are escaped, secrets masked.
+    """
+
+    def __init__(self, kind: Kind, message: str):
+        # It shortens a long line too.
+        super().__init__(str(checks.UserError(message)))
+        self.kind = kind
+
+
+def explain_failure(error: BaseException) -> RequestError | None:
+    """Return the answer to an exception of a request; None if it is our mistake."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, checks.UserError):
+        return RequestError(INVALID, str(error))
+    if isinstance(error, source.list_refusals()):
+        return RequestError(INVALID, source.explain_unreadable(error))
+    if isinstance(error, TimeoutError):
+        return RequestError(LATE, str(error) or "the time of the request is over")
+    return None

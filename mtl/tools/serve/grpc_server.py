@@ -1,0 +1,274 @@
+"""TensorFlow Serving's gRPC services: predictions, and the status of the model."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+from tensorflow_serving.apis import (
+    classification_pb2,
+    model_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+    regression_pb2,
+)
+
+from mtl import checks
+from mtl.deferred import tf
+from mtl.tools.serve import access, engine, failures, models, requests, rest
+
+_log = logging.getLogger("mtl.tools.serve")
+
+# {NumPy's type: the field that holds its values}; clients read these fields, as of TensorFlow
+# Serving, so the shorter `tensor_content` would look like an empty tensor to them.
+_FIELDS = {
+    "float32": "float_val",
+    "float64": "double_val",
+    "int64": "int64_val",
+    "uint64": "uint64_val",
+    "uint32": "uint32_val",
+    "bool": "bool_val",
+}
+_INTS = ("int8", "int16", "int32", "uint8", "uint16")
+
+
+class GrpcServer:
+    """Serves PredictionService and ModelService."""
+
+    def __init__(self, made: engine.Engine):
+        self._engine = made
+        self._server: Any = None
+
+    async def start(self, tls: access.Tls | None) -> int:
+        """Listen; return the port.
+
+        Raises:
+          RuntimeError: the address cannot be used.
+        """
+        made = self._engine.settings
+        options = [
+            ("grpc.max_receive_message_length", made.max_body_bytes),
+            ("grpc.max_send_message_length", -1),
+            # Otherwise two servers share a port, and clients reach either of them.
+            ("grpc.so_reuseport", 0),
+        ]
+        self._server = grpc.aio.server(options=options)
+        predictions, status = _Predictions(self._engine), _Status(self._engine)
+        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+            predictions, self._server
+        )
+        model_service_pb2_grpc.add_ModelServiceServicer_to_server(status, self._server)
+        host = f"[{made.host}]" if ":" in made.host else made.host
+        address = f"{host}:{made.grpc_port}"
+        if tls is None:
+            port = self._server.add_insecure_port(address)
+        else:
+            credentials = grpc.ssl_server_credentials([(tls.key, tls.certificate)])
+            port = self._server.add_secure_port(address, credentials)
+        await self._server.start()
+        return int(port)
+
+    async def stop(self) -> None:
+        """Take no more requests, and wait for the running ones."""
+        if self._server is not None:
+            await self._server.stop(self._engine.settings.drain_secs)
+
+
+class _Answering:
+    """Turns exceptions into codes, and counts."""
+
+    def __init__(self, made: engine.Engine):
+        self._engine = made
+
+    async def _answer(self, method: str, context: Any, work: Callable[[], Awaitable[Any]]) -> Any:
+        with self._engine.metrics.measure("grpc", method) as outcome:
+            try:
+                headers = {key.lower(): value for key, value in context.invocation_metadata()}
+                self._engine.guard.require(headers.get("authorization"))
+                response = await work()
+            except Exception as error:
+                failure = failures.explain_failure(error)
+                if failure is None:
+                    _log.error("A call of %s failed.", method, exc_info=error)
+                    told = f"the server failed: {type(error).__name__}"
+                    failure = failures.RequestError(failures.INTERNAL, told)
+                outcome.code = failure.kind.name
+                await context.abort(grpc.StatusCode[failure.kind.name], str(failure))
+            outcome.code = "OK"
+            return response
+
+    def _find_version(self, spec: Any) -> int | None:
+        if spec.HasField("version_label"):
+            told = f"the label {spec.version_label!r} needs TensorFlow Serving; name a version"
+            raise failures.RequestError(failures.NOT_FOUND, told)
+        return spec.version.value if spec.HasField("version") else None
+
+    async def _run(
+        self, request: Any, context: Any, parse: Callable[[models.Model], requests.Request]
+    ) -> engine.Answer:
+        spec = request.model_spec
+        version, size = self._find_version(spec), request.ByteSize()
+        left = context.time_remaining()
+        return await self._engine.predict(spec.name, version, parse, size, left)
+
+    def _describe(self, answer: engine.Answer) -> Any:
+        spec = model_pb2.ModelSpec(name=answer.model.name)
+        spec.version.value = answer.model.number
+        spec.signature_name = answer.request.signature.name
+        return spec
+
+
+class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServicer):
+    """PredictionService. Its other methods answer UNIMPLEMENTED."""
+
+    async def Predict(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Answer with the outputs of a signature."""
+
+        def parse(model: models.Model) -> requests.Request:
+            signature = model.find_signature(request.model_spec.signature_name)
+            return read_request(signature, request, self._engine.settings)
+
+        async def work() -> Any:
+            answer = await self._run(request, context, parse)
+            response = predict_pb2.PredictResponse(model_spec=self._describe(answer))
+            for name, value in answer.outputs.items():
+                write_tensor(value, response.outputs[name])
+            return response
+
+        return await self._answer("predict", context, work)
+
+    async def Classify(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Answer with classes and scores of tf.Examples."""
+
+        async def work() -> Any:
+            answer = await self._run_examples(request, context, models.CLASSIFY)
+            response = classification_pb2.ClassificationResponse()
+            response.model_spec.CopyFrom(self._describe(answer))
+            labels, scores = rest.split_classes(answer.outputs)
+            for names, values in zip(labels.tolist(), scores.tolist(), strict=True):
+                row = response.result.classifications.add()
+                for name, value in zip(names, values, strict=True):
+                    row.classes.add(label=name, score=value)
+            return response
+
+        return await self._answer("classify", context, work)
+
+    async def Regress(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Answer with a value for each tf.Example."""
+
+        async def work() -> Any:
+            answer = await self._run_examples(request, context, models.REGRESS)
+            response = regression_pb2.RegressionResponse()
+            response.model_spec.CopyFrom(self._describe(answer))
+            for value in next(iter(answer.outputs.values())).ravel().tolist():
+                response.result.regressions.add(value=value)
+            return response
+
+        return await self._answer("regress", context, work)
+
+    async def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Answer with the signatures."""
+
+        async def work() -> Any:
+            for field in request.metadata_field:
+                checks.one_of("a field of the metadata", field, ["signature_def"])
+            rule = "name signature_def"
+            checks.require(bool(request.metadata_field), "'metadata_field'", rule, [])
+            self._engine.require_model(request.model_spec.name)
+            with self._engine.versions.lease(self._find_version(request.model_spec)) as model:
+                return rest.describe_model(model)
+
+        return await self._answer("metadata", context, work)
+
+    async def _run_examples(self, request: Any, context: Any, method: str) -> engine.Answer:
+        def parse(model: models.Model) -> requests.Request:
+            signature = model.find_signature(request.model_spec.signature_name, method)
+            examples = read_examples(request.input)
+            return rest.make_examples_request(signature, examples, self._engine.settings.max_rows)
+
+        return await self._run(request, context, parse)
+
+
+class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):
+    """ModelService. Its other methods answer UNIMPLEMENTED."""
+
+    async def GetModelStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Answer with the state of one version or of all."""
+
+        async def work() -> Any:
+            self._engine.require_model(request.model_spec.name)
+            number = self._find_version(request.model_spec)
+            states = self._engine.versions.list_states()
+            if number is not None and number not in states:
+                with self._engine.versions.lease(number):  # It fails with the right message.
+                    pass
+            chosen = states if number is None else {number: states[number]}
+            return rest.describe_status(chosen)
+
+        return await self._answer("status", context, work)
+
+
+def read_request(signature: models.Signature, request: Any, made: Any) -> requests.Request:
+    """Return the request of a PredictRequest.
+
+    Raises:
+      UserError: it does not fit the signature.
+    """
+    inputs = {}
+    for name, proto in request.inputs.items():
+        requests.require_input(signature, name)
+        inputs[name] = _read_tensor(f"input {name!r}", proto, made.max_body_bytes)
+    return requests.make_request(signature, inputs, list(request.output_filter), made.max_rows)
+
+
+def _read_tensor(where: str, proto: Any, most: int) -> np.ndarray:
+    """Return the array of a message.
+
+    A single value can stand for a whole shape, so a short message could ask for any memory.
+    """
+    sizes = [dim.size for dim in proto.tensor_shape.dim]
+    fits = not proto.tensor_shape.unknown_rank and all(size >= 0 for size in sizes)
+    checks.require(fits, where, "have a shape of sizes from 0 on", sizes)
+    count = math.prod(sizes)
+    checks.require(count <= most, where, f"have at most {most} values", count)
+    try:
+        if proto.dtype == tf.string.as_datatype_enum and len(proto.string_val) == count:
+            array = np.empty(count, object)
+            array[:] = list(proto.string_val)
+            return array.reshape(sizes)
+        return tf.make_ndarray(proto)
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        reason = " ".join(str(error).split())
+        checks.fail(where, "be a tensor", f"type {proto.dtype}, shape {sizes}", f"{reason}.")
+
+
+def read_examples(given: Any) -> Sequence[bytes]:
+    """Return the serialized tf.Examples of a request, each with the features of the context."""
+    if not given.HasField("example_list_with_context"):
+        return [example.SerializeToString() for example in given.example_list.examples]
+    context = given.example_list_with_context.context.SerializeToString()
+    # A message that follows another one is merged into it.
+    examples = given.example_list_with_context.examples
+    return [context + example.SerializeToString() for example in examples]
+
+
+def write_tensor(array: np.ndarray, proto: Any) -> None:
+    """Fill a TensorProto with the values of an array."""
+    is_text = array.dtype.kind in "OSU"
+    proto.dtype = (tf.string if is_text else tf.as_dtype(array.dtype)).as_datatype_enum
+    for size in array.shape:
+        proto.tensor_shape.dim.add(size=size)
+    flat, name = array.ravel(), array.dtype.name
+    if is_text:
+        proto.string_val.extend(map(tf.compat.as_bytes, flat.tolist()))
+    elif name in _FIELDS:
+        getattr(proto, _FIELDS[name]).extend(flat.tolist())
+    elif name in _INTS:
+        proto.int_val.extend(flat.tolist())
+    else:
+        proto.tensor_content = np.ascontiguousarray(array).tobytes()

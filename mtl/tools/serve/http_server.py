@@ -1,0 +1,311 @@
+"""The HTTP server: routes, bodies, access, and errors as JSON.
+
+aiohttp does HTTP. It is one package with a parser in C. It bounds bodies, cancels the work for a
+client that hangs up, and runs in the event loop that gRPC uses too. Starlette needs Uvicorn beside
+it, which handles signals itself and does not bound bodies. Tornado parses in Python, and goes on
+working for a client that is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+import mtl
+from mtl import checks
+from mtl.tools.serve import (
+    engine,
+    examples,
+    failures,
+    metrics,
+    models,
+    open_inference,
+    rest,
+    tensors,
+)
+
+_log = logging.getLogger("mtl.tools.serve")
+
+METRICS = "/monitoring/prometheus/metrics"
+EXAMPLE = "/example"
+_V1, _V2 = "/v1/models/{model:[^/:]+}", "/v2/models/{model:[^/]+}"
+_VERSION = "/versions/{version:[^/:]+}"
+# Probes have no token.
+_OPEN = ("/v2/health/live", "/v2/health/ready")
+_JSON = "application/json"
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_SLOW_BODY = failures.Kind("DEADLINE_EXCEEDED", 408)
+_NO_METHOD = failures.Kind("UNIMPLEMENTED", 405)
+
+
+class HttpServer:
+    """Serves REST, the Open Inference Protocol and metrics."""
+
+    def __init__(self, made: engine.Engine):
+        self._engine, self._settings = made, made.settings
+        most = made.settings.max_body_bytes
+        self._app = web.Application(middlewares=[self._answer], client_max_size=most)
+        self._app.add_routes(self._list_routes())
+        self._runner: web.AppRunner | None = None
+
+    def _list_routes(self) -> list[web.RouteDef]:
+        get, post = web.get, web.post
+        routes = [
+            get(METRICS, self._metrics),
+            get(EXAMPLE, self._example),
+            get("/v2", self._server),
+            get("/v2/health/live", self._live),
+            get("/v2/health/ready", self._ready),
+        ]
+        for version in ("", _VERSION):
+            routes += [
+                get(f"{_V1}{version}", self._status),
+                get(f"{_V1}{version}/metadata", self._metadata),
+                post(f"{_V1}{version}:predict", self._predict),
+                post(f"{_V1}{version}:classify", self._classify),
+                post(f"{_V1}{version}:regress", self._regress),
+                get(f"{_V2}{version}", self._model),
+                get(f"{_V2}{version}/ready", self._model_ready),
+                post(f"{_V2}{version}/infer", self._infer),
+            ]
+        return routes
+
+    async def start(self, context: ssl.SSLContext | None) -> int:
+        """Listen; return the port.
+
+        Raises:
+          OSError: the address cannot be used.
+        """
+        made = self._settings
+        self._runner = web.AppRunner(
+            self._app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=made.drain_secs,
+            keepalive_timeout=75.0,
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, made.host, made.rest_port, ssl_context=context)
+        await site.start()
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Take no more connections, and wait for the running requests."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Check the token; turn exceptions into answers; count; send within the time limit."""
+        protocol = "open_inference" if request.path.startswith("/v2") else "rest"
+        with self._engine.metrics.measure(protocol, _name_method(request)) as outcome:
+            try:
+                if request.path not in _OPEN:
+                    self._engine.guard.require(request.headers.get("Authorization"))
+                response = await handler(request)
+                code = "OK" if response.status < 400 else "UNAVAILABLE"
+            except Exception as error:
+                failure = self._explain(request, error)
+                code, response = failure.kind.name, _write_failure(failure)
+            await self._send(request, response)
+            outcome.code = code
+            return response
+
+    def _explain(self, request: web.Request, error: Exception) -> failures.RequestError:
+        failure = failures.explain_failure(error)
+        if failure is not None:
+            return failure
+        if isinstance(error, web.HTTPRequestEntityTooLarge):
+            return _too_large(self._settings.max_body_bytes)
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            allowed = ", ".join(sorted(error.allowed_methods - {"HEAD"}))
+            told = f"{request.path} takes {allowed}, got {request.method}"
+            return failures.RequestError(_NO_METHOD, told)
+        if isinstance(error, web.HTTPNotFound):
+            return failures.RequestError(failures.NOT_FOUND, self._explain_path(request.path))
+        if isinstance(error, web.HTTPException):
+            kind = failures.Kind("INVALID_ARGUMENT", error.status)
+            return failures.RequestError(kind, error.reason)
+        _log.error("A request to %s failed.", request.path, exc_info=error)
+        return failures.RequestError(
+            failures.INTERNAL, f"the server failed: {type(error).__name__}"
+        )
+
+    def _explain_path(self, path: str) -> str:
+        name = self._engine.name
+        known = [METRICS, EXAMPLE, "/v2", *_OPEN, f"/v1/models/{name}", f"/v2/models/{name}"]
+        known += [f"/v1/models/{name}{end}" for end in (":predict", ":classify", ":regress")]
+        known += [f"/v1/models/{name}/metadata", f"/v2/models/{name}/infer"]
+        if "/labels/" in path:
+            return "labels such as 'stable' need TensorFlow Serving; name a version"
+        return f"nothing is at {path!r}. {checks.nearest(path, known)}".rstrip()
+
+    async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Send the answer; cut the connection of a client that does not read it in time."""
+        await response.prepare(request)
+        try:
+            await asyncio.wait_for(response.write_eof(), self._settings.timeout_secs)
+        except asyncio.TimeoutError as error:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the client does not read") from error
+
+    async def _read(self, request: web.Request) -> bytes:
+        most, secs = self._settings.max_body_bytes, self._settings.timeout_secs
+        if (request.content_length or 0) > most:
+            raise _too_large(most)
+        try:
+            return await asyncio.wait_for(request.read(), secs)
+        except asyncio.TimeoutError as error:
+            told = f"the body did not come within {secs:g} seconds"
+            raise failures.RequestError(_SLOW_BODY, told) from error
+
+    def _find(self, request: web.Request) -> int | None:
+        """Return the version of a path; fail for another model."""
+        self._engine.require_model(request.match_info["model"])
+        version = request.match_info.get("version")
+        if version is None:
+            return None
+        is_number = version.isdecimal() and version.isascii() and len(version) < 20
+        checks.require(is_number, "a version", "be a number", version)
+        return int(version)
+
+    async def _status(self, request: web.Request) -> web.Response:
+        number = self._find(request)
+        states = self._engine.versions.list_states()
+        if number is not None:
+            if number not in states:
+                with self._engine.versions.lease(number):  # It fails with the right message.
+                    pass
+            states = {number: states[number]}
+        return _write(rest.write_message(rest.describe_status(states)))
+
+    async def _metadata(self, request: web.Request) -> web.Response:
+        with self._engine.versions.lease(self._find(request)) as model:
+            return _write(rest.write_metadata(model))
+
+    async def _predict(self, request: web.Request) -> web.Response:
+        is_by_row = False
+
+        def parse(model: models.Model, document: dict[str, Any]) -> Any:
+            nonlocal is_by_row
+            is_by_row = rest.is_by_row(document)
+            return rest.read_predict(model, document, self._settings.max_rows)
+
+        answer, size = await self._call(request, parse)
+        write = lambda: rest.write_predict(answer.outputs, is_by_row)  # noqa: E731
+        return _write(await self._engine.run_aside(size, write))
+
+    async def _classify(self, request: web.Request) -> web.Response:
+        answer, _ = await self._call_examples(request, models.CLASSIFY)
+        return _write(rest.write_classes(answer.outputs))
+
+    async def _regress(self, request: web.Request) -> web.Response:
+        answer, _ = await self._call_examples(request, models.REGRESS)
+        return _write(rest.write_values(answer.outputs))
+
+    async def _call_examples(self, request: web.Request, method: str) -> tuple[engine.Answer, int]:
+        most = self._settings.max_rows
+        return await self._call(
+            request, lambda model, document: rest.read_examples(model, document, method, most)
+        )
+
+    async def _call(
+        self, request: web.Request, parse: Callable[[models.Model, dict[str, Any]], Any]
+    ) -> tuple[engine.Answer, int]:
+        """Return the answer to a request of JSON, and the size of its body."""
+        version = self._find(request)
+        body = await self._read(request)
+        answer = await self._engine.predict(
+            request.match_info["model"],
+            version,
+            lambda model: parse(model, tensors.parse_json(body)),
+            len(body),
+        )
+        return answer, len(body)
+
+    async def _infer(self, request: web.Request) -> web.Response:
+        version = self._find(request)
+        body = await self._read(request)
+        header = request.headers.get(open_inference.SIZE_HEADER)
+        document: dict[str, Any] = {}
+
+        def parse(model: models.Model) -> Any:
+            found, rest_of_body = open_inference.split_body(body, header)
+            document.update(found)
+            most = self._settings.max_rows
+            return open_inference.read_infer(model, document, rest_of_body, most)
+
+        name = request.match_info["model"]
+        answer = await self._engine.predict(name, version, parse, len(body))
+        write = lambda: open_inference.write_infer(answer, document)  # noqa: E731
+        written, json_bytes = await self._engine.run_aside(len(body), write)
+        if json_bytes is None:
+            return web.Response(body=written, content_type=_JSON)
+        headers = {open_inference.SIZE_HEADER: str(json_bytes)}
+        kind = "application/octet-stream"
+        return web.Response(body=written, content_type=kind, headers=headers)
+
+    async def _server(self, request: web.Request) -> web.Response:
+        told = {"name": "mtl", "version": mtl.__version__, "extensions": ["binary_tensor_data"]}
+        return web.json_response(told)
+
+    async def _live(self, request: web.Request) -> web.Response:
+        return web.json_response({"live": True})
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        is_ready = self._engine.is_ready
+        told = {"live": True, "ready": is_ready}
+        return web.json_response(told, status=200 if is_ready else 503)
+
+    async def _model(self, request: web.Request) -> web.Response:
+        with self._engine.versions.lease(self._find(request)) as model:
+            states = self._engine.versions.list_states()
+            numbers = [number for number, own in states.items() if own.name == "AVAILABLE"]
+            return web.json_response(open_inference.describe_model(model, sorted(numbers)))
+
+    async def _model_ready(self, request: web.Request) -> web.Response:
+        with self._engine.versions.lease(self._find(request)) as model:
+            is_ready = self._engine.is_ready
+            told = {"name": model.name, "ready": is_ready}
+            return web.json_response(told, status=200 if is_ready else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        text = self._engine.metrics.write(self._engine.versions.newest)
+        return web.Response(body=text, headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    async def _example(self, request: web.Request) -> web.Response:
+        with self._engine.versions.lease(None) as model:
+            return web.json_response(examples.make_rest(model))
+
+
+def _name_method(request: web.Request) -> str:
+    """Return the method of a request; paths of strangers all count as "other"."""
+    if request.match_info.route.resource is None:
+        return "other"
+    return request.match_info.handler.__name__.strip("_")
+
+
+def _too_large(most: int) -> failures.RequestError:
+    told = f"a request must have at most {most} bytes (--max_body_bytes)"
+    return failures.RequestError(failures.TOO_LARGE, told)
+
+
+def _write(text: str) -> web.Response:
+    return web.Response(body=text.encode("utf-8", "replace"), content_type=_JSON)
+
+
+def _write_failure(failure: failures.RequestError) -> web.Response:
+    headers = {}
+    if failure.kind == failures.UNAUTHENTICATED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if failure.kind == failures.BUSY:
+        headers["Retry-After"] = "1"
+    body = json.dumps({"error": str(failure)}).encode()
+    return web.Response(body=body, status=failure.kind.status, content_type=_JSON, headers=headers)

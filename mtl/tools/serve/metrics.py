@@ -1,0 +1,92 @@
+"""Counts requests, errors, rows and times for Prometheus.
+
+counts = metrics.Metrics("adult")
+with counts.measure("rest", "predict") as outcome:
+    outcome.code = "OK"
+counts.write()                                       # the text that Prometheus reads
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+
+import prometheus_client as prometheus
+
+CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
+_SECS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+
+
+@dataclasses.dataclass
+class Outcome:
+    """The code of a request's answer, by the names of gRPC; CANCELLED if its client hangs up."""
+
+    code: str = "CANCELLED"
+
+
+class Metrics:
+    """The metrics of a server."""
+
+    def __init__(self, model: str):
+        # A separate registry: the global one also counts the collector of Python.
+        self._registry = prometheus.CollectorRegistry()
+        labels = ("model", "protocol", "method")
+        self._model = model
+        self._requests = prometheus.Counter(
+            "mtl_requests", "Answered requests.", (*labels, "code"), registry=self._registry
+        )
+        self._secs = prometheus.Histogram(
+            "mtl_request_seconds",
+            "Seconds from the header of a request to the end of its answer.",
+            labels,
+            buckets=_SECS,
+            registry=self._registry,
+        )
+        self._open = prometheus.Gauge(
+            "mtl_open_requests", "Requests in work.", ("model",), registry=self._registry
+        ).labels(model)
+        self._batches = prometheus.Histogram(
+            "mtl_batch_rows",
+            "Rows of each call of the model.",
+            ("model",),
+            buckets=_ROWS,
+            registry=self._registry,
+        ).labels(model)
+        self._version = prometheus.Gauge(
+            "mtl_model_version", "The newest version.", ("model",), registry=self._registry
+        ).labels(model)
+        self._unlogged = prometheus.Counter(
+            "mtl_unlogged_requests",
+            "Requests that the request log should hold and lacks.",
+            ("model",),
+            registry=self._registry,
+        ).labels(model)
+
+    @contextlib.contextmanager
+    def measure(self, protocol: str, method: str) -> Iterator[Outcome]:
+        """Count a request and its time; its code is set within the context."""
+        outcome, start = Outcome(), time.perf_counter()
+        self._open.inc()
+        try:
+            yield outcome
+        finally:
+            self._open.dec()
+            labels = (self._model, protocol, method)
+            self._requests.labels(*labels, outcome.code).inc()
+            self._secs.labels(*labels).observe(time.perf_counter() - start)
+
+    def note_batch(self, rows: int) -> None:
+        """Count a call of the model."""
+        self._batches.observe(rows)
+
+    def note_unlogged(self) -> None:
+        """Count a request that the log lacks."""
+        self._unlogged.inc()
+
+    def write(self, newest: int | None) -> bytes:
+        """Return all metrics as text."""
+        self._version.set(newest or 0)
+        return prometheus.generate_latest(self._registry)

@@ -1,0 +1,168 @@
+"""A loaded export: its signatures, and calls from several threads at a time.
+
+model = models.Model.load("adult", 1795231775, "models/adult/1795231775")
+model.run("raw/income", {"age": ages}, ["probability"])      # {"probability": [B]}
+model.close()
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtl import checks, serving
+from mtl.deferred import tf
+from mtl.serving import inputs as inputs_lib
+from mtl.serving import loaded, metadata, settings, signatures, warm_up
+from mtl.tools.serve import tensors
+
+DEFAULT, RAW = settings.DEFAULT, settings.RAW
+PREDICT, CLASSIFY, REGRESS = "predict", "classify", "regress"
+# Prepared calls that a version keeps; a client may ask for any subset of the outputs.
+_MOST_CALLS = 256
+# The signatures that warm-up requests are run for; others share most of their graph.
+_WARMED = (DEFAULT, settings.LEAN, RAW, f"{RAW}/{settings.LEAN}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """A signature of an export.
+
+    Attributes:
+      name: its name.
+      method: "predict", "classify" or "regress".
+      inputs, outputs: the tensors by name.
+      defaults: {input: the value that it has if a request leaves it out}.
+    """
+
+    name: str
+    method: str
+    inputs: Mapping[str, tensors.Tensor]
+    outputs: Mapping[str, tensors.Tensor]
+    defaults: Mapping[str, np.ndarray]
+
+    @functools.cached_property
+    def lengths(self) -> dict[str, str]:
+        """{list input: the input with the number of values in each list}."""
+        names = {name: inputs_lib.length_name(name) for name in self.inputs}
+        return {name: length for name, length in names.items() if length in self.inputs}
+
+    @functools.cached_property
+    def is_by_row(self) -> bool:
+        """True if the first axis of all inputs and outputs counts rows."""
+        return all(
+            tensor.shape is None or tensor.shape[:1] == (None,)
+            for tensor in [*self.inputs.values(), *self.outputs.values()]
+        )
+
+    @property
+    def takes_examples(self) -> bool:
+        """True if the only input takes serialized tf.Examples."""
+        dtypes = [tensor.dtype for tensor in self.inputs.values()]
+        return dtypes == [tf.string] and not signatures.is_raw(self.name)
+
+
+class Model:
+    """A version of a model in memory."""
+
+    def __init__(self, name: str, number: int, directory: str, opened: loaded.Loaded):
+        self.name, self.number, self.directory = name, number, directory
+        self.signature_defs = {
+            key: own for key, own in opened.signatures.items() if not key.startswith("__")
+        }
+        self.signatures = {key: _describe(key, own) for key, own in self.signature_defs.items()}
+        self.spec = serving.spec_of(directory)
+        self._opened = opened
+        self._calls: dict[Any, Any] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, name: str, number: int, directory: str) -> Model:
+        """Load a SavedModel, after a check of its files, and run its warm-up requests.
+
+        Raises:
+          UserError: a file has changed since the export.
+          OSError, ValueError, RuntimeError, OpError: the SavedModel cannot be read.
+        """
+        metadata.require_intact(directory)
+        model = cls(name, number, directory, loaded.open_export(directory))
+        try:
+            for signature, requests in model.read_warm_up().items():
+                for request in requests if signature in _WARMED else ():
+                    model.run(signature, request, list(model.signatures[signature].outputs))
+        except BaseException:
+            model.close()
+            raise
+        return model
+
+    def read_warm_up(self) -> dict[str, list[dict[str, np.ndarray]]]:
+        """Return {signature: its warm-up requests} of the signatures that exist."""
+        found = warm_up.predict_inputs(self.directory)
+        return {name: requests for name, requests in found.items() if name in self.signatures}
+
+    def find_signature(self, name: str, method: str = PREDICT) -> Signature:
+        """Return a signature, by default `serving_default`, that a method can call.
+
+        Raises:
+          UserError: there is none.
+        """
+        # Predict calls any signature, as in TensorFlow Serving.
+        fitting = [key for key, own in self.signatures.items() if method in (PREDICT, own.method)]
+        name = name or DEFAULT
+        if name not in fitting:
+            near = checks.nearest(name, fitting)
+            listed = ", ".join(sorted(fitting)[:20]) or "(nothing)"
+            checks.fail(f"the signature of {method}", f"be one of {listed}", name, near)
+        return self.signatures[name]
+
+    def run(
+        self, signature: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]
+    ) -> dict[str, np.ndarray]:
+        """Compute the named outputs; inputs that are left out have their defaults.
+
+        Raises:
+          InvalidArgumentError: TensorFlow refuses the values.
+        """
+        own = self.signatures[signature]
+        values = {**own.defaults, **inputs}
+        names = sorted(values)
+        call = self._find_call(signature, names, outputs)
+        return dict(zip(outputs, call(*[values[name] for name in names]), strict=True))
+
+    def _find_call(self, signature: str, names: Sequence[str], outputs: Sequence[str]) -> Any:
+        """Return a call of the session that was prepared for these inputs and outputs."""
+        key = signature, tuple(names), tuple(outputs)
+        with self._lock:
+            if key not in self._calls:
+                if len(self._calls) >= _MOST_CALLS:
+                    self._calls.clear()
+                own = self.signature_defs[signature]
+                fetches = [own.outputs[name].name for name in outputs]
+                feeds = [own.inputs[name].name for name in names]
+                self._calls[key] = self._opened.session.make_callable(fetches, feeds)
+            return self._calls[key]
+
+    def close(self) -> None:
+        """Give the memory back. No call may run."""
+        self._calls.clear()
+        self._opened.session.close()
+
+
+def _describe(name: str, own: Any) -> Signature:
+    return Signature(
+        name=name,
+        method=own.method_name.rpartition("/")[2],
+        inputs={key: _tensor(info) for key, info in sorted(own.inputs.items())},
+        outputs={key: _tensor(info) for key, info in sorted(own.outputs.items())},
+        defaults={key: tf.make_ndarray(value) for key, value in own.defaults.items()},
+    )
+
+
+def _tensor(info: Any) -> tensors.Tensor:
+    shape = tf.TensorShape(info.tensor_shape)
+    return tensors.Tensor(tf.as_dtype(info.dtype), None if shape.rank is None else tuple(shape))

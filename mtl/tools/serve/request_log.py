@@ -1,0 +1,292 @@
+"""Keeps rows and their predictions as Parquet files: a sample, within a bound of bytes.
+
+log = request_log.RequestLog("logs", share=0.1, without=["age"], most_bytes=2**30, on_loss=print)
+log.add(answer)
+log.close()                                      # writes the rest
+
+A thread writes a file for each version, signature and set of inputs, at the latest after a minute.
+Files appear whole. The oldest ones go when all of them take too many bytes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import logging
+import os
+import queue
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from mtl import checks, scoring
+from mtl.deferred import tf
+from mtl.files import atomic, storage
+from mtl.tools.serve import engine, models, settings
+
+_log = logging.getLogger("mtl.tools.serve")
+
+# Requests that wait for the thread; more are lost, and counted.
+_MOST_WAITING = 1000
+_MOST_ROWS, _MOST_SECS = 20_000, 60.0
+_NAME = re.compile(r"\d{8}T\d{6}-\d+-[\w.-]+-\d{6}\.parquet")
+_ALL_TASKS = ("serving_default", "lean", "raw")
+
+
+class _Entry(NamedTuple):
+    """A logged request: seconds since 1970, and its answer."""
+
+    secs: float
+    answer: engine.Answer
+
+
+class RequestLog:
+    """An `engine.Log` in a folder."""
+
+    def __init__(
+        self,
+        folder: str,
+        *,
+        share: float,
+        without: Sequence[str],
+        most_bytes: int,
+        on_loss: Callable[[], None] = lambda: None,
+    ):
+        """Start the thread that writes.
+
+        Args:
+          folder: the folder, which is made.
+          share: the share of requests that is kept, from 0 to 1.
+          without: features, predictions and tasks that are left out.
+          most_bytes: the most bytes of all files.
+          on_loss: called for each request that cannot be kept.
+        """
+        self._folder, self._share, self._without = folder, share, frozenset(without)
+        self._most_bytes, self._on_loss = most_bytes, on_loss
+        self._waiting: queue.Queue[_Entry | None] = queue.Queue(_MOST_WAITING)
+        self._count, self._told = 0, ""
+        self._random = random.Random()
+        self._thread = threading.Thread(target=self._work, name="mtl_request_log", daemon=True)
+        self._thread.start()
+
+    def add(self, answer: engine.Answer) -> None:
+        """Take an answer, if it is drawn; never wait."""
+        if not answer.request.rows or self._random.random() >= self._share:
+            return
+        try:
+            self._waiting.put_nowait(_Entry(time.time(), answer))
+        except queue.Full:
+            self._on_loss()
+
+    def close(self) -> None:
+        """Write all that was taken."""
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        entries: list[_Entry] = []
+        until = time.monotonic() + _MOST_SECS
+        is_open = True
+        while is_open:
+            try:
+                entry = self._waiting.get(timeout=max(0.0, until - time.monotonic()))
+                is_open = entry is not None
+                entries += [entry] if entry is not None else []
+            except queue.Empty:
+                pass
+            is_full = sum(entry.answer.request.rows for entry in entries) >= _MOST_ROWS
+            if is_full or not is_open or time.monotonic() >= until:
+                self._write(entries)
+                entries, until = [], time.monotonic() + _MOST_SECS
+
+    def _write(self, entries: Sequence[_Entry]) -> None:
+        groups: dict[Any, list[_Entry]] = {}
+        for entry in entries:
+            groups.setdefault(_find_group(entry.answer), []).append(entry)
+        for some in groups.values():
+            try:
+                self._write_file(some)
+                self._remove_oldest()
+            except Exception as error:  # The server goes on without its log.
+                self._tell(f"{getattr(error, 'strerror', None) or error}")
+                for _ in some:
+                    self._on_loss()
+
+    def _tell(self, reason: str) -> None:
+        line = " ".join(reason.split())
+        if line != self._told:
+            _log.warning("The request log in %s cannot be written: %s.", self._folder, line)
+        self._told = line
+
+    def _write_file(self, entries: Sequence[_Entry]) -> None:
+        answer = entries[0].answer
+        signature = re.sub(r"[^\w.-]", "_", answer.request.signature.name)
+        start = datetime.datetime.fromtimestamp(entries[0].secs, datetime.timezone.utc)
+        self._count += 1
+        name = f"{start:%Y%m%dT%H%M%S}-{answer.model.number}-{signature}-{self._count:06}.parquet"
+        table = make_table(entries, self._without)
+        with io.BytesIO() as buffer:
+            parquet.write_table(table, buffer)
+            atomic.write(os.path.join(self._folder, name), buffer.getvalue())
+
+    def _remove_oldest(self) -> None:
+        """Remove files of this log, the oldest first, until the others fit into the bound."""
+        paths = [p for p in storage.listed(self._folder) if _NAME.fullmatch(os.path.basename(p))]
+        total = sum(os.path.getsize(path) for path in paths)
+        for path in paths:
+            if total <= self._most_bytes:
+                return
+            total -= os.path.getsize(path)
+            os.remove(path)
+
+
+def open_log(
+    made: settings.Settings, model: models.Model, on_loss: Callable[[], None]
+) -> RequestLog | None:
+    """Return the log that the settings ask for.
+
+    Raises:
+      UserError: the folder cannot be written, or the model lacks a name that is to be left out.
+    """
+    if not made.request_log:
+        return None
+    folder, where = made.request_log, "--request_log"
+    rule = "be a folder of this machine"
+    checks.require(storage.is_local(folder), where, rule, folder)
+    is_free = os.path.isdir(folder) or not os.path.lexists(folder)
+    checks.require(is_free, where, "be a folder", folder)
+    storage.require_possible(where, folder, "a folder", folder)
+    names = _list_names(model)
+    for name in made.request_log_without:
+        checks.one_of("--request_log_without", name, names)
+    with storage.writing(where, "a folder", folder):
+        # The rows of clients are nobody else's business.
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    return RequestLog(
+        folder,
+        share=made.request_log_share,
+        without=made.request_log_without,
+        most_bytes=made.request_log_bytes,
+        on_loss=on_loss,
+    )
+
+
+def _list_names(model: models.Model) -> list[str]:
+    """Return the features, predictions and tasks of a model."""
+    names = set(model.spec.feature_fields if model.spec else ())
+    for key, signature in model.signatures.items():
+        if not signature.takes_examples:
+            names.update(signature.inputs)
+        if key in _ALL_TASKS:
+            names.update(signature.outputs)
+            names.update(name.partition("/")[0] for name in signature.outputs if "/" in name)
+    return sorted(names)
+
+
+def _find_group(answer: engine.Answer) -> Any:
+    """Return a value that two answers share if they fit into one table."""
+    request = answer.request
+    return (
+        answer.model.number,
+        request.signature.name,
+        tuple(sorted(request.inputs)),
+        tuple(sorted(answer.outputs)),
+    )
+
+
+def make_table(entries: Sequence[_Entry], without: frozenset[str]) -> pa.Table:
+    """Return the rows of requests of one group, with `input/<name>` and `prediction/<name>`."""
+    answers = [entry.answer for entry in entries]
+    first = answers[0]
+    signature = first.request.signature
+    secs = np.repeat([entry.secs for entry in entries], [a.request.rows for a in answers])
+    # Milliseconds in UTC.
+    times = pa.array((secs * 1000).astype(np.int64), pa.timestamp("ms", "UTC"))
+    count = len(secs)
+    columns: dict[str, Any] = {
+        "time": times,
+        "version": pa.array(np.full(count, first.model.number)),
+        "signature": pa.array([signature.name] * count, pa.string()),
+    }
+    for name, values in _read_inputs(answers):
+        if name not in without and _base_name(name) not in without:
+            columns[f"input/{name}"] = _make_column(values)
+    for name in first.outputs:
+        if not _is_left_out(signature, name, without):
+            joined = np.concatenate([answer.outputs[name] for answer in answers])
+            columns[f"prediction/{name}"] = _make_column(joined)
+    return pa.table(columns)
+
+
+def _base_name(name: str) -> str:
+    """Return `tags` of `tags/values_per_item`, which tells about the same lists."""
+    return name.rpartition("/")[0] or name
+
+
+def _make_column(values: Any) -> pa.Array:
+    table: Any = scoring.find_maker("parquet")({"values": values}).rows
+    return table.column(0)
+
+
+def _read_inputs(answers: Sequence[engine.Answer]) -> Iterator[tuple[str, Any]]:
+    """Yield the name of each feature, and its values in all rows."""
+    first = answers[0]
+    signature = first.request.signature
+    if signature.takes_examples:
+        (name,) = signature.inputs
+        arrays = [answer.request.inputs[name] for answer in answers]
+        yield from _read_examples(np.concatenate(arrays).tolist(), first.model)
+        return
+    lengths = signature.lengths
+    for name in first.request.inputs:
+        arrays = [answer.request.inputs[name] for answer in answers]
+        if name in lengths and lengths[name] in first.request.inputs:
+            rows = [answer.request.inputs[lengths[name]] for answer in answers]
+            yield name, _cut_lists(arrays, rows)
+        elif name not in lengths.values():
+            yield name, np.concatenate(arrays)
+
+
+def _cut_lists(arrays: Sequence[np.ndarray], lengths: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the lists of padded rows, as arrays of different length."""
+    return [
+        row[:length]
+        for array, some in zip(arrays, lengths, strict=True)
+        for row, length in zip(array, some, strict=True)
+    ]
+
+
+def _read_examples(
+    serialized: Sequence[bytes], model: models.Model
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the features of tf.Examples that the model knows; an absent one is None."""
+    rows: list[Mapping[str, Any]] = [
+        tf.train.Example.FromString(each).features.feature for each in serialized
+    ]
+    names = sorted({name for row in rows for name in row})
+    for name in names:
+        if model.spec is None or name in model.spec.feature_fields:
+            yield name, [_read_feature(row[name]) if name in row else None for row in rows]
+
+
+def _read_feature(feature: Any) -> list[Any]:
+    kind = feature.WhichOneof("kind")
+    return list(getattr(feature, kind).value) if kind else []
+
+
+def _is_left_out(signature: models.Signature, name: str, without: frozenset[str]) -> bool:
+    """Return whether a prediction is left out, under its name with or without its task."""
+    kind, _, rest = signature.name.rpartition("/")
+    if signature.method != models.PREDICT:
+        # Classes and scores tell all predictions of their task.
+        return any(left.partition("/")[0] == kind for left in without)
+    is_of_all = rest in _ALL_TASKS
+    whole = name if is_of_all else f"{rest}/{name}"
+    return bool({name, whole, whole.partition("/")[0]} & without)

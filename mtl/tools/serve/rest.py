@@ -1,0 +1,296 @@
+"""The JSON of TensorFlow Serving's REST interface.
+
+request = rest.read_predict(model, {"instances": [{"age": 39}]}, most_rows=8192)
+rest.write_predict(outputs, is_by_row=True)              # '{"predictions": [...]}'
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf import json_format
+from tensorflow_serving.apis import get_model_metadata_pb2, get_model_status_pb2
+
+from mtl import checks
+from mtl import spec as spec_lib
+from mtl.deferred import tf
+from mtl.tools.serve import models, requests, tensors, versions
+
+ROWS, COLUMNS = "instances", "inputs"
+# A text with this ending in its output's name is always written as base64.
+_BYTES = "_bytes"
+_KEYS = ("signature_name", ROWS, COLUMNS)
+
+
+def is_by_row(document: Mapping[str, Any]) -> bool:
+    """Return whether a request is in the row format.
+
+    Raises:
+      UserError: it is in neither format, or in both.
+    """
+    formats = [key for key in (ROWS, COLUMNS) if key in document]
+    rule = f"have one of the keys {ROWS!r} and {COLUMNS!r}"
+    near = next(filter(None, (checks.nearest(key, _KEYS) for key in document)), "")
+    checks.require(len(formats) == 1, "the request", rule, list(document), near)
+    return formats == [ROWS]
+
+
+def read_predict(
+    model: models.Model, document: Mapping[str, Any], most_rows: int
+) -> requests.Request:
+    """Return the request of a call of `:predict`.
+
+    Raises:
+      UserError: it does not fit the model.
+    """
+    signature = model.find_signature(_read_name(document))
+    if is_by_row(document):
+        inputs = _read_rows(signature, document[ROWS])
+    else:
+        inputs = _read_columns(signature, document[COLUMNS])
+    made = requests.make_request(signature, inputs, [], most_rows)
+    is_empty = is_by_row(document) and not made.rows
+    rule = f"name an input of {signature.name!r}"
+    checks.require(not is_empty, "each row", rule, list(inputs))
+    return made
+
+
+def _read_name(document: Mapping[str, Any]) -> str:
+    name = document.get("signature_name", "")
+    checks.is_a("'signature_name'", name, str, "be a text")
+    return name
+
+
+def _read_rows(signature: models.Signature, rows: Any) -> dict[str, np.ndarray]:
+    is_filled = isinstance(rows, list) and bool(rows)
+    checks.require(is_filled, f"{ROWS!r}", "be a list of at least one row", rows)
+    if _is_value(rows[0]):
+        only = _require_single(signature, ROWS, "objects")
+        named = [index for index, row in enumerate(rows) if not _is_value(row)]
+        checks.require(
+            not named, "each row", "be a value, as the first one", rows[(named or [0])[0]]
+        )
+        return {only: _read(signature, only, rows)}
+    names = list(rows[0])
+    for index, row in enumerate(rows):
+        is_same = isinstance(row, dict) and row.keys() == rows[0].keys()
+        got = list(row) if isinstance(row, dict) else row
+        rule = f"have the inputs of row 0, {', '.join(names)}"
+        checks.require(is_same, f"row {index}", rule, got)
+    columns = {name: [row[name] for row in rows] for name in names}
+    return _read_lists(signature, columns) | {
+        name: _read(signature, name, column)
+        for name, column in columns.items()
+        if not _lacks_lengths(signature, name, columns)
+    }
+
+
+def _lacks_lengths(signature: models.Signature, name: str, columns: Mapping[str, Any]) -> bool:
+    return name in signature.lengths and signature.lengths[name] not in columns
+
+
+def _read_lists(
+    signature: models.Signature, columns: Mapping[str, list[Any]]
+) -> dict[str, np.ndarray]:
+    """Return lists that come without their lengths, padded, and the lengths."""
+    inputs = {}
+    for name in filter(lambda name: _lacks_lengths(signature, name, columns), columns):
+        rows = columns[name]
+        for index, row in enumerate(rows):
+            checks.is_a(f"input {name!r} of row {index}", row, list, "be a list")
+        lengths = np.array(list(map(len, rows)), np.int64)
+        padding = "" if signature.inputs[name].dtype == tf.string else 0
+        width = int(lengths.max())
+        padded = [[*row, *[padding] * (width - len(row))] for row in rows]
+        inputs[name] = _read(signature, name, padded)
+        inputs[signature.lengths[name]] = lengths
+    return inputs
+
+
+def _read_columns(signature: models.Signature, value: Any) -> dict[str, np.ndarray]:
+    if _is_value(value):
+        only = _require_single(signature, COLUMNS, "an object")
+        return {only: _read(signature, only, value)}
+    return {name: _read(signature, name, column) for name, column in value.items()}
+
+
+def _is_value(value: Any) -> bool:
+    """Return whether JSON holds a value or list, and not an object of named inputs."""
+    return not isinstance(value, dict) or (list(value) == [tensors.B64])
+
+
+def _require_single(signature: models.Signature, key: str, kind: str) -> str:
+    names = list(signature.inputs)
+    rule = f"hold {kind}, as {signature.name!r} has several inputs: {', '.join(names)}"
+    checks.require(len(names) == 1, f"{key!r}", rule, "values")
+    return names[0]
+
+
+def _read(signature: models.Signature, name: str, value: Any) -> np.ndarray:
+    requests.require_input(signature, name)
+    return tensors.read_tensor(f"input {name!r}", value, signature.inputs[name])
+
+
+def write_predict(outputs: Mapping[str, np.ndarray], is_by_row: bool) -> str:
+    """Return the answer to a call of `:predict`; a single output stands without its name."""
+    rows = {
+        name: tensors.write_rows(value, name.endswith(_BYTES)) for name, value in outputs.items()
+    }
+    keys = [f"{json.dumps(name)}: " for name in rows]
+    if is_by_row:
+        if len(rows) == 1:
+            (texts,) = rows.values()
+        else:
+            lines = zip(*rows.values(), strict=True)
+            texts = [_write_object(keys, line) for line in lines]
+        return f'{{"predictions": [{", ".join(texts)}]}}'
+    columns = [f"[{', '.join(texts)}]" for texts in rows.values()]
+    return f'{{"outputs": {columns[0] if len(columns) == 1 else _write_object(keys, columns)}}}'
+
+
+def _write_object(keys: Sequence[str], texts: Sequence[str]) -> str:
+    return f"{{{', '.join(key + text for key, text in zip(keys, texts, strict=True))}}}"
+
+
+def read_examples(
+    model: models.Model, document: Mapping[str, Any], method: str, most_rows: int
+) -> requests.Request:
+    """Return the request of a call of `:classify` or `:regress`.
+
+    Raises:
+      UserError: it does not fit the model.
+    """
+    signature = model.find_signature(_read_name(document), method)
+    context, rows = document.get("context", {}), document.get("examples")
+    checks.is_a("'context'", context, dict, "be an object")
+    is_filled = isinstance(rows, list) and bool(rows)
+    checks.require(is_filled, "'examples'", "be a list of at least one object", rows)
+    examples = []
+    for index, row in enumerate(rows or ()):
+        checks.is_a(f"example {index}", row, dict, "be an object")
+        twice = sorted(context.keys() & row.keys())
+        rule = "hold no feature of 'context'"
+        checks.require(not twice, f"example {index}", rule, twice)
+        examples.append(_write_example(model.spec, index, {**context, **row}))
+    return make_examples_request(signature, examples, most_rows)
+
+
+def make_examples_request(
+    signature: models.Signature, examples: Sequence[bytes], most_rows: int
+) -> requests.Request:
+    """Return a request of serialized tf.Examples [B].
+
+    Raises:
+      UserError: there are none, or too many.
+    """
+    checks.require(bool(examples), "the request", "hold an example", list(examples))
+    array = np.empty(len(examples), object)
+    array[:] = examples
+    name = next(iter(signature.inputs))
+    return requests.make_request(signature, {name: array}, [], most_rows)
+
+
+def _write_example(spec: spec_lib.Spec | None, index: int, row: Mapping[str, Any]) -> bytes:
+    """Serialize a row, in the types of the model's features if the export describes them."""
+    features = {}
+    for name, value in row.items():
+        where = f"feature {name!r} of example {index}"
+        flat, _ = tensors.flatten(where, value)
+        if spec is None:
+            features[name] = _guess_feature(where, flat)
+            continue
+        checks.one_of(f"a feature of example {index}", name, sorted(spec.feature_fields))
+        field = spec.feature_fields[name]
+        if not field.is_ragged:
+            checks.require(len(flat) == field.size, where, f"hold {field.size} values", len(flat))
+        # TensorFlow Serving takes 0 and 1 as well as false and true.
+        is_number = field.dtype == "bool" and set(map(type, flat)) == {int}
+        dtype = tf.int64 if is_number else tf.as_dtype(field.dtype)
+        features[name] = field.proto(tensors.make_array(where, flat, dtype))
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def _guess_feature(where: str, flat: Sequence[Any]) -> Any:
+    """Return a feature of the type that the values of JSON have."""
+    kinds = set(map(type, flat))
+    if kinds <= {int, bool}:
+        array = tensors.make_array(where, list(map(int, flat)), tf.int64)
+        return tf.train.Feature(int64_list={"value": array.tolist()})
+    if kinds == {float}:
+        array = tensors.make_array(where, flat, tf.float32)
+        return tf.train.Feature(float_list={"value": array.tolist()})
+    array = tensors.make_array(where, flat, tf.string)
+    return tf.train.Feature(bytes_list={"value": array.tolist()})
+
+
+def write_classes(outputs: Mapping[str, np.ndarray]) -> str:
+    """Return the answer to a call of `:classify`: pairs of class and score for each row."""
+    labels, scores = split_classes(outputs)
+    texts = zip(map(tensors.write_values, labels), map(tensors.write_values, scores), strict=True)
+    rows = [", ".join(f"[{a}, {b}]" for a, b in zip(*row, strict=True)) for row in texts]
+    return f'{{"results": [{", ".join(f"[{row}]" for row in rows)}]}}'
+
+
+def split_classes(outputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return classes [B, C] as bytes, and scores [B, C]; a missing one is empty or 0."""
+    classes, scores = outputs.get("classes"), outputs.get("scores")
+    if classes is not None:
+        return classes, np.zeros(classes.shape, np.float32) if scores is None else scores
+    if scores is None:
+        raise checks.UserError("the signature has neither 'classes' nor 'scores'.")
+    return np.full(scores.shape, b"", object), scores
+
+
+def write_values(outputs: Mapping[str, np.ndarray]) -> str:
+    """Return the answer to a call of `:regress`: a number for each row."""
+    values = next(iter(outputs.values())).ravel()
+    return f'{{"results": [{", ".join(tensors.write_values(values))}]}}'
+
+
+def describe_status(states: Mapping[int, versions.State]) -> Any:
+    """Return the message with the states of versions."""
+    response = get_model_status_pb2.GetModelStatusResponse()
+    for number, state in states.items():
+        added = response.model_version_status.add(version=number)
+        added.state = get_model_status_pb2.ModelVersionStatus.State.Value(state.name)
+        added.status.error_code = 2 if state.reason else 0  # UNKNOWN, OK
+        added.status.error_message = state.reason
+    return response
+
+
+def describe_model(model: models.Model) -> Any:
+    """Return the message with the signatures of a version."""
+    response = get_model_metadata_pb2.GetModelMetadataResponse()
+    response.model_spec.name = model.name
+    response.model_spec.version.value = model.number
+    signatures = get_model_metadata_pb2.SignatureDefMap(signature_def=model.signature_defs)
+    response.metadata["signature_def"].Pack(signatures)
+    return response
+
+
+def write_message(message: Any) -> str:
+    """Return a message as the JSON that TensorFlow Serving writes, with all its fields."""
+    known = inspect.signature(json_format.MessageToDict).parameters
+    # protobuf 5 has renamed the argument.
+    names = ("always_print_fields_with_no_presence", "including_default_value_fields")
+    every = next(name for name in names if name in known)
+    options = {"preserving_proto_field_name": True, every: True}
+    return json.dumps(json_format.MessageToDict(message, **options), indent=1)
+
+
+def write_metadata(model: models.Model) -> str:
+    """Return the answer to a call of `/metadata`."""
+    signatures = get_model_metadata_pb2.SignatureDefMap(signature_def=model.signature_defs)
+    told = {
+        "model_spec": {
+            "name": model.name,
+            "signature_name": "",
+            "version": str(model.number),
+        },
+        "metadata": {"signature_def": json.loads(write_message(signatures))},
+    }
+    return json.dumps(told, indent=1)

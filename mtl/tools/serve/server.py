@@ -1,0 +1,170 @@
+"""Runs the servers of a model until a signal stops them.
+
+asyncio.run(server.serve("adult", exports, settings.Settings(), print))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
+
+from mtl import checks
+from mtl.serving import metadata
+from mtl.tools.serve import (
+    access,
+    engine,
+    finding,
+    grpc_server,
+    http_server,
+    metrics,
+    models,
+    request_log,
+    settings,
+    versions,
+)
+
+_log = logging.getLogger("mtl.tools.serve")
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Running(NamedTuple):
+    """A server that listens.
+
+    Attributes:
+      engine: its model.
+      model: the version at the start.
+      rest_port, grpc_port: the ports that it listens on.
+    """
+
+    engine: engine.Engine
+    model: models.Model
+    rest_port: int
+    grpc_port: int
+
+
+def open_versions(
+    name: str | None, exports: finding.Exports, made: settings.Settings
+) -> tuple[str, versions.Versions]:
+    """Return the name of the model, and its versions, of which one is loaded.
+
+    Args:
+      name: the name for clients; None for the name in the export.
+      exports: the folders of versions.
+      made: the settings.
+
+    Raises:
+      UserError: there is no version, or it cannot be loaded.
+    """
+    number = exports.choose_version(made.version)
+    described = metadata.read_metadata(exports.list_versions()[number])
+    name = name or described.get("model", "mtl")
+    checks.scope_name("--model_name", name)
+    held = versions.Versions(
+        exports.list_versions, versions.make_loader(name), made.keep_versions, made.version
+    )
+    held.load_first()
+    return name, held
+
+
+@contextlib.asynccontextmanager
+async def start(
+    name: str, held: versions.Versions, made: settings.Settings
+) -> AsyncIterator[Running]:
+    """Listen in this context; at its end, finish the running requests.
+
+    Args:
+      name: the name of the model for clients.
+      held: its versions, of which one is loaded.
+      made: the settings.
+
+    Raises:
+      UserError: an address, a token or a certificate cannot be used.
+    """
+    tls = access.read_tls(made.tls_cert, made.tls_key) if made.tls_cert and made.tls_key else None
+    counts = metrics.Metrics(name)
+    async with contextlib.AsyncExitStack() as opened:
+        opened.callback(held.close)
+        with held.lease(None) as model:
+            log = request_log.open_log(made, model, counts.note_unlogged)
+        if log is not None:
+            opened.callback(log.close)
+        core = engine.Engine(name, held, made, counts, log)
+        opened.callback(core.close)
+        web, calls = http_server.HttpServer(core), grpc_server.GrpcServer(core)
+        # Both drain at the same time.
+        opened.push_async_callback(lambda: _stop(core, web, calls))
+        rest_port = await _listen("rest_port", made, web.start(tls.context if tls else None))
+        grpc_port = await _listen("grpc_port", made, calls.start(tls))
+        watching = asyncio.create_task(_watch(held, made.poll_secs))
+        opened.callback(watching.cancel)
+        with held.lease(None) as model:
+            running = Running(core, model, rest_port, grpc_port)
+        yield running
+
+
+async def _listen(flag: str, made: settings.Settings, starting) -> int:
+    try:
+        return await starting
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        where = f"--{flag} of {made.host}"
+        checks.fail(where, "be free", getattr(made, flag), f"{reason}. 0 takes a free port.")
+
+
+async def _stop(
+    core: engine.Engine, web: http_server.HttpServer, calls: grpc_server.GrpcServer
+) -> None:
+    core.is_stopping = True
+    await asyncio.gather(web.stop(), calls.stop())
+
+
+async def _watch(held: versions.Versions, secs: float) -> None:
+    """Load new versions as they appear."""
+    while True:
+        await asyncio.sleep(secs)
+        try:
+            await asyncio.to_thread(held.poll)
+        except Exception as error:  # A folder on a network may be away for a while.
+            _log.warning("Cannot look for new versions: %s.", " ".join(str(error).split()))
+
+
+async def serve(
+    name: str,
+    held: versions.Versions,
+    made: settings.Settings,
+    on_start: Callable[[Running], None],
+) -> None:
+    """Serve until SIGINT or SIGTERM, and then finish the running requests.
+
+    A second signal ends the process at once.
+
+    Args:
+      name: the name of the model for clients.
+      held: its versions, of which one is loaded.
+      made: the settings.
+      on_start: called once the server listens.
+
+    Raises:
+      UserError: see `start`.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with start(name, held, made) as running:
+            on_start(running)
+            await stop.wait()
+            _log.info("Stopping: finishing the running requests.")
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_DFL)
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+    _log.info("Stopped.")

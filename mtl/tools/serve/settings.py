@@ -1,0 +1,160 @@
+"""Settings of a server: `launch.serve` reads them from its flags; errors name the flags.
+
+settings.Settings(rest_port=0, max_batch_size=64)
+"""
+
+import importlib.util
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+from typing import Annotated
+
+from mtl import checks, versions
+
+_PACKAGES = {
+    "aiohttp": "serve",
+    "grpc": "serve",
+    "prometheus_client": "serve",
+    "tensorflow_serving": "serve",
+}
+_MOST_PORT = 2**16 - 1
+_MOST_SECS = 10**6
+# gRPC holds the limit of a message in an int32.
+_MOST_BYTES = 2**31 - 1
+
+
+@checks.dataclass
+class Settings:
+    """Addresses, limits and access of a server.
+
+    Attributes:
+      host: the address to listen on.
+      rest_port: the port of REST and of the Open Inference Protocol; 0 takes a free port.
+      grpc_port: the port of gRPC; 0 takes a free port.
+      version: the only version that is served; None for the newest.
+      poll_secs: seconds between two looks for new versions.
+      keep_versions: how many versions stay loaded.
+      batching: whether requests are joined.
+      max_batch_size: the most rows of joined requests. A larger request runs alone, unsplit.
+      batch_timeout_micros: how long a request waits for others, in microseconds.
+      threads: batches that run at the same time; 0 for one on each two processors.
+      max_queue_rows: the most rows that wait; further requests are refused.
+      max_body_bytes: the largest request.
+      max_rows: the most rows of a request.
+      timeout_secs: how long a request may take, and how long its client may send or read.
+      drain_secs: how long a server that stops waits for running requests.
+      token_file: a file with the bearer token of clients; None lets everyone in.
+      tls_cert, tls_key: PEM files of the certificate and its key; None for no TLS.
+      allow_anyone: whether other machines are served without a token.
+      request_log: a folder for rows and predictions; None writes none.
+      request_log_share: the share of requests that is logged, from 0 to 1.
+      request_log_without: features, predictions and tasks that are left out of the log.
+      request_log_bytes: the most bytes of all files of the log; the oldest ones are deleted.
+    """
+
+    host: Annotated[str, checks.Is(str, "name an address"), checks.Filled("name an address")] = (
+        "127.0.0.1"
+    )
+    rest_port: checks.Natural = 8501
+    grpc_port: checks.Natural = 8500
+    version: checks.Natural | None = None
+    poll_secs: checks.Positive = 5.0
+    keep_versions: checks.Count = 2
+    batching: bool = True
+    max_batch_size: checks.Count = 256
+    batch_timeout_micros: checks.Natural = 1000
+    threads: checks.Natural = 0
+    max_queue_rows: checks.Count = 65536
+    max_body_bytes: checks.Count = 32 * 2**20
+    max_rows: checks.Count = 8192
+    timeout_secs: checks.Positive = 30.0
+    drain_secs: checks.NotNegative = 30.0
+    token_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    allow_anyone: bool = False
+    request_log: str | None = None
+    request_log_share: Annotated[float, checks.AtLeast(0), checks.AtMost(1)] = 1.0
+    request_log_without: checks.Names = ()
+    request_log_bytes: checks.Count = 2**30
+
+    def __post_init__(self):
+        for flag in ("rest_port", "grpc_port"):
+            port = getattr(self, flag)
+            checks.require(port <= _MOST_PORT, f"--{flag}", f"be at most {_MOST_PORT}", port)
+        is_free = not self.rest_port or self.rest_port != self.grpc_port
+        checks.require(is_free, "--grpc_port", "differ from --rest_port", self.grpc_port)
+        for flag in ("poll_secs", "timeout_secs", "drain_secs"):
+            secs = getattr(self, flag)
+            checks.require(secs <= _MOST_SECS, f"--{flag}", f"be at most {_MOST_SECS}", secs)
+        most = self.max_body_bytes
+        rule = f"be at most {_MOST_BYTES}, the limit of gRPC"
+        checks.require(most <= _MOST_BYTES, "--max_body_bytes", rule, most)
+        self._check_access()
+        self._check_log()
+
+    def _check_access(self) -> None:
+        rule = "come with --tls_key, as TLS needs both"
+        checks.require(not self.tls_cert or bool(self.tls_key), "--tls_cert", rule, self.tls_cert)
+        rule = "come with --tls_cert, as TLS needs both"
+        checks.require(not self.tls_key or bool(self.tls_cert), "--tls_key", rule, self.tls_key)
+        is_safe = self.is_loopback or self.token_file or self.allow_anyone
+        fix = "Set --token_file, or --allow_anyone if a firewall or a proxy protects the server."
+        rule = "be an address of this machine alone, such as 127.0.0.1, unless clients need a token"
+        checks.require(bool(is_safe), "--host", rule, self.host, fix)
+
+    def _check_log(self) -> None:
+        for flag, default in (("request_log_share", 1.0), ("request_log_without", ())):
+            value = getattr(self, flag)
+            is_used = self.request_log or value in (default, [])
+            checks.require(bool(is_used), f"--{flag}", "come with --request_log", value)
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if only this machine can reach the server."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:  # A name; the server may turn out to listen on any network.
+            return False
+
+    @property
+    def num_threads(self) -> int:
+        """The number of batches that run at the same time."""
+        return self.threads or max(1, (os.cpu_count() or 1) // 2)
+
+    def _where(self, setting: str) -> str:
+        return f"--{setting}"
+
+
+def require_packages() -> None:
+    """Fail if a package of the extra is missing.
+
+    Raises:
+      UserError: names the command that installs it.
+    """
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        need = f"{versions.how_to_get('serve')}, as {missing[0]} is missing"
+        raise checks.UserError(f"launch.serve needs more packages: {need}.")
+
+
+def require_free(host: str, ports: Mapping[str, int]) -> None:
+    """Fail if an address cannot be used; `ports` are {flag: port}."""
+    try:
+        places = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        checks.fail("--host", "be an address of this machine", host, f"{reason}.")
+    family, kind, _, _, address = places[0]
+    for flag, port in ports.items():
+        with socket.socket(family, kind) as opened:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                opened.bind((address[0], port, *address[2:]))
+            except OSError as error:
+                where = f"--{flag} of {host}"
+                fix = f"{error.strerror or error}. 0 takes a free port."
+                checks.fail(where, "be free", port, fix)

@@ -1,0 +1,227 @@
+"""The versions that a server holds in memory: loads new ones, and closes old ones once unused.
+
+held = versions.Versions(exports.list_versions, load, keep=2)
+held.poll()                              # loads the newest; call it again and again
+with held.lease(None) as model: ...      # the newest; it stays open in this context
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from mtl import checks
+from mtl.data import source
+from mtl.deferred import tf
+from mtl.tools.serve import failures, models
+
+_log = logging.getLogger("mtl.tools.serve")
+
+# Seconds until a version that could not be loaded is tried again; they double up to the second.
+_FIRST_WAIT, _LONGEST_WAIT = 5.0, 300.0
+
+
+class _Failure(NamedTuple):
+    """A version that could not be loaded: why, when to try again, and the next wait."""
+
+    reason: str
+    again: float
+    wait: float
+
+
+class State(NamedTuple):
+    """The state of a version, by the words of TensorFlow Serving, and the reason of a failure."""
+
+    name: str
+    reason: str = ""
+
+
+class Versions:
+    """The loaded versions of one model. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        find: Callable[[], Mapping[int, str]],
+        load: Callable[[int, str], models.Model],
+        keep: int = 1,
+        only: int | None = None,
+    ):
+        """Load nothing yet.
+
+        Args:
+          find: returns {version: folder} of the complete versions.
+          load: loads one.
+          keep: how many stay loaded.
+          only: the only version to serve; None for the newest.
+        """
+        self._find, self._load, self._keep, self._only = find, load, keep, only
+        self._lock, self._polling = threading.Lock(), threading.Lock()
+        self._loaded: dict[int, models.Model] = {}
+        self._users: dict[models.Model, int] = {}
+        self._retired: set[models.Model] = set()
+        self._failures: dict[int, _Failure] = {}
+        self._loading: int | None = None
+        self._newest: int | None = None
+        self._is_gone = False
+
+    def poll(self) -> None:
+        """Look for versions; load the newest one if it is not loaded, and retire old ones."""
+        with self._polling:
+            there = self._find()
+            if self._only is not None:
+                there = {number: path for number, path in there.items() if number == self._only}
+            self._tell_absence(bool(there))
+            if not there:
+                return  # The loaded version goes on.
+            newest = max(there)
+            if newest not in self._loaded and self._is_due(newest):
+                self._try_load(newest, there[newest])
+            self._settle(there)
+
+    def load_first(self) -> models.Model:
+        """Load the first version.
+
+        Raises:
+          UserError: it cannot be loaded.
+        """
+        self.poll()
+        if not self._loaded:
+            reasons = [f"version {n}: {own.reason}" for n, own in self._failures.items()]
+            fix = "Choose another one with --version."
+            raise checks.UserError(f"no version can be served: {'; '.join(reasons)}. {fix}")
+        with self.lease(None) as model:
+            return model
+
+    def _tell_absence(self, is_there: bool) -> None:
+        if self._newest is not None and not is_there and not self._is_gone:
+            told = "Version %d is gone from its folder; it is served from memory."
+            _log.warning(told, self._newest)
+        self._is_gone = not is_there
+
+    def _is_due(self, number: int) -> bool:
+        failure = self._failures.get(number)
+        return failure is None or time.monotonic() >= failure.again
+
+    def _try_load(self, number: int, path: str) -> None:
+        self._loading = number
+        try:
+            model = self._load(number, path)
+        except (OSError, ValueError, RuntimeError, KeyError, tf.errors.OpError) as error:
+            self._note_failure(number, error)
+            return
+        finally:
+            self._loading = None
+        with self._lock:
+            self._failures.pop(number, None)
+            self._loaded[number] = model
+            self._users[model] = 0
+
+    def _note_failure(self, number: int, error: Exception) -> None:
+        before = self._failures.get(number)
+        reason = str(error) if isinstance(error, checks.UserError) else ""
+        reason = (reason or source.explain_unreadable(error)).rstrip(".")
+        if before is None or before.reason != reason:
+            served = f"; {self._newest} goes on" if self._newest is not None else ""
+            _log.warning("Version %d cannot be loaded: %s%s.", number, reason, served)
+        wait = min(_LONGEST_WAIT, 2 * before.wait) if before else _FIRST_WAIT
+        self._failures[number] = _Failure(reason, time.monotonic() + wait, wait)
+
+    def _settle(self, there: Mapping[int, str]) -> None:
+        """Choose the newest version, and retire those that are gone or too many."""
+        with self._lock:
+            # Without any, the versions in memory go on.
+            good = [n for n in sorted(self._loaded) if n in there] or sorted(self._loaded)
+            if not good:
+                return
+            kept = good[-self._keep :]
+            if self._newest not in (None, kept[-1]):
+                _log.info("Serving version %d instead of %d.", kept[-1], self._newest)
+            self._newest = kept[-1]
+            for number in set(self._loaded) - set(kept):
+                self._retired.add(self._loaded.pop(number))
+            self._failures = {n: own for n, own in self._failures.items() if n in there}
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        with self._lock:
+            unused = [model for model in self._retired if not self._users[model]]
+            for model in unused:
+                self._retired.remove(model)
+                del self._users[model]
+        for model in unused:
+            model.close()
+            _log.info("Closed version %d.", model.number)
+
+    @contextlib.contextmanager
+    def lease(self, number: int | None) -> Iterator[models.Model]:
+        """Yield the newest version or another loaded one, which stays open in this context.
+
+        Raises:
+          RequestError: it is not loaded.
+        """
+        with self._lock:
+            chosen = self._newest if number is None else number
+            model = None if chosen is None else self._loaded.get(chosen)
+            if model is None:
+                raise failures.RequestError(failures.NOT_FOUND, self._explain(number))
+            self._users[model] += 1
+        with self._release(model):
+            yield model
+
+    @contextlib.contextmanager
+    def hold(self, model: models.Model) -> Iterator[None]:
+        """Keep a leased model open in this context, which may outlive the lease."""
+        with self._lock:
+            self._users[model] += 1
+        with self._release(model):
+            yield
+
+    @contextlib.contextmanager
+    def _release(self, model: models.Model) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users[model] -= 1
+                is_over = model in self._retired and not self._users[model]
+            if is_over:
+                self._close_unused()
+
+    def _explain(self, number: int | None) -> str:
+        if number is None:
+            return "no version is loaded yet"
+        listed = ", ".join(map(str, sorted(self._loaded))) or "(nothing)"
+        near = checks.nearest(number, self._loaded)
+        return f"version {number} is not loaded, only {listed}. {near}".rstrip()
+
+    @property
+    def newest(self) -> int | None:
+        """The version that requests without a version get; None before the first is loaded."""
+        return self._newest
+
+    def list_states(self) -> dict[int, State]:
+        """Return {version: its state}, the newest first."""
+        with self._lock:
+            states = {model.number: State("UNLOADING") for model in self._retired}
+            states |= {n: State("END", own.reason) for n, own in self._failures.items()}
+            states |= {number: State("AVAILABLE") for number in self._loaded}
+            if self._loading is not None:
+                states[self._loading] = State("LOADING")
+            return dict(sorted(states.items(), reverse=True))
+
+    def close(self) -> None:
+        """Close all versions that no request uses."""
+        with self._polling:
+            with self._lock:
+                self._retired.update(self._loaded.values())
+                self._loaded.clear()
+            self._close_unused()
+
+
+def make_loader(name: str) -> Callable[[int, str], Any]:
+    """Return a function that loads a version of the model `name`."""
+    return lambda number, path: models.Model.load(name, number, path)

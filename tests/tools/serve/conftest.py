@@ -1,0 +1,148 @@
+"""Servers of the export with every kind of feature, in an event loop of a thread."""
+
+import asyncio
+import contextlib
+import dataclasses
+import http.client
+import json
+import shutil
+import threading
+from typing import Any
+
+import pytest
+
+pytest.importorskip("aiohttp", reason="needs the extra 'serve'")
+pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
+pytest.importorskip("tensorflow_serving", reason="needs the extra 'serve'")
+
+from mtl.serving import loaded, warm_up  # noqa: E402
+from mtl.tools.serve import finding, server, settings  # noqa: E402
+from tests.serving.conftest import export, made, make, vocabulary  # noqa: E402, F401
+
+NAME = "shop"
+
+
+@dataclasses.dataclass
+class Reply:
+    """An answer of HTTP."""
+
+    status: int
+    body: bytes
+    headers: Any
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def error(self):
+        assert list(self.json) == ["error"], self.body
+        return self.json["error"]
+
+
+@dataclasses.dataclass
+class Served:
+    """A server that runs, and how to ask it."""
+
+    running: server.Running
+    held: Any
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def rest(self):
+        return f"127.0.0.1:{self.running.rest_port}"
+
+    @property
+    def grpc(self):
+        return f"127.0.0.1:{self.running.grpc_port}"
+
+    def ask(self, path, body=None, method=None, **headers):
+        """The answer to GET, or to POST with a body: bytes, or what becomes JSON."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        connection = http.client.HTTPConnection(self.rest, timeout=30)
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        with contextlib.closing(connection):
+            connection.request(method or ("GET" if body is None else "POST"), path, data, given)
+            response = connection.getresponse()
+            return Reply(response.status, response.read(), response.headers)
+
+    def predict(self, **body):
+        return self.ask(f"/v1/models/{NAME}:predict", body)
+
+    def infer(self, **body):
+        return self.ask(f"/v2/models/{NAME}/infer", body)
+
+    def count(self, name):
+        """The sum of the samples of a metric whose line starts with `name`."""
+        text = self.ask("/monitoring/prometheus/metrics").body.decode()
+        lines = [line for line in text.splitlines() if line.startswith(name)]
+        return sum(float(line.split()[-1]) for line in lines)
+
+
+@contextlib.contextmanager
+def serving(base, **changes):
+    """Serve the versions of a folder, on free ports, in another thread."""
+    given = {"rest_port": 0, "grpc_port": 0, "threads": 2, "poll_secs": 0.05, **changes}
+    chosen = settings.Settings(**given)
+    name, held = server.open_versions(None, finding.Exports([str(base)]), chosen)
+    assert name == NAME
+    started, box = threading.Event(), {}
+
+    async def run():
+        box["loop"], box["stop"] = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with server.start(name, held, chosen) as running:
+                box["served"] = Served(running, held, box["loop"])
+                started.set()
+                await box["stop"].wait()
+        except BaseException as error:
+            box["error"] = error
+            raise
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    started.wait(60)
+    try:
+        if "served" not in box:
+            raise box["error"]
+        yield box["served"]
+    finally:
+        if "served" in box:
+            box["loop"].call_soon_threadsafe(box["stop"].set)
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="session")
+def base(export, tmp_path_factory):  # noqa: F811
+    """A folder with version 7 of the export, which no test may change."""
+    folder = tmp_path_factory.mktemp("served")
+    shutil.copytree(export, folder / "7")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def rows(base):
+    """The 32 warm-up rows: {signature: {input: [32, ...]}}."""
+    return {name: found[1] for name, found in warm_up.predict_inputs(str(base / "7")).items()}
+
+
+@pytest.fixture(scope="session")
+def expected(base, rows):
+    """The outputs of the export in this process: expected(signature, inputs)."""
+    with loaded.load_export(str(base / "7")) as model:
+
+        def compute(signature, inputs):
+            outputs = model([signature], inputs)
+            return {name: value for (_, name), value in outputs.items()}
+
+        yield compute
+
+
+@pytest.fixture(scope="session")
+def served(base):
+    """A server that all quick tests share."""
+    with serving(base) as running:
+        yield running

@@ -65,7 +65,8 @@ SAVED_MODEL = flags.DEFINE_string(
 SERVER = flags.DEFINE_string(
     "server",
     None,
-    "The server to ask, in place of a checkpoint: HOST:PORT (gRPC) or http://HOST:PORT (REST).",
+    "The server to ask, in place of a checkpoint: HOST:PORT (gRPC), http://HOST:PORT (REST), or "
+    "http://HOST:PORT/v2 (KServe's protocol, such as Triton).",
 )
 MODEL_NAME = flags.DEFINE_string("model_name", "mtl", "The model's name on the server.")
 MODEL_VERSION = flags.DEFINE_string(

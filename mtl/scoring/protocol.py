@@ -70,7 +70,7 @@ class Metadata:
 
 
 class Client(Protocol):
-    """One of the two protocols. Methods raise TransientError, RefusedError or UserError."""
+    """One of the protocols. Methods raise TransientError, RefusedError or UserError."""
 
     def metadata(self, call: Call) -> Metadata:
         """Return the server's metadata of `call.model`."""

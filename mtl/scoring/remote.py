@@ -1,8 +1,9 @@
-"""Models on a server that speaks TensorFlow Serving's protocols, gRPC or REST.
+"""Models on a server: TensorFlow Serving's gRPC or REST, or the Open Inference Protocol.
 
 model = remote.connect_server("localhost:8500", protocol.Call(model="income", deadline_secs=5))
 call = protocol.Call(model="income", version="canary")
 model = remote.connect_server("http://localhost:8501", call)
+model = remote.connect_server("http://localhost:8000/v2", call)
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 from mtl import checks, versions
 from mtl.deferred import tf
-from mtl.scoring import access, batches, local, protocol, rest
+from mtl.scoring import access, batches, local, open_inference_client, protocol, rest
 
 Result = TypeVar("Result")
 
@@ -121,19 +122,26 @@ def _kinds(dtype: tf.DType) -> set[type]:
 def connect_server(
     server: str, call: protocol.Call, secure: access.Access = access.ANYONE
 ) -> Remote:
-    """Return a model on `server`: HOST:PORT for gRPC, http://HOST:PORT or https:// for REST.
+    """Return a model on `server`.
+
+    Args:
+      server: HOST:PORT for gRPC, http://HOST:PORT or https://HOST:PORT for REST, the same with /v2
+        behind it for the Open Inference Protocol.
+      call: the model, and how to call it.
+      secure: TLS and token.
 
     Raises:
       UserError: as `Remote`; or the address is malformed, or packages of gRPC are missing.
     """
-    match = re.fullmatch(r"(?:(grpc|http|https)://)?([^/\s]+:[0-9]+)/?", server)
-    rule = "be HOST:PORT for gRPC, or http://HOST:PORT for REST"
+    match = re.fullmatch(r"(?:(grpc|http|https)://)?([^/\s]+:[0-9]+)(/v2)?/?", server)
+    rule = "be HOST:PORT for gRPC, http://HOST:PORT for REST, or http://HOST:PORT/v2 for KServe"
     if match is None:
         checks.fail("--server", rule, server)
-    scheme, address = match.group(1) or "grpc", match.group(2)
+    scheme, address, is_v2 = match.group(1) or "grpc", match.group(2), bool(match.group(3))
+    checks.require(not is_v2 or scheme != "grpc", "--server", rule, server)
     _check_address(address, server)
     secure.check(scheme, address)
-    return Remote(_client(scheme, address, secure), call, server)
+    return Remote(_client(scheme, address, secure, is_v2), call, server)
 
 
 def _check_address(address: str, server: str) -> None:
@@ -147,7 +155,9 @@ def _check_address(address: str, server: str) -> None:
         checks.fail("--server", "name a host", server, f"{reason}.")
 
 
-def _client(scheme: str, address: str, secure: access.Access) -> Any:
+def _client(scheme: str, address: str, secure: access.Access, is_v2: bool) -> Any:
+    if is_v2:
+        return open_inference_client.OpenInference(scheme, address, secure)
     if scheme != "grpc":
         return rest.Rest(scheme, address, secure)
     try:

@@ -260,7 +260,7 @@ def test_what_a_server_does_not_have(protocol, setting, value, says, served):
 @pytest.mark.parametrize(
     "server, says",
     [
-        ("localhost", "--server must be HOST:PORT for gRPC, or http"),
+        ("localhost", "--server must be HOST:PORT for gRPC, http"),
         ("localhost:99999", "--server must have a port from 1 to 65535, got 'localhost:99999'"),
         ("http://localhost:99999", "--server must have a port from 1 to 65535"),
         ("localhost:0", "--server must have a port from 1 to 65535"),

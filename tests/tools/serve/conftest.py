@@ -132,13 +132,15 @@ def rows(base):
 @pytest.fixture(scope="session")
 def expected(base, rows):
     """The outputs of the export in this process: expected(signature, inputs)."""
-    with loaded.load_export(str(base / "7")) as model:
+    # Not `load_export`, whose graph would be the default one of all other tests.
+    model = loaded.open_export(str(base / "7"))
 
-        def compute(signature, inputs):
-            outputs = model([signature], inputs)
-            return {name: value for (_, name), value in outputs.items()}
+    def compute(signature, inputs):
+        outputs = model([signature], inputs)
+        return {name: value for (_, name), value in outputs.items()}
 
-        yield compute
+    yield compute
+    model.session.close()
 
 
 @pytest.fixture(scope="session")

@@ -158,7 +158,10 @@ def test_mlserver(trained, served):
         (lambda d: {}, "--server must answer /v2/models/tiny"),
         (lambda d: [], "--server must answer /v2/models/tiny"),
         (lambda d: d | {"outputs": None}, "--server must answer /v2/models/tiny"),
-        (lambda d: d | {"outputs": d["outputs"][1:]}, "It is not in the reply|--server must answer"),
+        (
+            lambda d: d | {"outputs": d["outputs"][1:]},
+            "It is not in the reply|--server must answer",
+        ),
         (
             lambda d: d | {"outputs": [own | {"datatype": "FP99"} for own in d["outputs"]]},
             "--server must answer /v2/models/tiny",

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 from mtl import checks
@@ -107,13 +109,12 @@ async def start(
         yield running
 
 
-async def _listen(flag: str, made: settings.Settings, starting) -> int:
+async def _listen(flag: str, made: settings.Settings, starting: Awaitable[int]) -> int:
     try:
         return await starting
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        where = f"--{flag} of {made.host}"
-        checks.fail(where, "be free", getattr(made, flag), f"{reason}. 0 takes a free port.")
+    except (OSError, RuntimeError) as error:  # gRPC does not say why.
+        number = getattr(error, "errno", None) or errno.EADDRINUSE
+        settings.refuse_port(flag, made.host, getattr(made, flag), os.strerror(number))
 
 
 async def _stop(

@@ -8,7 +8,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from mtl import checks, versions
 
@@ -155,6 +155,14 @@ def require_free(host: str, ports: Mapping[str, int]) -> None:
             try:
                 opened.bind((address[0], port, *address[2:]))
             except OSError as error:
-                where = f"--{flag} of {host}"
-                fix = f"{error.strerror or error}. 0 takes a free port."
-                checks.fail(where, "be free", port, fix)
+                refuse_port(flag, host, port, error.strerror or str(error))
+
+
+def refuse_port(flag: str, host: str, port: int, reason: str) -> NoReturn:
+    """Fail because an address cannot be used.
+
+    Raises:
+      UserError: always.
+    """
+    fix = f"{reason}. 0 takes a free port."
+    checks.fail(f"--{flag} on {host}", "be a port that is free", port, fix)

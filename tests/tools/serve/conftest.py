@@ -15,6 +15,7 @@ pytest.importorskip("aiohttp", reason="needs the extra 'serve'")
 pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
 pytest.importorskip("tensorflow_serving", reason="needs the extra 'serve'")
 
+from mtl import checks  # noqa: E402
 from mtl.serving import loaded, warm_up  # noqa: E402
 from mtl.tools.serve import finding, server, settings  # noqa: E402
 from tests.serving.conftest import export, made, make, vocabulary  # noqa: E402, F401
@@ -47,6 +48,7 @@ class Served:
     running: server.Running
     held: Any
     loop: asyncio.AbstractEventLoop
+    stop: Any
 
     @property
     def rest(self):
@@ -92,14 +94,17 @@ def serving(base, **changes):
         box["loop"], box["stop"] = asyncio.get_running_loop(), asyncio.Event()
         try:
             async with server.start(name, held, chosen) as running:
-                box["served"] = Served(running, held, box["loop"])
+                box["served"] = Served(running, held, box["loop"], stop)
                 started.set()
                 await box["stop"].wait()
-        except BaseException as error:
+        except checks.UserError as error:
             box["error"] = error
-            raise
         finally:
             started.set()
+
+    def stop():
+        box["loop"].call_soon_threadsafe(box["stop"].set)
+        thread.join(60)
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
@@ -109,8 +114,8 @@ def serving(base, **changes):
             raise box["error"]
         yield box["served"]
     finally:
-        if "served" in box:
-            box["loop"].call_soon_threadsafe(box["stop"].set)
+        if "served" in box and thread.is_alive():
+            stop()
         thread.join(60)
         assert not thread.is_alive()
 

@@ -1,0 +1,306 @@
+"""Limits of bodies, rows, time and clients; hang-ups; a server that stops."""
+
+import asyncio
+import contextlib
+import gzip
+import http.client
+import json
+import resource
+import socket
+import threading
+import time
+from concurrent import futures
+
+import grpc
+import pytest
+from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+from mtl import checks
+from mtl.tools.serve import models
+from tests.tools.serve.conftest import NAME, serving
+from tests.tools.serve.grpc_test import make, refused
+from tests.tools.serve.rest_test import as_json
+
+pytestmark = pytest.mark.medium
+PATH = f"/v1/models/{NAME}:predict"
+
+
+@pytest.fixture
+def body(rows):
+    """A request of one row."""
+    columns = {name: as_json(value[:1]) for name, value in rows["raw"].items()}
+    return {"signature_name": "raw", "inputs": columns}
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """An event; while it is not set, no call of a model ends."""
+    is_open, run = threading.Event(), models.Model.run
+    is_open.set()
+
+    def wait(self, *given):
+        is_open.wait(30)
+        return run(self, *given)
+
+    monkeypatch.setattr(models.Model, "run", wait)
+    yield is_open
+    is_open.set()
+
+
+def test_bodies_and_rows_are_bounded(base, body, rows):
+    with serving(base, max_body_bytes=5000, max_rows=3) as served:
+        assert served.ask(PATH, body).status == 200
+        reply = served.ask(PATH, b"x" * 5001)
+        assert reply.status == 413 and "at most 5000 bytes (--max_body_bytes)" in reply.error
+        # Without a length in the header.
+        reply = _send_chunks(served, [b"x" * 3000] * 2)
+        assert reply.status == 413 and "at most 5000 bytes" in reply.error
+        squeezed = gzip.compress(b" " * 10**7)
+        assert (
+            len(squeezed) > 5000
+            or served.ask(PATH, squeezed, Content_Encoding="gzip").status == 413
+        )
+        small = gzip.compress(json.dumps(body).encode())
+        assert served.ask(PATH, small, Content_Encoding="gzip").status == 200
+        columns = {name: as_json(value[:4]) for name, value in rows["raw/price"].items()}
+        reply = served.predict(signature_name="raw/price", inputs=columns)
+        assert reply.status == 400 and "a request must have at most 3 rows, got 4" in reply.error
+        with grpc.insecure_channel(served.grpc) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            with refused("INVALID_ARGUMENT", "must have at most 3 rows, got 32"):
+                stub.Predict(make(rows["raw"]), timeout=20)
+            with refused("RESOURCE_EXHAUSTED", "5000"):
+                stub.Predict(make({"examples": [b"x" * 6000]}, ""), timeout=20)
+
+
+def _send_chunks(served, chunks):
+    connection = http.client.HTTPConnection(served.rest, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("POST", PATH, iter(chunks), encode_chunked=True)
+        response = connection.getresponse()
+        reply = type("Reply", (), {"status": response.status, "body": response.read()})
+        reply.error = json.loads(reply.body)["error"]
+        return reply
+
+
+def test_time_is_bounded(base, body, rows, gate):
+    with serving(base, timeout_secs=0.3) as served:
+        gate.clear()
+        reply = served.ask(PATH, body)
+        assert reply.status == 504 and "longer than 0.3 seconds" in reply.error
+        with grpc.insecure_channel(served.grpc) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            with refused("DEADLINE_EXCEEDED", "longer than 0.3 seconds"):
+                stub.Predict(make(rows["raw"]), timeout=20)
+        gate.set()
+        assert served.ask(PATH, body).status == 200
+        assert served.count('mtl_requests_total{code="DEADLINE_EXCEEDED"') == 2
+
+
+def test_a_body_that_does_not_come(base):
+    with serving(base, timeout_secs=0.3) as served:
+        with _open(served) as opened:
+            opened.sendall(
+                f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode()
+            )
+            assert b" 408 " in opened.recv(1000)
+        with _open(served) as opened:  # The client hangs up within its body.
+            opened.sendall(
+                f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{{".encode()
+            )
+        with _open(served) as opened:
+            opened.sendall(b"\x00\xff nonsense\r\n\r\n")
+            assert b" 400 " in opened.recv(1000)
+        assert served.ask("/v2/health/live").status == 200
+
+
+def _open(served):
+    host, _, port = served.rest.partition(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def test_a_client_that_does_not_read_is_cut(base, rows):
+    columns = {name: as_json(value) * 256 for name, value in rows["raw"].items()}
+    text = json.dumps({"signature_name": "raw", "instances": _rows(columns)}).encode()
+    with serving(base, timeout_secs=1.0) as served, socket.socket() as opened:
+        # Its window is small, so that the answer does not fit into the buffers of the sockets.
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, _, port = served.rest.partition(":")
+        opened.connect((host, int(port)))
+        opened.settimeout(20)
+        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
+        for _ in range(4):
+            opened.sendall(head.encode() + text)
+        _wait_until(lambda: served.count('mtl_requests_total{code="CANCELLED"') >= 1)
+        _wait_until(lambda: served.count("mtl_open_requests") == 1)  # The one that counts.
+
+
+def _rows(columns):
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _wait_until(is_so):
+    until = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_client_that_hangs_up_frees_its_place(base, body, gate):
+    with serving(base, max_queue_rows=3, threads=1) as served:
+        gate.clear()
+        text = json.dumps(body).encode()
+        head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n".encode()
+        opened = [_open(served) for _ in range(3)]
+        for one in opened:
+            one.sendall(head + text)
+        _wait_until(lambda: served.running.engine._batcher._waiting_rows == 3)
+        reply = served.ask(PATH, body)
+        assert reply.status == 503 and reply.headers["Retry-After"] == "1"
+        assert "3 rows are in work, of at most 3" in reply.error
+        for one in opened:
+            one.close()
+        _wait_until(lambda: served.running.engine._batcher._waiting_rows == 0)
+        gate.set()
+        assert served.ask(PATH, body).status == 200
+        assert served.count('mtl_requests_total{code="CANCELLED"') == 3
+
+
+def test_many_clients_at_a_time(base, body, rows, expected):
+    """200 clients of REST and gRPC; none is refused, and batches form."""
+    inputs = {name: value[:1] for name, value in rows["raw"].items()}
+    price = expected("raw", inputs)["price/value"][0]
+    with serving(base) as served, grpc.insecure_channel(served.grpc) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        request = make(inputs)
+
+        def ask(index):
+            if index % 2:
+                return stub.Predict(request, timeout=60).outputs["price/value"].float_val[0]
+            return served.ask(PATH, body).json["outputs"]["price/value"][0]
+
+        with futures.ThreadPoolExecutor(200) as pool:
+            found = list(pool.map(ask, range(1000)))
+        assert max(abs(value - price) for value in found) <= 1e-6 * abs(price)
+        calls = served.count("mtl_batch_rows_count")
+        assert served.count("mtl_batch_rows_sum") == 1000 and calls < 900
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_memory_does_not_grow_over_many_requests(base, body, rows):
+    """The peak may not rise by more than 40 MB from request 4,000 to request 20,000."""
+    with serving(base) as served, grpc.insecure_channel(served.grpc) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        request = make({name: value[:1] for name, value in rows["raw"].items()})
+        wrong = {"signature_name": "raw", "inputs": {"x": [1]}}
+
+        def ask(index):
+            kind = index % 4
+            if kind < 2:
+                stub.Predict(request, timeout=60)
+            else:
+                served.ask(PATH, body if kind == 2 else wrong)
+
+        peaks = []
+        with futures.ThreadPoolExecutor(16) as pool:
+            for count in (4000, 16_000):
+                list(pool.map(ask, range(count)))
+                peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        print(f"peaks of memory, KiB: {peaks}")
+        assert peaks[1] - peaks[0] < 40 * 1024
+
+
+def test_a_server_that_stops_finishes_its_requests(base, body, rows, gate):
+    with serving(base) as served, grpc.insecure_channel(served.grpc) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        gate.clear()
+        with futures.ThreadPoolExecutor(2) as pool:
+            first = pool.submit(served.ask, PATH, body)
+            second = pool.submit(stub.Predict, make(rows["raw"]), timeout=30)
+            _wait_until(lambda: served.running.engine._batcher._in_work == 2)
+            stopping = threading.Timer(0.5, gate.set)
+            stopping.start()
+            served.stop()
+            assert first.result().status == 200
+            assert "price/value" in second.result().outputs
+        with pytest.raises(OSError):
+            served.ask("/v2/health/live")
+
+
+def test_readiness_ends_before_the_server(base, gate):
+    with serving(base) as served:
+        served.running.engine.is_stopping = True
+        reply = served.ask("/v2/health/ready")
+        assert reply.status == 503 and reply.json == {"live": True, "ready": False}
+        assert served.ask(f"/v2/models/{NAME}/ready").status == 503
+
+
+def test_metrics(base, body, rows):
+    with serving(base) as served:
+        served.ask(PATH, body)
+        served.ask(PATH, {"inputs": [1], "signature_name": "raw"})
+        served.infer(inputs=[])
+        served.ask("/nowhere")
+        with grpc.insecure_channel(served.grpc) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            stub.Predict(make(rows["raw"]), timeout=20)
+        text = served.ask("/monitoring/prometheus/metrics").body.decode()
+        for labels, value in (
+            ('code="OK",method="predict",model="shop",protocol="rest"', 1),
+            ('code="INVALID_ARGUMENT",method="predict",model="shop",protocol="rest"', 1),
+            ('code="INVALID_ARGUMENT",method="infer",model="shop",protocol="open_inference"', 1),
+            ('code="NOT_FOUND",method="other",model="shop",protocol="rest"', 1),
+            ('code="OK",method="predict",model="shop",protocol="grpc"', 1),
+        ):
+            assert f"mtl_requests_total{{{labels}}} {value:.1f}\n" in text
+        assert served.count("mtl_batch_rows_sum") == 33
+        assert served.count("mtl_model_version") == 7
+        labels = 'method="predict",model="shop",protocol="rest"'
+        assert f"mtl_request_seconds_count{{{labels}}} 2.0\n" in text
+
+
+@pytest.mark.parametrize("flag", ["rest_port", "grpc_port"])
+def test_a_port_that_is_taken(flag, served, base):
+    taken = {flag: getattr(served.running, flag)}
+    says = f"--{flag} on 127.0.0.1 must be a port that is free, .* Address already in use"
+    with pytest.raises(checks.UserError, match=says), serving(base, **taken):
+        pass
+
+
+def test_a_failure_of_ours_is_no_traceback_for_the_client(base, body, monkeypatch, caplog):
+    def fail(self, *given):
+        raise KeyError("secret")
+
+    with serving(base) as served:
+        monkeypatch.setattr(models.Model, "run", fail)
+        reply = served.ask(PATH, body)
+        assert reply.status == 500 and reply.error == "the server failed: KeyError"
+
+
+def test_the_example_is_a_request_that_works(served, rows, expected):
+    example = served.ask("/example").json
+    reply = served.ask(PATH, example)
+    assert reply.status == 200
+    inputs = {name: value[:1] for name, value in rows["raw"].items()}
+    (found,) = reply.json["predictions"]
+    assert abs(found["price/value"] - expected("raw", inputs)["price/value"][0]) < 1e-3
+
+
+def test_the_loop_stays_free_while_a_large_body_is_parsed(base, rows):
+    columns = {name: as_json(value) * 250 for name, value in rows["raw"].items()}
+    text = json.dumps({"signature_name": "raw", "inputs": columns}).encode()
+    assert len(text) > 500_000
+    with serving(base, max_rows=10_000) as served:
+        delays = []
+
+        async def tick():
+            while True:
+                start = time.monotonic()
+                await asyncio.sleep(0.01)
+                delays.append(time.monotonic() - start)
+
+        task = asyncio.run_coroutine_threadsafe(tick(), served.loop)
+        assert served.ask(PATH, text).status == 200
+        task.cancel()
+    assert len(delays) >= 3  # It ran meanwhile.

@@ -3,10 +3,10 @@
 batcher = batching.Batcher(max_batch_size=256, timeout_secs=0.001, threads=1, max_queue_rows=4096)
 outputs = await batcher.predict(model, request)          # {output: [B, ...]} of this request
 
-All of it runs in the event loop, except for the calls of the model. The first request that finds no
-other one in work runs at once, so a lone client never waits. Others wait for each other: up to the
-timeout, or longer while all threads are busy. A joined batch may change the last bits of a
-prediction, as the kernels of a product depend on the number of rows.
+All of it runs in the event loop, except for the calls of the model. A request of a lone client runs
+at once. Others wait for each other: up to the timeout, or longer while all threads are busy. A
+joined batch may change the last bits of a prediction, as the kernels of a product depend on the
+number of rows.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ import numpy as np
 
 from mtl.data import source
 from mtl.tools.serve import failures, models, requests
+
+# A client counts as lone if so many timeouts have passed since requests met.
+_CALM = 10
 
 
 @dataclasses.dataclass(eq=False)
@@ -97,6 +100,7 @@ class Batcher:
         self._ready: collections.deque[Hashable] = collections.deque()
         self._waiting_rows = 0
         self._in_work = 0
+        self._crowded_until = 0.0
 
     async def predict(
         self, model: models.Model, request: requests.Request
@@ -127,7 +131,10 @@ class Batcher:
         queue = self._queues.setdefault(key, _Queue())
         queue.items.append(item)
         is_full = queue.rows >= self._most_rows
-        if not is_joined or is_full or self._in_work == 1 or not self._timeout:
+        if self._in_work > 1:
+            self._crowded_until = loop.time() + _CALM * self._timeout
+        is_lone = loop.time() >= self._crowded_until
+        if not is_joined or is_full or is_lone or not self._timeout:
             self._make_ready(key)
         elif queue.timer is None and not queue.is_ready:
             queue.timer = loop.call_later(self._timeout, self._make_ready, key)
@@ -224,8 +231,10 @@ def _run_joined(batch: Sequence[_Waiting]) -> list[dict[str, np.ndarray]]:
     ends = np.cumsum([item.request.rows for item in batch])
     if any(len(value) != ends[-1] for value in outputs.values()):
         return [_run_alone(item) for item in batch]
-    pieces = {name: np.split(value, ends[:-1]) for name, value in outputs.items()}
-    return [{name: own[index] for name, own in pieces.items()} for index in range(len(batch))]
+    return [
+        {name: value[end - item.request.rows : end] for name, value in outputs.items()}
+        for item, end in zip(batch, ends.tolist(), strict=True)
+    ]
 
 
 def _join(arrays: Sequence[np.ndarray], is_list: bool) -> np.ndarray:

@@ -20,21 +20,21 @@ from tensorflow_serving.apis import (
 
 from mtl import checks
 from mtl.deferred import tf
-from mtl.tools.serve import access, engine, failures, models, requests, rest
+from mtl.tools.serve import access, engine, failures, models, requests, rest, tensors
 
 _log = logging.getLogger("mtl.tools.serve")
 
-# {NumPy's type: the field that holds its values}; clients read these fields, as of TensorFlow
-# Serving, so the shorter `tensor_content` would look like an empty tensor to them.
+# The field that holds the values of a type. Clients read these fields, as of TensorFlow Serving, so
+# the shorter `tensor_content` would look like an empty tensor to them.
 _FIELDS = {
-    "float32": "float_val",
-    "float64": "double_val",
-    "int64": "int64_val",
-    "uint64": "uint64_val",
-    "uint32": "uint32_val",
-    "bool": "bool_val",
+    np.dtype("float32"): "float_val",
+    np.dtype("float64"): "double_val",
+    np.dtype("int64"): "int64_val",
+    np.dtype("uint64"): "uint64_val",
+    np.dtype("uint32"): "uint32_val",
+    np.dtype("bool"): "bool_val",
+    **{np.dtype(name): "int_val" for name in ("int8", "int16", "int32", "uint8", "uint16")},
 }
-_INTS = ("int8", "int16", "int32", "uint8", "uint16")
 
 
 class GrpcServer:
@@ -237,14 +237,18 @@ def _read_tensor(where: str, proto: Any, most: int) -> np.ndarray:
     count = math.prod(sizes)
     checks.require(count <= most, where, f"have at most {most} values", count)
     try:
-        if proto.dtype == tf.string.as_datatype_enum and len(proto.string_val) == count:
-            array = np.empty(count, object)
-            array[:] = list(proto.string_val)
-            return array.reshape(sizes)
-        return tf.make_ndarray(proto)
+        return _read_values(proto, sizes, count)
     except (ValueError, TypeError, KeyError, IndexError) as error:
         reason = " ".join(str(error).split())
         checks.fail(where, "be a tensor", f"type {proto.dtype}, shape {sizes}", f"{reason}.")
+
+
+def _read_values(proto: Any, sizes: Sequence[int], count: int) -> np.ndarray:
+    if proto.dtype == tensors.find_enum(tf.string) and len(proto.string_val) == count:
+        array = np.empty(count, object)
+        array[:] = list(proto.string_val)
+        return array.reshape(sizes)
+    return tf.make_ndarray(proto)
 
 
 def read_examples(given: Any) -> Sequence[bytes]:
@@ -259,16 +263,14 @@ def read_examples(given: Any) -> Sequence[bytes]:
 
 def write_tensor(array: np.ndarray, proto: Any) -> None:
     """Fill a TensorProto with the values of an array."""
-    is_text = array.dtype.kind in "OSU"
-    proto.dtype = (tf.string if is_text else tf.as_dtype(array.dtype)).as_datatype_enum
+    proto.dtype = tensors.find_enum(array.dtype)
+    add = proto.tensor_shape.dim.add
     for size in array.shape:
-        proto.tensor_shape.dim.add(size=size)
-    flat, name = array.ravel(), array.dtype.name
-    if is_text:
+        add(size=size)
+    flat, field = array.ravel(), _FIELDS.get(array.dtype)
+    if field is not None:
+        getattr(proto, field).extend(flat.tolist())
+    elif array.dtype.kind in "OSU":
         proto.string_val.extend(map(tf.compat.as_bytes, flat.tolist()))
-    elif name in _FIELDS:
-        getattr(proto, _FIELDS[name]).extend(flat.tolist())
-    elif name in _INTS:
-        proto.int_val.extend(flat.tolist())
     else:
         proto.tensor_content = np.ascontiguousarray(array).tobytes()

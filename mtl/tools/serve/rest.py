@@ -32,11 +32,11 @@ def is_by_row(document: Mapping[str, Any]) -> bool:
     Raises:
       UserError: it is in neither format, or in both.
     """
-    formats = [key for key in (ROWS, COLUMNS) if key in document]
-    rule = f"have one of the keys {ROWS!r} and {COLUMNS!r}"
-    near = next(filter(None, (checks.nearest(key, _KEYS) for key in document)), "")
-    checks.require(len(formats) == 1, "the request", rule, list(document), near)
-    return formats == [ROWS]
+    if (ROWS in document) == (COLUMNS in document):
+        rule = f"have one of the keys {ROWS!r} and {COLUMNS!r}"
+        near = next(filter(None, (checks.nearest(key, _KEYS) for key in document)), "")
+        checks.fail("the request", rule, list(document), near)
+    return ROWS in document
 
 
 def read_predict(
@@ -48,12 +48,13 @@ def read_predict(
       UserError: it does not fit the model.
     """
     signature = model.find_signature(_read_name(document))
-    if is_by_row(document):
+    has_rows = is_by_row(document)
+    if has_rows:
         inputs = _read_rows(signature, document[ROWS])
     else:
         inputs = _read_columns(signature, document[COLUMNS])
     made = requests.make_request(signature, inputs, [], most_rows)
-    is_empty = is_by_row(document) and not made.rows
+    is_empty = has_rows and not made.rows
     rule = f"name an input of {signature.name!r}"
     checks.require(not is_empty, "each row", rule, list(inputs))
     return made

@@ -63,7 +63,7 @@ class Settings:
     keep_versions: checks.Count = 2
     batching: bool = True
     max_batch_size: checks.Count = 256
-    batch_timeout_micros: checks.Natural = 1000
+    batch_timeout_micros: checks.Natural = 5000
     threads: checks.Natural = 0
     max_queue_rows: checks.Count = 65536
     max_body_bytes: checks.Count = 32 * 2**20

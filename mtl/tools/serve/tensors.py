@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import itertools
 import json
 import math
@@ -23,6 +24,8 @@ from mtl import checks
 from mtl.deferred import tf
 
 B64 = "b64"
+# Arrow writes more values faster, and NumPy fewer.
+_FEW = 64
 _TEXT = 'a text or {"b64": ...}'
 # A float32 holds every integer up to this one.
 _EXACT = {"float16": 2**11, "bfloat16": 2**8, "float32": 2**24, "float64": 2**53}
@@ -54,14 +57,23 @@ def check_array(where: str, array: np.ndarray, tensor: Tensor) -> None:
     Raises:
       UserError: it does not.
     """
-    dtype = tf.string if array.dtype.kind in "OSU" else tf.as_dtype(array.dtype)
-    checks.require(dtype == tensor.dtype, where, f"be {tensor.dtype.name}", dtype.name)
-    if tensor.shape is None:
+    # Each request of one row comes here for each input: messages are made only for a mistake.
+    if find_enum(array.dtype) != find_enum(tensor.dtype):
+        dtype = tf.string if array.dtype.kind in "OSU" else tf.as_dtype(array.dtype)
+        checks.fail(where, f"be {tensor.dtype.name}", dtype.name)
+    wanted = tensor.shape
+    if wanted is None or array.shape == wanted:
         return
-    axes = zip(array.shape, tensor.shape, strict=False)
-    fits = array.ndim == len(tensor.shape) and all(want in (None, size) for size, want in axes)
-    rule = f"have the shape {describe_shape(tensor.shape)}"
-    checks.require(fits, where, rule, list(array.shape))
+    axes = zip(array.shape, wanted, strict=False)
+    if array.ndim != len(wanted) or any(want not in (None, size) for size, want in axes):
+        checks.fail(where, f"have the shape {describe_shape(wanted)}", list(array.shape))
+
+
+@functools.cache
+def find_enum(dtype: Any) -> int:
+    """Return the number of a type of NumPy or TensorFlow in TensorFlow's messages."""
+    is_text = isinstance(dtype, np.dtype) and dtype.kind in "OSU"
+    return int((tf.string if is_text else tf.as_dtype(dtype)).as_datatype_enum)
 
 
 def read_tensor(where: str, value: Any, tensor: Tensor) -> np.ndarray:
@@ -168,10 +180,15 @@ def _make_floats(where: str, flat: Sequence[Any], dtype: tf.DType) -> np.ndarray
 
 
 def _make_ints(where: str, flat: Sequence[Any], dtype: tf.DType) -> np.ndarray:
-    least, most = dtype.min, dtype.max
+    least, most = _find_limits(dtype)
     for value in (min(flat, default=0), max(flat, default=0)):
         checks.require(least <= value <= most, where, f"fit into {dtype.name}", value)
     return np.array(flat, dtype.as_numpy_dtype)
+
+
+@functools.cache
+def _find_limits(dtype: tf.DType) -> tuple[int, int]:
+    return dtype.min, dtype.max
 
 
 def write_rows(array: np.ndarray, is_bytes: bool) -> list[str]:
@@ -201,7 +218,10 @@ def write_values(flat: np.ndarray, is_bytes: bool = False) -> list[str]:
     if flat.dtype.kind in "iu":
         return list(map(str, flat.tolist()))
     narrow = flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.float32)
-    texts = pc.cast(pa.array(narrow), pa.string()).to_pylist()
+    if len(narrow) < _FEW:
+        texts = [str(value) for value in narrow]
+    else:
+        texts = pc.cast(pa.array(narrow), pa.string()).to_pylist()
     return [text if "." in text or "e" in text else _write_whole(text) for text in texts]
 
 

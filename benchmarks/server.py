@@ -1,0 +1,209 @@
+"""`launch.serve` by gRPC and REST beside a bare `tf.function` of the same export, in one run.
+
+Each model is served twice, with and without batching, by processes of this machine. First one
+client sends batches: bare function, gRPC and REST take turns, call by call. Then 32 clients of this
+process send single rows to each server in turns. Requests are made in advance; replies are read,
+and parsed for gRPC. The features go as tensors, to the signature `raw`.
+
+    python -m benchmarks.server --models digits,wide
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import aiohttp
+import grpc
+import numpy as np
+import requests as http_requests
+import tensorflow as tf
+from absl import flags
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+from benchmarks import overhead, rows
+from mtl import networks, verbs
+from mtl.configs import config
+
+_MODELS = flags.DEFINE_list("models", ["digits", "wide"], "Of these two.")
+_CALLS = flags.DEFINE_integer("calls", 100, "Calls of each side and batch size.", 1)
+_ROUNDS = flags.DEFINE_integer("rounds", 3, "Turns of the 32 clients on each server.", 1)
+_SINGLE_ROWS = flags.DEFINE_integer("single_rows", 2000, "Single rows of each turn.", 1)
+
+_BATCHES = (1, 32, 512)
+_CLIENTS = 32
+_WIDE = [2048, 2048, 1024]
+_ADDRESS = re.compile(r"http://(127\.0\.0\.1:\d+)/v1/models/(\S+):predict\n.*gRPC +(\S+)", re.S)
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """The addresses of a running server, and the model's name there."""
+
+    rest: str
+    grpc: str
+    model: str
+
+    def message(self, inputs: Mapping[str, np.ndarray]) -> Any:
+        """Return a PredictRequest."""
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name, request.model_spec.signature_name = self.model, "raw"
+        for name, value in inputs.items():
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+        return request
+
+    @property
+    def url(self) -> str:
+        """The address of `:predict`."""
+        return f"http://{self.rest}/v1/models/{self.model}:predict"
+
+
+def body(inputs: Mapping[str, np.ndarray]) -> bytes:
+    """Return a request of REST, in the columnar format."""
+    columns = {name: value.tolist() for name, value in inputs.items()}
+    return json.dumps({"signature_name": "raw", "inputs": columns}).encode()
+
+
+def export(model: str, folder: str) -> tuple[str, dict[str, np.ndarray]]:
+    """Return the folder of versions of a model after a few steps, and 512 rows of its inputs."""
+    drawn = np.random.default_rng(0)
+    if model == "digits":
+        params = ["Run.train_steps = 200", "Run.checkpoint_steps = 200"]
+        made = config.load(["gin_configs/experiments/digits_shared_bottom.gin"], params)
+        inputs = {"image": drawn.integers(0, 17, (512, 8, 8, 1), np.uint8)}
+    else:
+        made = overhead.an_experiment(_WIDE[0], steps_per_call=1, steps=2)
+        trunk = networks.SharedBottom(trunk=networks.MLP(layers=_WIDE))
+        made = dataclasses.replace(made, model=dataclasses.replace(made.model, network=trunk))
+        inputs = {"x": drawn.normal(size=(512, 32)).astype(np.float32)}
+    verbs.train(made, os.path.join(folder, "run"))
+    verbs.export(made, os.path.join(folder, "run"), os.path.join(folder, "export"))
+    return os.path.join(folder, "export"), inputs
+
+
+@contextlib.contextmanager
+def serve(folder: str, *args: str) -> Iterator[Server]:
+    """Start `launch.serve` on free ports."""
+    ports = ["--rest_port=0", "--grpc_port=0", f"--max_rows={_BATCHES[-1]}"]
+    command = [sys.executable, "-m", "launch.serve", f"--export={folder}", *ports, *args]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        text = ""
+        for line in process.stdout:
+            text += line
+            if line.startswith("Stop it"):
+                break
+        rest, model, address = _ADDRESS.search(text).groups()
+        yield Server(rest, address, model)
+        process.terminate()
+
+
+def time_calls(sides: Mapping[str, Callable[[], Any]]) -> dict[str, np.ndarray]:
+    """Seconds of each call of each side, in turns."""
+    secs: dict[str, list[float]] = {name: [] for name in sides}
+    for index in range(10 + _CALLS.value):
+        for name, call in sides.items():
+            start = time.perf_counter()
+            call()
+            if index >= 10:
+                secs[name].append(time.perf_counter() - start)
+    return {name: np.array(values) for name, values in secs.items()}
+
+
+def measure_batches(model: str, path: str, inputs: Mapping[str, np.ndarray], at: Server) -> None:
+    """Print a line for each batch size and side."""
+    function = tf.saved_model.load(path).signatures["raw"]
+    session = http_requests.Session()
+    options = [("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(at.grpc, options=options) as channel:
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        for size in _BATCHES:
+            some = {name: value[:size] for name, value in inputs.items()}
+            tensors = {name: tf.constant(value) for name, value in some.items()}
+            message, text = at.message(some), body(some)
+            sides = {
+                "tf.function": lambda given=tensors: [
+                    v.numpy() for v in function(**given).values()
+                ],
+                "gRPC": lambda given=message: stub.Predict(given, timeout=60),
+                "REST": lambda given=text: session.post(at.url, given, timeout=60).content,
+            }
+            found = time_calls(sides)
+            for name, secs in found.items():
+                p50, p99 = np.percentile(secs, [50, 99])
+                share = np.median(found["tf.function"]) / p50
+                print(
+                    f"{model:<8}{size:>6}  {name:<12}{1000 * p50:>9.2f}{1000 * p99:>9.2f}"
+                    f"{size / p50:>11,.0f}{share:>9.2f}",
+                    flush=True,
+                )
+
+
+async def ask_often(count: int, ask: Callable[[int], Awaitable[Any]]) -> float:
+    """Seconds until `_CLIENTS` clients have asked `count` times in all."""
+    left = iter(range(count))
+
+    async def client(number: int) -> None:
+        for _ in left:
+            await ask(number)
+
+    start = time.perf_counter()
+    await asyncio.gather(*[client(number) for number in range(_CLIENTS)])
+    return time.perf_counter() - start
+
+
+async def measure_rows(inputs: Mapping[str, np.ndarray], at: Server) -> dict[str, float]:
+    """Rows per second of 32 clients of single rows, {protocol: speed}."""
+    one = {name: value[:1] for name, value in inputs.items()}
+    message, text, count = at.message(one), body(one), _SINGLE_ROWS.value
+    channel = grpc.aio.insecure_channel(at.grpc)
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+
+    async def ask_grpc(number: int) -> None:
+        await stub.Predict(message, timeout=60)
+
+    speeds = {}
+    connector = aiohttp.TCPConnector(limit=_CLIENTS)
+    async with channel, aiohttp.ClientSession(connector=connector) as session:
+
+        async def ask_rest(number: int) -> None:
+            async with session.post(at.url, data=text) as response:
+                await response.read()
+
+        for name, ask in (("gRPC", ask_grpc), ("REST", ask_rest)):
+            await ask_often(_CLIENTS, ask)
+            speeds[name] = count / await ask_often(count, ask)
+    return speeds
+
+
+def main() -> None:
+    """Print two tables."""
+    for model in _MODELS.value:
+        with tempfile.TemporaryDirectory() as folder:
+            exported, inputs = export(model, folder)
+            version = max(name for name in os.listdir(exported) if name.isdigit())
+            with serve(exported) as joined, serve(exported, "--nobatching") as single:
+                print("model    batch  side           p50, ms  p99, ms     rows/s    share")
+                measure_batches(model, os.path.join(exported, version), inputs, joined)
+                print("model    32 clients of single rows, rows/s    alone   joined     gain")
+                found: dict[str, list[tuple[float, float]]] = {"gRPC": [], "REST": []}
+                for _ in range(_ROUNDS.value):
+                    alone = asyncio.run(measure_rows(inputs, single))
+                    together = asyncio.run(measure_rows(inputs, joined))
+                    for name, pairs in found.items():
+                        pairs.append((alone[name], together[name]))
+                for name, pairs in found.items():
+                    gain = np.median([b / a for a, b in pairs])
+                    alone, together = np.median(pairs, axis=0)
+                    print(f"{model:<9}{name:<36}{alone:>9,.0f}{together:>9,.0f}{gain:>9.2f}")
+
+
+if __name__ == "__main__":
+    rows.run(main)

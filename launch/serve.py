@@ -17,7 +17,7 @@ from mtl import checks, deferred
 from mtl.tools.serve import settings
 
 with deferred.imports():
-    from mtl.tools.serve import finding, server, startup
+    from mtl.tools.serve import access, finding, server, startup
 
 _DEFAULTS = settings.Settings()
 
@@ -115,6 +115,7 @@ def main() -> None:
     settings.require_packages()
     ports = {"rest_port": made.rest_port, "grpc_port": made.grpc_port}
     settings.require_free(made.host, ports)
+    access.check_files(made)
     exports = finding.Exports.of_run(app.MODEL_DIR.value, EXPORT.value)
     name, held = server.open_versions(MODEL_NAME.value, exports, made)
 

@@ -104,3 +104,33 @@ def test_the_image_holds_what_it_copies():
     copied = [name for line in lines if line.startswith("COPY") for name in line.split()[1:-1]]
     assert copied and all((DEPLOY.parent / name).exists() for name in copied)
     assert 'ENTRYPOINT ["python", "-m", "launch.train"]' in lines
+
+
+def _rendered(name):
+    text = (DEPLOY / name).read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return string.Template("\n".join(lines)).substitute(NAME="adult", URI="pvc://models/adult")
+
+
+def test_servers_of_kubernetes_get_the_folder_of_versions():
+    yaml = pytest.importorskip("yaml")
+    service = yaml.safe_load(_rendered("kserve.yaml"))
+    assert (service["kind"], service["metadata"]["name"]) == ("InferenceService", "adult")
+    model = service["spec"]["predictor"]["model"]
+    assert model["modelFormat"] == {"name": "tensorflow"}
+    assert model["storageUri"] == "pvc://models/adult" and model["protocolVersion"] == "v1"
+    made = yaml.safe_load(_rendered("seldon.yaml"))["spec"]
+    assert made["protocol"] == "tensorflow"
+    (predictor,) = made["predictors"]
+    graph = {"name": "adult", "implementation": "TENSORFLOW_SERVER"}
+    assert predictor["graph"] == {**graph, "modelUri": "pvc://models/adult"}
+
+
+def test_triton_gets_fields_that_it_knows():
+    text = _rendered("triton.pbtxt")
+    fields = dict(line.split(": ") for line in text.splitlines())
+    assert fields == {
+        "name": '"adult"',
+        "platform": '"tensorflow_savedmodel"',
+        "max_batch_size": "0",
+    }

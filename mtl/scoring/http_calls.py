@@ -59,7 +59,7 @@ class Http:
 
         Raises:
           TransientError: an attempt failed for a reason that may pass.
-          RefusedError: the server answers 400.
+          RefusedError: the server refuses the request itself.
           UserError: the server answers another error, or cannot be trusted.
         """
         connection = self._connection(timeout=call.deadline_secs)
@@ -103,7 +103,8 @@ def _one_line(error: Exception) -> str:
 def _failure(status: int, reason: str, call: protocol.Call) -> Exception:
     if status in _TRANSIENT:
         return protocol.TransientError(f"HTTP {status} {reason}".strip(". "))
-    if status == 400:
+    # MLServer answers 422 for values that do not fit.
+    if status in (400, 422):
         return batches.RefusedError(reason)
     return checks.UserError(f"--server does not serve {call.model!r}: HTTP {status} {reason}")
 

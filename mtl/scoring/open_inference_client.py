@@ -40,6 +40,7 @@ class OpenInference:
     def __init__(self, scheme: str, address: str, secure: access.Access):
         self._http = http_calls.Http(scheme, address, secure)
         self._inputs: dict[str, _Input] = {}
+        self._ranks: dict[str, int] = {}
         self._is_binary = False
 
     def metadata(self, call: protocol.Call) -> protocol.Metadata:
@@ -50,6 +51,7 @@ class OpenInference:
         said = self._describe(call)
         self._is_binary = _BINARY in said["extensions"]
         self._inputs = {n: _Input(dtype, shape) for n, (dtype, shape) in said["inputs"].items()}
+        self._ranks = {name: len(shape) for name, (_, shape) in said["outputs"].items()}
         outputs = {name: dtype for name, (dtype, _) in said["outputs"].items()}
         return protocol.Metadata(
             version=call.version or said["version"],
@@ -82,7 +84,9 @@ class OpenInference:
     ) -> dict[str, np.ndarray]:
         takes_examples = list(self._inputs) == [inputs_lib.EXAMPLES]
         if takes_examples:
-            arrays = {inputs_lib.EXAMPLES: _texts(examples)}
+            # Triton calls it [rows, 1] if it joins requests.
+            shape = [len(examples), *self._inputs[inputs_lib.EXAMPLES].shape[1:]]
+            arrays = {inputs_lib.EXAMPLES: _texts(examples).reshape(shape)}
         else:
             arrays = read_features(self._inputs, examples)
         # JSON has no bytes, so that serialized examples have to be binary.
@@ -92,7 +96,8 @@ class OpenInference:
         path = f"{_path(call)}/infer"
         reply = self._http.exchange("POST", path, body, call, headers)
         try:
-            return _read_reply(reply)
+            found = _read_reply(reply)
+            return {name: _drop_axis(own, self._ranks.get(name)) for name, own in found.items()}
         except (*http_calls.MALFORMED, OverflowError) as error:
             raise _odd_reply(path, reply.body) from error
 
@@ -232,6 +237,9 @@ def _write_request(
 
 def _plain(name: str, array: np.ndarray) -> list[Any]:
     if array.dtype != object:
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            told = f"feature {name!r} holds NaN or infinity, which JSON cannot hold"
+            raise batches.RefusedError(f"{told}, and the server takes no binary tensors")
         return array.ravel().tolist()
     try:
         return [value.decode() for value in array.ravel().tolist()]
@@ -255,6 +263,12 @@ def _read_reply(reply: http_calls.Reply) -> dict[str, np.ndarray]:
             is_encoded = parameters.get("content_type") == "base64"
             found[said["name"]] = _read_data(said["data"], dtype, shape, is_encoded)
     return found
+
+
+def _drop_axis(array: np.ndarray, rank: int | None) -> np.ndarray:
+    """Return [B, 1] as [B] if the metadata says so; MLServer adds the axis."""
+    is_wider = rank is not None and array.ndim == rank + 1 and array.shape[-1] == 1
+    return array.reshape(array.shape[:-1]) if is_wider else array
 
 
 def _read_data(data: Any, dtype: tf.DType, shape: Sequence[int], is_encoded: bool) -> np.ndarray:

@@ -49,7 +49,9 @@ class Remote:
         checks.require(bool(self._outputs), "--signature", rule, call.signature)
         self._call = call if call.is_label else dataclasses.replace(call, version=found.version)
         self.digest = ""
-        self.identity = f"{call.model} version {self._call.version} {call.signature}"
+        # A server of KServe's protocol may have no versions.
+        version = f"version {self._call.version} " if self._call.version else ""
+        self.identity = f"{call.model} {version}{call.signature}"
 
     def __call__(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
         names = list(self._outputs)

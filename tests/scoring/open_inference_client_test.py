@@ -77,7 +77,8 @@ def v2_server(served, described, extensions=(), versions=None, change=lambda doc
             for name, value in outputs.items():
                 kind = tf.string if value.dtype == object else tf.as_dtype(value.dtype)
                 own = {"name": name, "datatype": open_inference.name_type(kind)}
-                own["shape"] = list(value.shape)
+                # MLServer has no outputs of one axis.
+                own["shape"] = [*value.shape, *[1] * (not is_binary and value.ndim == 1)]
                 if is_binary:
                     pieces.append(open_inference.write_binary(value))
                     own["parameters"] = {"binary_data_size": len(pieces[-1])}
@@ -144,7 +145,10 @@ def test_triton_with_features(trained, served):
 def test_mlserver(trained, served):
     with v2_server(served, FEATURES) as (address, requests):
         remote = scoring.connect_server(address, scoring.Call(**CALL))
+        assert remote.identity == "tiny serving_default"
         assert_as_expected(remote(trained.examples), trained)
+        with pytest.raises(batches.RefusedError, match="'x' holds NaN or infinity, which JSON"):
+            remote([example(x=[float("nan"), 1.0, 2.0], word=[b"a"])])
     assert served.tokens[-1] == "/v2/models/tiny/infer"
     x, word = requests[0]["inputs"]
     assert np.float32(x["data"]).reshape(x["shape"]).tolist() == tiny.SPLITS["test"]["x"].tolist()

@@ -13,7 +13,7 @@ import ssl
 from typing import NamedTuple, NoReturn
 
 from mtl import checks
-from mtl.tools.serve import failures
+from mtl.tools.serve import failures, settings
 
 
 class Guard:
@@ -76,6 +76,17 @@ class Tls(NamedTuple):
     certificate: bytes
     key: bytes
     context: ssl.SSLContext
+
+
+def check_files(made: settings.Settings) -> None:
+    """Fail if the files of a token or of TLS cannot be used, before a model is loaded.
+
+    Raises:
+      UserError: names the flag and the file; never shows the token.
+    """
+    Guard(made.token_file)
+    if made.tls_cert and made.tls_key:
+        read_tls(made.tls_cert, made.tls_key)
 
 
 def read_tls(certificate: str, key: str) -> Tls:

@@ -38,12 +38,12 @@ class Exports:
           UserError: the two contradict each other, or name no folder.
         """
         if export and export not in KINDS:
-            rule = "be left out if --export is a folder"
-            checks.require(model_dir is None, "--model_dir", rule, model_dir)
             storage.require_plain("--export", export)
             near = checks.nearest(export, KINDS) if "/" not in export else ""
             rule = "be latest, best, manual or a folder of versions"
             checks.require(storage.exists(export), "--export", rule, export, near)
+            rule = "be left out if --export is a folder"
+            checks.require(model_dir is None, "--model_dir", rule, model_dir)
             return cls([export])
         rule = "name the folder of a run"
         checks.require(bool(model_dir), "--model_dir", rule, model_dir, "Or set --export FOLDER.")

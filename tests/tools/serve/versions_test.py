@@ -222,7 +222,8 @@ def test_versions_are_found_in_all_folders_of_a_run(base, tmp_path):
         (None, None, "--model_dir must name the folder of a run"),
         ("absent", None, "--model_dir must name the folder of a run, got 'absent'"),
         (None, "lates", "--export must be latest, .*got 'lates'. Did you mean 'latest'"),
-        ("x", "some/where", "--model_dir must be left out if --export is a folder"),
+        ("x", ".", "--model_dir must be left out if --export is a folder"),
+        (None, "some/where", "--export must be latest, best, manual or a folder of versions"),
         (None, "best", "--model_dir must name the folder of a run, got None"),
     ],
 )

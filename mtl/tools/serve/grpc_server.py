@@ -26,7 +26,7 @@ _log = logging.getLogger("mtl.tools.serve")
 
 # The field that holds the values of a type. Clients read these fields, as of TensorFlow Serving, so
 # the shorter `tensor_content` would look like an empty tensor to them.
-_FIELDS = {
+_FIELDS: dict[Any, str] = {
     np.dtype("float32"): "float_val",
     np.dtype("float64"): "double_val",
     np.dtype("int64"): "int64_val",

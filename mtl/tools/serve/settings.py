@@ -3,6 +3,7 @@
 settings.Settings(rest_port=0, max_batch_size=64)
 """
 
+import errno
 import importlib.util
 import ipaddress
 import os
@@ -155,6 +156,9 @@ def require_free(host: str, ports: Mapping[str, int]) -> None:
             try:
                 opened.bind((address[0], port, *address[2:]))
             except OSError as error:
+                is_ours = error.errno != errno.EADDRNOTAVAIL
+                rule = "be an address of this machine"
+                checks.require(is_ours, "--host", rule, host, f"{error.strerror}.")
                 refuse_port(flag, host, port, error.strerror or str(error))
 
 

@@ -154,7 +154,6 @@ class Versions:
                 del self._users[model]
         for model in unused:
             model.close()
-            _log.info("Closed version %d.", model.number)
 
     @contextlib.contextmanager
     def lease(self, number: int | None) -> Iterator[models.Model]:

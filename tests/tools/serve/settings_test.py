@@ -64,5 +64,6 @@ def test_addresses_are_tried():
         with pytest.raises(checks.UserError, match=says):
             settings.require_free("127.0.0.1", {"rest_port": port})
     settings.require_free("127.0.0.1", {"rest_port": 0})
-    with pytest.raises(checks.UserError, match="--host must be an address of this machine"):
-        settings.require_free("no.such.host.invalid", {"rest_port": 0})
+    for host in ("no.such.host.invalid", "192.0.2.1"):  # The second is nobody's, by RFC 5737.
+        with pytest.raises(checks.UserError, match="--host must be an address of this machine"):
+            settings.require_free(host, {"rest_port": 0})

@@ -41,6 +41,7 @@ def _list_commands(model_dir: str, has_best: bool, model_name: str) -> list[str]
         f"{python} -m launch.report --model_dir {folder}",
         f"{python} -m launch.predict --model_dir {folder} --checkpoint {checkpoint}",
         f"{python} -m launch.evaluate --model_dir {folder} --checkpoint {checkpoint}",
+        f"{python} -m launch.serve --model_dir {folder}",
         f"docker run -p 8501:8501 -v {mount} -e {shlex.quote(f'MODEL_NAME={model_name}')} "
         "tensorflow/serving",
     ]

@@ -101,7 +101,10 @@ def _assert_parts(
     where: distribution.Distribution | None = None,
 ) -> None:
     """A batch that is divided trains as the whole one does."""
-    run = dataclasses.replace(made.run, micro_batches=micro_batches or made.run.micro_batches)
+    sliced = micro_batches or made.run.micro_batches
+    if where and made.data.depends_on_parts:  # Its rows stay the same for as many parts.
+        sliced = max(1, sliced // 2)
+    run = dataclasses.replace(made.run, micro_batches=sliced)
     made = dataclasses.replace(made, run=run, distribution=where or made.distribution)
     own = folder / ("replicas" if where else "slices")
     tiny.copy_until(folder / "whole", own, 0)

@@ -617,8 +617,8 @@ FEATURES = (
     Feature(
         name="calibration by slice",
         **_watch("sign", calibration_slices={"domain": [0, 1, 2]}, knots=4),
-        # TensorFlow fuses other ops if a logit has another reader.
-        rounding={"off": 1e-5},
+        # TensorFlow fuses other ops if a logit has another reader, which float16 makes larger.
+        rounding={"off": 1e-4},
     ),
     Feature(name="metrics by slice", **_watch("model", slices={"domain": [0, 1]})),
     # Weighting and surgery.
@@ -864,7 +864,7 @@ FEATURES = (
     Feature(
         name="xla",
         **_watch("run", precision=precision.Precision(xla=True)),
-        rounding={"off": 1e-5},
+        rounding={"off": 1e-4},  # Adam divides a small gradient by itself.
         exempt={"replicas": "XLA refuses two devices that are one processor"},
     ),
     Feature(name="one step a call", **_watch("run", steps_per_call=1)),

@@ -129,6 +129,7 @@ class Feature:
         a weight of 0; None of a feature that cannot be without effect.
       exempt: {claim: why a run with this feature need not keep it}.
       rounding: {"off": how far numbers may be off, as sums are rounded otherwise}.
+      enlarges: how many times larger it makes differences that come from rounding.
       shares: what features with the same word share out among them: the first takes its part, so
         none can be off beside another.
       noise: a part of the names of variables whose gradient is 0 but for rounding, which Adam
@@ -140,6 +141,7 @@ class Feature:
     off: Callable[[Draft], None] | None = None
     exempt: Mapping[str, str] = dataclasses.field(default_factory=dict)
     rounding: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    enlarges: float = 1.0
     shares: str = ""
     noise: str = ""
 
@@ -617,8 +619,8 @@ FEATURES = (
     Feature(
         name="calibration by slice",
         **_watch("sign", calibration_slices={"domain": [0, 1, 2]}, knots=4),
-        # TensorFlow fuses other ops if a logit has another reader, which float16 makes larger.
-        rounding={"off": 1e-4},
+        # TensorFlow fuses other ops if a logit has another reader.
+        rounding={"off": 1e-5},
     ),
     Feature(name="metrics by slice", **_watch("model", slices={"domain": [0, 1]})),
     # Weighting and surgery.
@@ -736,6 +738,7 @@ FEATURES = (
         switch=_optimize(
             optimizers.AdamW(learning_rate=schedules.Cosine(value=0.01, decay_steps=4))
         ),
+        enlarges=300.0,  # It divides a small gradient by itself.
     ),
     Feature(
         name="optimizers by pattern",
@@ -858,13 +861,14 @@ FEATURES = (
     ),
     Feature(
         name="float16",
+        enlarges=300.0,
         switch=_set("run", precision=precision.Precision(dtype="float16", growth_steps=2)),
         exempt=_divide("sums of 16 bits round by slice, and what is cut or moved may follow"),
     ),
     Feature(
         name="xla",
         **_watch("run", precision=precision.Precision(xla=True)),
-        rounding={"off": 1e-4},  # Adam divides a small gradient by itself.
+        rounding={"off": 1e-5},
         exempt={"replicas": "XLA refuses two devices that are one processor"},
     ),
     Feature(name="one step a call", **_watch("run", steps_per_call=1)),

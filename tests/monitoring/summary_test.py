@@ -99,5 +99,5 @@ def test_commands_of_a_folder_with_spaces_can_be_pasted(tmp_path):
     (folder / "export" / "latest" / "9").mkdir(parents=True)
     text = summary.of_training(str(folder), {"loss": 1.0, "global_step": 7}, 5, "shop")
     commands = [shlex.split(line) for line in text.partition("Next:\n")[2].splitlines()]
-    assert all(str(folder) in command for command in commands[:4])
-    assert f"{folder}/export/latest:/models/shop" in commands[4]
+    assert all(str(folder) in command for command in commands[:5])
+    assert f"{folder}/export/latest:/models/shop" in commands[5]

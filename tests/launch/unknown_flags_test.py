@@ -45,7 +45,7 @@ def test_every_flag_that_is_proposed_is_one_of_a_launcher():
     folder = ROOT / "launch"
     defined = "".join(path.read_text() for path in folder.glob("*.py"))
     for flag in unknown_flags.FLAGS:
-        assert re.search(rf'DEFINE_\w+\(\s*"{flag}"|add\("--{flag}"', defined), flag
+        assert re.search(rf'DEFINE_\w+\(\s*"{flag}"|add\(\s*"--{flag}"', defined), flag
 
 
 def test_every_setting_that_is_proposed_is_one_of_a_part():

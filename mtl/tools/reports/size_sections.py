@@ -193,6 +193,8 @@ def tell_commands(run: record.Run) -> list:
     if run.export:
         served = shlex.quote(storage.make_absolute(os.path.dirname(run.export["path"])))
         serve = f"docker run -p 8501:8501 -v {served}:/models/{name} -e MODEL_NAME={name} "
-        lines.append(("Try a server on this machine", f"python -m launch.serve --model_dir {folder}"))
+        lines.append(
+            ("Try a server on this machine", f"python -m launch.serve --model_dir {folder}")
+        )
         lines.append(("Serve the export", serve + "tensorflow/serving"))
     return [blocks.Commands(lines)]

@@ -361,6 +361,7 @@ def _train(source, steps, batch_size=12, **settings):
     return _plain(data.dataset("train", **made).take(steps))
 
 
+@pytest.mark.medium
 def test_a_window_has_the_rows_of_the_file_once_an_epoch(tmp_path):
     table = _write_large(tmp_path)
     rows = _train(_source(tmp_path, window=80), 50)
@@ -374,6 +375,7 @@ def test_a_window_has_the_rows_of_the_file_once_an_epoch(tmp_path):
         assert row["point"] == [number, -number]
 
 
+@pytest.mark.medium
 def test_windows_go_on_at_any_step_and_with_other_workers(tmp_path):
     _write_large(tmp_path)
     source = _source(tmp_path, window=80)

@@ -157,12 +157,13 @@ def test_lines_that_a_chunk_cuts_are_whole(tmp_path, monkeypatch):
     assert _compare(made)
 
 
+@pytest.mark.medium
 def test_drawn_texts_mean_the_same(tmp_path):
     """Cells of all kinds in all places: Arrow may leave a file to the other reader."""
     cells = ["", " ", "1", "-2", "3.5", "x", "1|2", "a|", '"q"', '"a,b"', "nan", "True", "0", "[1]"]
     draw, read = np.random.default_rng(1), 0
     names = list(SPEC.fields)
-    for _ in range(150):
+    for _ in range(60):
         good = ["1", "2", "a", "x", "1", "1|2", "1", "1", "1"]
         for place in draw.integers(0, len(names), 2):
             good[place] = cells[draw.integers(len(cells))]
@@ -171,7 +172,7 @@ def test_drawn_texts_mean_the_same(tmp_path):
             read += _compare(made)
         except (*source.list_refusals(), UnicodeDecodeError) as error:
             raise AssertionError(f"Arrow reads {good}, which is refused: {error}") from error
-    assert read > 20
+    assert read > 8
 
 
 def test_a_float_rounds_alike_in_both_readers(tmp_path):

@@ -5,8 +5,8 @@
 It builds an environment with this project, TensorFlow Model Analysis (TFMA) and TensorFlow
 Transform where there is none. There it trains two tasks on UCI Adult for a few steps, exports them,
 and has TFMA evaluate the export on the test split, whole and by slices of two categories. Counts,
-accuracies, areas under the curve and means of labels and predictions have to equal those of
-`launch.evaluate`.
+accuracies and means of labels and predictions have to equal those of `launch.evaluate`. Both areas
+under the curve have to equal an area by ranks, within what their thresholds allow.
 
 Then it follows docs/tfx.md with 2,000 rows of each split: TensorFlow Transform (TFT) writes
 TFRecords, a run trains on them, and TFT's graph joins the export. On raw rows, the joined model has
@@ -14,11 +14,12 @@ to predict as the export does on the rows that TFT wrote.
 """
 
 import argparse
-import collections
 import json
 import pathlib
 import subprocess
 import tempfile
+
+import numpy as np
 
 from tests import pages
 from tests.clients import environments
@@ -30,13 +31,16 @@ SLICES = {
     "sex": ["Female", "Male"],
     "workclass": ["?", "Federal-gov", "Local-gov", "Private", "Self-emp-inc", "State-gov"],
 }
-# Ours -> the metric of TFMA, and how far they may be apart. TFMA has 10,000 thresholds.
+# Ours -> the metric of TFMA.
 _METRICS = {
-    "accuracy": ("binary_accuracy", 1e-6),
-    "auc": ("auc", 5e-5),
-    "label_mean": ("mean_label", 1e-6),
-    "prediction_mean": ("mean_prediction", 1e-5),
+    "accuracy": "binary_accuracy",
+    "auc": "auc",
+    "label_mean": "mean_label",
+    "prediction_mean": "mean_prediction",
 }
+_TOLERANCE = 1e-6
+# The distance of TFMA's thresholds: it cannot rank predictions between two of them.
+_RESOLUTION = 1e-4
 _COUNT = "example_count"
 _TFT_ROWS = 2000
 _GIN = """
@@ -78,22 +82,28 @@ def analyze(folder: pathlib.Path) -> None:
     data = config.load([str(folder / "run" / "config.gin")], (), trust.Trusted(None, ())).data
     positives = {"income": ">50K", "never_married": "Never-married"}
     fields = {"income": "income", "never_married": "marital-status"}
-    counts = collections.Counter()
+    columns: dict[str, list] = {name: [] for name in (*TASKS, *SLICES)}
+    examples, labelled = [], []
+    for _, row in data.source.scan("test", data.spec):
+        features = {name: row[name] for name in data.spec.features}
+        example = tf.train.Example.FromString(data.spec.serialize(features))
+        examples.append(example.SerializeToString())
+        for task, field in fields.items():
+            columns[task].append(int(row[field].rstrip(".") == positives[task]))
+            example.features.feature[f"is_{task}"].int64_list.value.append(columns[task][-1])
+        for name in SLICES:
+            columns[name].append(row[name])
+        labelled.append(example.SerializeToString())
     with tf.io.TFRecordWriter(str(folder / "test.tfrecord")) as writer:
-        for _, row in data.source.scan("test", data.spec):
-            features = {name: row[name] for name in data.spec.features}
-            example = tf.train.Example.FromString(data.spec.serialize(features))
-            labels = {
-                task: int(row[field].rstrip(".") == positives[task])
-                for task, field in fields.items()
-            }
-            for task, label in labels.items():
-                example.features.feature[f"is_{task}"].int64_list.value.append(label)
-            writer.write(example.SerializeToString())
-            counts.update(["", *(f"{name}={row[name]}" for name in SLICES)])
+        for text in labelled:
+            writer.write(text)
     (export,) = (folder / "run" / "export" / "latest").iterdir()
-    result = _run(str(export), str(folder))
-    (folder / "tfma.json").write_text(json.dumps({"metrics": result, "counts": counts}))
+    answers = tf.saved_model.load(str(export)).signatures["serving_default"](
+        examples=tf.constant(examples)
+    )
+    scores = {task: answers[f"{task}/probability"].numpy().tolist() for task in TASKS}
+    made = {"metrics": _run(str(export), str(folder)), "columns": columns, "scores": scores}
+    (folder / "tfma.json").write_text(json.dumps(made))
 
 
 def _run(export: str, folder: str) -> dict[str, dict[str, dict[str, float]]]:
@@ -163,7 +173,6 @@ def compare_joined(folder: pathlib.Path, data: str) -> None:
 
     Beam may change the order of rows, so that both sides are sorted.
     """
-    import numpy as np
     import tensorflow as tf
 
     from examples import tft_adult
@@ -204,20 +213,42 @@ def try_transform(python: str, folder: pathlib.Path, data: pathlib.Path) -> None
     launch(python, folder, *this, "--join", str(folder))
 
 
-def compare(ours: dict[str, float], theirs: dict, counts: dict[str, int]) -> dict[str, float]:
+def compare(ours: dict[str, float], made: dict) -> dict[str, float]:
     """Fail unless the metrics of all slices agree, and return the largest difference of each."""
-    slices = ["", *(f"{field}={value}" for field, values in SLICES.items() for value in values)]
+    columns = {name: np.array(values) for name, values in made["columns"].items()}
+    slices = {"": np.ones(len(columns[TASKS[0]]), bool)}
+    slices |= {f"{name}={v}": columns[name] == v for name, values in SLICES.items() for v in values}
     furthest = dict.fromkeys(_METRICS, 0.0)
     for task in TASKS:
-        for name in slices:
-            place = f"@{name}" if name else ""
-            assert theirs[task][name][_COUNT] == counts[name], (task, name)
-            for metric, (other, tolerance) in _METRICS.items():
-                where = f"{task}/{metric}{place}"
-                difference = abs(ours[where] - theirs[task][name][other])
-                assert difference <= tolerance, (where, ours[where], theirs[task][name][other])
-                furthest[metric] = max(furthest[metric], difference)
+        for name, rows in slices.items():
+            theirs = made["metrics"][task][name]
+            assert theirs[_COUNT] == rows.sum() > 0, (task, name)
+            labels, scores = columns[task][rows], np.array(made["scores"][task])[rows]
+            for metric, other in _METRICS.items():
+                where = f"{task}/{metric}@{name}".rstrip("@")
+                pair = ours[where], theirs[other]
+                if metric == "auc":
+                    _check_areas(where, *pair, labels, scores)
+                else:
+                    assert abs(pair[0] - pair[1]) <= _TOLERANCE, (where, *pair)
+                furthest[metric] = max(furthest[metric], abs(pair[0] - pair[1]))
     return furthest
+
+
+def _check_areas(
+    where: str, ours: float, theirs: float, labels: np.ndarray, scores: np.ndarray
+) -> None:
+    """Fail unless both areas are the share of pairs that the scores rank right."""
+    positives, negatives = scores[labels == 1], np.sort(scores[labels == 0])
+    pairs = len(positives) * len(negatives)
+
+    def count_lower(distance: float, side: str) -> int:
+        return int(np.searchsorted(negatives, positives + distance, side).sum())
+
+    exact = (count_lower(0, "left") + count_lower(0, "right")) / 2 / pairs
+    for area, resolution in ((ours, _TOLERANCE), (theirs, _RESOLUTION)):
+        close = count_lower(resolution, "right") - count_lower(-resolution, "left")
+        assert abs(area - exact) <= close / 2 / pairs + _TOLERANCE, (where, area, exact)
 
 
 def _run_there(options: argparse.Namespace) -> None:
@@ -252,9 +283,9 @@ def main() -> None:
         ours = train(python, folder, data)
         launch(python, folder, "tests.clients.tfx", "--analyze", path)
         made = json.loads((folder / "tfma.json").read_text())
-        furthest = compare(ours, made["metrics"], made["counts"])
+        furthest = compare(ours, made)
         try_transform(python, folder, data)
-    print(f"TFMA evaluates {made['counts']['']} rows, whole and by slice, as we do:")
+    print(f"TFMA evaluates {len(made['columns']['sex'])} rows, whole and by slice, as we do:")
     for metric, difference in furthest.items():
         print(f"  {metric:<16} at most {difference:.1g} apart")
     print(f"TFT before a run: raw rows get the predictions of its export, {_TFT_ROWS} rows")

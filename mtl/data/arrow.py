@@ -117,24 +117,24 @@ class Arrow(types.Source):
     def _list_blocks(
         self, split: str, fields: Mapping[str, spec_lib.Field], window: int
     ) -> types.Blocks:
-        parts = [(path, part) for path, part in self._list_parts(split) if part.num_rows]
+        opened = self._open_files(split, fields)
+        parts = [(path, part) for path, some in opened for part in some if part.num_rows]
 
         def read(block: int, names: Mapping[str, spec_lib.Field]) -> dict[str, packed.Values]:
             path, part = parts[block]
             table = read_part(path, part, self._list_columns(names))
             return self._pack(f"{path}{part.name}", table, names)
 
-        self._check_files(split, fields)
         return types.Blocks(tuple(part.num_rows for _, part in parts), window, read)
 
     def _count_rows(self, split: str) -> int:
-        return sum(part.num_rows for _, part in self._list_parts(split))
+        return self._measure(split)[0]
 
     def _find_window(self, split: str) -> int | None:
         """Return the rows in memory at a time; None for all."""
         if self.window is not None:
             return self.window if self._count_rows(split) > self.window else None
-        size = sum(part.num_bytes for _, part in self._list_parts(split))
+        _, size = self._measure(split)
         return _WINDOW if size > _MEMORY_SHARE * memory.find_limit() else None
 
     def records(self, split: str) -> tf.data.Dataset:
@@ -213,23 +213,20 @@ class Arrow(types.Source):
             size += table.nbytes
             memory.require_memory(f"split {split!r}", place, size, "Its columns take")
             parts.append(self._pack(place, table, fields))
-        values = {
-            name: packed.join([part[name] for part in parts], field)
-            for name, field in fields.items()
-        }
-        return memory_rows.Rows(layout, values)
+        return memory_rows.Rows(layout, packed.join_fields(parts, fields))
 
     @functools.cached_property
-    def _parts(self) -> dict[str, list[tuple[str, Part]]]:
-        """The parts of files that are known, by split."""
+    def _sizes(self) -> dict[str, tuple[int, int]]:
+        """The rows and bytes of splits that are known."""
         return {}
 
-    def _list_parts(self, split: str) -> list[tuple[str, Part]]:
-        """Return the files of a split and their parts."""
-        if split not in self._parts:
-            paths = self._find(split)
-            self._parts[split] = [(path, part) for path in paths for part in self._open(path)[1]]
-        return self._parts[split]
+    def _measure(self, split: str) -> tuple[int, int]:
+        """Return the number of rows of a split, and its bytes without compression."""
+        if split not in self._sizes:  # A compressed Feather file is read whole for it.
+            parts = [part for path in self._find(split) for part in self._open(path)[1]]
+            rows, size = sum(part.num_rows for part in parts), sum(part.num_bytes for part in parts)
+            self._sizes[split] = rows, size
+        return self._sizes[split]
 
     def _open(self, path: str) -> tuple[pa.Schema, list[Part]]:
         return open_file(path, sheet=self.sheet)
@@ -237,28 +234,30 @@ class Arrow(types.Source):
     def _list_columns(self, fields: Mapping[str, spec_lib.Field]) -> list[str]:
         return list(dict.fromkeys(find_columns(fields, self.rename).values()))
 
-    def _check_files(self, split: str, fields: Mapping[str, spec_lib.Field]) -> None:
-        """Fail if a file of a split lacks a column, or has it in another type than the first."""
-        theirs, first = find_columns(fields, self.rename), None
-        for path in self._find(split):
-            schema, _ = self._open(path)
-            check_columns(path, theirs, schema)
-            own = {column: schema.field(column).type for column in theirs.values()}
-            first = first or (path, own)
-            _check_types(path, own, *first)
-
-    def _read(
+    def _open_files(
         self, split: str, fields: Mapping[str, spec_lib.Field]
-    ) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the parts of the files of a split: the place of a part, and its columns.
+    ) -> Iterator[tuple[str, list[Part]]]:
+        """Yield the files of a split and their parts.
 
         Raises:
           UserError: a file is damaged, lacks a column, or has it in another type than the first
             file.
         """
-        self._check_files(split, fields)
+        theirs, first = find_columns(fields, self.rename), None
         for path in self._find(split):
-            for part in self._open(path)[1]:
+            schema, parts = self._open(path)
+            check_columns(path, theirs, schema)
+            own = {column: schema.field(column).type for column in theirs.values()}
+            first = first or (path, own)
+            _check_types(path, own, *first)
+            yield path, parts
+
+    def _read(
+        self, split: str, fields: Mapping[str, spec_lib.Field]
+    ) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the parts of the files of a split: the place of a part, and its columns."""
+        for path, parts in self._open_files(split, fields):
+            for part in parts:
                 yield f"{path}{part.name}", read_part(path, part, self._list_columns(fields))
 
     def _pack(

@@ -44,16 +44,13 @@ class BlockRows:
 
     def take(self, rows: np.ndarray) -> list[np.ndarray]:
         """Return the values of some rows, as `memory_rows.Rows.take` does."""
-        blocks = np.searchsorted(self._ends, rows, "right")
-        parts, order = [], []
-        for block in np.unique(blocks).tolist() or [0]:
-            chosen = np.flatnonzero(blocks == block)
+
+        def take(block: int, places: np.ndarray) -> list[np.ndarray]:
             start = self._ends[block] - self._blocks.sizes[block]
-            parts.append(self._load(block).take(rows[chosen] - start))
-            order.append(chosen)
-        if len(parts) == 1:
-            return parts[0]
-        return memory_rows.merge(self._layout, parts, np.argsort(np.concatenate(order)))
+            return self._load(block).take(rows[places] - start)
+
+        blocks = np.searchsorted(self._ends, rows, "right")
+        return memory_rows.take_by_group(self._layout, blocks, take)
 
     def _load(self, block: int) -> memory_rows.Rows:
         with self._lock:
@@ -163,19 +160,16 @@ class _WindowReader:
         """Return the values of the batches of some steps, one after the other."""
         places = self._plan.place(steps, self._positions)
         epochs, numbers, lanes, rows = (part.ravel() for part in places)
-        keys = epochs * self._plan.num_windows + numbers
-        parts, order = [], []
-        for key in np.unique(keys).tolist():
+
+        def take(key: int, chosen: np.ndarray) -> list[np.ndarray]:
             epoch, window = divmod(key, self._plan.num_windows)
-            chosen = np.flatnonzero(keys == key)
             held, mixed = self._wait(epoch, window)
-            count = self._plan.count_rows(window)
             starts = self._starts[lanes[chosen]]
-            parts.append(held.take(mixed[starts, rows[chosen]] + starts * count))
-            order.append(chosen)
-        if len(parts) == 1:
-            return parts[0]
-        return memory_rows.merge(self._layout, parts, np.argsort(np.concatenate(order)))
+            places = starts * self._plan.count_rows(window)
+            return held.take(mixed[starts, rows[chosen]] + places)
+
+        keys = epochs * self._plan.num_windows + numbers
+        return memory_rows.take_by_group(self._layout, keys, take)
 
     def _wait(self, epoch: int, window: int) -> tuple[memory_rows.Rows, np.ndarray]:
         """Return the rows of a window, lane after lane, and the order of each, [lanes, rows]."""
@@ -201,9 +195,6 @@ class _WindowReader:
                     }
                 )
         self._begun = begun
-        joined = {
-            name: packed.join([part[name] for part in parts], field)
-            for name, field in self._fields.items()
-        }
+        joined = packed.join_fields(parts, self._fields)
         mixed = [self._plan.mix(epoch, window, lane) for lane in self._lanes]
         return memory_rows.Rows(self._layout, joined), np.stack(mixed)

@@ -92,15 +92,12 @@ class InMemory(types.Source):
             for name in parts:
                 parts[name].append(block[name])
                 size += block[name].nbytes
-            # The parts are joined, so for a moment they lie in memory twice.
             memory.require_memory("Pipeline.cache", True, size, f"Split {split!r} takes")
-        return memory_rows.Rows(
-            self._layout,
-            {
-                name: packed.join(parts.pop(name), field)
-                for name, field in self._spec.fields.items()
-            },
-        )
+        # A field at a time: while its parts are joined, they lie in memory twice.
+        values = {
+            name: packed.join(parts.pop(name), own) for name, own in self._spec.fields.items()
+        }
+        return memory_rows.Rows(self._layout, values)
 
     def _decode_blocks(self, split: str) -> Iterator[dict[str, packed.Values]]:
         """Yield the values of all rows, as the source decodes them."""

@@ -66,7 +66,7 @@ class Layout:
 
     @property
     def are_texts(self) -> list[bool]:
-        """Whether each array of `Rows.take` holds numbers of texts."""
+        """True for each array of `Rows.take` that holds numbers of texts."""
         lists = [flag for dtype in self.lists.values() for flag in (dtype == "string", False)]
         return [dtype == "string" for dtype in self.places] + lists
 
@@ -155,14 +155,28 @@ class Rows:
         return [*found, self._texts[chosen]]
 
 
-def merge(layout: Layout, parts: Sequence[Sequence[np.ndarray]], rows: np.ndarray) -> list[Any]:
-    """Return some rows of several results of `Rows.take`, in the form of one.
+def take_by_group(
+    layout: Layout, groups: np.ndarray, take: Callable[[int, np.ndarray], list[np.ndarray]]
+) -> list[np.ndarray]:
+    """Return rows that lie in several groups, such as blocks, as `Rows.take` returns them.
 
     Args:
       layout: the fields.
-      parts: the results.
-      rows: the numbers of the rows, int64 [B], in the results one after the other.
+      groups: the group of each row, int64 [B].
+      take: returns the rows of a group at some places in `groups`, in the form of `Rows.take`.
+        Groups come in ascending order, and group 0 comes if there is no row.
     """
+    places, parts = [], []
+    for group in np.unique(groups).tolist() or [0]:
+        places.append(np.flatnonzero(groups == group))
+        parts.append(take(group, places[-1]))
+    if len(parts) == 1:
+        return parts[0]
+    return _merge(layout, parts, np.argsort(np.concatenate(places)))
+
+
+def _merge(layout: Layout, parts: Sequence[Sequence[np.ndarray]], rows: np.ndarray) -> list[Any]:
+    """Join results of `Rows.take`, and return their rows with these numbers, int64 [B]."""
     counts = [len(part[-1]) for part in parts] if layout.has_texts else []
     firsts = np.cumsum([0, *counts])
     joined = []

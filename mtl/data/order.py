@@ -28,16 +28,16 @@ def permute(count: int, seed: int, epoch: int) -> np.ndarray:
     """
     rows = np.arange(count, dtype=np.uint64)
     keys = np.array([seed % 2**64, epoch % 2**64], np.uint64)
-    first, second = _mix(keys + np.array([1, 2], np.uint64) * _GOLDEN)
+    first, second = mix_bits(keys + np.array([1, 2], np.uint64) * _GOLDEN)
     mask = np.uint64((1 << max(count - 1, 1).bit_length()) - 1)
     # The low bits of a hash hold the number of its row, so a plain sort is enough.
-    hashes = (_mix(_mix(rows ^ first) + second) & ~mask) | rows
+    hashes = (mix_bits(mix_bits(rows ^ first) + second) & ~mask) | rows
     hashes.sort()
     return (hashes & mask).astype(np.int64)
 
 
-def _mix(values: np.ndarray) -> np.ndarray:
-    """Return the hashes of integers, uint64 [N]."""
+def mix_bits(values: np.ndarray) -> np.ndarray:
+    """Return well-mixed hashes of integers, uint64 of any shape (SplitMix64; see `permute`)."""
     with np.errstate(over="ignore"):
         values = values + _GOLDEN
         values = (values ^ (values >> np.uint64(30))) * _FIRST

@@ -9,7 +9,7 @@ memory. Lists are all their values, and where each list begins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, Union, cast
 
 import numpy as np
@@ -89,6 +89,13 @@ def encode_texts(texts: Any) -> Texts:
 def count_splits(lengths: Any) -> np.ndarray:
     """Return where lists of these lengths begin and end, int64 [N + 1]."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def join_fields(
+    parts: Sequence[Mapping[str, Values]], fields: Mapping[str, spec_lib.Field]
+) -> dict[str, Values]:
+    """Return {field: its values in all rows}, given its values in some rows each."""
+    return {name: join([part[name] for part in parts], field) for name, field in fields.items()}
 
 
 def join(parts: Sequence[Values], field: spec_lib.Field) -> Values:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from mtl import checks
-from mtl.data import partitions
+from mtl.data import csv_columns, partitions
 from mtl.files import remote
 from mtl.tools.drafting import columns as columns_lib
 
@@ -326,15 +326,13 @@ def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | Non
     text = text.partition(b"\n")[2] if is_first and dialect.has_header else text
     if not text.strip(b" \t\r\n"):
         return _empty_table(dialect)
-    delimiter, spaces = ord(dialect.delimiter), _list_spaces(text, dialect)
-    content = np.frombuffer(b"\n%b\n" % text if b'"' in text or spaces else b"", np.uint8)
-    if not _are_quotes_whole(content, delimiter):
+    if not csv_columns.are_quotes_whole(text, dialect.delimiter):
         return None
     try:
         table = _parse(text, dialect, 1 << 20, has_blank=True)
     except pa.ArrowInvalid:
         return None
-    table = _trim(table) if _stand_outside(spaces, content, delimiter) else table
+    table = _trim(table) if _stand_outside(text, dialect) else table
     return None if _has_empty_row(table, dialect) else table
 
 
@@ -349,25 +347,14 @@ def _list_spaces(text: bytes, dialect: Dialect) -> list[int]:
     return [space for space in b" \t\v\f" if space in text and chr(space) != dialect.delimiter]
 
 
-def _are_quotes_whole(content: np.ndarray, delimiter: int) -> bool:
-    """Return True if quotes stand around whole values, none of which holds a line break."""
-    places = np.flatnonzero(content == ord('"'))
-    if not len(places):
-        return True
-    breaks = np.flatnonzero(content == ord("\n"))
-    are_closed = np.searchsorted(places, breaks) % 2 == 0
-    if len(places) % 2 or not are_closed.all():
-        return False
-    is_allowed = np.zeros(256, bool)
-    is_allowed[[delimiter, *b'"\n\r']] = True
-    before, behind = content[places[::2] - 1], content[places[1::2] + 1]
-    return bool(is_allowed[before].all() and is_allowed[behind].all())
-
-
-def _stand_outside(spaces: Sequence[int], content: np.ndarray, delimiter: int) -> bool:
+def _stand_outside(text: bytes, dialect: Dialect) -> bool:
     """Return True if a space stands at the beginning or the end of a value."""
+    spaces = _list_spaces(text, dialect)
+    if not spaces:
+        return False
+    content = np.frombuffer(b"\n%b\n" % text, np.uint8)
     is_end = np.zeros(256, bool)
-    is_end[[delimiter, *spaces, *b'"\n\r']] = True
+    is_end[[ord(dialect.delimiter), *spaces, *b'"\n\r']] = True
     for space in spaces:
         places = np.flatnonzero(content == space)
         if is_end[content[places - 1]].any() or is_end[content[places + 1]].any():

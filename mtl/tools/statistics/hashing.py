@@ -10,6 +10,8 @@ import math
 import numpy as np
 import pyarrow as pa
 
+from mtl.data import order
+
 # The relative standard error is 1 / sqrt(_MOST): 0.8%.
 _MOST = 1 << 14
 ERROR = 1 / math.sqrt(_MOST)
@@ -49,10 +51,10 @@ class Distinct:
 def hash_numbers(numbers: np.ndarray) -> np.ndarray:
     """Return hashes of int64 or float64 numbers [N]; an integer up to 2**53 equals its float."""
     if numbers.dtype.kind == "f":
-        return _mix((numbers + 0.0).view(np.uint64))  # -0.0 becomes 0.0.
+        return order.mix_bits((numbers + 0.0).view(np.uint64))  # -0.0 becomes 0.0.
     floats = numbers.astype(np.float64) + 0.0
     is_exact = np.abs(floats) <= 2.0**53
-    return _mix(np.where(is_exact, floats.view(np.uint64), numbers.view(np.uint64)))
+    return order.mix_bits(np.where(is_exact, floats.view(np.uint64), numbers.view(np.uint64)))
 
 
 def hash_texts(texts: pa.Array) -> np.ndarray:
@@ -75,18 +77,10 @@ def _hash_block(texts: pa.Array) -> np.ndarray:
     places = np.full(len(content) + 1, _BASE, np.uint64)
     places[0] = 1
     powers = np.multiply.accumulate(places)
-    terms = _mix(content.astype(np.uint64) + np.uint64(1)) * powers[:-1]
+    terms = order.mix_bits(content.astype(np.uint64) + np.uint64(1)) * powers[:-1]
     sums = np.concatenate([np.zeros(1, np.uint64), np.add.accumulate(terms)])
     # A text may start anywhere: its sum is divided by the power of its first place.
     places[1:] = _INVERSE
     inverses = np.multiply.accumulate(places)
     totals = (sums[ends[1:]] - sums[ends[:-1]]) * inverses[ends[:-1]]
-    return _mix(totals ^ _mix(np.diff(ends).astype(np.uint64)))
-
-
-def _mix(numbers: np.ndarray) -> np.ndarray:
-    """Return well-mixed 64-bit numbers (SplitMix64, https://doi.org/10.1145/2714064.2660195)."""
-    numbers = numbers + np.uint64(_BASE)
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
+    return order.mix_bits(totals ^ order.mix_bits(np.diff(ends).astype(np.uint64)))

@@ -32,7 +32,7 @@ def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) 
         f"Training mixes {blocks.window:,} of {rows:,} rows at a time, about {at_once:,} of "
         f"{count:,} blocks."
     ]
-    if at_once >= count:
+    if blocks.window >= rows or at_once >= count > 1:
         return lines
     fields = {
         name: field
@@ -42,7 +42,11 @@ def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) 
     chosen = np.unique(np.linspace(0, count - 1, _MOST_BLOCKS).astype(int)).tolist()
     values = [blocks.read(block, fields) for block in chosen] if fields else []
     for name, field in fields.items():
-        labels = [_list_labels(block[name], field) for block in values]
+        labels = [
+            _list_labels(some, field)
+            for block in values
+            for some in _cut(block[name], blocks.window)
+        ]
         factor = measure_batches(labels, at_once, batch_size)
         if factor > _LARGE_FACTOR:
             lines.append(
@@ -51,6 +55,11 @@ def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) 
                 "write the rows in random order once (docs/data.md)."
             )
     return lines
+
+
+def _cut(values: np.ndarray, window: int) -> list[np.ndarray]:
+    """Return the rows of a block that come into a window together: a window may be smaller."""
+    return np.array_split(values, max(1, -(-len(values) // window)))
 
 
 def _list_labels(values: np.ndarray, field: spec_lib.Field) -> np.ndarray:

@@ -228,7 +228,9 @@ class Pipeline:
         if not self.starts_anywhere:
             return []
         blocks = self._list_blocks(self.train_split)
-        lines = [] if blocks is None else mixing.describe_mixing(blocks, self.spec, self.batch_size)
+        lines = []
+        if blocks is not None and self.shuffle_buffer > 1:
+            lines = mixing.describe_mixing(blocks, self.spec, self.batch_size)
         if self.shuffle_buffer in (1, _SHUFFLE_BUFFER):
             return lines
         reason = "training mixes all rows, as they lie in memory"

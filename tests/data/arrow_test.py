@@ -1,5 +1,6 @@
 """Files of Arrow's formats: what they hold, what they mean, and what is refused."""
 
+import dataclasses
 import datetime
 import decimal
 import itertools
@@ -386,6 +387,14 @@ def test_windows_go_on_at_any_step_and_with_other_workers(tmp_path):
     for step in range(60):
         together = [row for part in parts for row in part[step * size : (step + 1) * size]]
         assert together == whole[step * 12 : (step + 1) * 12]
+
+
+def test_a_run_tells_how_it_mixes_unless_it_keeps_the_order(tmp_path):
+    _write_large(tmp_path)
+    data = pipeline.Pipeline(source=_source(tmp_path, window=80), spec=LARGE)
+    (line,) = data.describe_order()
+    assert line == "Training mixes 80 of 300 rows at a time, about 4 of 16 blocks."
+    assert not dataclasses.replace(data, shuffle_buffer=1).describe_order()
 
 
 def test_a_window_that_holds_all_rows_changes_nothing(tmp_path):

@@ -50,3 +50,13 @@ def test_constant_and_missing_labels_are_not_told():
     zeros = np.zeros([2000], np.int64)
     nothing = np.full([2000], np.nan, np.float32)
     assert len(_describe(zeros, nothing, window=500)) == 1
+
+
+def test_a_sorted_block_larger_than_the_window_is_told():
+    """Its rows come in turn, a window at a time, whether it is the only block or one of several."""
+    clicked = np.sort(np.random.default_rng(2).integers(0, 2, 2000))
+    minutes = np.zeros([2000], np.float32)
+    for sizes in ((2000,), (1000, 1000)):
+        assert len(_describe(clicked, minutes, window=200, sizes=sizes)) == 2
+        mixed = np.random.default_rng(3).permutation(clicked)
+        assert len(_describe(mixed, minutes, window=200, sizes=sizes)) == 1

@@ -166,6 +166,11 @@ class Arrow(types.Source):
 
         return memory_rows.take(layout, load, batch["split"], batch["row"])
 
+    def read_values(self, split: str, spec: spec_lib.Spec) -> list[dict[str, packed.Values]]:
+        """Return {field: its values}, of a part of a file at a time."""
+        fields = spec.fields
+        return [self._pack(place, table, fields) for place, table in self._read(split, fields)]
+
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split row by row, a part of a file at a time."""
         theirs = find_columns(spec.fields, self.rename)

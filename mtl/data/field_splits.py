@@ -235,6 +235,8 @@ def describe_left_out(source: Any) -> list[str]:
                     f"{missing:,} of {rows:,} rows ({missing / rows:.1%}) are in no split: their "
                     f"ByTime.field {source.field!r} holds no time{such}."
                 )
+        for mixed in getattr(source, "sources", {}).values():
+            lines += describe_left_out(mixed)
         source = getattr(source, "source", None)
     return lines
 

@@ -111,6 +111,8 @@ def named_by(source: Any, split: str | None = None, connects: bool = False) -> l
         setting = setting[split]
     paths = [remote.join(folder, name) for name in _leaves(setting)]
     found = [match for path in paths for match in _list_named(path, connects)]
+    for mixed in getattr(source, "sources", {}).values():
+        found += named_by(mixed, split, connects)
     inner = getattr(source, "source", None)
     if inner is None:
         return found

@@ -186,6 +186,9 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
         tf.io.gfile.makedirs(folder)
         names = {split: _store_split(table, split, folder) for split, table in tables.items()}
         return tfrecord.TfRecord(files=names, data_dir=folder)
+    change_sources = getattr(source, "change_sources", None)
+    if change_sources is not None:  # A mixture: rows of its sources lack some of the fields.
+        return change_sources(spec, lambda each, own: store(each, own, folder))
     inner = getattr(source, "source", None)
     stored = None if inner is None else store(inner, spec, folder)
     return source if stored is inner else dataclasses.replace(source, source=stored)  # type: ignore

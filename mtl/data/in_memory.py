@@ -84,37 +84,56 @@ class InMemory(types.Source):
             return self._kept[split]
 
     def _read(self, split: str) -> memory_rows.Rows:
-        read = types.read_member(self._source, types.Source, "read_values")
-        blocks = read(split, self._spec)
-        parts: dict[str, list[Any]] = {name: [] for name in self._spec.fields}
-        size = 0
-        for block in self._decode_blocks(split) if blocks is None else blocks:
-            for name in parts:
-                parts[name].append(block[name])
-                size += block[name].nbytes
-            memory.require_memory("Pipeline.cache", True, size, f"Split {split!r} takes")
-        # A field at a time: while its parts are joined, they lie in memory twice.
-        values = {
-            name: packed.join(parts.pop(name), own) for name, own in self._spec.fields.items()
-        }
+        values = read_split(self._source, split, self._spec, ("Pipeline.cache", True))
         return memory_rows.Rows(self._layout, values)
 
-    def _decode_blocks(self, split: str) -> Iterator[dict[str, packed.Values]]:
-        """Yield the values of all rows, as the source decodes them."""
-        for block in source_lib.iterate(lambda: self._decode_all(split)):
-            if isinstance(block, Exception):
-                raise block
-            yield {name: packed.pack(values) for name, values in block.items()}
 
-    def _decode_all(self, split: str) -> tf.data.Dataset:
-        """Return the decoded rows of a split, in blocks of {name: [n, ...]}."""
-        row = sum(field.size * 8 for field in self._spec.fields.values() if not field.is_ragged)
-        rows = max(1, min(_ROWS, _BYTES // max(row, 1)))
+def read_split(
+    source: types.Source, split: str, spec: spec_lib.Spec, setting: tuple[str, Any]
+) -> dict[str, packed.Values]:
+    """Return the values of all rows of a split, {field: its values in N rows}.
 
-        # Sources are plain graph code; AutoGraph would change their errors.
-        @tf.autograph.experimental.do_not_convert
-        def decode(*batch: Any) -> dict[str, Any]:
-            return self._source.decode(batch[0], self._spec, True)
+    Args:
+      source: reads and decodes the rows.
+      split: the split.
+      spec: the fields.
+      setting: the name and the value of the setting that asks for rows in memory, for errors.
 
-        batches = source_lib.read_batches(self._source, split, rows)
-        return batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    Raises:
+      UserError: the rows do not fit into memory.
+      InvalidArgumentError: a record is malformed.
+    """
+    blocks = types.read_member(source, types.Source, "read_values")(split, spec)
+    parts: dict[str, list[Any]] = {name: [] for name in spec.fields}
+    size = 0
+    for block in _decode_blocks(source, split, spec) if blocks is None else blocks:
+        for name in parts:
+            parts[name].append(block[name])
+            size += block[name].nbytes
+        memory.require_memory(*setting, size, f"Split {split!r} takes")
+    # A field at a time: while its parts are joined, they lie in memory twice.
+    return {name: packed.join(parts.pop(name), field) for name, field in spec.fields.items()}
+
+
+def _decode_blocks(
+    source: types.Source, split: str, spec: spec_lib.Spec
+) -> Iterator[dict[str, packed.Values]]:
+    """Yield the values of all rows, as the source decodes them."""
+    for block in source_lib.iterate(lambda: _decode_all(source, split, spec)):
+        if isinstance(block, Exception):
+            raise block
+        yield {name: packed.pack(values) for name, values in block.items()}
+
+
+def _decode_all(source: types.Source, split: str, spec: spec_lib.Spec) -> tf.data.Dataset:
+    """Return the decoded rows of a split, in blocks of {name: [n, ...]}."""
+    row = sum(field.size * 8 for field in spec.fields.values() if not field.is_ragged)
+    rows = max(1, min(_ROWS, _BYTES // max(row, 1)))
+
+    # Sources are plain graph code; AutoGraph would change their errors.
+    @tf.autograph.experimental.do_not_convert
+    def decode(*batch: Any) -> dict[str, Any]:
+        return source.decode(batch[0], spec, True)
+
+    batches = source_lib.read_batches(source, split, rows)
+    return batches.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

@@ -45,6 +45,19 @@ class Numbered(types.Source):
         records = tf.data.Dataset.zip({"row": numbers, "record": self.source.records(split)})
         return records.shuffle(*self.shuffle) if self.shuffle else records
 
+    @property
+    def orders_rows(self) -> bool:
+        """True if the source of the rows decides their order."""
+        return types.read_member(self.source, types.Source, "orders_rows")
+
+    def order_rows(self, split: str, spec: spec_lib.Spec, **settings: Any) -> Any:
+        """Return the order of the source."""
+        return self.source.order_rows(split, _without_row(spec), **settings)
+
+    def take_rows(self, split: str, rows: tf.Tensor) -> dict[str, Any]:
+        """Return the raw records of rows with these numbers, int64 [B], and the numbers."""
+        return {"row": rows, "record": self.source.take_rows(split, rows)}
+
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
         """Decode a batch as the source does, and add the numbers [B] as the field `ROW`."""
         values = self.source.decode(batch["record"], _without_row(spec), with_labels)

@@ -1,7 +1,8 @@
 """The order of numbered rows in training: a function of a seed, an epoch and a position.
 
 order.permute(6, seed=1, epoch=0)                     # [6], every row once
-order.take_batches(np.arange(6), seed=1, batch_size=4)         # endless batches of row numbers
+rows = order.Epochs(np.arange(6), seed=1, batch_size=4)
+order.take_batches(rows, batch_size=4)                # endless batches of row numbers
 
 A batch is a slice of an endless stream of epochs. So the order does not depend on the number of
 workers, and a run can start at any step without a saved state.
@@ -13,6 +14,7 @@ import functools
 
 import numpy as np
 
+from mtl import types
 from mtl.deferred import tf
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -45,40 +47,61 @@ def mix_bits(values: np.ndarray) -> np.ndarray:
         return values ^ (values >> np.uint64(31))
 
 
-def take_batches(
-    rows: np.ndarray,
-    *,
-    seed: int,
-    batch_size: int,
-    start_step: int = 0,
-    num_shards: int = 1,
-    shard: int = 0,
-    is_shuffled: bool = True,
-    together: int = 1,
-) -> tf.data.Dataset:
-    """Return endless batches of row numbers, int64 [together * batch_size / num_shards].
+class Epochs(types.RowOrder):
+    """The order of a stream of permuted epochs.
 
     Args:
       rows: the numbers of the N rows of a split, int64 [N].
       seed: the seed of the order.
       batch_size: the rows of a batch over all workers.
+      is_shuffled: False keeps the order of the rows.
+    """
+
+    def __init__(self, rows: np.ndarray, seed: int, batch_size: int, is_shuffled: bool = True):
+        self._rows, self._batch_size, self._is_shuffled = rows, batch_size, is_shuffled
+        self._permute = functools.lru_cache(maxsize=2)(functools.partial(permute, len(rows), seed))
+
+    def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
+        return self.find_rows((steps[:, np.newaxis] * self._batch_size + positions).ravel())
+
+    def find_rows(self, places: np.ndarray) -> np.ndarray:
+        """Return the numbers of the rows at places of the stream, in rising order, int64 [N]."""
+        epochs, within = np.divmod(places, len(self._rows))
+        if not self._is_shuffled or not len(places):
+            return self._rows[within]
+        starts = np.flatnonzero(np.diff(epochs, prepend=-1))
+        parts = np.split(within, starts[1:])
+        found = [
+            self._permute(epoch)[part]
+            for epoch, part in zip(epochs[starts].tolist(), parts, strict=True)
+        ]
+        return self._rows[np.concatenate(found)]
+
+
+def take_batches(
+    row_order: types.RowOrder,
+    *,
+    batch_size: int,
+    start_step: int = 0,
+    num_shards: int = 1,
+    shard: int = 0,
+    together: int = 1,
+) -> tf.data.Dataset:
+    """Return endless batches of row numbers, int64 [together * batch_size / num_shards].
+
+    Args:
+      row_order: the rows of each batch.
+      batch_size: the rows of a batch over all workers.
       start_step: the step of the first batch; earlier batches are left out without being made.
       num_shards: the number of workers; each gets the same share of every batch.
       shard: the index of this worker among them, from 0.
-      is_shuffled: False keeps the order of the rows.
       together: the number of steps whose rows, one step after the other, form an element.
     """
     size = batch_size // num_shards
-    permuted = functools.lru_cache(maxsize=2)(functools.partial(permute, len(rows), seed))
 
     def take(step: np.ndarray) -> np.ndarray:
-        steps = int(step) + np.arange(together)
-        places = (steps[:, None] * batch_size + np.arange(size) + shard * size).ravel()
-        epochs, within = np.divmod(places, len(rows))
-        if not is_shuffled:
-            return rows[within]
-        parts = [permuted(epoch)[within[epochs == epoch]] for epoch in np.unique(epochs).tolist()]
-        return rows[np.concatenate(parts)]
+        return row_order.take(int(step) + np.arange(together), np.arange(size) + shard * size)
 
     @tf.autograph.experimental.do_not_convert
     def read(step: tf.Tensor) -> tf.Tensor:

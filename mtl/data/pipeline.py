@@ -86,6 +86,7 @@ class Pipeline:
     sampler: sampling.Power | types.BatchSampler | None = None
 
     def __post_init__(self):
+        source_lib.check_order(self.source, self.sampler)
         if self.sampler is not None:
             self._check_sampler(self.sampler)
 
@@ -207,6 +208,8 @@ class Pipeline:
 
     def _is_numbered(self, split: str) -> bool:
         """Return True if training takes the rows of a split by number."""
+        if types.read_member(self.source, types.Source, "orders_rows"):
+            return True
         return self._list_blocks(split) is not None or self._list_rows(split) is not None
 
     def _list_blocks(self, split: str) -> types.Blocks | None:
@@ -223,10 +226,16 @@ class Pipeline:
         """The blocks of splits that are known."""
         return {}
 
-    def describe_order(self) -> list[str]:
-        """Return lines about settings of the order that have no effect, and about mixing."""
+    def describe_order(self, steps: int) -> list[str]:
+        """Return lines about settings of the order without effect, and about mixing.
+
+        Args:
+          steps: the number of steps of the run.
+        """
         if not self.starts_anywhere:
             return []
+        if types.read_member(self.source, types.Source, "orders_rows"):
+            return self._find_order(self.train_split, self.batch_size, 0).describe(steps)
         blocks = self._list_blocks(self.train_split)
         lines = []
         if blocks is not None and self.shuffle_buffer > 1:
@@ -258,7 +267,8 @@ class Pipeline:
     @functools.cached_property
     def _held(self) -> types.Source:
         """The source, or its decoded rows in memory if `cache` asks for them."""
-        if not self._keeps_rows or self._list_blocks(self.train_split) is not None:
+        is_ordered = types.read_member(self.source, types.Source, "orders_rows")
+        if is_ordered or not self._keeps_rows or self._list_blocks(self.train_split) is not None:
             return self.source
         numbers = types.read_member(self.source, types.Source, "list_rows")(self.train_split)
         return in_memory.InMemory(self.source, self.spec) if numbers is None else self.source
@@ -279,20 +289,31 @@ class Pipeline:
             "shard": shards[1],
             "together": together,
         }
-        blocks = self._list_blocks(split)
-        rows = np.zeros([0]) if blocks else cast(np.ndarray, self._list_rows(split))
-        count = sum(blocks.sizes) if blocks else len(rows)
-        checks.require(count > 0, f"split {split!r}", "hold a record", 0)
-        whole, is_shuffled = batch_size * shards[0], self.shuffle_buffer > 1
+        whole, blocks = batch_size * shards[0], None
+        if not types.read_member(self.source, types.Source, "orders_rows"):
+            blocks = self._list_blocks(split)
         if blocks is not None:
+            checks.require(sum(blocks.sizes) > 0, f"split {split!r}", "hold a record", 0)
+            is_shuffled = self.shuffle_buffer > 1
             plan = windows.Plan(tuple(blocks.sizes), whole, blocks.window, seed, is_shuffled)
             windowed = block_rows.Windowed(self.spec.fields, blocks)
             windowed.require_memory("Arrow.window", plan, shards[0])
             return windowed.take_batches(plan, **settings), windowed.decode
-        batches = order.take_batches(
-            rows, seed=seed, batch_size=whole, is_shuffled=is_shuffled, **settings
-        )
+        row_order = self._find_order(split, whole, seed)
+        batches = order.take_batches(row_order, batch_size=whole, **settings)
         return batches.map(functools.partial(self._held.take_rows, split)), self._held.decode
+
+    def _find_order(self, split: str, batch_size: int, seed: int) -> types.RowOrder:
+        """Return the order of the rows that training takes by number."""
+        is_shuffled = self.shuffle_buffer > 1
+        if types.read_member(self.source, types.Source, "orders_rows"):
+            row_order = self.source.order_rows(
+                split, self.spec, batch_size=batch_size, seed=seed, is_shuffled=is_shuffled
+            )
+            return cast(types.RowOrder, row_order)
+        rows = cast(np.ndarray, self._list_rows(split))
+        checks.require(len(rows) > 0, f"split {split!r}", "hold a record", 0)
+        return order.Epochs(rows, seed, batch_size, is_shuffled)
 
     def _count_together(self, batch_size: int) -> int:
         """Return the number of batches whose rows one call of Python takes: a call costs 0.1 ms."""

@@ -42,6 +42,22 @@ def check(where: str, value: Any) -> None:
     checks.has(where, value, ("records", "decode", "scan"), rule)
 
 
+def check_order(source: Any, sampler: Any) -> None:
+    """Fail if a sampler, or a source around it, would ignore the order that a source decides."""
+    if types.read_member(source, types.Source, "orders_rows"):
+        name = type(source).__name__
+        rule = f"be left out, as {name} decides how often rows come up"
+        checks.require(sampler is None, "Pipeline.sampler", rule, type(sampler).__name__)
+        return
+    inner = getattr(source, "source", None)
+    while inner is not None:
+        is_fit = not types.read_member(inner, types.Source, "orders_rows")
+        rule = f"hold {type(inner).__name__} directly, as it decides how often rows come up"
+        fix = f"Put {type(source).__name__} around its sources."
+        checks.require(is_fit, "Pipeline.source", rule, type(source).__name__, fix)
+        inner = getattr(inner, "source", None)
+
+
 def batch(
     records: tf.data.Dataset, batch_size: int, drop_remainder: bool = False
 ) -> tf.data.Dataset:

@@ -101,7 +101,8 @@ def _describe_data(
     """Write the doubts about the data of a new run, and the names of rows."""
     data, model = experiment.data, experiment.model
     held_out = plausibility.look_at_labels(model, data, data.eval_split)
-    told = (*data.describe_order(), *look.describe_missing(), *held_out.describe_missing())
+    lines_of_order = data.describe_order(experiment.run.train_steps)
+    told = (*lines_of_order, *look.describe_missing(), *held_out.describe_missing())
     for line in told:
         _log.info("%s", line)
     untrained = label_tallies.describe_untrained(look.classes, model.heads, data, look.is_whole)

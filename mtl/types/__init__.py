@@ -25,7 +25,7 @@ from mtl.types.columns import (
     Table,
     Tokenizer,
 )
-from mtl.types.data import BatchSampler, Blocks, Reading, Source
+from mtl.types.data import BatchSampler, Blocks, Reading, RowOrder, Source
 from mtl.types.emitting import Emitting
 from mtl.types.extensions import Forward, MakeExtension, StepExtension
 from mtl.types.heads import (
@@ -156,6 +156,7 @@ __all__ = [
     "PythonValue",
     "Reading",
     "RowNames",
+    "RowOrder",
     "RunDescription",
     "RunHooks",
     "RunObserver",

@@ -48,6 +48,23 @@ class Blocks(NamedTuple):
     read: Callable[[int, Mapping[str, spec_lib.Field]], Mapping[str, Any]]
 
 
+class RowOrder(Protocol):
+    """The order in which training takes rows by number, without end."""
+
+    @abc.abstractmethod
+    def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Return the numbers of the rows at P positions of the batches of S steps, int64 [S * P].
+
+        The steps follow one another. The numbers depend on nothing but the settings, the step and
+        the position: so any number of workers shares a batch, and a run can go on at any step.
+        """
+
+    def describe(self, steps: int) -> list[str]:
+        """Return lines about the order of so many steps, for the log."""
+        del steps
+        return []
+
+
 class Source(Protocol):
     """Splits of raw records, with a fast way to decode them and a slow way to find errors."""
 
@@ -123,10 +140,32 @@ class Source(Protocol):
         del split, spec
         return None
 
+    @property
+    def orders_rows(self) -> bool:
+        """True if the source decides how often and when rows come up, as a mixture does."""
+        return False
+
+    def order_rows(
+        self, split: str, spec: spec_lib.Spec, *, batch_size: int, seed: int, is_shuffled: bool
+    ) -> RowOrder | None:
+        """Return the order in which training takes the rows of a split by `take_rows`.
+
+        A source with `orders_rows` is asked, and returns one.
+
+        Args:
+          split: the split.
+          spec: the fields that training reads.
+          batch_size: the rows of a batch over all workers.
+          seed: the seed of the order.
+          is_shuffled: False keeps the order of the rows.
+        """
+        del split, spec, batch_size, seed, is_shuffled
+        return None
+
     def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """Return the raw records, a batch for `decode`, of rows with these numbers, int64 [B]."""
         del split, rows
-        return {}  # A source without `list_rows` is not asked.
+        return {}  # A source with neither `list_rows` nor `orders_rows` is not asked.
 
 
 @runtime_checkable

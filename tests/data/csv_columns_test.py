@@ -87,7 +87,7 @@ def _compare(made, fields=SPEC):
     fast = csv_columns.read_split(made, "train", fields.fields)
     if fast is None:
         return False
-    slow = list(in_memory.InMemory(made, fields)._decode_blocks("train"))
+    slow = list(in_memory._decode_blocks(made, "train", fields))
     assert repr(_rows(fast, fields.fields)) == repr(_rows(slow, fields.fields))
     return True
 

@@ -174,6 +174,6 @@ def test_a_run_goes_on_to_the_bit_without_a_state_of_the_input(tmp_path, caplog)
     [({}, False), ({"shuffle_buffer": 7}, True), ({"shuffle_buffer": 7, "cache": False}, False)],
 )
 def test_a_buffer_without_effect_is_told(tmp_path, settings, is_told):
-    told = _number_rows(tmp_path, **settings).describe_order()
+    told = _number_rows(tmp_path, **settings).describe_order(steps=100)
     says = "Pipeline.shuffle_buffer = 7 has no effect: training mixes all rows"
     assert [line.startswith(says) for line in told] == [True] * is_told

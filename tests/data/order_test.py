@@ -17,7 +17,9 @@ EXPECTED = [
 
 
 def _batches(count, number, **settings):
-    made = order.take_batches(np.arange(count), **{"seed": 1, "batch_size": 4, **settings})
+    is_shuffled = settings.pop("is_shuffled", True)
+    rows = order.Epochs(np.arange(count), seed=1, batch_size=4, is_shuffled=is_shuffled)
+    made = order.take_batches(rows, batch_size=4, **settings)
     return [batch.tolist() for batch in itertools.islice(made.as_numpy_iterator(), number)]
 
 

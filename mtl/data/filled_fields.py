@@ -1,0 +1,71 @@
+"""Fields that the rows of a source lack: the same value in each row, and the rest of the fields.
+
+fill = filled_fields.Filled(spec.fields["stars"], content=math.nan)
+fill.repeat(3)                                          # [nan, nan, nan]
+filled_fields.narrow_spec(spec, ["age", "clicked"])     # the Spec of these fields alone
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+
+from mtl import spec as spec_lib
+from mtl.data import packed
+
+
+class Filled(NamedTuple):
+    """A field with the same value in all rows of a source.
+
+    Attributes:
+      field: the field.
+      content: the value; the mark of a missing label; None for an empty list.
+    """
+
+    field: spec_lib.Field
+    content: Any
+
+    def make_value(self) -> Any:
+        """Return the value of a row in plain Python."""
+        if self.field.is_ragged:
+            return [] if self.content is None else [self.content]
+        return dataclasses.replace(self.field, default=self.content).value(None)
+
+    def repeat(self, count: int) -> packed.Values:
+        """Return the values of so many rows."""
+        field = self.field
+        if field.is_ragged:
+            each = 0 if self.content is None else 1
+            flat = _repeat_value(self.content, field.dtype, (count * each,))
+            return packed.Lists(flat, np.arange(count + 1, dtype=np.int64) * each)
+        return _repeat_value(
+            self.content, field.dtype, (count, *cast(tuple[int, ...], field.shape))
+        )
+
+
+def _repeat_value(content: Any, dtype: str, shape: tuple[int, ...]) -> packed.Values:
+    """Return an array of the same value."""
+    if dtype == "string":
+        texts = pa.array(["" if content is None else content], pa.large_string())
+        numbers = np.zeros([math.prod(shape)], np.int32)
+        return packed.Texts(numbers, texts.cast(pa.large_binary()))
+    return np.full(shape, 0 if content is None else content, packed.DTYPES[dtype])
+
+
+def narrow_spec(spec: spec_lib.Spec, names: Sequence[str]) -> spec_lib.Spec | None:
+    """Return a specification of some fields; None if there are none."""
+    features = {name: kind for name, kind in spec.features.items() if name in names}
+    labels = {name: kind for name, kind in spec.labels.items() if name in names}
+    if not features and not labels:
+        return None
+    defaults = {name: value for name, value in spec.defaults.items() if name in names}
+    if not features:  # A specification has features; labels are the same with their defaults.
+        filled = {name: spec.label_fields[name] for name in labels}
+        defaults = {name: own.default for name, own in filled.items() if not own.is_ragged}
+        features, labels = labels, {}
+    return dataclasses.replace(spec, features=features, labels=labels, defaults=defaults, keys=())

@@ -1,0 +1,122 @@
+"""The order of the rows of a mixture: a stream of each source, and the shares that deal the places.
+
+dealt = mixed_order.make_shares([3, schedules.Polynomial(...)], size=64)
+made = mixed_order.MixedOrder(streams, {"clicks": 1000, "ratings": 50}, dealt, 64, False)
+made.take(np.array([7]), np.arange(64))                 # the numbers of the rows of step 7
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import numpy as np
+
+from mtl import checks, types
+from mtl.data import order, shares
+from mtl.deferred import tf, tf1
+
+# A source whose rows come up so many times as often as the rows of another is worth a line.
+_LARGE_FACTOR = 10
+
+
+def make_shares(rates: Sequence[float | types.Schedule], size: int) -> shares.Shares:
+    """Return the shares of sources with these rates, in steps of so many places."""
+    if not any(map(callable, rates)):
+        return shares.Fixed([float(cast(float, rate)) for rate in rates])
+    return shares.Scheduled(functools.partial(_evaluate_rates, rates), len(rates), size)
+
+
+def _evaluate_rates(rates: Sequence[float | types.Schedule], first: int, stop: int) -> np.ndarray:
+    """Return the rates at the steps from one up to another, float64 [steps, S]."""
+
+    @tf.autograph.experimental.do_not_convert
+    def evaluate(step: tf.Tensor) -> tf.Tensor:
+        values = [rate(step) if callable(rate) else rate for rate in rates]
+        return tf.stack([tf.cast(value, tf.float64) for value in values])
+
+    with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
+        steps = tf.range(first, stop, dtype=tf.int64)
+        values = session.run(tf.vectorized_map(evaluate, steps))
+    good = np.isfinite(values).all(axis=1) & (values >= 0).all(axis=1) & (values.sum(axis=1) > 0)
+    if not good.all():
+        step = int(np.argmin(good))
+        rule = f"be at least 0, and one above 0, at step {first + step}"
+        checks.fail("Mixture.rates", rule, values[step].tolist())
+    return values
+
+
+class MixedOrder(types.RowOrder):
+    """The order of a mixture.
+
+    Args:
+      streams: the endless stream of rows of each source.
+      counts: {source: its number of rows}.
+      dealt: the shares of the sources in places: of rows, or of batches if they alternate.
+      batch_size: the rows of a batch over all workers.
+      is_alternating: True if each batch has rows of a single source.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[order.Epochs],
+        counts: Mapping[str, int],
+        dealt: shares.Shares,
+        batch_size: int,
+        is_alternating: bool,
+    ):
+        self._streams, self._counts, self._shares = streams, counts, dealt
+        self._batch_size, self._is_alternating = batch_size, is_alternating
+
+    def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
+        first, stop = int(steps[0]), int(steps[-1]) + 1
+        if self._is_alternating:
+            sources, numbers = self._shares.deal(first, stop)
+            sources = np.repeat(sources, len(positions))
+            numbers = (numbers[:, np.newaxis] * self._batch_size + positions).ravel()
+        else:
+            size = self._batch_size
+            chosen = ((steps - first)[:, np.newaxis] * size + positions).ravel()
+            dealt = self._shares.deal(first * size, stop * size)
+            sources, numbers = (part[chosen] for part in dealt)
+        rows = np.zeros(len(sources), np.int64)
+        for source, stream in enumerate(self._streams):
+            own = sources == source
+            rows[own] = stream.find_rows(numbers[own])
+        return rows
+
+    def count_epochs(self, step: int) -> dict[str, float]:
+        """Return how often training has gone through each source before a step."""
+        size = 1 if self._is_alternating else self._batch_size
+        times = self._batch_size if self._is_alternating else 1
+        drawn = self._shares.count(step * size) * times
+        return {
+            name: float(rows / count)
+            for (name, count), rows in zip(self._counts.items(), drawn, strict=True)
+        }
+
+    def describe(self, steps: int) -> list[str]:
+        """Return the share and the epochs of each source; tell which ones repeat much more."""
+        epochs, rows = self.count_epochs(steps), sum(self._counts.values())
+        lines = [
+            f"Source {name!r} of the mixture: {count:,} of {rows:,} rows ({count / rows:.1%}) give "
+            f"{epochs[name] * count / (steps * self._batch_size):.1%} of the examples: "
+            f"{epochs[name]:.3g} epochs in {steps:,} steps."
+            for name, count in self._counts.items()
+        ]
+        lines += [
+            f"No batch of {steps:,} steps has a row of source {name!r}: its rate is too low."
+            for name, times in epochs.items()
+            if not times
+        ]
+        drawn = {name: times for name, times in epochs.items() if times}
+        most, least = (pick(drawn, key=lambda name: drawn[name]) for pick in (max, min))
+        if drawn[most] >= _LARGE_FACTOR * drawn[least]:
+            lines.append(
+                f"A row of source {most!r} comes up {drawn[most] / drawn[least]:,.0f} times as "
+                f"often as a row of {least!r}: the model may learn such rows by heart "
+                "(Mixture.rates)."
+            )
+        return lines

@@ -1,0 +1,420 @@
+"""Several sources for several tasks: a mixture, in which each source labels some of the tasks.
+
+from mtl.data import mixture
+pipeline.Pipeline.source = @mixture.Mixture()
+mixture.Mixture.sources = {"clicks": @clicks/csv.Csv(), "ratings": @ratings/csv.Csv()}
+mixture.Mixture.labels = {"clicks": ["clicked"], "ratings": ["stars"]}
+mixture.Mixture.rates = {"clicks": 3, "ratings": 1}
+
+Rows of a source lack the labels of the others: these are missing, and weigh nothing. All rows lie
+in memory. Each source has its own endless stream of permuted epochs, and `mtl.data.shares` deals
+the places of the batches to the sources. So the batch of a step depends on the settings and the
+step alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import filled_fields, in_memory, memory_rows, mixed_order, order, packed, pipeline
+from mtl.data import source as source_lib
+from mtl.deferred import tf
+from mtl.distribution import memory
+
+MIXED, ALTERNATING = "mixed", "alternating"
+# A pass that only reads takes so many rows at once.
+_BLOCK = 4096
+
+_Rate = Annotated[
+    float | types.Schedule, checks.Scheduled(checks.AtLeast(0), "schedules.Polynomial")
+]
+
+
+class _Part(NamedTuple):
+    """A source of a split of the mixture.
+
+    Attributes:
+      name: its name in the mixture.
+      source: reads the rows.
+      split: the name that the source has for the split.
+    """
+
+    name: str
+    source: types.Source
+    split: str
+
+
+class _Held(NamedTuple):
+    """The rows of a split in memory: {source: its number of rows}, and all rows in turn."""
+
+    counts: dict[str, int]
+    rows: memory_rows.Rows
+
+
+@checks.dataclass
+class Mixture(types.Source):
+    """A source that mixes the rows of several sources for training.
+
+    C. Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+    Transformer", 2020, arXiv:1910.10683, section 3.5.2: examples-proportional, temperature-scaled
+    and equal mixing.
+
+    A split of the mixture holds the splits of this name of all sources, one after the other. The
+    split "ratings/test" is the split "test" of the source "ratings" alone.
+
+    Every process keeps the rows of all sources in memory.
+
+    Attributes:
+      sources: {name: source}.
+      rates: {name: rate} of all sources: they receive batches in this proportion. A rate is a
+        number, or a schedule over the steps. None takes the numbers of rows, by `temperature`.
+      temperature: T; without `rates`, a source of n rows has the rate n^(1 / T). 1 draws all rows
+        equally often, and a large T all sources.
+      batches: "mixed" puts rows of all sources into each batch; "alternating" takes each batch from
+        a single source.
+      labels: {name: the labels that its rows have}; all other labels are missing in its rows. A
+        source that is not named has all labels.
+      absent_features: {name: the features that its rows lack}; these have their default, or are an
+        empty list.
+      splits: {split: the sources that have it}; all sources have the splits that are not named.
+      name_field: a field of type "string" that holds the name of the source of a row. As a label in
+        `Spec.labels`, it serves for `MultiTaskModel.slices`, and servers need not send it. None
+        adds no field.
+    """
+
+    sources: Annotated[
+        Mapping[str, Annotated[types.Source, source_lib.check]],
+        checks.Map("map names to sources"),
+        checks.Filled("name a source"),
+    ]
+    rates: Annotated[Mapping[str, _Rate], checks.Map("map sources to rates")] | None = None
+    temperature: checks.Positive = 1.0
+    batches: Annotated[str, checks.OneOf((MIXED, ALTERNATING))] = MIXED
+    labels: Annotated[Mapping[str, Sequence[str]], checks.Map("map sources to labels")] = (
+        dataclasses.field(default_factory=dict)
+    )
+    absent_features: Annotated[
+        Mapping[str, Sequence[str]], checks.Map("map sources to features")
+    ] = dataclasses.field(default_factory=dict)
+    splits: Annotated[Mapping[str, Sequence[str]], checks.Map("map splits to sources")] = (
+        dataclasses.field(default_factory=dict)
+    )
+    name_field: Annotated[str, checks.Is(str, "name a field")] | None = None
+
+    def __post_init__(self):
+        for name, source in self.sources.items():
+            where = f"Mixture.sources[{name!r}]"
+            checks.require(bool(name) and "/" not in name, where, "have a name without a /", name)
+            source_lib.check_order(source, None)
+            is_plain = not types.read_member(source, types.Source, "orders_rows")
+            rule = "not be a mixture: name its sources here"
+            checks.require(is_plain, where, rule, type(source).__name__)
+        for setting in ("labels", "absent_features"):
+            self._check_lists(setting, getattr(self, setting), self.sources)
+        self._check_lists("splits", self.splits, None)
+        for split, names in self.splits.items():
+            where = f"Mixture.splits[{split!r}]"
+            checks.require(bool(names), where, "name a source", list(names))
+            for name in names:
+                checks.one_of(where, name, self.sources)
+        if self.rates is not None:
+            self._check_rates(self.rates)
+
+    def _check_lists(
+        self, setting: str, lists: Mapping[str, Any], names: Mapping[str, Any] | None
+    ) -> None:
+        for name, values in lists.items():
+            if names is not None:
+                checks.one_of(f"Mixture.{setting}", name, names)
+            where = f"Mixture.{setting}[{name!r}]"
+            checks.texts(where, values, "be a list of names")
+            checks.unique(where, values)
+
+    def _check_rates(self, rates: Mapping[str, Any]) -> None:
+        for name in rates:
+            checks.one_of("Mixture.rates", name, self.sources)
+        for name in self.sources:
+            rule = f"have a rate for each source; {name!r} lacks one (0 leaves it out)"
+            checks.require(name in rates, "Mixture.rates", rule, list(rates))
+        some = any(callable(rate) or rate > 0 for rate in rates.values())
+        checks.require(some, "Mixture.rates", "hold one above 0", dict(rates))
+        rule = "be left out beside Mixture.rates"
+        checks.require(self.temperature == 1, "Mixture.temperature", rule, self.temperature)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that all sources have."""
+        lists = [getattr(source, "names", ()) for source in self.sources.values()]
+        return [name for name in lists[0] if all(name in names for names in lists)]
+
+    @property
+    def names_files(self) -> bool:
+        """True if a source names files, such as images."""
+        return any(map(source_lib.names_files, self.sources.values()))
+
+    @property
+    def orders_rows(self) -> bool:
+        """True: the rates decide how often rows come up."""
+        return True
+
+    def order_rows(
+        self, split: str, spec: spec_lib.Spec, *, batch_size: int, seed: int, is_shuffled: bool
+    ) -> mixed_order.MixedOrder:
+        """Return the order in which training takes the rows of a split.
+
+        Raises:
+          UserError: a source lacks a feature or has no rows, or they do not fit into memory.
+        """
+        self._check_fields(spec)
+        counts = self._load(split, spec.fields, spec).counts
+        for name, count in counts.items():
+            where = f"split {split!r} of Mixture.sources[{name!r}]"
+            checks.require(count > 0, where, "hold a record", count)
+        size = 1 if self.batches == ALTERNATING else batch_size
+        streams, first = [], 0
+        for name, count in counts.items():
+            rows = np.arange(first, first + count)
+            # Another name has another order, also beside a source of as many rows.
+            own_seed = seed + zlib.crc32(name.encode())
+            streams.append(order.Epochs(rows, own_seed, batch_size, is_shuffled))
+            first += count
+        dealt = mixed_order.make_shares(self._list_rates(counts), size)
+        is_alternating = self.batches == ALTERNATING
+        return mixed_order.MixedOrder(streams, counts, dealt, batch_size, is_alternating)
+
+    def _list_rates(self, counts: Mapping[str, int]) -> list[float | types.Schedule]:
+        if self.rates is not None:
+            return [self.rates[name] for name in counts]
+        # Relative to the largest: a small temperature must not overflow.
+        most = max(counts.values())
+        return [(count / most) ** (1 / self.temperature) for count in counts.values()]
+
+    def _check_fields(self, spec: spec_lib.Spec) -> None:
+        """Fail unless the settings name fields of the specification of a training."""
+        for name, labels in self.labels.items():
+            for label in labels:
+                checks.one_of(f"Mixture.labels[{name!r}]", label, spec.labels)
+        for name, features in self.absent_features.items():
+            for feature in features:
+                checks.one_of(f"Mixture.absent_features[{name!r}]", feature, spec.features)
+        if self.name_field is not None:
+            checks.one_of("Mixture.name_field", self.name_field, spec.fields)
+        for label in spec.labels:
+            rule = f"name the label {label!r} for a source, or the Spec must lack it"
+            some = any(label in self.labels.get(name, spec.labels) for name in self.sources)
+            some = some or label == self.name_field
+            checks.require(some, "Mixture.labels", rule, dict(self.labels))
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the rows of a split in order, as {split: number of the row}."""
+        return self._number_rows(split).map(functools.partial(self.take_rows, split))
+
+    def blocks(self, split: str) -> tf.data.Dataset:
+        """Return the rows of a split in blocks."""
+        rows = self._number_rows(split).batch(_BLOCK)
+        return rows.map(functools.partial(self.take_rows, split))
+
+    def _number_rows(self, split: str) -> tf.data.Dataset:
+        self._list_parts(split)  # An unknown split fails here.
+
+        def number(_: tf.Tensor) -> tf.data.Dataset:
+            # Called once the graph is built: by then `decode` has loaded the rows.
+            count = tf.numpy_function(lambda: np.int64(self._count(split)), [], tf.int64)
+            return tf.data.Dataset.range(tf.ensure_shape(count, []))
+
+        return tf.data.Dataset.range(1).flat_map(number)
+
+    def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Return the raw records of rows with these numbers, int64 [B]."""
+        return {split: rows}
+
+    def decode(
+        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, Any]:
+        """Turn numbers of rows [B] into {name: [B, ...]}; read the rows at the first call."""
+        ((split, rows),) = batch.items()
+        fields = spec.fields if with_labels else spec.feature_fields
+        held = self._load(split, fields, spec)
+        layout = memory_rows.Layout(fields)
+        return memory_rows.take(layout, lambda _: held.rows, tf.zeros_like(rows), rows)
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Read the sources of a split one after the other, row by row."""
+        for part in self._list_parts(split):
+            own, absent = self._divide(part.name, spec.fields, spec)
+            for location, values in self._scan_part(part, own):
+                if isinstance(values, str):
+                    yield location, values
+                else:
+                    filled = {
+                        **values,
+                        **{name: fill.make_value() for name, fill in absent.items()},
+                    }
+                    yield location, {name: filled[name] for name in spec.fields}
+
+    def change_sources(
+        self, spec: spec_lib.Spec, change: Callable[[types.Source, spec_lib.Spec], types.Source]
+    ) -> Mixture:
+        """Return the mixture of changed sources; `change` takes a source and its fields."""
+        divided = {name: self._divide(name, spec.fields, spec)[0] for name in self.sources}
+        changed = {n: change(source, divided[n] or spec) for n, source in self.sources.items()}
+        return dataclasses.replace(self, sources=changed)
+
+    def _list_parts(self, split: str) -> list[_Part]:
+        """Return the sources of a split."""
+        name, _, theirs = split.partition("/")
+        if theirs and name in self.sources:
+            return [_Part(name, self.sources[name], theirs)]
+        names = self.splits.get(split, self.sources)
+        return [_Part(name, self.sources[name], split) for name in names]
+
+    def _divide(
+        self, name: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
+    ) -> tuple[spec_lib.Spec | None, dict[str, filled_fields.Filled]]:
+        """Return the fields that a source has, or None, and those that it lacks, with defaults.
+
+        Args:
+          name: the source.
+          fields: the fields to read.
+          spec: the specification that they are part of.
+
+        Raises:
+          UserError: a feature that it lacks has no default.
+        """
+        lacks = {self.name_field, *self.absent_features.get(name, ())}
+        lacks |= {spec_lib.counts_name(each) for each in self.absent_features.get(name, ())}
+        lacks |= set(spec.labels).difference(self.labels.get(name, spec.labels))
+        own = [each for each in fields if each not in lacks]
+        absent = {
+            each: self._find_default(name, field, each in spec.labels)
+            for each, field in fields.items()
+            if each in lacks
+        }
+        return filled_fields.narrow_spec(spec, own), absent
+
+    def _find_default(
+        self, name: str, field: spec_lib.Field, is_label: bool
+    ) -> filled_fields.Filled:
+        """Return the value of a field that a source lacks."""
+        if field.name == self.name_field:
+            is_text = field.dtype == "string" and not field.shape
+            rule = "be a text in each row, of type 'string'"
+            checks.require(is_text, f"Mixture.name_field {field.name!r}", rule, field.dtype)
+            return filled_fields.Filled(field, name)
+        if is_label:
+            return filled_fields.Filled(field, field.missing)
+        where = f"Mixture.absent_features[{name!r}]"
+        rule = f"have a default in Spec.defaults for {field.name!r}"
+        checks.require(not field.is_required, where, rule, None)
+        return filled_fields.Filled(field, field.default)
+
+    @functools.cached_property
+    def _kept(self) -> tuple[threading.Lock, dict[Any, _Held]]:
+        """The rows that are in memory, by split and fields, and a lock for threads of tf.data."""
+        return threading.Lock(), {}
+
+    def _load(self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Held:
+        """Return the rows of a split; read the sources at the first call."""
+        lock, kept = self._kept
+        key = split, repr(fields)
+        with lock:
+            if key not in kept:
+                kept[key] = self._read(split, fields, spec)
+            return kept[key]
+
+    def _read(self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Held:
+        counts: dict[str, int] = {}
+        parts: dict[str, list[Any]] = {name: [] for name in fields}
+        size = 0
+        for part in self._list_parts(split):
+            own, absent = self._divide(part.name, fields, spec)
+            if own is None:
+                values, count = dict[str, packed.Values](), _count_records(part)
+            else:
+                values = _read_part(part, own)
+                count = _count_values(values, own)
+            values |= {name: fill.repeat(count) for name, fill in absent.items()}
+            counts[part.name] = count
+            for name in fields:
+                parts[name].append(values[name])
+                size += values[name].nbytes
+            names = list(counts)
+            memory.require_memory("Mixture.sources", names, size, f"Split {split!r} takes")
+        joined = {name: packed.join(parts.pop(name), field) for name, field in fields.items()}
+        return _Held(counts, memory_rows.Rows(memory_rows.Layout(fields), joined))
+
+    def _scan_part(
+        self, part: _Part, own: spec_lib.Spec | None
+    ) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        if own is not None:
+            return part.source.scan(part.split, own)
+        rows = range(_count_records(part))
+        return ((f"Mixture.sources[{part.name!r}] row {row}", {}) for row in rows)
+
+    def _count(self, split: str) -> int:
+        """Return the number of rows of a split."""
+        lock, kept = self._kept
+        with lock:
+            known = [held for (name, _), held in kept.items() if name == split]
+        if known:
+            return sum(known[0].counts.values())
+        return sum(map(_count_records, self._list_parts(split)))
+
+
+def _read_part(part: _Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
+    """Return the values of the rows of a source.
+
+    Raises:
+      UserError: names the source; it lacks a field, a record is malformed, or a split is read a
+        window at a time.
+    """
+    where = f"Mixture.sources[{part.name!r}]"
+    try:
+        blocks = types.read_member(part.source, types.Source, "list_blocks")(part.split, spec)
+        rule = "have all rows in memory, as a mixture keeps them there"
+        got = "" if blocks is None else f"a window of {blocks.window:,} rows"
+        fix = "Leave out Arrow.window, or take a part of the rows by subset.Subset."
+        checks.require(blocks is None, f"split {part.split!r}", rule, got, fix)
+        return in_memory.read_split(part.source, part.split, spec, (where, part.split))
+    except checks.UserError as error:
+        raise checks.UserError(f"{where}: {error}") from error
+    except source_lib.list_refusals() as error:
+        problem = pipeline.Pipeline(source=part.source, spec=spec).diagnose(error, part.split)
+        if problem is None:
+            raise
+        raise checks.UserError(f"{where}: {problem}") from error
+
+
+def _count_values(values: Mapping[str, packed.Values], spec: spec_lib.Spec) -> int:
+    """Return the number of rows of {field: its values}."""
+    name, some = next(iter(values.items()))
+    if isinstance(some, packed.Lists):
+        return len(some.splits) - 1
+    if isinstance(some, packed.Texts):  # An array of texts has several numbers in each row.
+        return len(some.numbers) // spec.fields[name].size
+    return len(some)
+
+
+def _count_records(part: _Part) -> int:
+    """Return the number of raw records of a source."""
+    rows = types.read_member(part.source, types.Source, "list_rows")(part.split)
+    if rows is not None:
+        return len(rows)
+
+    def count() -> tf.data.Dataset:
+        batches = source_lib.read_batches(part.source, part.split, _BLOCK)
+        return batches.map(lambda *batch: types.count_rows({"": tf.nest.flatten(batch)[0]}))
+
+    counts = list(source_lib.iterate(count))
+    for error in filter(lambda each: isinstance(each, Exception), counts):
+        raise error
+    return int(sum(counts))

@@ -1,0 +1,138 @@
+"""Deals the places of training to several sources by their shares: a function of the place alone.
+
+made = shares.Fixed([0.75, 0.25])
+made.deal(0, 4)                # sources [0, 0, 1, 0]; the number of the row in each: [0, 1, 0, 2]
+
+Row k of a source with share p is due at place (k + 1/2) / p. The rows come in the order in which
+they are due. This is Webster's method of apportionment, row by row: M. Balinski, H. P. Young, "Fair
+Representation", 1982; as a schedule: C. A. Waldspurger, W. E. Weihl, "Stride Scheduling", 1995.
+
+After n places of S sources, a source is off its n p rows by at most (S p + 1) / 2. No remainder is
+lost from batch to batch, and any place is found without the earlier ones.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+# Shares of a schedule are multiples of this number, so that their sums over steps are exact.
+_UNIT = 2.0**-24
+# Schedules are evaluated so many steps at a time.
+_STEPS = 8192
+
+
+class Shares(abc.ABC):
+    """The sources of consecutive places.
+
+    Args:
+      num_sources: S.
+    """
+
+    def __init__(self, num_sources: int):
+        self._num_sources = num_sources
+
+    def count(self, place: int) -> np.ndarray:
+        """Return how many rows each source has before a place, int64 [S]."""
+        least = np.floor(self._sum_shares(place)).astype(np.int64) - self._num_sources - 2
+        least = np.maximum(least, 0)
+        sources, _ = self._draw(least, place)
+        return least + np.bincount(sources, minlength=self._num_sources)
+
+    def deal(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the source of each place from `first` up to `stop`, and its row there, int64 [N].
+
+        The rows of a source are numbered from 0 at place 0, without end.
+        """
+        return self._draw(self.count(first), stop)
+
+    def _draw(self, counts: np.ndarray, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the sources and numbers of the rows before a place, after some of each source."""
+        most = np.ceil(self._sum_shares(stop)).astype(np.int64) + self._num_sources + 2
+        lengths = np.maximum(most - counts, 0)
+        sources = np.repeat(np.arange(self._num_sources), lengths)
+        starts = np.cumsum(lengths) - lengths
+        numbers = np.arange(len(sources)) + np.repeat(counts - starts, lengths)
+        due = self._find_due(sources, numbers)
+        # Of rows that are due at once, the first source's row comes first.
+        chosen = np.argsort(due, kind="stable")[: stop - int(counts.sum())]
+        return sources[chosen], numbers[chosen]
+
+    @abc.abstractmethod
+    def _sum_shares(self, place: int) -> np.ndarray:
+        """Return the sum of the shares over the places before one, float64 [S]."""
+
+    @abc.abstractmethod
+    def _find_due(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Return the places at which rows are due, float64 [N]; inf for never, or much later."""
+
+
+class Fixed(Shares):
+    """Shares that stay.
+
+    Args:
+      rates: a number for each source, at least 0; their sum is above 0.
+    """
+
+    def __init__(self, rates: Sequence[float] | np.ndarray):
+        super().__init__(len(rates))
+        self._shares = np.asarray(rates, np.float64) / np.sum(rates)
+
+    def _sum_shares(self, place: int) -> np.ndarray:
+        return place * self._shares
+
+    def _find_due(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return (numbers + 0.5) / self._shares[sources]
+
+
+class Scheduled(Shares):
+    """Shares that change from step to step.
+
+    Args:
+      evaluate: returns the rates of the steps from one up to another, float64 [steps, S]; each is
+        at least 0, and each step has one above 0.
+      num_sources: S.
+      size: the number of places of a step.
+    """
+
+    def __init__(self, evaluate: Callable[[int, int], np.ndarray], num_sources: int, size: int):
+        super().__init__(num_sources)
+        self._evaluate, self._size = evaluate, size
+        self._shares = np.zeros([0, num_sources])
+        self._sums = np.zeros([1, num_sources])  # One row more: the sums before each step.
+
+    def _reach(self, step: int) -> None:
+        """Evaluate the schedules up to a step."""
+        parts = []
+        for first in range(len(self._shares), step, _STEPS):
+            rates = self._evaluate(first, first + _STEPS)
+            shares = np.rint(rates / rates.sum(axis=1, keepdims=True) / _UNIT) * _UNIT
+            largest = np.argmax(shares, axis=1)
+            shares[np.arange(len(shares)), largest] += 1 - shares.sum(axis=1)
+            parts.append(shares)
+        if parts:
+            self._shares = np.concatenate([self._shares, *parts])
+            self._sums = np.concatenate([np.zeros([1, self._num_sources]), self._shares.cumsum(0)])
+
+    def _sum_shares(self, place: int) -> np.ndarray:
+        step, rest = divmod(place, self._size)
+        # Rows that come before a place are due at most S / 2 places behind it.
+        self._reach(step + self._num_sources + 2)
+        return self._size * self._sums[step] + rest * self._shares[step]
+
+    def _find_due(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        due = np.full(len(sources), np.inf)
+        for source in range(self._num_sources):
+            own, sums = sources == source, self._sums[:, source]
+            wanted = (numbers[own] + 0.5) / self._size
+            steps = np.searchsorted(sums, wanted) - 1  # The sum reaches it within this step.
+            known = steps < len(self._shares)
+            steps, wanted = steps[known], wanted[known]
+            places = np.full(len(known), np.inf)
+            within = (wanted - sums[steps]) / self._shares[steps, source]
+            places[known] = self._size * (steps + within)
+            due[own] = places
+        return due

@@ -90,10 +90,12 @@ class Csv(types.Source):
             self._check_header(path)
         return paths
 
-    def read_values(
-        self, split: str, spec: spec_lib.Spec
-    ) -> Sequence[Mapping[str, packed.Values]] | None:
-        """Return the values of all rows, some rows at a time; None if only `decode` can tell."""
+    def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[Mapping[str, packed.Values]]:
+        """Yield the values of all rows, some rows at a time.
+
+        Raises:
+          DecodeOnlyError: only `decode` can tell some values.
+        """
         return csv_columns.read_split(self, split, spec.fields)
 
     def shard(self, split: str, num_shards: int, shard: int) -> Csv | None:

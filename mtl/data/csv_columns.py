@@ -1,9 +1,9 @@
 """Reads delimited text by Arrow, some megabytes at a time, with the meaning of `csv.Csv`.
 
-parts = csv_columns.read_split(source, "train", spec.fields)       # [{field: packed values}, ...]
+for block in csv_columns.read_split(source, "train", spec.fields):  # {field: packed values}
 
 `Csv.decode` takes several times as long. It decides, and names the line, wherever this reader is
-not sure that both mean the same: then `read_split` returns None.
+not sure that both mean the same: then `read_split` raises an error.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from mtl import spec as spec_lib
+from mtl import types
 from mtl.data import columns, files, packed
 
 _CHUNK = 1 << 24
@@ -48,24 +49,23 @@ class Settings(columns.Cells, Protocol):
 
 def read_split(
     source: Settings, split: str, fields: Mapping[str, spec_lib.Field]
-) -> list[dict[str, packed.Values]] | None:
-    """Return the values of all rows of a split, some rows at a time, or None.
+) -> Iterator[dict[str, packed.Values]]:
+    """Yield the values of all rows of a split, some rows at a time.
 
     Args:
       source: the settings and files.
       split: the split.
       fields: {name: field}.
+
+    Raises:
+      DecodeOnlyError: this reader is not sure about some rows.
     """
-    if any(field.is_nested for field in fields.values()) or not source.delimiter.isascii():
-        return None
-    parts = []
     for path in source.check_split(split):
         for chunk in _read_chunks(path, skip=0 if source.columns else 1):
             values = _read_chunk(source, chunk, fields)
             if values is None:
-                return None
-            parts.append(values)
-    return parts
+                raise types.DecodeOnlyError
+            yield values
 
 
 def _read_chunks(path: str, skip: int) -> Iterator[bytes]:
@@ -84,6 +84,8 @@ def _read_chunks(path: str, skip: int) -> Iterator[bytes]:
 def _read_chunk(
     source: Settings, chunk: bytes, fields: Mapping[str, spec_lib.Field]
 ) -> dict[str, packed.Values] | None:
+    if any(field.is_nested for field in fields.values()) or not source.delimiter.isascii():
+        return None
     text = _drop_lines(source, chunk.replace(b"\r", b""))
     if b"\0" in text or text.startswith(_MARK) or not are_quotes_whole(text, source.delimiter):
         return None

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mtl import spec as spec_lib
 from mtl import types
-from mtl.data import pipeline
+from mtl.data import chosen_rows, pipeline
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 
@@ -109,30 +108,20 @@ def _iterate(make: Any) -> Iterator[Any]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _DrawnRows(source_lib.ChosenRows):
+class _DrawnRows(chosen_rows.ChosenRows):
     """A source that keeps some rows of a split, and all rows of other splits."""
 
     source: types.Source
     split: str
     places: np.ndarray
 
-    @property
-    def names(self) -> list[str]:
-        """The columns of the source, if it has names for them."""
-        return list(getattr(self.source, "names", ()))
+    def find_choice(self, split: str) -> chosen_rows.Choice | None:
+        """Return the choice of the rows; None for another split."""
+        return chosen_rows.Choice(self._takes) if split == self.split else None
 
-    def chooser(self, split: str) -> source_lib.Chooser | None:
-        """Return a function that chooses the rows; None for another split."""
-        return self._takes if split == self.split else None
-
-    def _takes(self, numbers: tf.Tensor, _: Any) -> tf.Tensor:
+    def _takes(self, numbers: Any, _: Any) -> Any:
+        if isinstance(numbers, np.ndarray):
+            return np.isin(numbers, self.places)
         places = tf.constant(self.places)
         found = tf.searchsorted(places, numbers)
         return tf.equal(tf.gather(places, tf.minimum(found, len(self.places) - 1)), numbers)
-
-    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record."""
-        chosen = set(self.places.tolist()) if split == self.split else None
-        for number, row in enumerate(self.source.scan(split, spec)):
-            if chosen is None or number in chosen:
-                yield row

@@ -17,24 +17,20 @@ import abc
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from mtl import checks, times, types
-from mtl import spec as spec_lib
+from mtl.data import chosen_rows, splits
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.spec import literals
 
 _ROWS_AT_ONCE = 1024
-# The number of hash values.
-_BUCKETS = 1 << 31
-# A whole number as a column of floats writes it.
-_WHOLE = r"^([+-]?[0-9]+)\.0*$"
 
 
 @checks.dataclass
-class ByField(source_lib.ChosenRows):
+class ByField(chosen_rows.ChosenRows):
     """The base class of splits by a field.
 
     Attributes:
@@ -56,53 +52,13 @@ class ByField(source_lib.ChosenRows):
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
         """Return True for rows of a split, [B], from texts of the field and row numbers [B]."""
 
-    @property
-    def names(self) -> list[str]:
-        """The columns of the source."""
-        return list(getattr(self.source, "names", ()))
-
-    @property
-    def _own(self) -> spec_lib.Spec:
-        return spec_lib.Spec(features={self.field: "string"}, labels={}, defaults={self.field: ""})
-
-    def chooser(self, split: str) -> source_lib.Chooser | None:
-        """Return a function that chooses the rows of a split; None for an uncut split."""
+    def find_choice(self, split: str) -> chosen_rows.Choice | None:
+        """Return the choice of the rows of a split; None for a split that is not cut."""
         if split not in (self.split, *self.new_splits):
             return None
-
-        def choose(numbers: tf.Tensor, batch: Any) -> tf.Tensor:
-            texts = self.source.decode(batch, self._own, False)[self.field]
-            return self.takes(split, texts, numbers)
-
-        return choose
-
-    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record."""
-        if split not in (self.split, *self.new_splits):
-            yield from self.source.scan(split, spec)
-            return
-        own = self.source.scan(self.split, self._own)
-        pairs = zip(own, self.source.scan(self.split, spec), strict=True)
-        first = 0
-        while some := list(itertools.islice(pairs, _ROWS_AT_ONCE)):
-            # Every split reports unreadable records, because their split is unknown.
-            texts = [v[self.field] if isinstance(v, dict) else "" for (_, v), _ in some]
-            kept = self._decide(split, texts, first)
-            first += len(some)
-            for (_, row), is_kept in zip(some, kept, strict=True):
-                if is_kept or isinstance(row[1], str):
-                    yield row
-
-    def _decide(self, split: str, texts: list[Any], first: int) -> Any:
-        """Return True for rows of a split, bool [B]; works while a graph is being built."""
-        numbers = list(range(first, first + len(texts)))
-        made = source_lib.iterate(
-            lambda: tf.data.Dataset.from_tensors((texts, tf.constant(numbers, tf.int64))).map(
-                lambda *some: self.takes(split, *some)
-            )
+        return chosen_rows.Choice(
+            lambda numbers, texts: self.takes(split, texts[self.field], numbers), (self.field,)
         )
-        (kept,) = made
-        return kept
 
 
 @checks.dataclass
@@ -117,7 +73,7 @@ class ByKey(ByField):
       seed: the seed of the draw.
     """
 
-    held_out: Annotated[Mapping[str, float], checks.Map("map splits to shares")]
+    held_out: splits.Shares
     seed: int = 1
 
     def __post_init__(self):
@@ -135,16 +91,16 @@ class ByKey(ByField):
 
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
         """Return True for rows whose keys a split holds, bool [B]."""
-        keys = tf.strings.regex_replace(texts, _WHOLE, r"\1")
-        rows = tf.strings.join(["row ", tf.strings.as_string(numbers)])
-        keys = tf.where(tf.equal(tf.strings.strip(texts), ""), rows, keys)
-        seeded = tf.strings.join([f"{self.seed}:", keys])
-        place = tf.cast(tf.strings.to_hash_bucket_fast(seeded, _BUCKETS), tf.float64) / _BUCKETS
-        ends = list(itertools.accumulate(self.held_out.values()))
-        if split == self.split:
-            return place >= ends[-1]
-        end = ends[self.new_splits.index(split)]
-        return (place >= end - self.held_out[split]) & (place < end)
+        return self._arcs[split].holds(splits.hash_keys([texts], numbers, self.seed))
+
+    @property
+    def _arcs(self) -> dict[str, splits.Arc]:
+        """{split: its places}; held-out splits come first."""
+        ends = dict(zip(self.held_out, itertools.accumulate(self.held_out.values()), strict=True))
+        bounds = {split: (end - self.held_out[split], end) for split, end in ends.items()}
+        bounds[self.split] = max(ends.values()), 1.0
+        places = {s: [math.ceil(end * splits.PLACES) for end in b] for s, b in bounds.items()}
+        return {split: splits.Arc(first, end - first) for split, (first, end) in places.items()}
 
 
 @checks.dataclass
@@ -201,12 +157,23 @@ class ByTime(ByField):
         is_text = isinstance(next(iter(self.starts.values())), str)
         return _to_digits(texts) if is_text else _to_numbers(texts)
 
-    def count_left_out(self) -> tuple[int, int, str]:
+    def describe_left_out(self) -> list[str]:
+        """Return a line if rows have no time."""
+        missing, rows, example = self._count_left_out()
+        such = f", for example {example!r}" if example else ""
+        line = (
+            f"{missing:,} of {rows:,} rows ({missing / max(rows, 1):.1%}) are in no split: their "
+            f"ByTime.field {self.field!r} holds no time{such}."
+        )
+        return [line] * (missing > 0)
+
+    def _count_left_out(self) -> tuple[int, int, str]:
         """Return the number of rows without a time and of all rows, and a text without a time."""
+        choice = chosen_rows.Choice(lambda *_: None, (self.field,))
 
         @tf.autograph.experimental.do_not_convert
         def find(batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
-            texts = self.source.decode(batch, self._own, False)[self.field]
+            texts = self.source.decode(batch, choice.key_spec, False)[self.field]
             return texts, tf.math.is_finite(self._read(texts))
 
         missing, rows, example = 0, 0, ""
@@ -221,24 +188,6 @@ class ByTime(ByField):
             odd = [text for text in texts[~is_known] if text.strip()]
             example = example or (odd[0].decode(errors="replace") if odd else "")
         return missing, rows, example
-
-
-def describe_left_out(source: Any) -> list[str]:
-    """Return a line for each source, also within others, that leaves out rows without a time."""
-    lines = []
-    while source is not None:
-        if isinstance(source, ByTime):
-            missing, rows, example = source.count_left_out()
-            such = f", for example {example!r}" if example else ""
-            if missing:
-                lines.append(
-                    f"{missing:,} of {rows:,} rows ({missing / rows:.1%}) are in no split: their "
-                    f"ByTime.field {source.field!r} holds no time{such}."
-                )
-        for mixed in getattr(source, "sources", {}).values():
-            lines += describe_left_out(mixed)
-        source = getattr(source, "source", None)
-    return lines
 
 
 def _to_numbers(texts: tf.Tensor) -> tf.Tensor:

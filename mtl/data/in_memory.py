@@ -8,8 +8,9 @@ held.list_rows("train")                     # [N]; reads the split once, in this
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -104,9 +105,22 @@ def read_split(
       InvalidArgumentError: a record is malformed.
     """
     blocks = types.read_member(source, types.Source, "read_values")(split, spec)
+    if blocks is not None:
+        with contextlib.suppress(types.DecodeOnlyError):
+            return _join(split, spec, blocks, setting)
+    return _join(split, spec, _decode_blocks(source, split, spec), setting)
+
+
+def _join(
+    split: str,
+    spec: spec_lib.Spec,
+    blocks: Iterable[Mapping[str, Any]],
+    setting: tuple[str, Any],
+) -> dict[str, packed.Values]:
+    """Return the values of all rows of the blocks of a split."""
     parts: dict[str, list[Any]] = {name: [] for name in spec.fields}
     size = 0
-    for block in _decode_blocks(source, split, spec) if blocks is None else blocks:
+    for block in blocks:
         for name in parts:
             parts[name].append(block[name])
             size += block[name].nbytes

@@ -13,19 +13,17 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Protocol
 
 import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
+from mtl.data import chosen_rows, splits
 from mtl.data import source as source_lib
-from mtl.deferred import tf
 
 _log = logging.getLogger(__name__)
-
-_LABELS_AT_ONCE = 1024
 
 
 class Profile(Protocol):
@@ -93,7 +91,7 @@ class Step(_Profile):
 
 
 @checks.dataclass
-class LongTail(source_lib.ChosenRows):
+class LongTail(chosen_rows.ChosenRows):
     """A source that cuts the training split of another source to a long tail.
 
     First, each split of `held_out` takes the same number of rows from every class. Then class i
@@ -133,25 +131,14 @@ class LongTail(source_lib.ChosenRows):
             checks.positive(where, rows)
             checks.require(split != self.split, where, "be a new split", split)
 
-    def chooser(self, split: str) -> source_lib.Chooser | None:
-        """Return a function that chooses the rows of a split; None for an uncut split."""
-        if split not in self._kept:
-            return None
-        kept = self._kept[split]
-        return lambda numbers, _: tf.gather(kept, numbers)
-
-    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record."""
-        if split not in self._kept:
-            yield from self.source.scan(split, spec)
-            return
-        rows = zip(self._kept[split], self.source.scan(self.split, spec), strict=False)
-        yield from (row for keep, row in rows if keep)
+    def find_choice(self, split: str) -> chosen_rows.Choice | None:
+        """Return the choice of the rows of a split; None for a split that is not cut."""
+        return chosen_rows.choose_by_mask(self._kept[split]) if split in self._kept else None
 
     @functools.cached_property
     def _kept(self) -> dict[str, np.ndarray]:
         """{split: bool [N], True for its rows among the N rows of the split that is cut}."""
-        labels = self._labels()
+        labels = splits.read_labels(self.source, self.split, self.label, self.label_type)
         classes = sorted(set(labels.tolist()) - {spec_lib.MISSING["int64"], spec_lib.NO_ID, b""})
         rule = "tell at least 2 classes apart"
         checks.require(len(classes) > 1, f"LongTail.label {self.label!r}", rule, classes)
@@ -169,24 +156,6 @@ class LongTail(source_lib.ChosenRows):
         kept[self.split] = _mask(len(labels), cut)
         self._report(labels, kept)
         return kept
-
-    def _labels(self) -> np.ndarray:
-        """Return the labels of the split that is cut, [N]."""
-        missing = spec_lib.MISSING[self.label_type]
-        field = {self.label: self.label_type}
-        spec = spec_lib.Spec(features=field, labels={}, defaults={self.label: missing})
-
-        def dataset() -> tf.data.Dataset:
-            return source_lib.read_batches(self.source, self.split, _LABELS_AT_ONCE).map(
-                lambda *batch: self.source.decode(batch[0], spec, False)[self.label]
-            )
-
-        labels = []
-        for found in source_lib.iterate(dataset):
-            if isinstance(found, Exception):
-                raise found
-            labels.append(found)
-        return np.concatenate(labels)
 
     def _sizes(self, rows: Mapping[Any, np.ndarray]) -> list[int]:
         """Return the number of rows that each class keeps."""

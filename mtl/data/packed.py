@@ -153,6 +153,36 @@ def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
     return values[start:stop]
 
 
+def choose(values: Values, rows: np.ndarray, field: spec_lib.Field) -> Values:
+    """Return the values of a field in rows with these numbers, int64 [B], without other texts."""
+    if isinstance(values, Lists):
+        places, splits = place_lists(values.splits, rows)
+        flat = take(values.values, places)
+        return Lists(_drop_texts(flat) if isinstance(flat, Texts) else flat, splits)
+    if isinstance(values, Texts):  # An array of texts has several numbers in each row.
+        numbers = values.numbers.reshape(-1, field.size)[rows].ravel()
+        return _drop_texts(values._replace(numbers=numbers))
+    return values[rows]
+
+
+def _drop_texts(values: Texts) -> Texts:
+    """Return the same texts, without distinct texts that no row has."""
+    places, numbers = np.unique(values.numbers, return_inverse=True)
+    return Texts(numbers.astype(np.int32), values.distinct.take(pa.array(places)))
+
+
+def count_rows(values: Values, field: spec_lib.Field) -> int:
+    """Return the number of rows."""
+    if isinstance(values, Lists):
+        return len(values.splits) - 1
+    return len(values.numbers) // field.size if isinstance(values, Texts) else len(values)
+
+
+def unpack_texts(values: Any) -> np.ndarray:
+    """Return scalar texts as bytes, objects [N]."""
+    return np.array(values.distinct.to_pylist(), object)[values.numbers]
+
+
 def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return where the values of some lists lie, and where each list begins among them."""
     starts, lengths = splits[rows], splits[rows + 1] - splits[rows]

@@ -7,13 +7,9 @@ csv.Csv.columns = ("age", "workclass", "income")
 
 from __future__ import annotations
 
-import abc
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-
-import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
@@ -21,11 +17,6 @@ from mtl.deferred import tf, tf1
 
 # The number of batches made ahead. Checkpoints hold them; AUTOTUNE would make up to 2,048.
 AHEAD = 2
-# Images of so many rows fit into memory.
-_ROWS_AT_ONCE = 256
-
-# (Numbers of rows, int64 [B]; their raw records) -> True for rows of a split, bool [B].
-Chooser = Callable[["tf.Tensor", Any], "tf.Tensor"]
 
 
 def list_refusals() -> tuple[type[Exception], ...]:
@@ -95,86 +86,6 @@ def is_ragged(batches: tf.data.Dataset) -> bool:
 def repeat_value(value: Any) -> tf.data.Dataset:
     """Repeat a value without end, to zip it with records; `map` would cost 40 us a record."""
     return tf.data.Dataset.from_tensors(value).repeat()
-
-
-class ChosenRows(types.Source):
-    """A source that chooses rows from one split of another source, and keeps the other splits.
-
-    Attributes:
-      source: the other source.
-      split: the split from which rows are chosen.
-    """
-
-    source: types.Source
-    split: str
-
-    @abc.abstractmethod
-    def chooser(self, split: str) -> Chooser | None:
-        """Return a function that chooses the rows of a split; None for an uncut split."""
-
-    def records(self, split: str) -> tf.data.Dataset:
-        """Return the raw records of a split, in the order of the source."""
-        choose = self.chooser(split)
-        if choose is None:
-            return self.source.records(split)
-        # Choosing row by row would take 20 to 90 microseconds for each row.
-        return _choose(choose, batch(self.source.records(self.split), _ROWS_AT_ONCE)).unbatch()
-
-    def blocks(self, split: str) -> tf.data.Dataset | None:
-        """Return the raw records of a split in blocks; None if the source has no blocks."""
-        choose = self.chooser(split)
-        read = types.read_member(self.source, types.Source, "blocks")
-        blocks = read(split if choose is None else self.split)
-        return blocks if choose is None or blocks is None else _choose(choose, blocks)
-
-    def list_rows(self, split: str) -> np.ndarray | None:
-        """Return the numbers of the chosen rows; None if the source does not list its rows."""
-        choose = self.chooser(split)
-        theirs = types.read_member(self.source, types.Source, "list_rows")
-        if choose is None:
-            return theirs(split)
-        if split not in self._chosen_numbers:
-            numbers = theirs(self.split)
-            self._chosen_numbers[split] = None if numbers is None else self._choose(choose, numbers)
-        return self._chosen_numbers[split]
-
-    def _choose(self, choose: Chooser, numbers: np.ndarray) -> np.ndarray:
-        """Return those of the numbers of rows, int64 [N], that are chosen."""
-
-        def read() -> tf.data.Dataset:
-            blocks = tf.data.Dataset.from_tensor_slices(numbers).batch(_ROWS_AT_ONCE)
-            pairs = blocks.map(lambda rows: (rows, self.source.take_rows(self.split, rows)))
-            return _choose(lambda first, pair: choose(first, pair[1]), pairs).map(lambda n, _: n)
-
-        found = list(iterate(read))
-        for error in filter(lambda each: isinstance(each, Exception), found):
-            raise error
-        return np.concatenate([np.zeros([0], np.int64), *found])
-
-    @functools.cached_property
-    def _chosen_numbers(self) -> dict[str, np.ndarray | None]:
-        """The numbers of the chosen rows, by split."""
-        return {}
-
-    def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Return the raw records of rows with these numbers, int64 [B]."""
-        return self.source.take_rows(split if self.chooser(split) is None else self.split, rows)
-
-    def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
-        """Decode a batch as the source does."""
-        return self.source.decode(batch, spec, with_labels)
-
-
-def _choose(choose: Chooser, blocks: tf.data.Dataset) -> tf.data.Dataset:
-    """Return the chosen rows of blocks, in blocks."""
-
-    @tf.autograph.experimental.do_not_convert
-    def cut(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
-        rows = tf.cast(types.count_rows({"": tf.nest.flatten(part)[0]}), tf.int64)
-        chosen = tf.squeeze(tf.where(choose(first + tf.range(rows), part)), 1)
-        return first + rows, tf.nest.map_structure(lambda each: tf.gather(each, chosen), part)
-
-    return blocks.scan(tf.constant(0, tf.int64), cut)
 
 
 def options() -> tf.data.Options:

@@ -9,24 +9,18 @@ subset.Subset.held_out = {"validation": 0.2}
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from mtl import checks, types
-from mtl import spec as spec_lib
+from mtl.data import chosen_rows, splits
 from mtl.data import source as source_lib
 
 HASH, LATTICE = "hash", "lattice"
-# The bits of a hash, which limit the precision of shares.
-_BITS = 31
 _LATTICE = (1_103_515_245, 1_540_483_477)
-_WORD = 1 << 32
-# "lowbias32" of C. Wellons' hash prospector, 2018: shifts and factors.
-_ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1))
 
 
 @checks.dataclass
-class Subset(source_lib.ChosenRows):
+class Subset(chosen_rows.ChosenRows):
     """A source that takes about a share of the rows of another source's training split.
 
     A hash of the number of a row and the seed decides, without counting or keeping rows. A larger
@@ -46,9 +40,7 @@ class Subset(source_lib.ChosenRows):
     source: Annotated[types.Source, source_lib.check]
     share: float
     split: Annotated[str, checks.Is(str, "name a split")] = "train"
-    held_out: Annotated[Mapping[str, float], checks.Map("map splits to shares")] = (
-        dataclasses.field(default_factory=dict)
-    )
+    held_out: splits.Shares = dataclasses.field(default_factory=dict)
     seed: int = 1
     draw: Annotated[str, checks.OneOf((HASH, LATTICE))] = dataclasses.field(
         default=HASH, metadata={"earlier": LATTICE}
@@ -65,67 +57,34 @@ class Subset(source_lib.ChosenRows):
         checks.require(total <= 1 + 1e-9, "Subset.share", rule, total)
 
     @property
-    def names(self) -> list[str]:
-        """The columns of the source; [] if it has no names for them."""
-        return list(getattr(self.source, "names", ()))
-
-    @property
-    def _ranges(self) -> dict[str, tuple[int, int]]:
-        """{split: (first, end) of the hashes of its rows}; held-out splits start from the end."""
+    def _arcs(self) -> dict[str, splits.Arc]:
+        """{split: its places}; held-out splits start from the end."""
         ends = itertools.accumulate(
             self.held_out.values(), lambda end, part: end - part, initial=1.0
         )
-        bounds = [round(end * (1 << _BITS)) for end in ends]
+        bounds = [max(round(end * splits.PLACES), 0) for end in ends]
         held_out = zip(self.held_out, zip(bounds[1:], bounds, strict=False), strict=True)
-        return {self.split: (0, round(self.share * (1 << _BITS))), **dict(held_out)}
+        return {
+            self.split: splits.Arc(0, round(self.share * splits.PLACES)),
+            **{split: splits.Arc(first, end - first) for split, (first, end) in held_out},
+        }
 
-    def _takes(self, split: str, index: Any) -> Any:
+    def _takes(self, split: str, numbers: Any) -> Any:
         """Return True if a split holds the row of this number, an int or numbers [B]."""
-        place = _hash(index, self.seed) if self.draw == HASH else _place(index, self.seed)
-        first, end = self._ranges[split]
-        return (place >= first) & (place < end)
+        place = splits.hash_rows if self.draw == HASH else _place
+        return self._arcs[split].holds(place(numbers, self.seed))
 
-    def chooser(self, split: str) -> source_lib.Chooser | None:
-        """Return a function that chooses the rows of a split; None for an uncut split."""
-        if split not in self._ranges:
+    def find_choice(self, split: str) -> chosen_rows.Choice | None:
+        """Return the choice of the rows of a split; None for a split that is not cut."""
+        if split not in self._arcs:
             return None
-        return lambda numbers, _: self._takes(split, numbers)
-
-    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        """Read the split record by record."""
-        if split not in self._ranges:
-            yield from self.source.scan(split, spec)
-            return
-        for index, row in enumerate(self.source.scan(self.split, spec)):
-            if self._takes(split, index):
-                yield row
-
-
-def _hash(index: Any, seed: int) -> Any:
-    """Return 31 bits for the row of this number, an int or numbers, int64 [B]."""
-    # The seed enters twice; if it entered once, the rows of two seeds would differ only by an xor.
-    first = _mix(_mix(seed % _WORD) ^ (seed // _WORD) % _WORD)
-    second = _mix(first ^ 0x9E3779B9)
-    low, high = index % _WORD, index // _WORD % _WORD
-    return _mix(_mix(_mix(low ^ first) ^ high) ^ second) // 2
-
-
-def _mix(word: Any) -> Any:
-    """Mix 32 bits, so that each bit of the result depends on all of them."""
-    for shift, factor in _ROUNDS:
-        word = word ^ word // (1 << shift)
-        # In halves, because products of 64 bits would overflow in TensorFlow.
-        word = (
-            word // (1 << 16) * factor % (1 << 16) * (1 << 16) + word % (1 << 16) * factor
-        ) % _WORD
-    return word
+        return chosen_rows.Choice(lambda numbers, _: self._takes(split, numbers))
 
 
 def _place(index: Any, seed: int) -> Any:
-    """Return 31 bits for "lattice"; the bits of neighbouring rows have only a few distances."""
-    size = 1 << _BITS
+    """Return the place for "lattice"; the bits of neighbouring rows have only a few distances."""
     mixed = index + seed * 7919 + 1
     for factor in _LATTICE:
-        mixed = (mixed % size) * factor % size
+        mixed = (mixed % splits.PLACES) * factor % splits.PLACES
         mixed = mixed + mixed // (1 << 16)
-    return mixed % size
+    return mixed % splits.PLACES

@@ -20,7 +20,7 @@ from mtl import experiment as experiment_lib
 from mtl import features as features_lib
 from mtl import model as model_lib
 from mtl.checkpoints import given_files, mismatch, run_directory, training_files
-from mtl.data import field_splits, pipeline
+from mtl.data import chosen_rows, pipeline
 from mtl.data import files as files_lib
 from mtl.deferred import compat, tf, tf1
 from mtl.model import graph_options
@@ -106,7 +106,7 @@ def _describe_data(
     for line in told:
         _log.info("%s", line)
     untrained = label_tallies.describe_untrained(look.classes, model.heads, data, look.is_whole)
-    left_out = field_splits.describe_left_out(data.source)
+    left_out = chosen_rows.describe_left_out(data.source)
     lines = [*left_out, *look.describe_doubts(), *held_out.describe_doubts(), *untrained]
     doubts.record_doubts(model_dir, "data", lines)
     doubts.record_doubts(model_dir, "training", [])

@@ -25,7 +25,14 @@ from mtl.types.columns import (
     Table,
     Tokenizer,
 )
-from mtl.types.data import BatchSampler, Blocks, Reading, RowOrder, Source
+from mtl.types.data import (
+    BatchSampler,
+    Blocks,
+    DecodeOnlyError,
+    Reading,
+    RowOrder,
+    Source,
+)
 from mtl.types.emitting import Emitting
 from mtl.types.extensions import Forward, MakeExtension, StepExtension
 from mtl.types.heads import (
@@ -127,6 +134,7 @@ __all__ = [
     "CombinedMetric",
     "ComparableHead",
     "Connected",
+    "DecodeOnlyError",
     "Embedding",
     "Emitting",
     "EvaluationHooks",

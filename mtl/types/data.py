@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -65,6 +65,10 @@ class RowOrder(Protocol):
         return []
 
 
+class DecodeOnlyError(Exception):
+    """Only `Source.decode` can tell the value of a row, or the mistake in it."""
+
+
 class Source(Protocol):
     """Splits of raw records, with a fast way to decode them and a slow way to find errors."""
 
@@ -107,10 +111,11 @@ class Source(Protocol):
         del split
         return None
 
-    def read_values(self, split: str, spec: spec_lib.Spec) -> Sequence[Mapping[str, Any]] | None:
+    def read_values(self, split: str, spec: spec_lib.Spec) -> Iterable[Mapping[str, Any]] | None:
         """Return {field: its values in some rows} of all rows in turn; None if only `decode` can.
 
-        The values have the forms of `mtl.data.packed`. `Pipeline.cache` asks for them.
+        The values have the forms of `mtl.data.packed`. `Pipeline.cache` asks for them. To go
+        through them may raise `DecodeOnlyError`, after some rows; `decode` then reads all rows.
         """
         del split, spec
         return None

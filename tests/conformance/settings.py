@@ -82,6 +82,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "ByTime": lambda: {"source": _source(), "field": "x", "starts": {"test": 1}},
     "LongTail": lambda: {"source": _source(), "label": "y"},
     "Numbered": lambda: {"source": _source()},
+    "Splits": lambda: {"source": _source(), "shares": {"train": 0.9, "test": 0.1}},
     "Subset": lambda: {"source": _source(), "share": 0.5},
     "Pipeline": lambda: {"source": _source(), "spec": _spec()},
     "Power": lambda: {"label": "y"},

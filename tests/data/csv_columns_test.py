@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import spec
+from mtl import spec, types
 from mtl.data import csv, csv_columns, in_memory, memory_rows, source
 
 FIELDS = {
@@ -82,9 +82,17 @@ def _rows(blocks, fields):
     }
 
 
+def _read(made, fields=SPEC):
+    """The blocks that Arrow reads; None if it leaves them to the other reader."""
+    try:
+        return list(csv_columns.read_split(made, "train", fields.fields))
+    except types.DecodeOnlyError:
+        return None
+
+
 def _compare(made, fields=SPEC):
     """Fail unless both readers agree; return True if Arrow has read the rows."""
-    fast = csv_columns.read_split(made, "train", fields.fields)
+    fast = _read(made, fields)
     if fast is None:
         return False
     slow = list(in_memory._decode_blocks(made, "train", fields))
@@ -103,7 +111,7 @@ def test_odd_text_means_the_same_or_is_left_to_the_other_reader(tmp_path, name):
     if name == "a line of spaces":
         assert not _compare(made) or True  # Either way is right, as `_compare` has checked.
         return
-    assert csv_columns.read_split(made, "train", SPEC.fields) is None
+    assert _read(made) is None
 
 
 @pytest.mark.parametrize(
@@ -123,7 +131,7 @@ def test_settings_mean_the_same(tmp_path, settings, text):
 
 def test_an_absent_text_of_a_required_field_is_refused_as_before(tmp_path):
     made = _source(tmp_path, ROW.replace(",a,", ",?,"), missing=("", "?"))
-    assert csv_columns.read_split(made, "train", SPEC.fields) is None
+    assert _read(made) is None
     filled = spec.Spec(**FIELDS, defaults={"age": "nan", "size": 7, "word": "none"})
     assert _compare(made, filled)
 
@@ -140,9 +148,7 @@ def test_one_column_keeps_no_line_of_spaces(tmp_path):
     words = spec.Spec(features={"word": "string"}, labels={})
     made = _source(tmp_path, "a\n  \n\t\nb\n\n", header="word\n")
     assert _compare(made, words)
-    assert _rows(csv_columns.read_split(made, "train", words.fields), words.fields) == {
-        "word": [b"a", b"b"]
-    }
+    assert _rows(_read(made, words), words.fields) == {"word": [b"a", b"b"]}
 
 
 def test_lines_that_a_chunk_cuts_are_whole(tmp_path, monkeypatch):
@@ -153,7 +159,7 @@ def test_lines_that_a_chunk_cuts_are_whole(tmp_path, monkeypatch):
         for k, n in enumerate(draw.integers(0, 150, 60))
     ]
     made = _source(tmp_path, "".join(lines).rstrip("\n"))
-    assert len(csv_columns.read_split(made, "train", SPEC.fields)) > 20
+    assert len(_read(made)) > 20
     assert _compare(made)
 
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, spec
-from mtl.data import csv, field_splits, pipeline, subset
+from mtl.data import chosen_rows, csv, field_splits, pipeline, subset
 
 SPEC = spec.Spec(features={"x": "int64"}, labels={})
 
@@ -69,16 +69,15 @@ def test_times_are_compared_by_what_they_mean(source):
 
 def test_rows_without_a_time_are_counted_and_told(source):
     cut = field_splits.ByTime(source=source, field="day", starts={"test": "2024-01-19"})
-    assert cut.count_left_out() == (2, 402, "31.01.2024")
     line = (
         "2 of 402 rows (0.5%) are in no split: their ByTime.field 'day' holds no time, for "
         "example '31.01.2024'."
     )
     within = subset.Subset(source=cut, share=0.5)
-    assert field_splits.describe_left_out(within) == [line]
+    assert chosen_rows.describe_left_out(within) == [line]
     numbers = dataclasses.replace(cut, field="x", starts={"test": 360})
-    assert field_splits.describe_left_out(numbers) == []
-    assert field_splits.describe_left_out(source) == []
+    assert chosen_rows.describe_left_out(numbers) == []
+    assert chosen_rows.describe_left_out(source) == []
 
 
 @pytest.mark.parametrize("number", range(20))
@@ -96,7 +95,7 @@ def test_rows_without_a_key_are_dealt_one_by_one(source):
 
 @pytest.mark.medium
 def test_a_scan_deals_rows_without_a_key_as_a_reading_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(field_splits, "_ROWS_AT_ONCE", 64)
+    monkeypatch.setattr(chosen_rows, "_SCANNED_WITH_KEYS", 64)
     rows = [f"{i},{'u' * (i % 3 == 0)}" for i in range(400)]
     (tmp_path / "a.csv").write_text("x,user\n" + "\n".join(rows) + "\n")
     source = csv.Csv(files={"train": str(tmp_path / "a.csv")})

@@ -1,0 +1,348 @@
+"""Sources that choose rows from a split of another source, such as a share of a table.
+
+@checks.dataclass
+class EvenRows(chosen_rows.ChosenRows):
+    def find_choice(self, split):
+        return chosen_rows.Choice(lambda rows, keys: rows % 2 == 0) if split == "train" else None
+
+All ways to read a source choose the same rows: records, blocks, rows by number, packed values.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import packed
+from mtl.data import source as source_lib
+from mtl.deferred import tf
+
+# Images of so many rows fit into memory.
+_ROWS_AT_ONCE = 256
+# A scan decides about so many rows at once: one if it only asks whether a split has a row.
+_SCANNED, _SCANNED_WITH_KEYS = 64, 1024
+# Keys and labels are read so many rows at once.
+_KEYS_AT_ONCE = 1024
+
+
+class Choice(NamedTuple):
+    """The rows of a split among the rows of another split.
+
+    Attributes:
+      takes: returns True for rows of the split, bool [B], given the numbers of rows, int64 [B], and
+        {key: its texts, [B]}. Without keys, it takes arrays of NumPy and of TensorFlow.
+      keys: the fields whose texts decide; absent values are empty texts.
+    """
+
+    takes: Callable[[Any, Mapping[str, Any]], Any]
+    keys: Sequence[str] = ()
+
+    @property
+    def key_spec(self) -> spec_lib.Spec:
+        """The specification of the keys."""
+        return spec_lib.Spec(
+            features=dict.fromkeys(self.keys, "string"),
+            labels={},
+            defaults=dict.fromkeys(self.keys, ""),
+        )
+
+
+class ChosenRows(types.Source):
+    """A source that chooses rows from one split of another source, and keeps the other splits.
+
+    Attributes:
+      source: the other source.
+      split: the split from which rows are chosen.
+    """
+
+    source: types.Source
+    split: str
+
+    @abc.abstractmethod
+    def find_choice(self, split: str) -> Choice | None:
+        """Return the choice of the rows of a split; None for a split that is not cut."""
+
+    def describe_left_out(self) -> list[str]:
+        """Return a line if rows are in no split against the intention of the settings."""
+        return []
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the source; [] if it has no names for them."""
+        return list(getattr(self.source, "names", ()))
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the raw records of a split, in the order of the source."""
+        choice = self.find_choice(split)
+        if choice is None:
+            return self.source.records(split)
+        # Choosing row by row would take 20 to 90 microseconds for each row.
+        batches = source_lib.batch(self.source.records(self.split), _ROWS_AT_ONCE)
+        return _choose(functools.partial(self._apply_choice, choice), batches).unbatch()
+
+    def blocks(self, split: str) -> tf.data.Dataset | None:
+        """Return the raw records of a split in blocks; None if the source has no blocks."""
+        choice = self.find_choice(split)
+        read = types.read_member(self.source, types.Source, "blocks")
+        blocks = read(split if choice is None else self.split)
+        if choice is None or blocks is None:
+            return blocks
+        return _choose(functools.partial(self._apply_choice, choice), blocks)
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Read the split record by record.
+
+        If keys decide, every split reports unreadable records, because their split is unknown.
+        """
+        choice = self.find_choice(split)
+        rows = self.source.scan(split if choice is None else self.split, spec)
+        if choice is None:
+            yield from rows
+            return
+        with_keys = bool(choice.keys)
+        keys = self.source.scan(self.split, choice.key_spec) if with_keys else itertools.repeat(())
+        pairs = zip(keys, rows, strict=False)
+        first = 0
+        while some := list(itertools.islice(pairs, _SCANNED_WITH_KEYS if with_keys else _SCANNED)):
+            found = [pair[0][1] for pair in some] if with_keys else []
+            texts = {
+                name: np.array(
+                    [one[name] if isinstance(one, dict) else "" for one in found], np.object_
+                )
+                for name in choice.keys
+            }
+            chosen = _decide(choice, np.arange(first, first + len(some)), texts)
+            first += len(some)
+            for (_, row), is_chosen in zip(some, chosen, strict=True):
+                if is_chosen or with_keys and isinstance(row[1], str):
+                    yield row
+
+    def list_rows(self, split: str) -> np.ndarray | None:
+        """Return the numbers of the chosen rows; None if the source does not list its rows."""
+        choice = self.find_choice(split)
+        theirs = types.read_member(self.source, types.Source, "list_rows")
+        if choice is None:
+            return theirs(split)
+        if split not in self._chosen_numbers:
+            numbers = theirs(self.split)
+            chosen = None if numbers is None else self._choose_numbers(choice, numbers)
+            self._chosen_numbers[split] = chosen
+        return self._chosen_numbers[split]
+
+    def _choose_numbers(self, choice: Choice, numbers: np.ndarray) -> np.ndarray:
+        """Return those of the numbers of rows, int64 [N], that are chosen."""
+
+        def read() -> tf.data.Dataset:
+            blocks = tf.data.Dataset.from_tensor_slices(numbers).batch(_ROWS_AT_ONCE)
+            pairs = blocks.map(lambda rows: (rows, self.source.take_rows(self.split, rows)))
+            takes = functools.partial(self._apply_choice, choice)
+            return _choose(lambda first, pair: takes(first, pair[1]), pairs).map(lambda n, _: n)
+
+        if choice.keys:
+            return np.concatenate([np.zeros([0], np.int64), *_iterate(read)])
+        return numbers[np.asarray(choice.takes(np.arange(len(numbers)), {}), bool)]
+
+    @functools.cached_property
+    def _chosen_numbers(self) -> dict[str, np.ndarray | None]:
+        """The numbers of the chosen rows, by split."""
+        return {}
+
+    def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Return the raw records of rows with these numbers, int64 [B]."""
+        split = split if self.find_choice(split) is None else self.split
+        return self.source.take_rows(split, rows)
+
+    def read_values(
+        self, split: str, spec: spec_lib.Spec
+    ) -> Iterable[Mapping[str, packed.Values]] | None:
+        """Return the values of the chosen rows, some rows at a time; None if only `decode` can."""
+        choice = self.find_choice(split)
+        read = types.read_member(self.source, types.Source, "read_values")
+        if choice is None:
+            return read(split, spec)
+        blocks = read(self.split, spec)
+        keys = read(self.split, choice.key_spec) if choice.keys else ()
+        if blocks is None or keys is None:
+            return None
+        return _cut_values(choice, blocks, keys, spec.fields)
+
+    def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
+        """Return the blocks with the chosen rows; None if the source has no blocks.
+
+        This reads the keys of all blocks, if keys decide.
+        """
+        choice = self.find_choice(split)
+        theirs = types.read_member(self.source, types.Source, "list_blocks")
+        if choice is None:
+            return theirs(split, spec)
+        blocks = theirs(self.split, spec)
+        keys = theirs(self.split, choice.key_spec) if choice.keys else None
+        return None if blocks is None else _cut_blocks(choice, blocks, keys)
+
+    def count_rows(self, choice: Choice) -> tuple[int, int]:
+        """Return the number of rows of the split that is cut, and of those of a choice."""
+
+        @tf.autograph.experimental.do_not_convert
+        def count(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
+            rows = tf.cast(types.count_rows({"": tf.nest.flatten(part)[0]}), tf.int64)
+            chosen = self._apply_choice(choice, first + tf.range(rows), part)
+            return first + rows, (rows, tf.math.count_nonzero(chosen))
+
+        def read() -> tf.data.Dataset:
+            blocks = source_lib.read_batches(self.source, self.split, _KEYS_AT_ONCE)
+            return blocks.scan(tf.constant(0, tf.int64), count)
+
+        # The next reader of the rows reports a bad one.
+        counts = [one for one in source_lib.iterate(read) if not isinstance(one, Exception)]
+        return sum(int(rows) for rows, _ in counts), sum(int(chosen) for _, chosen in counts)
+
+    def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
+        """Decode a batch as the source does."""
+        return self.source.decode(batch, spec, with_labels)
+
+    def _apply_choice(self, choice: Choice, numbers: tf.Tensor, batch: Any) -> tf.Tensor:
+        """Return True for chosen rows, bool [B], given their numbers and raw records."""
+        keys = self.source.decode(batch, choice.key_spec, False) if choice.keys else {}
+        return choice.takes(numbers, keys)
+
+
+def describe_left_out(source: Any) -> list[str]:
+    """Return a line for each source, also within others, that leaves rows out of all splits."""
+    lines: list[str] = []
+    while source is not None:
+        if isinstance(source, ChosenRows):
+            lines += source.describe_left_out()
+        for mixed in getattr(source, "sources", {}).values():
+            lines += describe_left_out(mixed)
+        source = getattr(source, "source", None)
+    return lines
+
+
+def read_fields(
+    source: types.Source, split: str, spec: spec_lib.Spec
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield {feature: its values in some rows} of all rows of a split.
+
+    Raises:
+      UserError: a record is malformed; names it.
+    """
+
+    def read() -> tf.data.Dataset:
+        return source_lib.read_batches(source, split, _KEYS_AT_ONCE).map(
+            lambda *batch: source.decode(batch[0], spec, False)
+        )
+
+    for found in source_lib.iterate(read):
+        if isinstance(found, Exception):
+            bad = (pair for pair in source.scan(split, spec) if isinstance(pair[1], str))
+            for place, problem in bad:
+                raise checks.UserError(f"{place}: {problem}") from found
+            raise found
+        yield found
+
+
+def choose_by_mask(mask: np.ndarray) -> Choice:
+    """Return the choice of the rows for which a mask, bool [N], is True."""
+
+    def takes(numbers: Any, _: Any) -> Any:
+        return mask[numbers] if isinstance(numbers, np.ndarray) else tf.gather(mask, numbers)
+
+    return Choice(takes)
+
+
+def _iterate(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
+    for found in source_lib.iterate(make):
+        if isinstance(found, Exception):
+            raise found
+        yield found
+
+
+def _choose(takes: Callable[[tf.Tensor, Any], tf.Tensor], blocks: tf.data.Dataset) -> Any:
+    """Return the chosen rows of blocks, in blocks."""
+
+    @tf.autograph.experimental.do_not_convert
+    def cut(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
+        rows = tf.cast(types.count_rows({"": tf.nest.flatten(part)[0]}), tf.int64)
+        chosen = tf.squeeze(tf.where(takes(first + tf.range(rows), part)), 1)
+        return first + rows, tf.nest.map_structure(lambda each: tf.gather(each, chosen), part)
+
+    return blocks.scan(tf.constant(0, tf.int64), cut)
+
+
+def _decide(choice: Choice, numbers: np.ndarray, keys: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return True for chosen rows, bool [B]; works while a graph is being built."""
+    if not choice.keys:
+        return np.asarray(choice.takes(numbers, {}))
+    if not len(numbers):
+        return np.zeros([0], bool)
+    rows = {name: texts.astype(object) for name, texts in keys.items()}
+    (chosen,) = _iterate(
+        lambda: tf.data.Dataset.from_tensors((numbers, rows)).map(
+            tf.autograph.experimental.do_not_convert(choice.takes)
+        )
+    )
+    return chosen
+
+
+def _count_rows(block: Mapping[str, packed.Values], fields: Mapping[str, spec_lib.Field]) -> int:
+    name, field = next(iter(fields.items()))
+    return packed.count_rows(block[name], field)
+
+
+def _decide_values(
+    choice: Choice, first: int, block: Mapping[str, packed.Values], count: int
+) -> np.ndarray:
+    """Return True for the chosen rows of a block of packed keys, bool [`count`]."""
+    keys = {name: packed.unpack_texts(block[name]) for name in choice.keys}
+    return _decide(choice, np.arange(first, first + count), keys)
+
+
+def _cut_values(
+    choice: Choice,
+    blocks: Iterable[Mapping[str, packed.Values]],
+    keys: Iterable[Mapping[str, packed.Values]],
+    fields: Mapping[str, spec_lib.Field],
+) -> Iterator[dict[str, packed.Values]]:
+    """Yield the chosen rows of blocks; the blocks of keys may have other sizes."""
+    masks, first = [np.zeros([0], bool)], 0
+    for block in keys:
+        count = _count_rows(block, choice.key_spec.fields)
+        masks.append(_decide_values(choice, first, block, count))
+        first += count
+    mask, first = np.concatenate(masks), 0
+    for block in blocks:
+        count = _count_rows(block, fields)
+        is_chosen = mask[first : first + count]
+        if not choice.keys:
+            is_chosen = _decide_values(choice, first, {}, count)
+        chosen = np.flatnonzero(is_chosen)
+        yield {name: packed.choose(block[name], chosen, field) for name, field in fields.items()}
+        first += count
+
+
+def _cut_blocks(choice: Choice, blocks: types.Blocks, keys: types.Blocks | None) -> types.Blocks:
+    """Return the blocks of the chosen rows, without the blocks that have none."""
+    masks, sizes, first = {}, [], 0
+    for number, count in enumerate(blocks.sizes):
+        held = {} if keys is None else keys.read(number, choice.key_spec.fields)
+        is_chosen = _decide_values(choice, first, held, count)
+        first += count
+        if is_chosen.any():
+            masks[number] = np.packbits(is_chosen)  # An eighth of the memory.
+            sizes.append(int(is_chosen.sum()))
+    numbers = list(masks)
+
+    def read(block: int, fields: Mapping[str, spec_lib.Field]) -> dict[str, packed.Values]:
+        values = blocks.read(numbers[block], fields)
+        bits = np.unpackbits(masks[numbers[block]], count=blocks.sizes[numbers[block]])
+        chosen = np.flatnonzero(bits)
+        return {name: packed.choose(values[name], chosen, field) for name, field in fields.items()}
+
+    return types.Blocks(tuple(sizes), blocks.window, read)

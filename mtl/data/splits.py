@@ -1,0 +1,272 @@
+"""Splits of one file: by share, by keys, with equal class shares, and folds of cross-validation.
+
+pipeline.Pipeline.source = @splits.Splits()
+pipeline.Pipeline.eval_split = "validation"
+splits.Splits.source = @csv.Csv()
+splits.Splits.shares = {"train": 0.8, "validation": 0.1, "test": 0.1}
+splits.Splits.keys = ["user"]                       # or splits.Splits.stratify = "income"
+
+fold = 0                                            # --gin_param "fold = 3"
+splits.Splits.folds = 5
+splits.Splits.fold = %fold
+
+Each row has a place on a circle, and each split holds an arc of it. The place is a hash of the row
+or of its keys, or the rank of the row in its class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import chosen_rows
+from mtl.data import source as source_lib
+from mtl.deferred import tf
+
+# The number of places, which limits the precision of shares.
+PLACES = 1 << 31
+_WORD = 1 << 32
+# "lowbias32" of C. Wellons' hash prospector, 2018: shifts and factors.
+_ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1))
+_GOLDEN = 0x9E3779B9
+# A whole number as a column of floats writes it.
+_WHOLE = r"^([+-]?[0-9]+)\.0*$"
+# Between the texts of several keys.
+_SEPARATOR = "\x1f"
+
+Shares = Annotated[Mapping[str, float], checks.Map("map splits to shares")]
+
+
+class Arc(NamedTuple):
+    """The places of a split: `length` places from `first` on; the place after the last is 0."""
+
+    first: int
+    length: int
+
+    def holds(self, places: Any) -> Any:
+        """Return True for places on the arc, bool [B]."""
+        return (places - self.first) % PLACES < self.length
+
+
+@checks.dataclass
+class Splits(chosen_rows.ChosenRows):
+    """A source that cuts one split of another source into several splits.
+
+    The same settings choose the same rows on every machine. No row is in two splits.
+
+    | settings | a split has |
+    | -- | -- |
+    | shares | about its share of the rows, drawn by a hash of their numbers and the seed |
+    | keys | about its share of the keys, with all rows of each key |
+    | stratify | its share of each class, to within a row |
+    | folds, fold | `fold_split` has the fold; the other splits have their shares of other rows |
+
+    Several keys count together: rows are in the same split if they agree in all keys. 7 and 7.0
+    are the same key. A row without any key is drawn alone. Rows without a label form a class. A new
+    run reports the number of rows in no split.
+
+    `stratify` reads the labels of the split once; memory holds eight bytes for each row.
+
+    Attributes:
+      source: the source of the rows.
+      shares: {split: its share of the rows}; the sum is at most 1. With folds, these are shares of
+        the rows outside of the fold, by default {"train": 1}.
+      keys: the fields that keep rows together.
+      stratify: the label whose classes have equal shares in all splits; "" for none.
+      label_type: the type of this label in the Spec, int64 or string.
+      folds: the number of folds, at least 2; None for none.
+      fold: the fold that `fold_split` holds, from 0.
+      fold_split: the split that holds the fold.
+      split: the split that is cut; other splits of the source stay as they are.
+      seed: the seed of the draw.
+    """
+
+    source: Annotated[types.Source, source_lib.check]
+    shares: Shares = dataclasses.field(default_factory=dict)
+    keys: checks.Names = ()
+    stratify: Annotated[str, checks.Is(str, "name a field")] = ""
+    label_type: Annotated[str, checks.OneOf(["int64", "string"])] = "int64"
+    folds: Annotated[int, checks.AtLeast(2)] | None = None
+    fold: checks.Natural = 0
+    fold_split: Annotated[str, checks.Is(str, "name a split")] = "test"
+    split: Annotated[str, checks.Is(str, "name a split")] = "train"
+    seed: int = 1
+
+    def __post_init__(self):
+        where = "Splits.shares"
+        rule = "map splits to shares, such as {'train': 0.9, 'test': 0.1}"
+        checks.require(self.shares or self.folds, where, rule, dict(self.shares))
+        check_shares(where, self.shares)
+        is_one = not (self.keys and self.stratify)
+        checks.require(is_one, "Splits.stratify", "come without keys", self.stratify)
+        if self.folds is None:
+            checks.require(self.fold == 0, "Splits.fold", "come with folds", self.fold)
+        else:
+            rule = f"be a fold of 0 to {self.folds - 1}"
+            checks.require(self.fold < self.folds, "Splits.fold", rule, self.fold)
+            rule = f"leave out the split of the fold, {self.fold_split!r}"
+            checks.require(self.fold_split not in self.shares, where, rule, dict(self.shares))
+        for split in self.arcs:
+            rule = f"name no other split of the source than {self.split!r}, which is cut"
+            is_new = split == self.split or split not in _list_splits(self.source)
+            checks.require(is_new, where, rule, split)
+
+    @functools.cached_property
+    def arcs(self) -> dict[str, Arc]:
+        """{split: its places}."""
+        if self.folds is None:
+            return lay_arcs(self.shares, 0, PLACES)
+        start, end = (fold * PLACES // self.folds for fold in (self.fold, self.fold + 1))
+        others = lay_arcs(self.shares or {self.split: 1.0}, end, PLACES - (end - start))
+        return {**others, self.fold_split: Arc(start, end - start)}
+
+    def find_choice(self, split: str) -> chosen_rows.Choice | None:
+        """Return the choice of the rows of a split; None for a split that is not cut."""
+        if split in self.arcs:
+            choice = self._choose_arcs([self.arcs[split]])
+            if self.stratify:
+                rule, rows = "hold a row", len(self._places)
+                is_filled = bool(self.arcs[split].holds(self._places).any())
+                checks.require(is_filled, f"Splits: split {split!r} of {rows} rows", rule, 0)
+            return choice
+        # The whole split would hold the rows of the others.
+        checks.require(split != self.split, "Splits.shares", f"have {split!r}", dict(self.shares))
+        return None
+
+    def _choose_arcs(self, arcs: Sequence[Arc]) -> chosen_rows.Choice:
+        """Return the choice of all rows on some arcs."""
+
+        def takes(numbers: Any, texts: Mapping[str, Any]) -> Any:
+            if self.keys:
+                places = hash_keys([texts[key] for key in self.keys], numbers, self.seed)
+            else:
+                places = hash_rows(numbers, self.seed)
+            return _hold(arcs, places)
+
+        if self.stratify:
+            return chosen_rows.choose_by_mask(_hold(arcs, self._places))
+        return chosen_rows.Choice(takes, self.keys)
+
+    @functools.cached_property
+    def _places(self) -> np.ndarray:
+        """The places of all rows by their classes, int64 [N]."""
+        labels = read_labels(self.source, self.split, self.stratify, self.label_type)
+        return rank_rows(labels, self.seed)
+
+    def describe_left_out(self) -> list[str]:
+        """Return a line if the shares leave rows out of all splits."""
+        if sum(arc.length for arc in self.arcs.values()) >= PLACES:
+            return []
+        rows, held = self.count_rows(self._choose_arcs(list(self.arcs.values())))
+        share = f"{rows - held:,} of {rows:,} rows ({(rows - held) / max(rows, 1):.1%})"
+        total = sum(self.shares.values())
+        return [f"{share} are in no split: Splits.shares sum to {total:.6g}."] * (held < rows)
+
+
+def check_shares(where: str, shares: Mapping[str, float]) -> None:
+    """Fail unless shares are above 0 and sum to at most 1."""
+    for split, share in shares.items():
+        checks.positive(f"{where}[{split!r}]", share)
+    total = sum(shares.values())
+    checks.require(total <= 1 + 1e-9, where, "sum to at most 1", total)
+
+
+def _hold(arcs: Sequence[Arc], places: Any) -> Any:
+    """Return True for places on one of the arcs, bool [B]."""
+    return functools.reduce(operator.or_, [arc.holds(places) for arc in arcs])
+
+
+def lay_arcs(shares: Mapping[str, float], first: int, length: int) -> dict[str, Arc]:
+    """Return {split: its arc}: one after the other, on `length` places from `first` on."""
+    ends = [round(end * length) for end in itertools.accumulate(shares.values(), initial=0.0)]
+    pairs = zip(shares, itertools.pairwise(min(end, length) for end in ends), strict=True)
+    return {split: Arc(first + start, end - start) for split, (start, end) in pairs}
+
+
+def hash_rows(numbers: Any, seed: int) -> Any:
+    """Return the place of the rows with these numbers: an int, or int64 [B]."""
+    # The seed enters twice; if it entered once, the rows of two seeds would differ only by an xor.
+    first = _mix(_mix(seed % _WORD) ^ (seed // _WORD) % _WORD)
+    second = _mix(first ^ _GOLDEN)
+    low, high = numbers % _WORD, numbers // _WORD % _WORD
+    return _mix(_mix(_mix(low ^ first) ^ high) ^ second) // 2
+
+
+def _mix(word: Any) -> Any:
+    """Mix 32 bits, so that each bit of the result depends on all of them."""
+    for shift, factor in _ROUNDS:
+        word = word ^ word // (1 << shift)
+        # In halves, because products of 64 bits would overflow in TensorFlow.
+        word = (
+            word // (1 << 16) * factor % (1 << 16) * (1 << 16) + word % (1 << 16) * factor
+        ) % _WORD
+    return word
+
+
+def hash_keys(keys: Sequence[tf.Tensor], numbers: tf.Tensor, seed: int) -> tf.Tensor:
+    """Return the places of rows by the texts of their keys, int64 [B].
+
+    Args:
+      keys: the texts of each key, [B].
+      numbers: the numbers of the rows, [B], for rows without any key.
+      seed: the seed.
+    """
+    is_absent = [tf.equal(tf.strings.strip(texts), "") for texts in keys]
+    plain = [tf.strings.regex_replace(texts, _WHOLE, r"\1") for texts in keys]
+    alone = tf.strings.join(["row ", tf.strings.as_string(numbers)])
+    has_none = functools.reduce(tf.logical_and, is_absent)
+    texts = tf.where(has_none, alone, tf.strings.join(plain, _SEPARATOR))
+    # FarmHash's Fingerprint64, which is the same on every machine.
+    return tf.strings.to_hash_bucket_fast(tf.strings.join([f"{seed}:", texts]), PLACES)
+
+
+def rank_rows(labels: np.ndarray, seed: int) -> np.ndarray:
+    """Return places of N rows that spread each class evenly over the circle, int64 [N].
+
+    An arc with a share s of the circle holds s n rows of a class of n, to within a row. Classes
+    start at different places, so that many small classes do not all miss the same arc.
+    """
+    places = np.zeros(len(labels), np.int64)
+    _, classes = np.unique(labels, return_inverse=True)
+    hashes = hash_rows(np.arange(len(labels)), seed)
+    order = np.lexsort([hashes, classes])
+    sizes = np.bincount(classes)
+    ranks = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    # Multiples of the golden ratio are spread evenly.
+    starts = (hash_rows(np.arange(1), seed)[0] + np.arange(len(sizes)) * _GOLDEN) % _WORD
+    # (rank + start / 2^32) / size of the circle, in whole numbers.
+    ranked = (ranks * _WORD + np.repeat(starts, sizes)) // (2 * np.repeat(sizes, sizes))
+    places[order] = ranked
+    return places
+
+
+def read_labels(source: types.Source, split: str, label: str, label_type: str) -> np.ndarray:
+    """Return the labels of a split, [N]; absent ones are `spec.MISSING` of their type.
+
+    Raises:
+      UserError: a record is malformed; names it.
+    """
+    missing = spec_lib.MISSING[label_type]
+    spec = spec_lib.Spec(features={label: label_type}, labels={}, defaults={label: missing})
+    parts = [found[label] for found in chosen_rows.read_fields(source, split, spec)]
+    kind = object if label_type == "string" else np.int64
+    return np.concatenate([np.zeros([0], kind), *parts])
+
+
+def _list_splits(source: Any) -> list[str]:
+    """Return the splits that the settings of a source name, also of a source inside it."""
+    named: list[str] = []
+    while source is not None:
+        for setting in ("files", "splits", "held_out", "starts", "shares"):
+            value = getattr(source, setting, None)
+            named += value if isinstance(value, Mapping) else []
+        source = getattr(source, "source", None)
+    return named

@@ -1,0 +1,164 @@
+"""Chosen rows are the same by every way to read a source."""
+
+import dataclasses
+import gzip
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from mtl import spec, types
+from mtl.data import (
+    arrow,
+    csv,
+    csv_columns,
+    field_splits,
+    in_memory,
+    long_tail,
+    packed,
+    pipeline,
+    splits,
+    subset,
+)
+from tests.data import csv_columns_test
+
+pytestmark = pytest.mark.medium
+
+SPEC = spec.Spec(
+    features={
+        "x": "int64",
+        "word": "string",
+        "tags": ("string", (None,)),
+        "two": ("float32", (2,)),
+    },
+    labels={"y": "int64"},
+    defaults={"word": "none"},
+)
+NUM = 500
+COLUMNS = {
+    "x": list(range(NUM)),
+    "word": [f"w{i % 7}" * (i % 5 > 0) for i in range(NUM)],
+    "tags": [[f"t{i}", f"t{i % 3}"][: i % 3] for i in range(NUM)],
+    "two": [[i + 0.5, -i] for i in range(NUM)],
+    "user": [f"u{i // 4}" if i % 9 else "" for i in range(NUM)],
+    "y": [i % 3 for i in range(NUM)],
+    "day": [f"2024-01-{1 + i // 20:02d}" for i in range(NUM)],
+}
+CUTS = {
+    "subset": lambda source: subset.Subset(source=source, share=0.4, held_out={"a": 0.2}),
+    "shares": lambda source: splits.Splits(source=source, shares={"train": 0.4, "a": 0.2}),
+    "keys": lambda source: splits.Splits(source=source, shares={"train": 0.8, "a": 0.2}, keys=KEYS),
+    "stratify": lambda source: splits.Splits(source=source, shares=SHARES, stratify="y"),
+    "key": lambda source: field_splits.ByKey(source=source, field="user", held_out={"a": 0.3}),
+    "time": lambda source: field_splits.ByTime(
+        source=source, field="day", starts={"a": "2024-01-20"}
+    ),
+    "tail": lambda source: long_tail.LongTail(source=source, label="y", held_out={"a": 30}),
+    "nested": lambda source: subset.Subset(source=CUTS["key"](source), share=0.5),
+}
+KEYS, SHARES = ["user", "word"], {"train": 0.75, "a": 0.25}
+
+
+def write_csv(folder, columns=COLUMNS, odd=""):
+    rows = zip(*columns.values(), strict=True)
+    text = ["|".join(map(str, v)) if isinstance(v, list) else str(v) for row in rows for v in row]
+    size = len(columns)
+    lines = [",".join(text[i : i + size]) for i in range(0, len(text), size)]
+    half = len(lines) // 2
+    header = ",".join(columns) + "\n"
+    # Blank lines and comments are not rows, and the second file continues the numbers.
+    (folder / "a.csv").write_text(header + "\n#no\n".join(lines[:half]) + "\n")
+    rest = header + "\n".join(lines[half:]) + odd + "\n"
+    (folder / "b.csv.gz").write_bytes(gzip.compress(rest.encode()))
+    return csv.Csv(files={"train": ["a.csv", "b.csv.gz"]}, data_dir=str(folder), comment="#")
+
+
+def write_parquet(folder, **settings):
+    parquet.write_table(pa.table(COLUMNS), str(folder / "a.parquet"), row_group_size=30)
+    return arrow.Arrow(files={"train": "a.parquet"}, data_dir=str(folder), **settings)
+
+
+def read_rows(blocks):
+    """The rows of blocks of packed values, as plain Python."""
+    joined = {n: packed.join([b[n] for b in blocks], f) for n, f in SPEC.fields.items()}
+    return csv_columns_test._rows([joined], SPEC.fields)
+
+
+def decode_rows(cut, split):
+    return read_rows(list(in_memory._decode_blocks(cut, split, SPEC)))
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_packed_values_are_the_rows_that_decoding_gives(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(csv_columns, "_CHUNK", 700)
+    source = write_csv(tmp_path)
+    for split in ("train", "a")[: 1 + (name != "nested")]:
+        cut = CUTS[name](source)
+        blocks = list(cut.read_values(split, SPEC))
+        rows = read_rows(blocks)
+        assert len(blocks) > 10 and 10 < len(rows["x"]) < NUM
+        assert rows == decode_rows(cut, split)
+        assert [row["x"] for _, row in cut.scan(split, SPEC)] == rows["x"]
+
+
+@pytest.mark.parametrize("name", ["subset", "keys"])
+def test_training_takes_these_rows_by_number(tmp_path, name):
+    cut = CUTS[name](write_csv(tmp_path))
+    data = pipeline.Pipeline(source=cut, spec=SPEC, batch_size=10, cache=True)
+    calls = []
+    with pytest.MonkeyPatch.context() as patch:
+        decode = in_memory._decode_blocks
+        patch.setattr(in_memory, "_decode_blocks", lambda *a: calls.append(1) or decode(*a))
+        found = data.dataset("train", training=True, seed=1).take(60)
+        rows = [int(x) for features, _ in found for x in features["x"]]
+    expected = decode_rows(cut, "train")["x"]
+    size = len(expected)
+    assert sorted(rows[:size]) == expected and data.starts_anywhere and not calls
+
+
+def test_a_value_that_only_decoding_can_tell_leaves_the_rows_the_same(tmp_path):
+    bad = write_csv(tmp_path, odd="\nnone,a,,1|2,,1,2024-01-30")
+    cut = CUTS["subset"](bad)
+    with pytest.raises(types.DecodeOnlyError):
+        list(cut.read_values("train", SPEC))
+    # The bad row is in no split of this cut, so both splits are read as before.
+    taken = {split: bool(cut._takes(split, NUM)) for split in ("train", "a")}
+    for split, is_taken in taken.items():
+        if not is_taken:
+            assert in_memory.InMemory(cut, SPEC).list_rows(split).size > 50
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_rows_beyond_memory_are_read_in_blocks(tmp_path, name):
+    cut = CUTS[name](write_parquet(tmp_path, window=120))
+    blocks = cut.list_blocks("train", SPEC)
+    read = [blocks.read(number, SPEC.fields) for number in range(len(blocks.sizes))]
+    sizes = [packed.count_rows(one["x"], SPEC.fields["x"]) for one in read]
+    assert sizes == list(blocks.sizes) and 0 not in sizes and blocks.window == 120
+    rows = read_rows(read)
+    assert rows == decode_rows(CUTS[name](write_parquet(tmp_path)), "train")
+    data = pipeline.Pipeline(source=cut, spec=SPEC, batch_size=1)
+    made = data.dataset("train", training=True, seed=1).take(len(rows["x"]))
+    assert data.starts_anywhere and sorted(int(f["x"][0]) for f, _ in made) == rows["x"]
+
+
+@pytest.mark.parametrize("name", ["shares", "keys", "stratify"])
+def test_rows_in_memory_stay_numbered(tmp_path, name):
+    cut = CUTS[name](write_parquet(tmp_path))
+    assert cut.list_blocks("train", SPEC) is None
+    assert cut.list_rows("train").tolist() == decode_rows(cut, "train")["x"]
+    data = pipeline.Pipeline(source=cut, spec=SPEC, batch_size=5)
+    made = data.dataset("train", training=True, seed=1)
+    first = [f["x"].numpy().tolist() for f, _ in made.take(8)]
+    made = data.dataset("train", training=True, seed=1, start_step=3)
+    assert [f["x"].numpy().tolist() for f, _ in made.take(5)] == first[3:]
+
+
+def test_values_are_chosen_without_texts_of_other_rows():
+    field = dataclasses.replace(SPEC.fields["two"], dtype="string")
+    texts = packed.pack(np.array([["a", "b"], ["c", "d"], ["a", "e"]], object))
+    chosen = packed.choose(texts, np.array([0, 2]), field)
+    assert packed.count_rows(chosen, field) == 2
+    assert packed.unpack_texts(chosen).tolist() == [b"a", b"b", b"a", b"e"]
+    assert sorted(chosen.distinct.to_pylist()) == [b"a", b"b", b"e"]

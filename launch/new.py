@@ -5,7 +5,8 @@ r"""Writes a gin file for a table: looks at all rows, decides how each column is
     python -m launch.predict --model_dir runs/train --checkpoint best --input new.csv
 
 A tenth of the rows is held out to test. --holdout changes the share, --key keeps the rows of a user
-together, --time holds out the last rows, and --test names a separate file.
+together, --time holds out the last rows, and --test names a separate file. --validation holds out
+rows that choose the best checkpoint, so that the test rows only measure it.
 """
 
 import argparse
@@ -35,6 +36,11 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add("--out", help="the gin file (default: the name of the table, with .gin)")
     add("--force", action="store_true", help="overwrite the gin file")
     add("--holdout", type=float, help="the share of rows, or of time, held out (default: 0.1)")
+    add(
+        "--validation",
+        type=float,
+        help="the share that chooses the best checkpoint, beside the test rows",
+    )
     add("--time", help="hold out the rows with the greatest values of this column")
     add("--key", help="keep rows with the same value of this column in one split")
     add("--test", help="a separate table to test on, in place of a share")
@@ -91,8 +97,16 @@ def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
     checks.require(is_share, "--holdout", "be a share of the rows between 0 and 1", share)
     if arguments.test and arguments.holdout is not None:
         checks.fail("--holdout", "come without --test", share)
+    validation = arguments.validation
+    rule = "be a share of the rows between 0 and 1"
+    is_share = validation is None or 0 < validation < 1
+    checks.require(is_share, "--validation", rule, validation)
+    if validation is not None and not arguments.test:
+        rule = "leave rows to train on, with the share of test rows"
+        checks.require(validation + share < 1, "--validation", rule, validation)
     return plans.Holdout(
         share=share,
+        validation=validation or 0.0,
         key=arguments.key or "",
         time=arguments.time or "",
         files=arguments.test or "",
@@ -130,6 +144,14 @@ def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
         "",
         "Next:",
         f"  python -m launch.train --gin_file {shlex.quote(str(out))}",
+        *(
+            [
+                f"  python -m launch.evaluate --model_dir {shlex.quote(run)} --checkpoint best "
+                "--split test"
+            ]
+            if plan.holdout.validation
+            else []
+        ),
         f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best --split test",
         f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best "
         f"--input NEW{arrow.find_ending(dialect.paths[0]) if dialect.is_arrow else '.csv'}",

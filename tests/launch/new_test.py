@@ -12,7 +12,7 @@ import pytest
 from launch import new
 from mtl import checks, verbs
 from mtl.configs import config, gin_files
-from mtl.data import field_splits
+from mtl.data import field_splits, splits
 from mtl.spec import literals
 from mtl.tools.drafting import columns
 
@@ -112,8 +112,44 @@ def test_a_draft_sorts_times_by_what_they_mean_and_tells_rows_without_one(run, t
 
 
 @pytest.mark.parametrize(
+    ("args", "shares", "keys"),
+    [
+        ((), {"train": 0.8, "validation": 0.1, "test": 0.1}, ()),
+        (("--holdout", "0.3"), {"train": 0.6, "validation": 0.1, "test": 0.3}, ()),
+        (("--key", "user"), {"train": 0.8, "validation": 0.1, "test": 0.1}, ["user"]),
+        (("--test", "other.csv"), {"train": 0.9, "validation": 0.1}, ()),
+    ],
+)
+def test_validation_rows_choose_the_best_checkpoint(run, tmp_path, args, shares, keys):
+    write(tmp_path / "t.csv")
+    write(tmp_path / "other.csv", rows=100)
+    told = run("--task", "clicked", "--validation", "0.1", *args)
+    evaluate = "launch.evaluate --model_dir runs/t --checkpoint best --split test"
+    assert evaluate in told
+    with config.isolated():
+        data = config.load(["t.gin"]).data
+    assert isinstance(data.source, splits.Splits)
+    assert (data.source.shares, data.source.keys) == (shares, keys)
+    assert data.eval_split == "validation"
+    rows = {s: [v["age"] for _, v in data.source.scan(s, data.spec)] for s in (*shares, "test")}
+    assert all(rows.values())
+    assert sum(map(len, rows.values())) == 400 + 100 * ("--test" in args)
+
+
+def test_validation_rows_lie_between_the_others_in_time(run, tmp_path):
+    write(tmp_path / "t.csv")
+    run("--task", "clicked", "--time", "day", "--validation", "0.2")
+    text = (tmp_path / "t.gin").read_text()
+    starts = "{'validation': '2024-01-08', 'test': '2024-01-10'}"
+    assert f"field_splits.ByTime.starts = {starts}" in text
+    assert "pipeline.Pipeline.eval_split = 'validation'" in text
+
+
+@pytest.mark.parametrize(
     ("args", "message"),
     [
+        (("--task", "clicked", "--validation", "1.5"), "--validation must be a share of the rows"),
+        (("--task", "clicked", "--validation", "0.95"), "--validation must leave rows to train on"),
         (("--task", "clickd"), "--task must be one of .*Did you mean 'clicked'"),
         (("--task", "same"), "--task 'same' must vary"),
         (("--task", "id"), "be a number, or have at most 1000 classes|had"),

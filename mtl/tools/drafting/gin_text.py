@@ -91,9 +91,7 @@ def _imports(plan: plans.Plan) -> list[str]:
     dialect = plan.found.dialect
     data = ["arrow", "pipeline"] if dialect.is_arrow else ["csv", "pipeline"]
     data += ["csv"] if dialect.is_arrow and len(plan.found.marks) > 1 else []
-    if not plan.holdout.files:
-        is_by_field = plan.holdout.key or plan.holdout.time
-        data.append("field_splits" if is_by_field else "subset")
+    data += _list_split_modules(plan.holdout)
     return [
         "from __gin__ import dynamic_registration",
         *(f"from mtl import {name}" for name in sorted(names)),
@@ -103,6 +101,15 @@ def _imports(plan: plans.Plan) -> list[str]:
         "from mtl.optimization import schedules",
         "from mtl.optimization import update",
     ]
+
+
+def _list_split_modules(holdout: plans.Holdout) -> list[str]:
+    """Return the module of the part that cuts the training files, if any."""
+    if holdout.validation and not holdout.time:
+        return ["splits"]
+    if holdout.files:
+        return []
+    return ["field_splits" if holdout.key or holdout.time else "subset"]
 
 
 def _source(plan: plans.Plan) -> list[str]:
@@ -116,6 +123,9 @@ def _source(plan: plans.Plan) -> list[str]:
         *(_arrow_settings(plan) if dialect.is_arrow else _csv_settings(plan)),
     ]
     lines += _splits(plan)
+    if plan.holdout.validation:
+        lines += ["# Validation rows choose the best checkpoint, and test rows measure it."]
+        lines += ["pipeline.Pipeline.eval_split = 'validation'"]
     told = "All rows: they lie in the order of a label." if plan.shuffle_buffer > 10_000 else ""
     lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
     if dialect.is_arrow:  # All rows lie in memory, and training mixes all of them.
@@ -158,17 +168,21 @@ def _csv_settings(plan: plans.Plan) -> list[str]:
 
 def _splits(plan: plans.Plan) -> list[str]:
     holdout, source = plan.holdout, plan.found.dialect.source
-    if holdout.files:
-        return [f"pipeline.Pipeline.source = @{source}()"]
     if holdout.time:
+        named = [f"{start} on ({split})" for split, start in plan.starts.items()]
+        told = " and ".join(named) if holdout.validation else f"{plan.starts['test']} on"
         return [
-            f"# The rows from {plan.start} on are held out: later ones, as in use.",
+            f"# The rows from {told} are held out: later ones, as in use.",
             *_tell_timeless(plan),
             "pipeline.Pipeline.source = @field_splits.ByTime()",
             f"field_splits.ByTime.source = @{source}()",
             f"field_splits.ByTime.field = {holdout.time!r}",
-            f"field_splits.ByTime.starts = {{'test': {plan.start!r}}}",
+            f"field_splits.ByTime.starts = {plan.starts!r}",
         ]
+    if holdout.validation:
+        return _three_splits(holdout, source)
+    if holdout.files:
+        return [f"pipeline.Pipeline.source = @{source}()"]
     if holdout.key:
         return [
             f"# About {holdout.share:.0%} of the values of {holdout.key} are held out, "
@@ -184,6 +198,21 @@ def _splits(plan: plans.Plan) -> list[str]:
         f"subset.Subset.source = @{source}()",
         f"subset.Subset.share = {round(1 - holdout.share, 9)}",
         f"subset.Subset.held_out = {{'test': {holdout.share}}}",
+    ]
+
+
+def _three_splits(holdout: plans.Holdout, source: str) -> list[str]:
+    """Return the lines that cut the training files with validation rows."""
+    shares = {"train": round(1 - sum(holdout.shares.values()), 9), **holdout.shares}
+    told = " and ".join(f"{share:.0%} ({split})" for split, share in holdout.shares.items())
+    which = f"the values of {holdout.key}" if holdout.key else "the rows"
+    end = ", with all of their rows." if holdout.key else "."
+    return [
+        f"# About {told} of {which}, drawn at random, are held out{end}",
+        "pipeline.Pipeline.source = @splits.Splits()",
+        f"splits.Splits.source = @{source}()",
+        f"splits.Splits.shares = {shares!r}",
+        *([f"splits.Splits.keys = {[holdout.key]!r}"] if holdout.key else []),
     ]
 
 

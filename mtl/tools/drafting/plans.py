@@ -32,15 +32,23 @@ class Holdout:
     Attributes:
       share: held-out share between 0 and 1: of random rows, of the values of `key`, or of the last
         rows by `time`; unused with `files`.
+      validation: the share, in the same way, of rows between training and test rows; 0 for none.
       key: the column whose rows with the same value stay in the same split; "" for none.
       time: the column of times, of which the last rows are held out; "" for none.
       files: a path or a glob of test files, used in place of the other settings; "" for none.
     """
 
     share: float = 0.1
+    validation: float = 0.0
     key: str = ""
     time: str = ""
     files: str = ""
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """{split: its share of the rows of the training files}, for the splits beside training."""
+        shares = {"validation": self.validation, "test": 0.0 if self.files else self.share}
+        return {split: share for split, share in shares.items() if share}
 
     @property
     def is_drawn(self) -> bool:
@@ -58,7 +66,8 @@ class Plan:
       inputs: all other columns, also those that are left out.
       alone: {column: {task: metric of the column alone}}.
       holdout: the choice of test rows.
-      start: the first test time, as the gin file writes it; None without `holdout.time`.
+      starts: {held-out split: its first time, as the gin file writes it}; {} without
+        `holdout.time`.
       list_delimiter: the character between the values of a list.
       rows: number of training rows, estimated from the held-out share.
       batch_size: rows of a step.
@@ -73,7 +82,7 @@ class Plan:
     inputs: Sequence[inputs_lib.Input]
     alone: Mapping[str, Mapping[str, float]]
     holdout: Holdout
-    start: str | float | None
+    starts: Mapping[str, str | float]
     list_delimiter: str
     rows: int
     batch_size: int
@@ -166,7 +175,7 @@ def make_plan(
     chosen_tasks = tasks_lib.tell_apart(
         [tasks_lib.choose_task(found.facts[name], found) for name in labels]
     )
-    start, share = _find_start(found, holdout)
+    starts, share = _find_starts(found, holdout)
     delimiter = _find_list_delimiter(found)
     others = [name for name in found.facts if name not in labels]
     alone = {name: _measure_alone(found, name, chosen_tasks) for name in others}
@@ -190,7 +199,7 @@ def make_plan(
         inputs=chosen,
         alone=alone,
         holdout=holdout,
-        start=start,
+        starts=starts,
         list_delimiter=delimiter,
         rows=rows,
         batch_size=batch,
@@ -288,24 +297,31 @@ def _find_list_delimiter(found: inspection.Inspection) -> str:
     return max(free, key=counts.__getitem__)
 
 
-def _find_start(found: inspection.Inspection, holdout: Holdout) -> tuple[str | float | None, float]:
-    """Return the first held-out time (None without one), and the held-out share of rows."""
-    if holdout.files:
-        return None, 0.0
+def _find_starts(
+    found: inspection.Inspection, holdout: Holdout
+) -> tuple[dict[str, str | float], float]:
+    """Return the first times of held-out splits ({} without times), and the held-out share."""
     if holdout.key:
         keys = found.facts[holdout.key].distinct
         rule = f"have at least {_FEWEST_KEYS} values, which are dealt to the splits"
         checks.require(keys >= _FEWEST_KEYS, f"--key {holdout.key!r}", rule, keys)
+    share = sum(holdout.shares.values())
     if not holdout.time:
-        return None, holdout.share
+        return {}, share
     where = f"--time {holdout.time!r}"
     values, written = _read_times(found, holdout.time, where)
     ordered = np.sort(values[np.isfinite(values)])
-    start = ordered[min(int(len(ordered) * (1 - holdout.share)), len(ordered) - 1)]
-    later = float((ordered >= start).mean())
-    told = written[int(np.argmax(values == start))]
-    checks.require(later < 1, where, "vary", str(told))
-    return told, later
+    starts, first = {}, []
+    for split, part in holdout.shares.items():
+        # Rounding may put a product below the whole number that it should be.
+        place = min(int(len(ordered) * (1 - share) + 1e-9), len(ordered) - 1)
+        first.append(ordered[place])
+        starts[split] = written[int(np.argmax(values == first[-1]))]
+        share -= part
+    later = float((ordered >= first[0]).mean())
+    told = str(next(iter(starts.values())))
+    checks.require(later < 1 and len(set(first)) == len(first), where, "vary", told)
+    return starts, later
 
 
 def _read_times(

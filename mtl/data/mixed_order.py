@@ -103,7 +103,7 @@ class MixedOrder(types.RowOrder):
         lines = [
             f"Source {name!r} of the mixture: {count:,} of {rows:,} rows ({count / rows:.1%}) give "
             f"{epochs[name] * count / (steps * self._batch_size):.1%} of the examples: "
-            f"{epochs[name]:.3g} epochs in {steps:,} steps."
+            f"{epochs[name]:,.2f} epochs in {steps:,} steps."
             for name, count in self._counts.items()
         ]
         lines += [

@@ -14,6 +14,7 @@ step alone.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -33,6 +34,11 @@ from mtl.distribution import memory
 MIXED, ALTERNATING = "mixed", "alternating"
 # A pass that only reads takes so many rows at once.
 _BLOCK = 4096
+# What to set if a source lacks a field or a split, by a word of its error.
+_FIXES = {
+    "split": " Mixture.splits says which sources have a split.",
+    "field": " Mixture.absent_features and Mixture.labels say which fields a source lacks.",
+}
 
 _Rate = Annotated[
     float | types.Schedule, checks.Scheduled(checks.AtLeast(0), "schedules.Polynomial")
@@ -226,6 +232,8 @@ class Mixture(types.Source):
     def _number_rows(self, split: str) -> tf.data.Dataset:
         self._list_parts(split)  # An unknown split fails here.
 
+        # The functions of a source are plain graph code, which AutoGraph would read anew.
+        @tf.autograph.experimental.do_not_convert
         def number(_: tf.Tensor) -> tf.data.Dataset:
             # Called once the graph is built: by then `decode` has loaded the rows.
             count = tf.numpy_function(lambda: np.int64(self._count(split)), [], tf.int64)
@@ -251,15 +259,14 @@ class Mixture(types.Source):
         """Read the sources of a split one after the other, row by row."""
         for part in self._list_parts(split):
             own, absent = self._divide(part.name, spec.fields, spec)
-            for location, values in self._scan_part(part, own):
-                if isinstance(values, str):
-                    yield location, values
-                else:
-                    filled = {
-                        **values,
-                        **{name: fill.make_value() for name, fill in absent.items()},
-                    }
-                    yield location, {name: filled[name] for name in spec.fields}
+            with _name_source(part):
+                for location, values in self._scan_part(part, own):
+                    if isinstance(values, str):
+                        yield location, values
+                    else:
+                        lacked = {name: fill.make_value() for name, fill in absent.items()}
+                        filled = {**values, **lacked}
+                        yield location, {name: filled[name] for name in spec.fields}
 
     def change_sources(
         self, spec: spec_lib.Spec, change: Callable[[types.Source, spec_lib.Spec], types.Source]
@@ -312,9 +319,8 @@ class Mixture(types.Source):
             return filled_fields.Filled(field, name)
         if is_label:
             return filled_fields.Filled(field, field.missing)
-        where = f"Mixture.absent_features[{name!r}]"
-        rule = f"have a default in Spec.defaults for {field.name!r}"
-        checks.require(not field.is_required, where, rule, None)
+        rule = f"be set, as Mixture.absent_features lists it for source {name!r}"
+        checks.require(not field.is_required, f"Spec.defaults[{field.name!r}]", rule, None)
         return filled_fields.Filled(field, field.default)
 
     @functools.cached_property
@@ -370,6 +376,18 @@ class Mixture(types.Source):
         return sum(map(_count_records, self._list_parts(split)))
 
 
+@contextlib.contextmanager
+def _name_source(part: _Part) -> Iterator[None]:
+    """Name the source of a mixture in errors about it."""
+    try:
+        yield
+    except checks.UserError as error:
+        text = str(error)
+        word = next((word for word in _FIXES if word in text and "must be one of" in text), None)
+        fix = _FIXES[word] if word else ""
+        raise checks.UserError(f"Mixture.sources[{part.name!r}]: {text}{fix}") from error
+
+
 def _read_part(part: _Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
     """Return the values of the rows of a source.
 
@@ -377,21 +395,21 @@ def _read_part(part: _Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
       UserError: names the source; it lacks a field, a record is malformed, or a split is read a
         window at a time.
     """
-    where = f"Mixture.sources[{part.name!r}]"
-    try:
+    with _name_source(part):
         blocks = types.read_member(part.source, types.Source, "list_blocks")(part.split, spec)
         rule = "have all rows in memory, as a mixture keeps them there"
         got = "" if blocks is None else f"a window of {blocks.window:,} rows"
         fix = "Leave out Arrow.window, or take a part of the rows by subset.Subset."
         checks.require(blocks is None, f"split {part.split!r}", rule, got, fix)
-        return in_memory.read_split(part.source, part.split, spec, (where, part.split))
-    except checks.UserError as error:
-        raise checks.UserError(f"{where}: {error}") from error
-    except source_lib.list_refusals() as error:
-        problem = pipeline.Pipeline(source=part.source, spec=spec).diagnose(error, part.split)
-        if problem is None:
-            raise
-        raise checks.UserError(f"{where}: {problem}") from error
+        setting = f"Mixture.sources[{part.name!r}]", part.split
+        try:
+            return in_memory.read_split(part.source, part.split, spec, setting)
+        except source_lib.list_refusals() as error:
+            data = pipeline.Pipeline(source=part.source, spec=spec)
+            problem = data.diagnose(error, part.split)
+            if problem is None:
+                raise
+            raise checks.UserError(problem) from error
 
 
 def _count_values(values: Mapping[str, packed.Values], spec: spec_lib.Spec) -> int:
@@ -406,7 +424,8 @@ def _count_values(values: Mapping[str, packed.Values], spec: spec_lib.Spec) -> i
 
 def _count_records(part: _Part) -> int:
     """Return the number of raw records of a source."""
-    rows = types.read_member(part.source, types.Source, "list_rows")(part.split)
+    with _name_source(part):
+        rows = types.read_member(part.source, types.Source, "list_rows")(part.split)
     if rows is not None:
         return len(rows)
 

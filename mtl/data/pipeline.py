@@ -234,10 +234,11 @@ class Pipeline:
         """
         if not self.starts_anywhere:
             return []
+        blocks, lines = None, []
         if types.read_member(self.source, types.Source, "orders_rows"):
-            return self._find_order(self.train_split, self.batch_size, 0).describe(steps)
-        blocks = self._list_blocks(self.train_split)
-        lines = []
+            lines = self._find_order(self.train_split, self.batch_size, 0).describe(steps)
+        else:
+            blocks = self._list_blocks(self.train_split)
         if blocks is not None and self.shuffle_buffer > 1:
             lines = mixing.describe_mixing(blocks, self.spec, self.batch_size)
         if self.shuffle_buffer in (1, _SHUFFLE_BUFFER):

@@ -272,9 +272,9 @@ def test_the_start_of_a_run_tells_shares_and_epochs(tmp_path):
     data = _pipe(_mix(tmp_path, sources=sources, rates={"clicks": 1, "ratings": 1}))
     assert data.describe_order(steps=300) == [
         "Source 'clicks' of the mixture: 600 of 604 rows (99.3%) give 50.0% of the examples: "
-        "1 epochs in 300 steps.",
+        "1.00 epochs in 300 steps.",
         "Source 'ratings' of the mixture: 4 of 604 rows (0.7%) give 50.0% of the examples: "
-        "150 epochs in 300 steps.",
+        "150.00 epochs in 300 steps.",
         "A row of source 'ratings' comes up 150 times as often as a row of 'clicks': the model may "
         "learn such rows by heart (Mixture.rates).",
     ]
@@ -283,6 +283,8 @@ def test_the_start_of_a_run_tells_shares_and_epochs(tmp_path):
     assert told.describe_order(steps=10)[2:] == [
         "No batch of 10 steps has a row of source 'ratings': its rate is too low."
     ]
+    buffered = _pipe(_mix(tmp_path), shuffle_buffer=9).describe_order(90)
+    assert buffered[2].startswith("Pipeline.shuffle_buffer = 9 has no effect: training mixes all")
     assert not any("times as often" in line for line in _pipe(_mix(tmp_path)).describe_order(90))
 
 
@@ -321,8 +323,8 @@ def test_wrong_settings_are_refused(tmp_path, make, says):
         (_set(labels={"clicks": ["click"]}), {}, "Mixture.labels['clicks'] must be one of clicked"),
         (_set(labels={"clicks": ["clicked"], "ratings": ["stars"]}), {}, "label 'tags' for a"),
         (_set(absent_features={"ratings": ["word"]}), {}, "got 'word'. Did you mean 'words'?"),
-        (_set(), {"defaults": {}}, "Mixture.absent_features['ratings'] must have a default in "),
-        (_set(absent_features={}), {}, "Mixture.sources['ratings']: "),
+        (_set(), {"defaults": {}}, "Spec.defaults['query'] must be set, as Mixture.absent"),
+        (_set(absent_features={}), {}, "Mixture.absent_features and Mixture.labels say which"),
         (_set(name_field="form"), {}, "got 'form'. Did you mean 'from'?"),
         (_set(name_field="x", labels={}), {}, "Mixture.name_field 'x' must be a text in each row"),
         (_set(splits={"train": ["clicks"]}, labels={}), {}, "Mixture.sources['clicks']: "),
@@ -365,6 +367,21 @@ def test_a_bad_record_is_named_with_its_source(tmp_path):
         _pipe(source).dataset("train", training=True, seed=1)
     assert "Mixture.sources['clicks']: " in str(caught.value)
     assert "clicks.csv line 3: field 'x' must be int64, got 'one'" in str(caught.value)
+
+
+def test_a_source_without_a_split_is_named(tmp_path):
+    sources = {
+        "a": _clicks(tmp_path),
+        "b": dataclasses.replace(_clicks(tmp_path), files={"train": "clicks.csv"}),
+    }
+    data = _pipe(*_mix_plainly(**sources))
+    says = r"sources\['b'\]: Csv.files split must be one of train, got 'test'. Mixture.splits says"
+    with pytest.raises(checks.UserError, match=says):
+        data.dataset("test", training=False, seed=1)
+    with pytest.raises(checks.UserError, match=says):
+        list(data.source.scan("test", data.spec))
+    only = dataclasses.replace(data.source, splits={"test": ["a"]})
+    assert _numbers(_read(_pipe(only, data.spec, batch_size=9), split="test")) == [[*range(6)]]
 
 
 def test_a_rate_without_a_source_to_take_is_refused(tmp_path):

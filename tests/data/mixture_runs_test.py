@@ -1,0 +1,61 @@
+"""A run on a mixture goes on to the bit from the number of a step, and is evaluated by source."""
+
+import dataclasses
+import math
+import shutil
+
+import numpy as np
+import pytest
+
+from mtl import verbs
+from mtl.data import mixture
+from mtl.optimization import schedules
+from tests import tiny
+
+pytestmark = pytest.mark.slow
+
+LABELS = {"first": ["sign"], "second": ["kind", "size"]}
+
+
+def _make(batches, **run):
+    made = tiny.make(**run)
+    few = {"train": tiny.rows(40, seed=5), "test": tiny.rows(20, seed=6)}
+    fall = schedules.Exponential(value=2.0, decay_rate=0.5, decay_steps=10)
+    source = mixture.Mixture(
+        sources={"first": made.data.source, "second": tiny.Rows(splits=few)},
+        labels=LABELS,
+        rates={"first": fall, "second": 1.0},
+        batches=batches,
+        name_field="source",
+    )
+    fields = dataclasses.replace(made.data.spec, labels={**tiny.SPEC.labels, "source": "string"})
+    data = dataclasses.replace(made.data, source=source, spec=fields)
+    model = dataclasses.replace(made.model, slices={"source": list(LABELS)})
+    return dataclasses.replace(made, data=data, model=model)
+
+
+@pytest.mark.parametrize("batches", ["mixed", "alternating"])
+def test_a_run_goes_on_from_the_number_of_a_step(tmp_path, batches):
+    made = _make(batches, train_steps=20, checkpoint_steps=10)
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    expected = tiny.train(made, whole)
+    tiny.copy_until(whole, part, 10)
+    shutil.rmtree(part / "input")
+    # A new source, as a new process has.
+    found = tiny.train(_make(batches, train_steps=20, checkpoint_steps=10), part)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        assert np.isfinite(value).all(), name
+
+
+def test_evaluations_tell_the_sources_apart(tmp_path):
+    made = _make("mixed", train_steps=10)
+    with tiny.without_exports():
+        metrics, _ = verbs.train(made, str(tmp_path))
+    assert metrics["sign/average_loss@source=first"] == metrics["sign/average_loss"]
+    assert math.isnan(metrics["sign/average_loss@source=second"])
+    assert metrics["size/mae@source=second"] == metrics["size/mae"]
+    alone = verbs.evaluate(made, str(tmp_path), split="second/test")
+    assert alone["size/mae"] == pytest.approx(metrics["size/mae"], rel=1e-6)
+    assert math.isnan(alone["sign/average_loss"])

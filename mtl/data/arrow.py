@@ -102,6 +102,13 @@ class Arrow(types.Source):
         default="", repr=False
     )
 
+    def find_key_type(self, name: str) -> str:
+        """Return "int64" for a column of whole numbers, in the first file, and else "string"."""
+        schema, _ = self._open(self._find(next(iter(self.files)))[0])
+        column = self.rename.get(name, name)
+        is_whole = column in schema.names and pa.types.is_integer(schema.field(column).type)
+        return "int64" if is_whole else "string"
+
     def list_rows(self, split: str) -> np.ndarray | None:
         """Return the numbers of the rows of a split, int64 [N], from the files' metadata.
 

@@ -14,7 +14,7 @@ import abc
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -28,6 +28,8 @@ from mtl.deferred import tf
 _ROWS_AT_ONCE = 256
 # A scan decides about so many rows at once: one if it only asks whether a split has a row.
 _SCANNED, _SCANNED_WITH_KEYS = 64, 1024
+# Absent keys of each type.
+_ABSENT = {"string": "", "int64": spec_lib.MISSING["int64"]}
 # Keys and labels are read so many rows at once.
 _KEYS_AT_ONCE = 1024
 
@@ -43,15 +45,6 @@ class Choice(NamedTuple):
 
     takes: Callable[[Any, Mapping[str, Any]], Any]
     keys: Sequence[str] = ()
-
-    @property
-    def key_spec(self) -> spec_lib.Spec:
-        """The specification of the keys."""
-        return spec_lib.Spec(
-            features=dict.fromkeys(self.keys, "string"),
-            labels={},
-            defaults=dict.fromkeys(self.keys, ""),
-        )
 
 
 class ChosenRows(types.Source):
@@ -77,6 +70,16 @@ class ChosenRows(types.Source):
     def names(self) -> list[str]:
         """The columns of the source; [] if it has no names for them."""
         return list(getattr(self.source, "names", ()))
+
+    def find_key_type(self, name: str) -> str:
+        """Return the type in which splits read a field as a key, as the source does."""
+        return types.read_member(self.source, types.Source, "find_key_type")(name)
+
+    def _specify_keys(self, choice: Choice) -> spec_lib.Spec:
+        """Return the specification of the keys of a choice."""
+        kinds = {name: self.find_key_type(name) for name in choice.keys}
+        absent = {name: _ABSENT[kind] for name, kind in kinds.items()}
+        return spec_lib.Spec(features=kinds, labels={}, defaults=absent)
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the raw records of a split, in the order of the source."""
@@ -106,22 +109,21 @@ class ChosenRows(types.Source):
         if choice is None:
             yield from rows
             return
-        with_keys = bool(choice.keys)
-        keys = self.source.scan(self.split, choice.key_spec) if with_keys else itertools.repeat(())
+        keys: Iterator[Any] = itertools.repeat(("", {}))
+        at_once = _SCANNED
+        fields: Mapping[str, spec_lib.Field] = {}
+        if choice.keys:
+            spec_of_keys = self._specify_keys(choice)
+            fields, at_once = spec_of_keys.fields, _SCANNED_WITH_KEYS
+            keys = self.source.scan(self.split, spec_of_keys)
         pairs = zip(keys, rows, strict=False)
         first = 0
-        while some := list(itertools.islice(pairs, _SCANNED_WITH_KEYS if with_keys else _SCANNED)):
-            found = [pair[0][1] for pair in some] if with_keys else []
-            texts = {
-                name: np.array(
-                    [one[name] if isinstance(one, dict) else "" for one in found], np.object_
-                )
-                for name in choice.keys
-            }
-            chosen = _decide(choice, np.arange(first, first + len(some)), texts)
+        while some := list(itertools.islice(pairs, at_once)):
+            values = _join_keys([found for (_, found), _ in some], fields)
+            chosen = _decide(choice, np.arange(first, first + len(some)), values)
             first += len(some)
             for (_, row), is_chosen in zip(some, chosen, strict=True):
-                if is_chosen or with_keys and isinstance(row[1], str):
+                if is_chosen or choice.keys and isinstance(row[1], str):
                     yield row
 
     def list_rows(self, split: str) -> np.ndarray | None:
@@ -168,10 +170,11 @@ class ChosenRows(types.Source):
         if choice is None:
             return read(split, spec)
         blocks = read(self.split, spec)
-        keys = read(self.split, choice.key_spec) if choice.keys else ()
+        spec_of_keys = self._specify_keys(choice) if choice.keys else spec
+        keys = read(self.split, spec_of_keys) if choice.keys else ()
         if blocks is None or keys is None:
             return None
-        return _cut_values(choice, blocks, keys, spec.fields)
+        return _cut_values(choice, blocks, keys, spec.fields, spec_of_keys.fields)
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
         """Return the blocks with the chosen rows; None if the source has no blocks.
@@ -183,8 +186,9 @@ class ChosenRows(types.Source):
         if choice is None:
             return theirs(split, spec)
         blocks = theirs(self.split, spec)
-        keys = theirs(self.split, choice.key_spec) if choice.keys else None
-        return None if blocks is None else _cut_blocks(choice, blocks, keys)
+        spec_of_keys = self._specify_keys(choice) if choice.keys else spec
+        keys = theirs(self.split, spec_of_keys) if choice.keys else None
+        return None if blocks is None else _cut_blocks(choice, blocks, keys, spec_of_keys.fields)
 
     def count_rows(self, choice: Choice) -> tuple[int, int]:
         """Return the number of rows of the split that is cut, and of those of a choice."""
@@ -209,8 +213,13 @@ class ChosenRows(types.Source):
 
     def _apply_choice(self, choice: Choice, numbers: tf.Tensor, batch: Any) -> tf.Tensor:
         """Return True for chosen rows, bool [B], given their numbers and raw records."""
-        keys = self.source.decode(batch, choice.key_spec, False) if choice.keys else {}
-        return choice.takes(numbers, keys)
+        return choice.takes(numbers, self.read_keys(choice, batch))
+
+    def read_keys(self, choice: Choice, batch: Any) -> dict[str, tf.Tensor]:
+        """Return {key of a choice: its texts, [B]} of raw records."""
+        if not choice.keys:
+            return {}
+        return _to_texts(self.source.decode(batch, self._specify_keys(choice), False))
 
 
 def describe_left_out(source: Any) -> list[str]:
@@ -257,6 +266,30 @@ def choose_by_mask(mask: np.ndarray) -> Choice:
     return Choice(takes)
 
 
+def _to_texts(keys: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Return {key: its texts, [B]}; absent whole numbers become empty texts."""
+    texts: dict[str, tf.Tensor] = {}
+    for name, values in keys.items():
+        texts[name] = values
+        if values.dtype == tf.int64:
+            absent = tf.equal(values, _ABSENT["int64"])
+            texts[name] = tf.where(absent, "", tf.strings.as_string(values))
+    return texts
+
+
+def _join_keys(
+    rows: Sequence[Mapping[str, Any] | str], fields: Mapping[str, spec_lib.Field]
+) -> dict[str, np.ndarray]:
+    """Return {key: its values [B]} of scanned rows; keys of an unreadable row are absent."""
+    return {
+        name: np.array(
+            [field.default if isinstance(row, str) else row[name] for row in rows],
+            packed.DTYPES.get(field.dtype, np.object_),
+        )
+        for name, field in fields.items()
+    }
+
+
 def _iterate(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
     for found in source_lib.iterate(make):
         if isinstance(found, Exception):
@@ -282,10 +315,11 @@ def _decide(choice: Choice, numbers: np.ndarray, keys: Mapping[str, np.ndarray])
         return np.asarray(choice.takes(numbers, {}))
     if not len(numbers):
         return np.zeros([0], bool)
-    rows = {name: texts.astype(object) for name, texts in keys.items()}
     (chosen,) = _iterate(
-        lambda: tf.data.Dataset.from_tensors((numbers, rows)).map(
-            tf.autograph.experimental.do_not_convert(choice.takes)
+        lambda: tf.data.Dataset.from_tensors((numbers, dict(keys))).map(
+            tf.autograph.experimental.do_not_convert(
+                lambda rows, values: choice.takes(rows, _to_texts(values))
+            )
         )
     )
     return chosen
@@ -300,7 +334,10 @@ def _decide_values(
     choice: Choice, first: int, block: Mapping[str, packed.Values], count: int
 ) -> np.ndarray:
     """Return True for the chosen rows of a block of packed keys, bool [`count`]."""
-    keys = {name: packed.unpack_texts(block[name]) for name in choice.keys}
+    keys = {
+        name: packed.unpack_texts(values) if isinstance(values, packed.Texts) else values
+        for name, values in cast(Mapping[str, Any], block).items()
+    }
     return _decide(choice, np.arange(first, first + count), keys)
 
 
@@ -309,11 +346,12 @@ def _cut_values(
     blocks: Iterable[Mapping[str, packed.Values]],
     keys: Iterable[Mapping[str, packed.Values]],
     fields: Mapping[str, spec_lib.Field],
+    key_fields: Mapping[str, spec_lib.Field],
 ) -> Iterator[dict[str, packed.Values]]:
     """Yield the chosen rows of blocks; the blocks of keys may have other sizes."""
     masks, first = [np.zeros([0], bool)], 0
     for block in keys:
-        count = _count_rows(block, choice.key_spec.fields)
+        count = _count_rows(block, key_fields)
         masks.append(_decide_values(choice, first, block, count))
         first += count
     mask, first = np.concatenate(masks), 0
@@ -327,11 +365,16 @@ def _cut_values(
         first += count
 
 
-def _cut_blocks(choice: Choice, blocks: types.Blocks, keys: types.Blocks | None) -> types.Blocks:
+def _cut_blocks(
+    choice: Choice,
+    blocks: types.Blocks,
+    keys: types.Blocks | None,
+    key_fields: Mapping[str, spec_lib.Field],
+) -> types.Blocks:
     """Return the blocks of the chosen rows, without the blocks that have none."""
     masks, sizes, first = {}, [], 0
     for number, count in enumerate(blocks.sizes):
-        held = {} if keys is None else keys.read(number, choice.key_spec.fields)
+        held = {} if keys is None else keys.read(number, key_fields)
         is_chosen = _decide_values(choice, first, held, count)
         first += count
         if is_chosen.any():

@@ -8,7 +8,7 @@ field_splits.ByKey.held_out = {"test": 0.1}
 field_splits.ByTime.field = "day"
 field_splits.ByTime.starts = {"test": "2024-05-01"}
 
-The source needs named columns of text, as `csv.Csv` has.
+The source needs named columns of texts or whole numbers.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class ByTime(ByField):
 
         @tf.autograph.experimental.do_not_convert
         def find(batch: Any) -> tuple[tf.Tensor, tf.Tensor]:
-            texts = self.source.decode(batch, choice.key_spec, False)[self.field]
+            texts = self.read_keys(choice, batch)[self.field]
             return texts, tf.math.is_finite(self._read(texts))
 
         missing, rows, example = 0, 0, ""

@@ -59,6 +59,10 @@ class ImageFiles(types.Source):
         """The names of the columns, if the source knows them; otherwise ()."""
         return getattr(self.source, "names", ())
 
+    def find_key_type(self, name: str) -> str:
+        """Return the type in which splits read a field as a key, as the source does."""
+        return types.read_member(self.source, types.Source, "find_key_type")(name)
+
     def records(self, split: str) -> tf.data.Dataset:
         """Return the raw records of the source, which hold paths."""
         self.require_folder()

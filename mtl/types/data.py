@@ -102,6 +102,14 @@ class Source(Protocol):
         """True if `decode` reads files that the records name, such as images."""
         return False
 
+    def find_key_type(self, name: str) -> str:
+        """Return the type in which splits read a field as a key: "string", or "int64".
+
+        A source that does not read a column of whole numbers as texts needs "int64".
+        """
+        del name
+        return "string"
+
     def blocks(self, split: str) -> tf.data.Dataset | None:
         """Return the same records in tensors [n, ...] of any n; None if it has only `records`.
 

@@ -45,6 +45,7 @@ _IN_SOME_PARTS = """
     MLflow.tags Pipeline.eval_split Pipeline.train_split RBM.output Tfds.rename WandB.mode
     Subset.draw SvmLight.vector WandB.run_name WandB.tags WarmStart.rename ByTime.starts
     Mixture.sources Mixture.batches Mixture.absent_features Mixture.splits Mixture.name_field
+    Splits.shares Splits.stratify Splits.fold_split
 """
 OTHERS = {*_WORDS.split(), *_IN_SOME_PARTS.split()}
 # A file or a scope of a run is named after these.

@@ -162,3 +162,21 @@ def test_values_are_chosen_without_texts_of_other_rows():
     assert packed.count_rows(chosen, field) == 2
     assert packed.unpack_texts(chosen).tolist() == [b"a", b"b", b"a", b"e"]
     assert sorted(chosen.distinct.to_pylist()) == [b"a", b"b", b"e"]
+
+
+@pytest.mark.parametrize("window", [None, 120])
+def test_whole_numbers_of_a_table_are_the_keys_that_their_texts_are(tmp_path, window):
+    numbers = [i // 4 if i % 9 else None for i in range(NUM)]
+    columns = {**COLUMNS, "number": numbers, "text": ["" if n is None else str(n) for n in numbers]}
+    parquet.write_table(pa.table(columns), str(tmp_path / "a.parquet"), row_group_size=30)
+    source = arrow.Arrow(files={"train": "a.parquet"}, data_dir=str(tmp_path), window=window)
+    cuts = [
+        splits.Splits(source=source, shares=SHARES, keys=[key, "user"])
+        for key in ("number", "text")
+    ]
+    one, other = (decode_rows(cut, "train")["x"] for cut in cuts)
+    assert one == other == [row["x"] for _, row in cuts[0].scan("train", SPEC)]
+    if window:
+        blocks = cuts[0].list_blocks("train", SPEC)
+        read = [blocks.read(number, SPEC.fields) for number in range(len(blocks.sizes))]
+        assert read_rows(read)["x"] == one

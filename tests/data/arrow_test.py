@@ -392,9 +392,9 @@ def test_windows_go_on_at_any_step_and_with_other_workers(tmp_path):
 def test_a_run_tells_how_it_mixes_unless_it_keeps_the_order(tmp_path):
     _write_large(tmp_path)
     data = pipeline.Pipeline(source=_source(tmp_path, window=80), spec=LARGE)
-    (line,) = data.describe_order()
+    (line,) = data.describe_order(100)
     assert line == "Training mixes 80 of 300 rows at a time, about 4 of 16 blocks."
-    assert not dataclasses.replace(data, shuffle_buffer=1).describe_order()
+    assert not dataclasses.replace(data, shuffle_buffer=1).describe_order(100)
 
 
 def test_a_window_that_holds_all_rows_changes_nothing(tmp_path):

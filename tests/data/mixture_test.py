@@ -12,6 +12,7 @@ from pyarrow import parquet
 from mtl import checks, spec
 from mtl.data import (
     arrow,
+    chosen_rows,
     csv,
     field_splits,
     files,
@@ -261,7 +262,7 @@ def test_files_of_all_sources_are_known(tmp_path):
     timed = field_splits.ByTime(
         source=_clicks(tmp_path), field="query", starts={"test": "2024-01-01"}
     )
-    told = field_splits.describe_left_out(_mix_plainly(timed=timed)[0])
+    told = chosen_rows.describe_left_out(_mix_plainly(timed=timed)[0])
     assert len(told) == 1 and "6 of 6 rows" in told[0]
     assert source.names == []
     assert _mix_plainly(a=_clicks(tmp_path))[0].names == ["x", "query", "words", "clicked"]
@@ -309,7 +310,6 @@ def _set(**settings):
         (_set(splits={"test": []}), "Mixture.splits['test'] must name a source, got []."),
         (_set(splits={"test": ["c"]}), "Mixture.splits['test'] must be one of clicks, ratings"),
     ],
-    ids=str,
 )
 def test_wrong_settings_are_refused(tmp_path, make, says):
     with pytest.raises(checks.UserError) as caught:
@@ -329,7 +329,6 @@ def test_wrong_settings_are_refused(tmp_path, make, says):
         (_set(name_field="x", labels={}), {}, "Mixture.name_field 'x' must be a text in each row"),
         (_set(splits={"train": ["clicks"]}, labels={}), {}, "Mixture.sources['clicks']: "),
     ],
-    ids=str,
 )
 def test_settings_that_do_not_fit_the_fields_are_refused(tmp_path, make, fields, says):
     data = _pipe(make(tmp_path), dataclasses.replace(SPEC, **fields))

@@ -13,12 +13,13 @@ from absl import flags
 
 from launch import app
 from mtl import checks, deferred
+from mtl.deferred import tf
 
 with deferred.imports():
     from mtl import experiment as experiment_lib
     from mtl import scoring, verbs
     from mtl.checkpoints import run_directory
-    from mtl.serving import deployment, metadata, onnx, tflite
+    from mtl.serving import deployment, frozen, metadata, onnx, portable, tflite
     from mtl.tools.exports import export_comparison
 
 CHECKPOINT = app.define_checkpoint()
@@ -78,18 +79,24 @@ def main() -> None:
     folder = EXPORT_DIR.value or os.path.join(model_dir, "export", "manual")
     differences = {}
 
-    def convert(written: str) -> None:
+    def convert(written: str, held_out: frozen.HeldOut | None) -> None:
         """Convert an export before it is published: if this fails, no export is left behind."""
         if ONNX.value:
-            differences["ONNX", ONNX.value] = onnx.write_onnx(written, ONNX.value)
+            differences["ONNX", ONNX.value] = onnx.write_onnx(written, ONNX.value, held_out)
         if TFLITE.value:
             weights = TFLITE_WEIGHTS.value
-            found = tflite.write_tflite(written, TFLITE.value, weights)
+            found = tflite.write_tflite(written, TFLITE.value, weights, held_out)
             differences["TFLite", TFLITE.value] = found
 
     is_converted = bool(ONNX.value or TFLITE.value)
     path = verbs.export(experiment, model_dir, folder, CHECKPOINT.value, convert, is_converted)
     script = deployment.write(folder, experiment.serving.model_name)
+    _print_export(path, differences)
+    print(f"  serve it    sh {script}")
+
+
+def _print_export(path: str, differences: Mapping[tuple[str, str], float]) -> None:
+    """Print how an export and {(format, file): difference} were checked."""
     print("Exported", path)
     facts = metadata.read_metadata(path)
     if "difference" in facts:
@@ -98,8 +105,10 @@ def main() -> None:
             f"at most {facts['difference']:.1g} from the Estimator's predictions"
         )
     for (kind, file), difference in differences.items():
-        print(f"  {kind:<10}  {file}, at most {difference:.1g} from the export")
-    print(f"  serve it    sh {script}")
+        print(f"  {kind:<10}  {file}, at most {difference:.1g} from the checkpoint")
+    ids = os.path.join(path, portable.FOLDER, portable.IDS)
+    if tf.io.gfile.isdir(ids):
+        print(f"  ids         {ids}: encoder.py and encoder.h make its inputs")
 
 
 def _compare(experiment: experiment_lib.Experiment, model_dir: str) -> None:

@@ -318,13 +318,14 @@ def export(
     model_dir: str,
     export_dir: str,
     checkpoint: str = "latest",
-    before: Callable[[str], None] = lambda written: None,
+    before: Callable[[str, Any], None] = lambda written, held_out: None,
     is_converted: bool = False,
 ) -> str:
     """Write `export_dir/<version>`, a SavedModel for TF Serving, and return its path.
 
-    If `before`, called with the folder of the export, fails, the export is not published. If
-    it converts the export to another format, `is_converted` makes the export fit that format.
+    If `before`, called with the folder of the export and the rows that checked it, fails, the
+    export is not published. If it converts the export to another format, `is_converted` makes the
+    export fit that format.
 
     Raises:
       UserError: the checkpoint does not exist, or the export predicts other values.
@@ -337,7 +338,7 @@ def export(
     ):
         run_directory.require_writable("--export_dir", export_dir)
         estimator = estimators.build_exported(experiment, model_dir, path, is_converted)
-        exporter = estimators.build_exporter(experiment, model_dir)
+        exporter = estimators.build_exporter(experiment, model_dir, is_converted)
         told = f"exporting {path} to {export_dir}, and checking what it predicts"
         with progress.tell_while(lambda: told):
             written = exporter(estimator, export_dir, path, before)

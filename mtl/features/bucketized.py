@@ -135,8 +135,8 @@ class Crossed(tables.Embedded):
         """Encode columns: {field: [B], [B, n] or [B, (L)]} -> {column: [B, D]}."""
         outputs = {}
         for output, fields in self.columns.items():
-            ids = self._cross([self._categories(features, field, fitted) for field in fields])
             with tf.compat.v1.variable_scope(output):
+                ids = self._cross([self._categories(features, field, fitted) for field in fields])
                 outputs[output] = self._look_up(output, ids, self.num_buckets)
         return outputs
 

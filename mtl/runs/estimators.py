@@ -94,13 +94,24 @@ def build_config(
     return resources.configure_session(config, own)
 
 
-def build_exporter(experiment: experiment_lib.Experiment, model_dir: str) -> serving.Exporter:
-    """Build the exporter for checkpoints of the run in `model_dir`."""
+def build_exporter(
+    experiment: experiment_lib.Experiment, model_dir: str, is_converted: bool = False
+) -> serving.Exporter:
+    """Build the exporter for checkpoints of the run in `model_dir`.
+
+    With `is_converted`, exports hold what files of other runtimes are made of.
+    """
     rows = functools.partial(
         experiment.data.one_pass, experiment.data.eval_split, with_labels=False
     )
     heads = experiment.model.fitted(fitting.load_statistics(model_dir)).heads
     is_pruned = len(experiment.model.pruning) > 0
     return serving.Exporter(
-        experiment.serving, experiment.data.spec, heads, rows, model_dir, is_pruned
+        experiment.serving,
+        experiment.data.spec,
+        heads,
+        rows,
+        model_dir,
+        is_pruned,
+        is_converted,
     )

@@ -18,9 +18,11 @@ from mtl.deferred import compat, tf
 from mtl.serving import (
     blank,
     deployment,
+    frozen,
     inputs,
     metadata,
     optimized,
+    portable,
     reference,
     rows,
     settings,
@@ -56,6 +58,7 @@ class Exporter:
         dataset: Callable[[], tf.data.Dataset],
         model_dir: str,
         is_pruned: bool = False,
+        is_converted: bool = False,
     ):
         """Store the settings.
 
@@ -66,24 +69,29 @@ class Exporter:
           dataset: makes batches {field: [B, ...]} of the rows that check exports.
           model_dir: the folder of the run.
           is_pruned: True if weights are cut, which can leave units that add nothing.
+          is_converted: True if exports become files of other runtimes: if these need ids, exports
+            hold `portable`, as if the setting were True.
         """
         self._serving, self._spec, self._heads = serving, spec, heads
         self._dataset, self._model_dir, self._is_pruned = dataset, model_dir, is_pruned
+        self._is_converted = is_converted
         self._rows: rows.Rows | None = None
         self._reference: reference.Reference | None = None
         self._blank: blank.Blank | None = None
         self._last = ("", "")
+        self._checked: frozen.HeldOut | None = None
 
     def __call__(
         self,
         estimator: compat.estimator.Estimator,
         folder: str,
         checkpoint: str,
-        before: Callable[[str], None] = lambda written: None,
+        before: Callable[[str, frozen.HeldOut | None], None] = lambda written, held_out: None,
     ) -> str:
         """Publish `folder/<version>`, and return its path.
 
-        `before` is called with the folder of the export right before it is published.
+        `before` is called with the folder of the export right before it is published, and with the
+        rows that checked it, or None without such a check.
 
         Raises:
           RefusedError: the export behaves differently from the Estimator and is not published.
@@ -97,7 +105,7 @@ class Exporter:
             else:
                 written = self._written(estimator, version.partial, checkpoint)
             metadata.add_metadata(written, version=version.number)
-            before(written)
+            before(written, self._checked)
             path = version.publish(written, self._serving.keep, deployment.stable(folder))
         self._last = (checkpoint, path)
         return path
@@ -141,9 +149,26 @@ class Exporter:
             allowed = part.allowed if part else verification.TOLERANCE
             difference = verification.verify_export(written, held_out, expected, allowed)
             metadata.add_metadata(written, checked_rows=len(held_out), difference=difference)
+            self._checked = frozen.HeldOut(held_out, expected.outputs)
+        if self._serving.portable or (self._is_converted and frozen.needs_ids(written)):
+            may_drop_units = part is not None and not part.keeps_graph
+            self._write_portable(written, estimator, checkpoint, may_drop_units)
         # Comes last, when the files are final.
         metadata.add_metadata(written, files=metadata.list_files(written))
         return written
+
+    def _write_portable(
+        self,
+        written: str,
+        estimator: compat.estimator.Estimator,
+        checkpoint: str,
+        may_drop_units: bool,
+    ) -> None:
+        """Write the export for other runtimes into the folder of an export, and check it."""
+        portable.write_portable(written, estimator, checkpoint, self._spec, may_drop_units)
+        if self._checked is not None:
+            difference = portable.verify_portable(written, *self._checked)
+            metadata.add_metadata(written, portable_difference=difference)
 
     def _write_plain(
         self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str

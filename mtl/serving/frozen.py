@@ -1,14 +1,16 @@
 """Freezes a signature of an export for other runtimes: features as tensors, weights as constants.
 
-with frozen_lib.load_intact(directory) as (model, name, requests):
-    frozen = frozen_lib.freeze(model, name)
+with frozen_lib.load_intact(directory) as source:
+    frozen = frozen_lib.freeze(source.model, source.name)
+    difference = source.check(run, "ONNX export", held_out)
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,19 +20,95 @@ from mtl.deferred import tf
 from mtl.serving import (
     folding,
     graphs,
+    inputs,
     loaded,
     metadata,
+    outside_ids,
+    portable,
+    rows,
     settings,
     verification,
     warm_up,
 )
+from mtl.serving.encoders import encoder
 
 _NAMES = (f"{settings.RAW}/{settings.LEAN}", settings.RAW)
+
+# Operations that come with lookups of columns, but lie outside of their scopes.
+_WITH_LOOKUPS = {"HashTableV2", "LookupTableSizeV2"}
 
 # Lines of TensorFlow's errors with these texts only give a place in the graph.
 _NOT_TOLD = ("Graph execution error", "Detected at node", "Node:", "[[")
 
 Requests = list[dict[str, np.ndarray]]
+
+Run = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]
+"""Runs a model in another runtime, {input: array} -> {output: array}."""
+
+
+class HeldOut(NamedTuple):
+    """Rows that no training saw.
+
+    Attributes:
+      rows: the rows.
+      expected: {"<task>/<name>": [N, ...]}, the predictions of the checkpoint.
+    """
+
+    rows: rows.Rows
+    expected: Mapping[str, np.ndarray]
+
+
+class Source(NamedTuple):
+    """The signature that another runtime is to compute.
+
+    Attributes:
+      model: the SavedModel that holds it.
+      name: its name.
+      requests: its inputs in the warm-up requests.
+      encode: turns rows into its inputs.
+    """
+
+    model: loaded.Loaded
+    name: str
+    requests: Requests
+    encode: Callable[[rows.Rows], dict[str, np.ndarray]]
+
+    def check(
+        self,
+        run: Run,
+        what: str,
+        held_out: HeldOut | None = None,
+        allowed: float = verification.TOLERANCE,
+    ) -> float:
+        """Compare another runtime with the export and, row by row, with the checkpoint.
+
+        If `allowed` is above `verification.TOLERANCE`, only numbers are compared.
+
+        Args:
+          run: the other runtime.
+          what: the name of the other file.
+          held_out: the rows; None compares the warm-up requests alone.
+          allowed: the largest allowed difference.
+
+        Returns:
+          The largest difference.
+
+        Raises:
+          RefusedError: an output differs by more than `allowed`.
+        """
+        has_rows = bool(self.requests) or held_out is not None
+        checks.require(has_rows, "Serving.check_rows", f"be above 0 to check the {what}", 0)
+        differences = [0.0]
+        for given in self.requests:
+            wanted = {key: value for (_, key), value in self.model([self.name], given).items()}
+            differences += _compare(run(given), wanted, what, allowed, "the export gives")
+        if held_out is not None:
+            given = self.encode(held_out.rows)
+            wanted = {
+                key: held_out.expected[key] for key in self.model.signatures[self.name].outputs
+            }
+            differences += _compare(run(given), wanted, what, allowed, "the checkpoint predicts")
+        return max(differences)
 
 
 class Frozen(NamedTuple):
@@ -67,23 +145,60 @@ def find_requests(directory: str) -> tuple[str, Requests]:
 
 
 @contextlib.contextmanager
-def load_intact(directory: str) -> Iterator[tuple[loaded.Loaded, str, Requests]]:
-    """Load an export, yield it with the result of `find_requests`, and close it at the end.
+def load_intact(directory: str) -> Iterator[Source]:
+    """Load the signature of an export that other runtimes compute, and close it at the end.
+
+    It is the signature with ids, if the export holds one, and otherwise the signature of
+    `find_requests`.
 
     Raises:
-      UserError: a file is missing or damaged, or the export has neither signature.
+      UserError: a file is missing or damaged, or the export has none of the signatures.
     """
     metadata.require_intact(directory)
+    folder = os.path.join(directory, portable.FOLDER, portable.IDS)
+    has_ids = tf.io.gfile.isdir(folder)
     try:
-        name, requests = find_requests(directory)
-        model = loaded.open_export(directory)
+        if has_ids:
+            source = _open_ids(directory, folder)
+        else:
+            name, requests = find_requests(directory)
+            model = loaded.open_export(directory)
+            source = Source(model, name, requests, lambda some: some.raw())
     except (OSError, ValueError, tf.errors.OpError) as error:
         fix = "Export it again with launch.export."
         raise checks.UserError(
             f"{directory} cannot be read: {_describe_damage(error)}. {fix}"
         ) from error
-    with model.session.graph.as_default(), model.session:
-        yield model, name, requests
+    with source.model.session.graph.as_default(), source.model.session:
+        yield source
+
+
+def _open_ids(directory: str, folder: str) -> Source:
+    encode = encoder.Encoder(folder)
+    raw = warm_up.predict_inputs(directory)
+    requests = next((raw[name] for name in _NAMES if name in raw), [])
+    encoded = [encode(_split_lists(given)) for given in requests]
+    model = loaded.open_export(folder)
+    return Source(model, settings.DEFAULT, encoded, lambda some: encode(some.values))
+
+
+def _split_lists(raw: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the columns of raw inputs: lists without padding."""
+    lengths = {inputs.length_name(name): name for name in raw if inputs.length_name(name) in raw}
+    columns: dict[str, Any] = {name: own for name, own in raw.items() if name not in lengths}
+    for length, name in lengths.items():
+        columns[name] = [row[:n] for row, n in zip(raw[name], raw[length], strict=True)]
+    return columns
+
+
+def needs_ids(directory: str) -> bool:
+    """Return True if other runtimes cannot compute the signature of an export from raw features."""
+    requests = warm_up.predict_inputs(directory)
+    name = next((name for name in _NAMES if name in requests), None)
+    if name is None:
+        return True
+    with loaded.load_export(directory) as model:
+        return bool(outside_ids.list_obstacles(freeze(model, name).graph_def))
 
 
 def _describe_damage(error: Exception) -> str:
@@ -107,31 +222,44 @@ def freeze(model: loaded.Loaded, name: str) -> Frozen:
     return Frozen(graph, inputs, outputs)
 
 
-def compare_outputs(
-    model: loaded.Loaded,
-    name: str,
-    given: Mapping[str, np.ndarray],
+def _compare(
     found: Mapping[str, np.ndarray],
+    wanted: Mapping[str, np.ndarray],
     what: str,
-    allowed: float = verification.TOLERANCE,
+    allowed: float,
+    source: str,
 ) -> Iterator[float]:
-    """Yield the difference of each output of another runtime from that of the export.
-
-    If `allowed` is above `verification.TOLERANCE`, only numbers are compared.
-
-    Raises:
-      RefusedError: an output differs by more than `allowed`.
-    """
-    for (_, key), expected in model([name], given).items():
+    """Yield the difference of each output of another runtime from the wanted one."""
+    for key, expected in wanted.items():
         value = found[key]
         if expected.dtype.kind != "f" and allowed > verification.TOLERANCE:
             continue
-        if expected.dtype == object:  # TensorFlow returns text as bytes.
+        if expected.dtype.kind in "OS":  # TensorFlow returns text as bytes.
             expected = np.char.decode(expected.astype(bytes))
             is_bytes = any(isinstance(one, bytes) for one in value.flat)
             value = np.char.decode(value.astype(bytes)) if is_bytes else value.astype(str)
         where = f"output {key!r} of the {what}"
-        yield verification.require_close(where, value, expected, allowed, "the export gives")
+        yield verification.require_close(where, value, expected, allowed, source)
+
+
+def describe_lacking(made: Frozen, operations: Iterable[str]) -> str:
+    """Return a text that lists operations and the columns that need them; "" if none."""
+    wanted, of_column = set(operations), dict[str, set[str]]()
+    for node in made.graph_def.node:
+        column = outside_ids.find_column(node.name)
+        given = sorted(map(repr, _list_inputs(made, node.name))) if node.op in wanted else []
+        if given and column:
+            where = f" (column {column!r} of {', '.join(given)})"
+            of_column.setdefault(where, set()).add(node.op)
+    known = set().union(*of_column.values())
+    told = [f"{', '.join(sorted(own))}{where}" for where, own in sorted(of_column.items())]
+    return ", ".join([*told, *sorted(wanted - known - (_WITH_LOOKUPS if known else set()))])
+
+
+def _list_inputs(made: Frozen, name: str) -> list[str]:
+    """Return the inputs that a node depends on."""
+    reached = {node.name for node in made.graph.pruned([name]).node}
+    return [key for tensor, key in made.inputs.items() if graphs.name_of(tensor) in reached]
 
 
 def describe_error(error: Any) -> str:

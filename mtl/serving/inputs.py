@@ -66,7 +66,7 @@ def raw_defaults(spec: spec_lib.Spec) -> dict[str, np.ndarray]:
 
 
 def _dense(field: spec_lib.Field, parsed: tf.Tensor) -> tf.Tensor:
-    return tf1.placeholder_with_default(parsed, [None, *field.shape], name=_op_name(field.name))
+    return tf1.placeholder_with_default(parsed, [None, *field.shape], name=op_name(field.name))
 
 
 def _ragged(field: spec_lib.Field) -> dict[str, tf.Tensor]:
@@ -74,12 +74,13 @@ def _ragged(field: spec_lib.Field) -> dict[str, tf.Tensor]:
     values = tf.zeros([0, 0], field.dtype)
     none = tf.zeros([0], tf.int64)
     return {
-        name: tf1.placeholder_with_default(values, [None, None], name=_op_name(name)),
-        length: tf1.placeholder_with_default(none, [None], name=_op_name(length)),
+        name: tf1.placeholder_with_default(values, [None, None], name=op_name(name)),
+        length: tf1.placeholder_with_default(none, [None], name=op_name(length)),
     }
 
 
-def _op_name(name: str) -> str:
+def op_name(name: str) -> str:
+    """Return a name for a placeholder, without characters that TensorFlow forbids."""
     return re.sub(r"[^A-Za-z0-9_.]", "_", f"input_{name}")
 
 
@@ -117,11 +118,9 @@ def _lists(
     padded, lengths = raw[field.name], raw[length_name(field.name)]
     missing = count - tf.shape(lengths, tf.int64)[0] - parsed.nrows()
     width = tf.shape(padded, tf.int64)[1]
-    fits = tf.reduce_all((lengths >= 0) & (lengths <= width))
-    message = f"raw input {length_name(field.name)!r} must be at most the number of columns"
     checks = [
         _require_all_or_none(field, missing, count),
-        tf.raw_ops.Assert(condition=fits, data=[message, lengths]),
+        _require_lengths(field.name, lengths, width),
     ]
     with tf.control_dependencies(checks):
         given = tf.boolean_mask(padded, tf.sequence_mask(lengths, width))
@@ -129,6 +128,20 @@ def _lists(
         none = tf.zeros(missing[tf.newaxis], tf.int64)
         lengths = tf.concat([parsed.row_lengths(), lengths, none], 0)
     return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
+
+
+def read_lists(name: str, padded: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
+    """Return the lists of a feature, from padded values [B, L] and their lengths [B]."""
+    width = tf.shape(padded, tf.int64)[1]
+    with tf.control_dependencies([_require_lengths(name, lengths, width)]):
+        values = tf.boolean_mask(padded, tf.sequence_mask(lengths, width))
+    return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
+
+
+def _require_lengths(name: str, lengths: tf.Tensor, width: tf.Tensor) -> tf.Operation:
+    fits = tf.reduce_all((lengths >= 0) & (lengths <= width))
+    message = f"raw input {length_name(name)!r} must be at most the number of columns"
+    return tf.raw_ops.Assert(condition=fits, data=[message, lengths])
 
 
 def _require_all_or_none(

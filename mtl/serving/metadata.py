@@ -20,7 +20,7 @@ from mtl.spec import literals
 from mtl.tf_internals import saved_model
 
 FILE = "model.json"
-_FOLDER, _ASSETS = "assets.extra", "assets"
+_FOLDER, _ASSETS, _PORTABLE = "assets.extra", "assets", "portable"
 _FIX = "Export it again with launch.export."
 
 
@@ -66,11 +66,12 @@ def read_metadata(directory: str) -> dict[str, Any]:
 
 
 def list_files(directory: str) -> dict[str, str]:
-    """Return {file: checksum} of the graph and the vocabularies of a SavedModel."""
-    folder = os.path.join(directory, _ASSETS)
-    names = sorted(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else []
-    paths = [saved_model.FILE, *(os.path.join(_ASSETS, name) for name in names)]
-    return {path: checksums.of_file(os.path.join(directory, path)) for path in paths}
+    """Return {file: checksum} of the graphs and the vocabularies of an export."""
+    paths = [saved_model.FILE]
+    for name in (_ASSETS, _PORTABLE):
+        for folder, _, files in tf.io.gfile.walk(os.path.join(directory, name)):
+            paths += [os.path.relpath(os.path.join(folder, file), directory) for file in files]
+    return {path: checksums.of_file(os.path.join(directory, path)) for path in sorted(paths)}
 
 
 def require_intact(directory: str) -> None:

@@ -6,6 +6,7 @@ difference = onnx.write_onnx("models/digits/1795231775", "digits.onnx")
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import os
@@ -18,19 +19,21 @@ import numpy as np
 from mtl import checks, versions
 from mtl.deferred import tf
 from mtl.files import atomic, storage
-from mtl.serving import frozen, graphs
+from mtl.serving import frozen, spelled_out
 
 _OPSET = 17
 
 
-def write_onnx(directory: str, path: str) -> float:
+def write_onnx(directory: str, path: str, held_out: frozen.HeldOut | None = None) -> float:
     """Convert the signature "raw/lean" of an export, or "raw" if it has no "raw/lean".
 
-    The inputs are the features as tensors, all of them required; the outputs keep their names.
+    The inputs are the features as tensors, or ids if the export holds the folder portable/ids. All
+    of them are required. The outputs keep their names.
 
     Args:
       directory: the folder of the export, with its warm-up requests.
       path: the file to write, once its outputs equal those of the export for these requests.
+      held_out: rows for which its outputs must equal those of the checkpoint.
 
     Returns:
       The largest difference of its outputs from those of the export.
@@ -42,20 +45,15 @@ def write_onnx(directory: str, path: str) -> float:
     """
     converter, runtime = require()
     intact = frozen.load_intact(directory)
-    with intact as (model, name, requests), tempfile.TemporaryDirectory() as scratch:
+    with intact as source, tempfile.TemporaryDirectory() as scratch:
         converted = os.path.join(scratch, "model.onnx")
-        _convert(converter, frozen.freeze(model, name), converted)
+        _convert(converter, frozen.freeze(source.model, source.name), converted)
         with _one_line():
             session = runtime.InferenceSession(converted, providers=["CPUExecutionProvider"])
-        differences = [
-            difference
-            for given in requests
-            for difference in frozen.compare_outputs(
-                model, name, given, _run(session, given), "ONNX export"
-            )
-        ]
+        run = functools.partial(_run, session)
+        difference = source.check(run, "ONNX export", held_out)
         _place(converted, path)
-    return max(differences)
+    return difference
 
 
 def _run(session: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -88,7 +86,10 @@ def _place(converted: str, path: str) -> None:
 
 
 def _convert(converter: Any, made: frozen.Frozen, path: str) -> None:
-    spell_out_buckets(made.graph)
+    spelled_out.write_buckets(made.graph)
+    spelled_out.write_bounds(made.graph)
+    spelled_out.write_logs(made.graph)
+    spelled_out.write_sums(made.graph, made.graph_def)
     given = made.graph_def
     try:
         with _silent():
@@ -98,21 +99,29 @@ def _convert(converter: Any, made: frozen.Frozen, path: str) -> None:
                 output_names=list(made.outputs),
                 tensors_to_rename={**made.inputs, **made.outputs},
                 opset=_OPSET,
+                custom_op_handlers={"SelectV2": (_select, [])},
                 output_path=path,
             )
     except (ValueError, NotImplementedError, RuntimeError) as error:
         # tf2onnx names the operation at which it stops, often far behind the cause.
-        reason = _lacking(_not_known(given)) or str(error).splitlines()[0]
+        reason = _lacking(made, _not_known(given)) or frozen.describe_error(error)
         raise checks.UserError(f"tf2onnx cannot convert this model: {reason}") from error
 
-    unknown = _lacking(_unknown(converted.graph))
+    unknown = _lacking(made, _unknown(converted.graph))
     if unknown:
         raise checks.UserError(f"tf2onnx cannot convert this model: {unknown}")
 
 
-def _lacking(operations: Iterable[str]) -> str:
+def _select(context: Any, node: Any, name: str, arguments: Any) -> Any:
+    """Convert SelectV2 to Where: tf2onnx adds products with 0 and 1, which leave NaN as NaN."""
+    del context, name, arguments
+    node.type = "Where"
+    return node
+
+
+def _lacking(made: frozen.Frozen, operations: Iterable[str]) -> str:
     """Return a text that ONNX lacks these operations; "" if there are none."""
-    listed = ", ".join(sorted(set(operations)))
+    listed = frozen.describe_lacking(made, operations)
     return listed and f"ONNX has no operation {listed}."
 
 
@@ -143,36 +152,6 @@ def _unknown(graph: Any) -> Iterator[str]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _unknown(attribute.g)
-
-
-def spell_out_buckets(graph: graphs.Graph) -> None:
-    """Replace Bucketize, which ONNX lacks, by a count of the boundaries up to the value."""
-    for node in list(graph.nodes.values()):
-        if node.op == "Bucketize":
-            given = np.array(node.attr["boundaries"].list.f, np.float32)
-            bounds = graph.set_constant(f"{node.name}/boundaries", given)
-            _count(graph, node.name, node.input[0], bounds, tf.float32, tf.int32)
-        elif node.op == "UpperBound":
-            bounds, values = node.input
-            # [rows, 1, boundaries], compared with [rows, values, 1].
-            bounds = _expanded(graph, f"{node.name}/boundaries", bounds, 1, node.attr["T"])
-            _count(graph, node.name, values, bounds, node.attr["T"], node.attr["out_type"])
-
-
-def _count(
-    graph: graphs.Graph, name: str, values: str, bounds: str, dtype: Any, counted: Any
-) -> None:
-    """Make a node that counts the boundaries at or below each value."""
-    values = _expanded(graph, f"{name}/values", values, -1, dtype)
-    passed = graph.set(f"{name}/passed", "GreaterEqual", [values, bounds], T=dtype)
-    ones = graph.set(f"{name}/ones", "Cast", [passed], SrcT=tf.bool, DstT=counted)
-    axis = graph.set_constant(f"{name}/axis", np.array(-1, np.int32))
-    graph.set(name, "Sum", [ones, axis], T=counted, Tidx=tf.int32)
-
-
-def _expanded(graph: graphs.Graph, name: str, values: str, axis: int, dtype: Any) -> str:
-    place = graph.set_constant(f"{name}/axis", np.array(axis, np.int32))
-    return graph.set(name, "ExpandDims", [values, place], T=dtype, Tdim=tf.int32)
 
 
 @contextlib.contextmanager

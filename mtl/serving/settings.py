@@ -50,6 +50,9 @@ class Serving:
       optimized: rewrites exports for speed and size, see `Optimized`. None keeps exports as they
         are, except that a run that prunes loses units that add nothing; `AsTrained` keeps them.
       warm_up_rows: how many of these rows a warm-up request holds; another one holds a single row.
+      portable: True adds two SavedModels for other runtimes to each export, in its folder
+        `portable`: with raw features as plain tensors, and with ids, which an encoder makes without
+        TensorFlow. See `mtl.serving.portable`.
     """
 
     model_name: checks.Name = "mtl"
@@ -63,6 +66,7 @@ class Serving:
     check_rows: checks.Natural = 256
     warm_up_rows: checks.Count = 32
     optimized: Annotated[Rewriting, checks.Part("serving.Optimized", 1, ["allowed"])] | None = None
+    portable: bool = False
 
     @property
     def keeps_graph(self) -> bool:

@@ -74,8 +74,13 @@ def finish_signatures(
             signature.MergeFromString(written[name])
             for key, value in defaults.items() if is_raw(name) else ():
                 signature.defaults[key].CopyFrom(value)
-        sources = _forget_asset_paths(meta_graph)
-        _forget_source_paths(meta_graph)
+        return forget_paths(meta_graph)
+
+
+def forget_paths(meta_graph: Any) -> dict[str, str]:
+    """Remove paths of this machine from a graph, and return {asset: the path it came from}."""
+    sources = _forget_asset_paths(meta_graph)
+    _forget_source_paths(meta_graph)
     return sources
 
 

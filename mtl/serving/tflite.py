@@ -19,7 +19,7 @@ import numpy as np
 from mtl import checks
 from mtl.deferred import tf, tf1
 from mtl.files import atomic, storage
-from mtl.serving import frozen, verification
+from mtl.serving import frozen, spelled_out, verification
 from mtl.tf_internals import eager
 
 FLOAT32, SPARSE, INT8 = "float32", "sparse", "int8"
@@ -31,16 +31,23 @@ _SIGNATURE = "serving_default"
 _LACKING = re.compile(r"(?:TF Select|Custom) ops: (.+)")
 
 
-def write_tflite(directory: str, path: str, weights: str = FLOAT32) -> float:
+def write_tflite(
+    directory: str,
+    path: str,
+    weights: str = FLOAT32,
+    held_out: frozen.HeldOut | None = None,
+) -> float:
     """Convert the signature "raw/lean" of an export, or "raw" if it has no "raw/lean".
 
-    The inputs are the features as tensors, and the outputs keep the names of the signature.
+    The inputs are the features as tensors, or ids if the export holds the folder portable/ids. The
+    outputs keep the names of the signature.
 
     Args:
       directory: the folder of the export, with its warm-up requests.
       path: the file to write, once its outputs equal those of the export for these requests.
       weights: "float32"; "sparse", which neither stores nor multiplies zeros of large dense
         layers; or "int8", with one step size a channel, which compares only numbers.
+      held_out: rows for which its outputs must equal those of the checkpoint.
 
     Returns:
       The largest difference of its outputs from those of the export.
@@ -52,19 +59,13 @@ def write_tflite(directory: str, path: str, weights: str = FLOAT32) -> float:
     """
     checks.one_of("--tflite_weights", weights, KINDS)
     allowed = _TOLERANCES[weights]
-    with frozen.load_intact(directory) as (model, name, requests):
-        converted = _convert(frozen.freeze(model, name), weights)
+    with frozen.load_intact(directory) as source:
+        converted = _convert(frozen.freeze(source.model, source.name), weights)
         run = make_runner(converted)
-        differences = [
-            difference
-            for given in requests
-            for difference in frozen.compare_outputs(
-                model, name, given, run(given), "TensorFlow Lite export", allowed
-            )
-        ]
+        difference = source.check(run, "TensorFlow Lite export", held_out, allowed)
     with storage.writing("--tflite", "a file", path):
         atomic.write(path, converted)
-    return max(differences)
+    return difference
 
 
 def make_runner(model: bytes, threads: int = 1) -> Any:
@@ -85,13 +86,15 @@ def make_runner(model: bytes, threads: int = 1) -> Any:
 
 
 def _convert(made: frozen.Frozen, weights: str) -> bytes:
+    spelled_out.write_bounds(made.graph)
+    spelled_out.write_float32(made.graph)
     with tempfile.TemporaryDirectory() as scratch:
         folder = os.path.join(scratch, "model")
         _save(made, folder)
         optimize = tf.lite.Optimize
         kinds = {SPARSE: [optimize.EXPERIMENTAL_SPARSITY], INT8: [optimize.DEFAULT]}
         # In graph mode the converter does not write a signature, and names are lost.
-        with eager.execute_eagerly(), _one_line(), _silenced():
+        with eager.execute_eagerly(), _one_line(made), _silenced():
             converter = tf.lite.TFLiteConverter.from_saved_model(folder, [_SIGNATURE], ["serve"])
             converter.optimizations = kinds.get(weights, [])
             return converter.convert()
@@ -126,13 +129,13 @@ def _silenced() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _one_line() -> Iterator[None]:
+def _one_line(made: frozen.Frozen) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # The converter's error class is not public.
         listed = ", ".join(_LACKING.findall(str(error)))
-        operations = sorted({name.strip() for name in listed.split(",") if name})
+        operations = {name.strip().removeprefix("Flex") for name in listed.split(",")} - {""}
         reason = frozen.describe_error(error)
         if operations:
-            reason = f"it has no operation {', '.join(operations)}."
+            reason = f"it has no operation {frozen.describe_lacking(made, operations)}."
         raise checks.UserError(f"TensorFlow Lite cannot hold this model: {reason}") from error

@@ -107,7 +107,7 @@ def test_it_serves_what_the_estimator_predicts(export, held_out, predicted, raw)
 def test_nothing_is_published_where_what_comes_before_it_fails(made, tmp_path):
     seen = []
 
-    def refuse(written):
+    def refuse(written, held_out):
         seen.append(os.path.exists(os.path.join(written, "saved_model.pb")))
         raise checks.UserError("no ONNX")
 

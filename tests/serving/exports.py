@@ -88,10 +88,20 @@ class Untrained:
             training.load(session, variables.values(), draw)
             return tf1.train.Saver().save(session, f"{self.directory}/model.ckpt", step)
 
-    def export(self, folder: str, before: Callable[[str], None] = lambda written: None) -> str:
+    def export(
+        self,
+        folder: str,
+        before: Callable[[str, Any], None] = lambda written, held_out: None,
+        is_converted: bool = False,
+    ) -> str:
         """Publishes a version in `folder`, unless `before` fails."""
         exporter = serving.Exporter(
-            self.settings, self.spec, self.heads, self.dataset, self.directory
+            self.settings,
+            self.spec,
+            self.heads,
+            self.dataset,
+            self.directory,
+            is_converted=is_converted,
         )
         return exporter(self.estimator, str(folder), self.checkpoint, before)
 

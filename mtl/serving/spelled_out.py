@@ -1,0 +1,225 @@
+"""Replaces operations that other runtimes lack by operations that they have.
+
+spelled_out.write_buckets(graph)         # Bucketize -> a count of the boundaries up to a value
+spelled_out.write_logs(graph)            # Log1p -> Log
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mtl.deferred import tf
+from mtl.serving import graphs
+
+# Operations whose float64 may become float32 beside a logarithm of integers.
+_SHORT = {"Abs", "Cast", "Log1p", "Mul", "SelectV2", "Sign", "Sub", "ZerosLike"}
+
+
+def write_buckets(graph: graphs.Graph) -> None:
+    """Replace Bucketize by a count of the boundaries up to the value."""
+    for node in list(graph.nodes.values()):
+        if node.op == "Bucketize":
+            given = np.array(node.attr["boundaries"].list.f, np.float32)
+            bounds = graph.set_constant(f"{node.name}/boundaries", given)
+            _count(graph, node.name, node.input[0], bounds, tf.float32, tf.int32)
+
+
+def write_bounds(graph: graphs.Graph) -> None:
+    """Replace UpperBound, the place of a value among ascending bounds, by such a count."""
+    for node in list(graph.nodes.values()):
+        if node.op == "UpperBound":
+            bounds, values = node.input
+            # [rows, 1, boundaries], compared with [rows, values, 1].
+            bounds = _expanded(graph, f"{node.name}/boundaries", bounds, 1, node.attr["T"])
+            _count(graph, node.name, values, bounds, node.attr["T"], node.attr["out_type"])
+
+
+def write_logs(graph: graphs.Graph) -> None:
+    """Replace Log1p of float32 by Log, to the precision of float32 from 0 on.
+
+    Log(1 + x) alone loses digits of small x. With u = 1 + x as it is rounded, log(u) x / (u - 1)
+    keeps them (W. Kahan); an x that vanishes in u is its own logarithm.
+    """
+    for node in list(graph.nodes.values()):
+        if node.op == "Log1p" and node.attr["T"].type == tf.float32.as_datatype_enum:
+            _write_log(graph, node.name, node.input[0])
+
+
+def _write_log(graph: graphs.Graph, name: str, value: str) -> None:
+    def make(part: str, op: str, *parts: str) -> str:
+        return graph.set(f"{name}/{part}", op, parts, T=tf.float32)
+
+    one = graph.set_constant(f"{name}/one", np.array(1, np.float32))
+    total = make("total", "AddV2", value, one)
+    log = make("log", "Log", total)
+    rounded = make("rounded", "Sub", total, one)
+    zero = graph.set_constant(f"{name}/zero", np.array(0, np.float32))
+    vanishes = make("vanishes", "Equal", rounded, zero)
+    divisor = make("divisor", "SelectV2", vanishes, one, rounded)
+    ratio = make("ratio", "RealDiv", value, divisor)
+    precise = make("precise", "Mul", log, ratio)
+    small = make("small", "SelectV2", vanishes, value, precise)
+    # Also for infinity, which the ratio turns into NaN.
+    is_large = make("is_large", "Greater", value, one)
+    graph.set(name, "SelectV2", [is_large, log, small], T=tf.float32)
+
+
+def write_float32(graph: graphs.Graph) -> None:
+    """Replace float64, in which columns subtract the mean of large integers, where it is safe.
+
+    TensorFlow Lite lacks float64, and OpenVINO rounds it to float32. Integers subtract the whole
+    part of the mean as int64, which is exact. Logarithms fit into float32. Other float64 stays.
+    """
+    for node in list(graph.nodes.values()):
+        if node.op == "Log1p" and _has(node, "T", tf.float64):
+            _shorten(graph, node)
+    for node in list(graph.nodes.values()):
+        if node.op == "Cast" and _has(node, "SrcT", tf.float64) and _has(node, "DstT", tf.float32):
+            _subtract_whole(graph, node)
+    for node in list(graph.nodes.values()):
+        whole = None
+        if node.op == "IsFinite" and _has(node, "T", tf.float64):
+            whole = _as_whole(graph, node.input[0])
+        if whole is not None:
+            number = _cast(graph, f"{node.name}/number", whole, tf.int64, tf.float32)
+            graph.set(node.name, "IsFinite", [number], T=tf.float32)
+
+
+def _has(node: Any, key: str, dtype: tf.DType) -> bool:
+    return graphs.attribute(node, key).type == dtype.as_datatype_enum
+
+
+def _cast(graph: graphs.Graph, name: str, value: str, before: Any, after: Any) -> str:
+    return graph.set(name, "Cast", [value], SrcT=before, DstT=after)
+
+
+def _shorten(graph: graphs.Graph, log: Any) -> None:
+    """Compute a logarithm of integers in float32, with all operations that share its float64."""
+    readers = graph.readers()
+    waiting, part = [log], dict[str, Any]()
+    while waiting:
+        node = waiting.pop()
+        key = "DstT" if node.op == "Cast" else "T"
+        if node.name in part or node.op in ("Const", "IsFinite") or not _has(node, key, tf.float64):
+            continue
+        part[node.name] = node
+        waiting += readers.get(node.name, [])
+        if node.op != "Cast":
+            waiting += [graph.nodes[graphs.name_of(reference)] for reference in node.input]
+    if not {node.op for node in part.values()} <= _SHORT:
+        return
+    for node in part.values():
+        references = [_shorten_constant(graph, reference) for reference in node.input]
+        key = "DstT" if node.op == "Cast" else "T"
+        graph.set(node.name, node.op, references, **{**dict(node.attr), key: tf.float32})
+        for reader in readers.get(node.name, []):
+            if reader.op == "IsFinite":
+                graph.set(reader.name, reader.op, reader.input, T=tf.float32)
+            elif reader.op == "Cast":
+                attributes = {**dict(reader.attr), "SrcT": tf.float32}
+                graph.set(reader.name, reader.op, reader.input, **attributes)
+
+
+def _shorten_constant(graph: graphs.Graph, reference: str) -> str:
+    value = graph.value(reference)
+    if value is None or value.dtype != np.float64:
+        return reference
+    return graph.set_constant(f"{reference}/float32", value.astype(np.float32))
+
+
+def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
+    """Turn float32(x - mean) of integers x into float32(x - floor(mean)) - (mean - floor(mean))."""
+    difference = graph.nodes[graphs.name_of(cast.input[0])]
+    mean = graph.value(difference.input[1]) if difference.op == "Sub" else None
+    if mean is None or not (np.abs(mean) < 2**62).all():
+        return
+    whole = _as_whole(graph, difference.input[0])
+    if whole is None:
+        return
+    name, floor = cast.name, np.floor(mean).astype(np.int64)
+    limits = np.iinfo(np.int64)
+    ends = {
+        "Maximum": limits.min + np.maximum(floor, 0),
+        "Minimum": limits.max + np.minimum(floor, 0),
+    }
+    near = whole
+    for op, end in ends.items():
+        bound = graph.set_constant(f"{name}/{op}/end", end)
+        near = graph.set(f"{name}/{op}", op, [near, bound], T=tf.int64)
+    shift = graph.set_constant(f"{name}/floor", floor)
+    shifted = graph.set(f"{name}/shifted", "Sub", [near, shift], T=tf.int64)
+    shifted = _cast(graph, f"{name}/number", shifted, tf.int64, tf.float32)
+    # A difference beyond int64 is so large that float32 loses nothing.
+    far = _cast(graph, f"{name}/far", whole, tf.int64, tf.float32)
+    of_far = graph.set_constant(f"{name}/floor/float32", floor.astype(np.float32))
+    far = graph.set(f"{name}/far/shifted", "Sub", [far, of_far], T=tf.float32)
+    is_near = graph.set(f"{name}/is_near", "Equal", [near, whole], T=tf.int64)
+    number = graph.set(f"{name}/chosen", "SelectV2", [is_near, shifted, far], T=tf.float32)
+    rest = graph.set_constant(f"{name}/rest", (mean - floor).astype(np.float32))
+    graph.set(name, "Sub", [number, rest], T=tf.float32)
+
+
+def _as_whole(graph: graphs.Graph, reference: str) -> str | None:
+    """Return the int64 that a float64 holds, also without its check for NaN; None for others."""
+    node = graph.nodes[graphs.name_of(reference)]
+    if node.op == "Cast":
+        if _has(node, "SrcT", tf.int64):
+            return node.input[0]
+        is_whole = any(_has(node, "SrcT", dtype) for dtype in (tf.int32, tf.uint8, tf.bool))
+        name, before = f"{node.name}/whole", node.attr["SrcT"]
+        return _cast(graph, name, node.input[0], before, tf.int64) if is_whole else None
+    if node.op != "SelectV2":
+        return None
+    check, _, other = (graph.nodes[graphs.name_of(part)] for part in node.input)
+    is_check = (
+        check.op == "IsFinite" and other.op == "ZerosLike" and check.input[0] == node.input[1]
+    )
+    return _as_whole(graph, node.input[1]) if is_check else None
+
+
+def write_sums(graph: graphs.Graph, graph_def: tf.compat.v1.GraphDef) -> None:
+    """Replace sums over lists, [N, D] -> [B, D], by a product with a matrix [B, N] of 0 and 1.
+
+    The rule of tf2onnx for UnsortedSegmentSum fails if all lists are empty.
+    """
+    with tf.Graph().as_default() as built:
+        tf.import_graph_def(graph_def, name="")
+    for node in graph_def.node:
+        if node.op != "UnsortedSegmentSum":
+            continue
+        values, owners, count = built.get_operation_by_name(node.name).inputs
+        if values.shape.rank == 2 and values.dtype == tf.float32:
+            _sum_by_product(graph, node, owners.dtype, count.dtype)
+
+
+def _sum_by_product(graph: graphs.Graph, node: Any, dtype: tf.DType, of_count: tf.DType) -> None:
+    values, owners, count = node.input
+    count = graph.set(f"{node.name}/count", "Cast", [count], SrcT=of_count, DstT=dtype)
+    first, step = (
+        graph.set_constant(f"{node.name}/from_{number}", np.array(number, dtype.as_numpy_dtype))
+        for number in (0, 1)
+    )
+    places = graph.set(f"{node.name}/rows", "Range", [first, count, step], Tidx=dtype)
+    places = _expanded(graph, f"{node.name}/column", places, 1, dtype)
+    owners = _expanded(graph, f"{node.name}/owners", owners, 0, dtype)
+    is_owner = graph.set(f"{node.name}/is_owner", "Equal", [places, owners], T=dtype)
+    ones = graph.set(f"{node.name}/ones", "Cast", [is_owner], SrcT=tf.bool, DstT=tf.float32)
+    graph.set(node.name, "MatMul", [ones, values], T=tf.float32)
+
+
+def _count(
+    graph: graphs.Graph, name: str, values: str, bounds: str, dtype: Any, counted: Any
+) -> None:
+    """Make a node that counts the boundaries at or below each value."""
+    values = _expanded(graph, f"{name}/values", values, -1, dtype)
+    passed = graph.set(f"{name}/passed", "GreaterEqual", [values, bounds], T=dtype)
+    ones = graph.set(f"{name}/ones", "Cast", [passed], SrcT=tf.bool, DstT=counted)
+    axis = graph.set_constant(f"{name}/axis", np.array(-1, np.int32))
+    graph.set(name, "Sum", [ones, axis], T=counted, Tidx=tf.int32)
+
+
+def _expanded(graph: graphs.Graph, name: str, values: str, axis: int, dtype: Any) -> str:
+    place = graph.set_constant(f"{name}/axis", np.array(axis, np.int32))
+    return graph.set(name, "ExpandDims", [values, place], T=dtype, Tdim=tf.int32)

@@ -37,7 +37,7 @@ from mtl.serving.encoders import encoder
 from mtl.tf_internals import saved_model
 
 FOLDER, RAW, IDS = "portable", "raw", "ids"
-_ENCODERS = ("encoder.py",)
+_ENCODERS = ("encoder.py", "encoder.h")
 _MAX_BYTES = 2**31 - 2**20
 _BATCHES = (7, 1)
 
@@ -204,6 +204,7 @@ def _write_ids(
     graph = folding.fold_graph(session, [*outputs, *given])
     if may_drop:
         graph = dead_units.remove_units(graph, [*outputs, *given])
+    spelled_out.write_bounds(graph)
     spelled_out.write_float32(graph)
     fields = {node: name for node, name in given.items() if name in spec.features}
     graph_def, placed = _take_ids(graph.pruned([*outputs, *given]), outputs, fields, tables)

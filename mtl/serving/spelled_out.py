@@ -6,6 +6,8 @@ spelled_out.write_logs(graph)            # Log1p -> Log
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -98,28 +100,37 @@ def _cast(graph: graphs.Graph, name: str, value: str, before: Any, after: Any) -
 def _shorten(graph: graphs.Graph, log: Any) -> None:
     """Compute a logarithm of integers in float32, with all operations that share its float64."""
     readers = graph.readers()
-    waiting, part = [log], dict[str, Any]()
+    part = _find_part(graph, log, readers)
+    if not {node.op for node in part.values()} <= _SHORT:
+        return
+    for node in part.values():
+        references = [_shorten_constant(graph, reference) for reference in node.input]
+        attributes = {**dict(node.attr), _key_of_result(node): tf.float32}
+        graph.set(node.name, node.op, references, **attributes)
+    keys = {"Cast": "SrcT", "IsFinite": "T"}
+    for reader in itertools.chain.from_iterable(readers.get(name, ()) for name in part):
+        if reader.op in keys:
+            attributes = {**dict(reader.attr), keys[reader.op]: tf.float32}
+            graph.set(reader.name, reader.op, reader.input, **attributes)
+
+
+def _find_part(graph: graphs.Graph, first: Any, readers: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Return {name: node} of the nodes with float64 that a node is connected with."""
+    waiting, part = [first], dict[str, Any]()
     while waiting:
         node = waiting.pop()
-        key = "DstT" if node.op == "Cast" else "T"
-        if node.name in part or node.op in ("Const", "IsFinite") or not _has(node, key, tf.float64):
+        is_double = _has(node, _key_of_result(node), tf.float64)
+        if node.name in part or node.op in ("Const", "IsFinite") or not is_double:
             continue
         part[node.name] = node
         waiting += readers.get(node.name, [])
         if node.op != "Cast":
             waiting += [graph.nodes[graphs.name_of(reference)] for reference in node.input]
-    if not {node.op for node in part.values()} <= _SHORT:
-        return
-    for node in part.values():
-        references = [_shorten_constant(graph, reference) for reference in node.input]
-        key = "DstT" if node.op == "Cast" else "T"
-        graph.set(node.name, node.op, references, **{**dict(node.attr), key: tf.float32})
-        for reader in readers.get(node.name, []):
-            if reader.op == "IsFinite":
-                graph.set(reader.name, reader.op, reader.input, T=tf.float32)
-            elif reader.op == "Cast":
-                attributes = {**dict(reader.attr), "SrcT": tf.float32}
-                graph.set(reader.name, reader.op, reader.input, **attributes)
+    return part
+
+
+def _key_of_result(node: Any) -> str:
+    return "DstT" if node.op == "Cast" else "T"
 
 
 def _shorten_constant(graph: graphs.Graph, reference: str) -> str:

@@ -112,6 +112,23 @@ def test_a_wrong_value_names_its_feature(tmp_path, dtype, values, message):
         encode({"v": values})
 
 
+@pytest.mark.parametrize("row", ["a", b"a", [["a"]]])
+def test_a_list_is_no_text_and_no_list_of_lists(tmp_path, row):
+    encode = make(tmp_path, ("feature", "v", "string", "list"), ("input", "v", "v", "values"))
+    with pytest.raises(ValueError, match="'v' must be a list in each row, got"):
+        encode({"v": [row]})
+    with pytest.raises(ValueError, match="'v' must have a value for each row, got 'abc'"):
+        encode({"v": "abc"})
+
+
+def test_a_matrix_keeps_its_shape(tmp_path):
+    encode = make(tmp_path, ("feature", "v", "uint8", "2,3"), ("input", "v", "v", "values"))
+    image = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    np.testing.assert_array_equal(encode({"v": image})["v"], image)
+    with pytest.raises(ValueError, match=r"must have shape \(2, 2, 3\), got \(2, 6\)"):
+        encode({"v": image.reshape(2, 6)})
+
+
 def test_unknown_and_uneven_columns_are_refused(tmp_path):
     encode = make(tmp_path, *PLAIN, ("feature", "y", "float32", "", "0"))
     with pytest.raises(ValueError, match="unknown feature 'z'; known are x, y"):

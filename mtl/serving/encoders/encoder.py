@@ -21,7 +21,6 @@ backslash, a tab or an end of line: \\, \t, \n, \r.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -138,6 +137,9 @@ class Encoder:
                 raise ValueError(f"unknown feature {name!r}; known are {', '.join(self.features)}")
         if not columns:
             raise ValueError("there must be at least one column")
+        for name, column in columns.items():
+            if isinstance(column, (str, bytes)):
+                raise ValueError(f"feature {name!r} must have a value for each row, got {column!r}")
         counts = {name: len(column) for name, column in columns.items()}
         if len(set(counts.values())) != 1:
             raise ValueError(f"columns must have the same number of rows, got {counts}")
@@ -220,17 +222,22 @@ def _numpy_type(feature: Feature) -> np.dtype:
 def _read_column(name: str, feature: Feature, column: Any) -> Any:
     """Return an array [B, ...], or B sequences for lists."""
     if feature.shape is None:
-        return [
-            _read_values(name, feature, () if _is_missing(row) else row).tolist() for row in column
-        ]
+        return [_read_list(name, feature, row) for row in column]
     is_array = isinstance(column, np.ndarray) and column.dtype != object
     if not is_array and any(map(_is_missing, column)):
         column = [_fill(name, feature) if _is_missing(value) else value for value in column]
     values = _read_values(name, feature, column)
     shape = (len(column), *feature.shape)
-    if values.size != math.prod(shape):
+    if values.shape != shape:
         raise ValueError(f"feature {name!r} must have shape {shape}, got {values.shape}")
-    return values.reshape(shape)
+    return values
+
+
+def _read_list(name: str, feature: Feature, row: Any) -> list[Any]:
+    values = _read_values(name, feature, () if _is_missing(row) else row)
+    if isinstance(row, (str, bytes)) or values.ndim != 1:
+        raise ValueError(f"feature {name!r} must be a list in each row, got {row!r}")
+    return values.tolist()
 
 
 def _is_missing(value: Any) -> bool:

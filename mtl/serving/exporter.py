@@ -12,17 +12,15 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mtl import checks, types
+from mtl import checks, deferred, types
 from mtl import spec as spec_lib
 from mtl.deferred import compat, tf
 from mtl.serving import (
     blank,
     deployment,
-    frozen,
     inputs,
     metadata,
     optimized,
-    portable,
     reference,
     rows,
     settings,
@@ -33,6 +31,9 @@ from mtl.serving import (
 )
 from mtl.tf_internals import saved_model
 from mtl.variables import row_names
+
+with deferred.imports():
+    from mtl.serving import frozen, portable
 
 _log = logging.getLogger(__name__)
 

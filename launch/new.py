@@ -92,15 +92,15 @@ def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
     given = [name for name in _SPLITS[1:] if getattr(arguments, name)]
     for name in given[1:]:
         checks.fail(f"--{name}", f"come without --{given[0]}", getattr(arguments, name))
-    share = 0.1 if arguments.holdout is None else arguments.holdout
-    is_share = 0 < share < 1
-    checks.require(is_share, "--holdout", "be a share of the rows between 0 and 1", share)
     if arguments.test and arguments.holdout is not None:
-        checks.fail("--holdout", "come without --test", share)
+        checks.fail("--holdout", "come without --test", arguments.holdout)
+    for name in ("holdout", "validation"):
+        given_share = getattr(arguments, name)
+        is_share = given_share is None or 0 < given_share < 1
+        rule = "be a share of the rows between 0 and 1"
+        checks.require(is_share, f"--{name}", rule, given_share)
+    share = 0.1 if arguments.holdout is None else arguments.holdout
     validation = arguments.validation
-    rule = "be a share of the rows between 0 and 1"
-    is_share = validation is None or 0 < validation < 1
-    checks.require(is_share, "--validation", rule, validation)
     if validation is not None and not arguments.test:
         rule = "leave rows to train on, with the share of test rows"
         checks.require(validation + share < 1, "--validation", rule, validation)

@@ -59,11 +59,12 @@ def _repeat_value(content: Any, dtype: str, shape: tuple[int, ...]) -> packed.Va
 
 def narrow_spec(spec: spec_lib.Spec, names: Sequence[str]) -> spec_lib.Spec | None:
     """Return a specification of some fields; None if there are none."""
-    features = {name: kind for name, kind in spec.features.items() if name in names}
-    labels = {name: kind for name, kind in spec.labels.items() if name in names}
+    features, labels, defaults = (
+        {name: value for name, value in own.items() if name in names}
+        for own in (spec.features, spec.labels, spec.defaults)
+    )
     if not features and not labels:
         return None
-    defaults = {name: value for name, value in spec.defaults.items() if name in names}
     if not features:  # A specification has features; labels are the same with their defaults.
         filled = {name: spec.label_fields[name] for name in labels}
         defaults = {name: own.default for name, own in filled.items() if not own.is_ragged}

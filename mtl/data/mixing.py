@@ -6,6 +6,7 @@ mixing.describe_mixing(blocks, spec, batch_size=512)             # lines for the
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -34,11 +35,7 @@ def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) 
     ]
     if blocks.window >= rows or at_once >= count > 1:
         return lines
-    fields = {
-        name: field
-        for name, field in spec.label_fields.items()
-        if not field.shape and field.dtype != "string"
-    }
+    fields = dict(_list_numbers(spec))
     chosen = np.unique(np.linspace(0, count - 1, _MOST_BLOCKS).astype(int)).tolist()
     values = [blocks.read(block, fields) for block in chosen] if fields else []
     for name, field in fields.items():
@@ -55,6 +52,13 @@ def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) 
                 "write the rows in random order once (docs/data.md)."
             )
     return lines
+
+
+def _list_numbers(spec: spec_lib.Spec) -> Iterator[tuple[str, spec_lib.Field]]:
+    """Yield the labels that are one number in each row."""
+    for name, field in spec.label_fields.items():
+        if not field.shape and field.dtype != "string":
+            yield name, field
 
 
 def _cut(values: np.ndarray, window: int) -> list[np.ndarray]:

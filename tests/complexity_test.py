@@ -3,6 +3,8 @@
 import ast
 import pathlib
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parent.parent
 MOST, MOST_LINES = 10, 60
 # None may have more branches than this, and of all functions so many may have more than MOST.
@@ -43,6 +45,7 @@ def test_ways_are_counted():
     assert _count_ways(ast.parse("\n".join(lines)).body[0]) == 6
 
 
+@pytest.mark.medium
 def test_functions_are_simple_and_short():
     functions = list(_list_functions())
     assert len(functions) > 4000

@@ -1,4 +1,4 @@
-"""Datasets of files, also of files in other places, which TensorFlow reads from copies here.
+"""Datasets of files. TensorFlow reads files in other places from copies on this machine.
 
 read = copies.Reader(["s3://bucket/a.csv", "s3://bucket/b.csv"])       # copies both
 lines = tf.data.Dataset.from_tensor_slices(paths).flat_map(lambda path: read.lines(path, ""))
@@ -23,8 +23,8 @@ class Reader:
     """Makes datasets from the paths of files, string scalars of a graph.
 
     Args:
-      paths: all files that are read.
-      copy: returns the path that TensorFlow opens for one of them.
+      paths: all files of the datasets.
+      copy: takes one of the paths, and returns the path that TensorFlow opens.
 
     Raises:
       UserError: a file cannot be copied.

@@ -34,7 +34,7 @@ def write_shuffled(
       paths: tables of one schema, as files or globs; see `arrow.Arrow.files` for the formats.
       folder: a folder that does not exist yet; it appears when all files are complete.
       seed: the seed of the order.
-      file_bytes: the bytes of a file in memory, about.
+      file_bytes: the size of a file in memory, in bytes; files differ a little.
 
     Raises:
       UserError: the folder exists, or a table cannot be read or differs from the first.

@@ -187,8 +187,8 @@ def list_names(folder: str) -> list[str]:
 def copy_here(path: str) -> str:
     """Return the path of a local copy of a remote file; a local path stays as it is.
 
-    `find` and `look` note the version of a file. A file is copied anew only if they noted another
-    version than that of the copy, so reading a copy needs no connection.
+    `find` and `look` note the version of a file. A file is copied anew only if the noted
+    version differs from the version of the copy, so reading a copy needs no connection.
 
     Raises:
       UserError: the file cannot be reached, or does not fit on the disk.

@@ -1,4 +1,4 @@
-"""Calls over HTTP with a deadline, and what their failures mean.
+"""Calls over HTTP with a deadline; names the causes of failures.
 
 http = http_calls.Http("http", "localhost:8501", access.ANYONE)
 reply = http.exchange("POST", "/v1/models/income:predict", body, call)

@@ -10,6 +10,7 @@ A server finds versions by the numbers of their folders, so it ignores these two
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -272,8 +273,8 @@ def _write_encoder(
         text = b"".join(encoder.escape_bytes(own) + b"\n" for own in tables[table].keys)
         atomic.write(os.path.join(folder, file), text)
     for name in _ENCODERS:
-        source = os.path.join(os.path.dirname(encoder.__file__), name)
-        tf.io.gfile.copy(source, os.path.join(folder, name))
+        program = pathlib.Path(encoder.__file__).with_name(name).read_bytes()
+        atomic.write(os.path.join(folder, name), program)
 
 
 def _describe_features(spec: spec_lib.Spec) -> Iterator[tuple[str, ...]]:

@@ -530,6 +530,7 @@ def test_an_export_of_a_pruned_run_that_cannot_be_rewritten_is_published_whole(
     assert "Units that add nothing stay in the export: it is too large." in caplog.text
 
 
+@pytest.mark.medium
 def test_a_rewriting_that_fails_the_check_is_told_as_our_mistake(
     made, tmp_path, monkeypatch, caplog
 ):

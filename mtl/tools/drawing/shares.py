@@ -1,4 +1,4 @@
-"""Draws the distribution of a column, of one or two data sets.
+"""Draws the distribution of a column in one or two data sets.
 
 shares.draw_bins("age", {"train": [(0, 10, 0.2), (10, 20, 0.8)]})
 shares.draw_values("city", ["Berlin", "Rome"], {"train": [0.7, 0.3], "new": [0.5, 0.5]})

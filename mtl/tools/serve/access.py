@@ -1,4 +1,4 @@
-"""Who may send requests: a bearer token, and TLS.
+"""Lets only known clients send requests: a bearer token, and TLS.
 
 guard = access.Guard("token.txt")
 guard.require("Bearer ...")                 # raises RequestError for another token

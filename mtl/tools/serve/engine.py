@@ -1,4 +1,4 @@
-"""Answers checked requests, whatever protocol they come by: limits, versions, batches, the log.
+"""Answers checked requests of all protocols: limits, versions, batches and the log.
 
 made = engine.Engine("adult", held, settings, log=None)
 answer = await made.predict("adult", None, parse, size=len(body))

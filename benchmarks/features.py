@@ -3,19 +3,24 @@
     python -m benchmarks.features --columns 40 --rounds 9
     python -m benchmarks.features --columns 300 --kind hashed
     python -m benchmarks.features --values 5              # of each field, as a ragged list
+    python -m benchmarks.features --rows 50000            # both sides read rows in memory
 
 Each column is a field of strings with a table of 10,000 rows of 8 numbers, batch 512. The loss is
 the mean square of all columns, joined. Both sides take turns in one run; a ratio is taken within a
 round, and once more of the least times of all rounds, which other work on the machine changes
 least. "bare" looks up given ids in as many tables and moves these: what no side can do without.
 --serving leaves the gradient and SGD out.
+
+With --rows, the time of a step includes reading: each side mixes so many rows in memory, ours by
+`Pipeline.cache` with ids, and theirs by tf.data with texts. Without, all rows of a step are given.
 """
 
 import argparse
+import functools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,38 +28,98 @@ import tensorflow as tf
 from absl import logging
 
 from benchmarks import rows
-from mtl import checks, features
+from mtl import checks, features, spec
+from mtl.data import coded_rows, frames, pipeline
 
 tf1 = tf.compat.v1
 
 _SIZE, _WIDTH, _BATCH = 10_000, 8, 512
+_BUFFER = 10_000
 KINDS = ("vocabulary", "hashed")
 
 
-def draw_fields(columns: int, values: int) -> dict[str, Any]:
-    """Return {field: strings [B]}, or as many values for each row in the mean."""
+def draw_fields(columns: int, values: int, count: int = _BATCH) -> dict[str, Any]:
+    """Return {field: strings of `count` rows}, or as many values for each row in the mean."""
     rng, found = np.random.default_rng(0), {}
     for number in range(columns):
-        lengths = None if values == 1 else rng.integers(0, 2 * values, _BATCH)
-        count = _BATCH if lengths is None else lengths.sum()
-        tokens = np.array([b"%d" % token for token in rng.integers(0, _SIZE, count)], object)
+        lengths = None if values == 1 else rng.integers(0, 2 * values, count)
+        total = count if lengths is None else lengths.sum()
+        tokens = np.array([b"%d" % token for token in rng.integers(0, _SIZE, total)], object)
         found[f"f{number}"] = tokens if lengths is None else (tokens, lengths)
     return found
+
+
+def hold_fields(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
+    """Return a function that makes fields of a graph of these values, the same in each step."""
+
+    def make() -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for name, values in given.items():
+            if isinstance(values, tuple):
+                # Variables: to feed 300 fields costs more than to encode them.
+                flat, lengths = (_keep(f"{name}_{i}", own) for i, own in enumerate(values))
+                fields[name] = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
+            else:
+                fields[name] = _keep(name, values)
+        return fields
+
+    return make
+
+
+def read_theirs(given: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
+    """Return a function that makes fields of mixed rows in memory, by tf.data."""
+
+    def make() -> dict[str, Any]:
+        fields = {
+            name: tf.RaggedTensor.from_row_lengths(*own) if isinstance(own, tuple) else own
+            for name, own in given.items()
+        }
+        batches = tf.data.Dataset.from_tensor_slices(fields)
+        batches = batches.shuffle(_BUFFER).repeat().batch(_BATCH, drop_remainder=True).prefetch(2)
+        return _get_next(batches)
+
+    return make
+
+
+def read_ours(given: Mapping[str, Any], part: Any) -> Callable[[], dict[str, Any]]:
+    """Return a function that makes fields of mixed rows in memory, by our pipeline."""
+    shapes = {name: (None,) if isinstance(own, tuple) else () for name, own in given.items()}
+    lists = {
+        name: np.split(own[0], np.cumsum(own[1])[:-1]) if isinstance(own, tuple) else own
+        for name, own in given.items()
+    }
+    fields = {name: ("string", shape) for name, shape in shapes.items()}
+    data = pipeline.Pipeline(
+        source=frames.Frames(splits={"train": lists}),
+        spec=spec.Spec(features=fields, labels={}),
+        batch_size=_BATCH,
+    )
+    statistics = features.load_statistics("")
+    encoders = {
+        field: {column: functools.partial(part.find_ids, column, fitted=statistics)}
+        for column, field in part.coded_columns.items()
+    }
+    coded = coded_rows.code_texts(data, encoders)
+    return lambda: coded.unpack(_get_next(coded.dataset("train", training=True, seed=1))[0])
+
+
+def _get_next(batches: tf.data.Dataset) -> Any:
+    iterator = tf1.data.make_initializable_iterator(batches)
+    tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    return iterator.get_next()
 
 
 class Side:
     """A graph with what one side computes, and a session."""
 
-    def __init__(self, build: Callable[[dict[str, Any]], tf.Tensor], given: Any, trains: bool):
+    def __init__(
+        self,
+        build: Callable[[dict[str, Any]], tf.Tensor],
+        make: Callable[[], dict[str, Any]],
+        trains: bool,
+    ):
         with tf.Graph().as_default() as graph:
-            fields = {}
-            for name, values in given.items():
-                if isinstance(values, tuple):
-                    # Variables: to feed 300 fields costs more than to encode them.
-                    flat, lengths = (_keep(f"{name}_{i}", own) for i, own in enumerate(values))
-                    fields[name] = tf.RaggedTensor.from_row_lengths(flat, lengths, validate=False)
-                else:
-                    fields[name] = _keep(name, values)
+            fields = make()
             loss = tf.reduce_mean(tf.square(build(fields)))
             variables = [v for v in tf1.trainable_variables() if v.dtype != tf.string]
             optimizer = tf1.train.GradientDescentOptimizer(0.1)
@@ -79,16 +144,19 @@ def _keep(name: str, values: np.ndarray) -> tf.Tensor:
     return tf1.get_variable(f"given/{name}", initializer=values, trainable=False).read_value()
 
 
+def make_columns(kind: str, directory: str, names: Sequence[str]) -> Any:
+    """Return our columns."""
+    if kind == "hashed":
+        return features.Hashed(names=names, num_buckets=_SIZE, dimension=_WIDTH)
+    path = f"{directory}/vocabulary.txt"
+    return features.Categorical(names=names, vocabulary=path, dimension=_WIDTH)
+
+
 def build_ours(kind: str, directory: str) -> Callable[[dict[str, Any]], tf.Tensor]:
     """Return what encodes the fields by our columns."""
 
     def build(fields: dict[str, Any]) -> tf.Tensor:
-        names = list(fields)
-        if kind == "hashed":
-            part: Any = features.Hashed(names=names, num_buckets=_SIZE, dimension=_WIDTH)
-        else:
-            path = f"{directory}/vocabulary.txt"
-            part = features.Categorical(names=names, vocabulary=path, dimension=_WIDTH)
+        part = make_columns(kind, directory, list(fields))
         encoded = features.encode_columns([part], fields, features.load_statistics(""))
         return tf.concat(list(encoded.values()), axis=1)
 
@@ -132,17 +200,28 @@ def build_bare(fields: dict[str, Any]) -> tf.Tensor:
 
 
 def compare(
-    kinds: Sequence[str], columns: int, values: int, trains: bool, rounds: int, steps: int = 100
+    kinds: Sequence[str],
+    columns: int,
+    values: int,
+    trains: bool,
+    rounds: int,
+    steps: int = 100,
+    count: int | None = None,
 ) -> str:
-    """Return the table of milliseconds and ratios."""
-    given = draw_fields(columns, values)
+    """Return the table of milliseconds and ratios; `count` rows in memory, if it is set."""
+    given = draw_fields(columns, values, count or _BATCH)
+    batch = given if count is None else draw_fields(columns, values)
     with tempfile.TemporaryDirectory() as directory:
         with open(f"{directory}/vocabulary.txt", "w") as file:
             file.writelines(f"{token}\n" for token in range(_SIZE))
-        sides = {"bare": Side(build_bare, given, trains)}
+        sides = {"bare": Side(build_bare, hold_fields(batch), trains)}
         for kind in kinds:
-            sides[f"ours, {kind}"] = Side(build_ours(kind, directory), given, trains)
-            sides[f"feature_column, {kind}"] = Side(build_theirs(kind, directory), given, trains)
+            ours, theirs = hold_fields(batch), hold_fields(batch)
+            if count is not None:
+                ours = read_ours(given, make_columns(kind, directory, list(given)))
+                theirs = read_theirs(given)
+            sides[f"ours, {kind}"] = Side(build_ours(kind, directory), ours, trains)
+            sides[f"feature_column, {kind}"] = Side(build_theirs(kind, directory), theirs, trains)
         times = rows.take_turns(sides, rounds, steps)
     lines = []
     for name, own in times.items():
@@ -164,6 +243,7 @@ def main() -> None:
     parser.add_argument("--values", type=int, default=1, help="of each field in the mean")
     parser.add_argument("--kind", default="", help=f"one of {', '.join(KINDS)}; both by default")
     parser.add_argument("--serving", action="store_true", help="without gradient and SGD")
+    parser.add_argument("--rows", type=int, help="in memory, from which both sides read")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=100, help="of a round")
     args = parser.parse_args()
@@ -172,8 +252,11 @@ def main() -> None:
         checks.one_of("--kind", args.kind, KINDS)
     for name in ("columns", "values", "rounds", "steps"):
         checks.at_least(f"--{name}", getattr(args, name), 1)
+    if args.rows is not None:
+        checks.at_least("--rows", args.rows, _BATCH)
     kinds = [args.kind] if args.kind else KINDS
-    print(compare(kinds, args.columns, args.values, not args.serving, args.rounds, args.steps))
+    sizes = (args.columns, args.values, not args.serving, args.rounds, args.steps, args.rows)
+    print(compare(kinds, *sizes))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from mtl.runs import (
 from mtl.tools import attached
 
 with deferred.imports():  # A verb loads only the tools that it uses.
-    from mtl.runs import unknown_values
+    from mtl.runs import text_codes, unknown_values
     from mtl.tools import clip_audit
     from mtl.tools.clip_audit import checkpoint_audit, report
     from mtl.tools.drawing import curve_files
@@ -78,7 +78,7 @@ def train(
       UserError: the settings, the data or the files in `model_dir` have an error.
       SystemExit: a signal asked to stop; what was trained is saved.
     """
-    observers = attached.list_observers(experiment)
+    observers = [*attached.list_observers(experiment), text_codes.observe]
     return training.Training(experiment, model_dir, on_start, part, observers).run()
 
 

@@ -174,8 +174,15 @@ class Arrow(types.Source):
         return memory_rows.take(layout, load, batch["split"], batch["row"])
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> list[dict[str, packed.Values]]:
-        """Return {field: its values}, of a part of a file at a time."""
+        """Return {field: its values}, of a part of a file at a time.
+
+        The caller keeps them, so rows of the split that a pass has left in memory go.
+        """
         fields = spec.fields
+        lock, kept = self._kept
+        with lock:
+            for key in [key for key in kept if key[0] == split]:
+                del kept[key]
         return [self._pack(place, table, fields) for place, table in self._read(split, fields)]
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:

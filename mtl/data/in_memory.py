@@ -66,12 +66,16 @@ class InMemory(types.Source):
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
         """Turn numbers of rows [B] into {name: [B, ...]}."""
+        found = self._take(batch)
+        return {name: found[name] for name in (spec.fields if with_labels else spec.feature_fields)}
+
+    def _take(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        """Return all fields of the layout of rows with numbers [B], {name: [B, ...]}."""
 
         def load(number: int) -> memory_rows.Rows:
             return self._load(self._splits[number])
 
-        found = memory_rows.take(self._layout, load, batch["split"], batch["row"])
-        return {name: found[name] for name in (spec.fields if with_labels else spec.feature_fields)}
+        return memory_rows.take(self._layout, load, batch["split"], batch["row"])
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split row by row, as the source does."""

@@ -17,7 +17,13 @@ import pyarrow as pa
 
 from mtl import spec as spec_lib
 
-DTYPES = {"float32": np.float32, "int64": np.int64, "uint8": np.uint8, "bool": np.bool_}
+DTYPES = {
+    "float32": np.float32,
+    "int64": np.int64,
+    "int32": np.int32,
+    "uint8": np.uint8,
+    "bool": np.bool_,
+}
 
 Values: TypeAlias = Union[np.ndarray, "Texts", "Lists"]
 

@@ -182,7 +182,7 @@ class Pipeline:
             values = self._decode(batch[0], with_labels, decode)
             if size is not None:
                 source_lib.set_batch_size(values, size)
-            return self.spec.split(values, with_labels)
+            return self._divide(values, with_labels)
 
         return batches.map(split, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
@@ -192,6 +192,12 @@ class Pipeline:
         """Decode raw records as the source does, and drop empty texts from lists."""
         values = (decode or self.source.decode)(batch, self.spec, with_labels)
         return self.spec.drop_empty_texts(values)
+
+    def _divide(
+        self, values: dict[str, Any], with_labels: bool
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return features and labels of a decoded batch."""
+        return self.spec.split(values, with_labels)
 
     @property
     def depends_on_parts(self) -> bool:
@@ -205,6 +211,15 @@ class Pipeline:
         The rows of all batches are then the same for any number of workers.
         """
         return self._keeps_rows or self._is_numbered(self.train_split)
+
+    @property
+    def has_rows_in_memory(self) -> bool:
+        """True if training takes decoded rows by number from memory."""
+        if types.read_member(self.source, types.Source, "orders_rows") or self.sampler is not None:
+            return False
+        if source_lib.names_files(self.source) or self._list_blocks(self.train_split) is not None:
+            return False
+        return self.cache or self._list_rows(self.train_split) is not None
 
     def _is_numbered(self, split: str) -> bool:
         """Return True if training takes the rows of a split by number."""

@@ -17,12 +17,13 @@ from typing import Annotated, Any, cast
 
 from mtl import checks, types
 from mtl.deferred import tf
-from mtl.features import accumulators, column, tables, vocabulary, word_vectors
+from mtl.features import accumulators, tables, vocabulary, word_vectors
+from mtl.features import column as columns_lib
 from mtl.spec import literals
 
 
 @checks.dataclass
-class Categorical(tables.Embedded, tables.Ids):
+class Categorical(tables.Embedded, tables.Coded):
     """Strings or integers by vocabulary, then embedded or one-hot: [B], [B, n], [B, (L)] -> [B, D].
 
     Unknown categories have extra places behind the vocabulary. The empty string (also an empty cell
@@ -67,6 +68,10 @@ class Categorical(tables.Embedded, tables.Ids):
     )
     _is_ranked = True
 
+    @property
+    def _num_ids(self) -> int:
+        return self.num_unknown  # A vocabulary lies in memory, and so has fewer.
+
     def __post_init__(self):
         super().__post_init__()
         if isinstance(self.vocabulary, (list, tuple)):
@@ -88,7 +93,7 @@ class Categorical(tables.Embedded, tables.Ids):
         checks.require(fits, where, rule, self.word_vectors)
 
     def _listed(self) -> tuple[str, ...]:
-        """Return the given list, written as by `column.tokens`: True and 1.0 become "1"."""
+        """Return the given list, written as by `columns_lib.tokens`: True and 1.0 become "1"."""
         wholes = [(category, literals.whole(category)) for category in self.vocabulary or ()]
         return tuple(str(category if number is None else number) for category, number in wholes)
 
@@ -157,13 +162,16 @@ class Categorical(tables.Embedded, tables.Ids):
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
-        tokens = column.tokens("Categorical", features, field)
-        entries, size = self._entries(output, fitted)
-        table = vocabulary.create_table(entries, self.num_unknown)
-        ids = tf.ragged.map_flat_values(lambda own: _find(table, own), tokens)
-        size += self.num_unknown
+        ids = self._read_ids(features, field, output, fitted)
+        size = self._entries(output, fitted)[1] + self.num_unknown
         counts, initializer = self._counts(output, fitted), self._initializer(output, fitted)
         return self._look_up(output, ids, size, initializer, counts)
+
+    def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
+        """Return the places of values [N] in the vocabulary, int64 [N]."""
+        tokens = columns_lib.tokens("Categorical", {column: values}, column)
+        entries, _ = self._entries(column, fitted)
+        return _find(vocabulary.create_table(entries, self.num_unknown), tokens)
 
     @property
     def limited_fields(self) -> Sequence[str]:
@@ -215,11 +223,11 @@ def _find(table: Any, tokens: tf.Tensor) -> tf.Tensor:
 
 
 def _tokens(features: types.Tensors, field: str) -> tf.Tensor:
-    return column.flat(column.tokens("Categorical", features, field))
+    return columns_lib.flat(columns_lib.tokens("Categorical", features, field))
 
 
 @checks.dataclass
-class Hashed(tables.Embedded, tables.Ids):
+class Hashed(tables.Embedded, tables.Coded):
     """Strings or integers by hash, without a vocabulary: [B], [B, n], [B, (L)] -> [B, D].
 
     Unknown categories are hashed like all others.
@@ -243,6 +251,10 @@ class Hashed(tables.Embedded, tables.Ids):
 
     _of_table = ("num_buckets", "embedding")
 
+    @property
+    def _num_ids(self) -> int:
+        return self.num_buckets
+
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """Return {column or table: names of its rows}, if it has fewer rows than ids."""
         del fitted
@@ -251,10 +263,14 @@ class Hashed(tables.Embedded, tables.Ids):
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
-        tokens = column.tokens("Hashed", features, field)
-        to_bucket = tf.strings.to_hash_bucket_fast
-        ids = tf.ragged.map_flat_values(to_bucket, tokens, self.num_buckets)
+        ids = self._read_ids(features, field, output, fitted)
         return self._look_up(output, ids, self.num_buckets)
+
+    def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
+        """Return the buckets of values [N], int64 [N]."""
+        del fitted
+        tokens = columns_lib.tokens("Hashed", {column: values}, column)
+        return tf.strings.to_hash_bucket_fast(tokens, self.num_buckets)
 
 
 @checks.dataclass
@@ -290,7 +306,7 @@ class Identity(tables.Embedded, tables.Ids):
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
-        ids = column.integers("Identity", features, field)
+        ids = columns_lib.integers("Identity", features, field)
         ids = tf.ragged.map_flat_values(self._known_or_last, ids)
         return self._look_up(output, ids, self.size + 1)
 
@@ -304,8 +320,8 @@ class Identity(tables.Embedded, tables.Ids):
     ) -> dict[str, tf.Tensor]:
         """Return which integers of each field are outside [0, size), bool [N]."""
         del fitted
-        ids = {field: column.integers("Identity", features, field) for field in self.names}
-        flat = {field: column.flat(own) for field, own in ids.items()}
+        ids = {field: columns_lib.integers("Identity", features, field) for field in self.names}
+        flat = {field: columns_lib.flat(own) for field, own in ids.items()}
         return {field: ~((own >= 0) & (own < self.size)) for field, own in flat.items()}
 
     def _known_or_last(self, ids: tf.Tensor) -> tf.Tensor:

@@ -197,6 +197,12 @@ def integers(kind: str, features: types.Tensors, field: str) -> Values:
     return tf.cast(values, tf.int64)
 
 
+def read_categories(kind: str, features: types.Tensors, field: str) -> Values:
+    """Return a field of strings or integers."""
+    _refuse_fractions(kind, field, features[field])
+    return features[field]
+
+
 def tokens(kind: str, features: types.Tensors, field: str) -> Values:
     """Return the field as strings; integers become their decimal digits."""
     values = features[field]

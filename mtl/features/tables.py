@@ -16,6 +16,10 @@ from typing import Any
 from mtl import checks, types
 from mtl.deferred import tf
 from mtl.features import column
+from mtl.step import codes
+
+# Training keeps ids of 32 bits.
+_MOST_IDS = 2**31
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,37 @@ class Ids(column.Lookup, column.PerField):
         # The first column of a shared table creates it.
         reuse = tf.compat.v1.AUTO_REUSE if self.table else None
         return tf.compat.v1.variable_scope(self._name(output), reuse=reuse)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Coded(Ids):
+    """Columns whose ids depend on each value of their field alone."""
+
+    @property
+    def coded_columns(self) -> dict[str, str]:
+        """All columns, {column: field}; none if ids do not fit into 32 bits."""
+        if self._num_ids > _MOST_IDS:
+            return {}
+        return {output: field for output, (field,) in self.columns.items()}
+
+    @property
+    def _num_ids(self) -> int:
+        """A bound of the number of ids that the settings give; 0 if the data decide it."""
+        return 0
+
+    @abc.abstractmethod
+    def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
+        """Return the ids of values [N] of the field of a column, int64 [N]."""
+
+    def _read_ids(
+        self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
+    ) -> column.Values:
+        """Return the ids of a field, which training may have looked up before the step."""
+        values = column.read_categories(type(self).__name__, features, field)
+        ids = codes.find_ids(values, output)
+        if ids is not None:
+            return ids
+        return tf.ragged.map_flat_values(lambda flat: self.find_ids(output, flat, fitted), values)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

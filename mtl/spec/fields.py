@@ -365,6 +365,8 @@ class Spec:
         for name, field in self.feature_fields.items():
             if not (field.is_ragged and field.dtype == "string"):
                 continue
+            if features[name].dtype != tf.string:  # Numbers of texts have no empty ones.
+                continue
             is_text = tf.not_equal(features[name].values, "")
             # How many texts stand before each place.
             before = tf.concat([[0], tf.cumsum(tf.cast(is_text, tf.int64))], 0)

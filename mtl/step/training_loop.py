@@ -173,7 +173,8 @@ class _Steps:
         step, values, clock = state.step, state.values, state.clock
         with tf.control_dependencies([step, values, clock.read]):
             features, labels = self._iterator.get_next()
-        given = tf.nest.flatten((features, labels), expand_composites=True)
+        # Labels come first: some features are made only if the step reads them.
+        given = tf.nest.flatten((labels, features), expand_composites=True)
         with tf.control_dependencies([tensor for tensor in given if tensor is not None][:1]):
             waited = clock.waited + (tf.timestamp() - clock.read)
         # Only a call's last step writes, and every step with something due ends its call.

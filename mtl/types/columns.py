@@ -123,6 +123,19 @@ class Column(emitting.Emitting, Protocol):
         return {}
 
     @property
+    def coded_columns(self) -> Mapping[str, str]:
+        """The columns whose ids depend on each value of a field alone, {column: field}."""
+        return {}
+
+    def find_ids(self, column: str, values: tf.Tensor, fitted: Statistics) -> tf.Tensor:
+        """Look up the values [N] of the field of a coded column -> ids [N], int64.
+
+        Training looks each distinct value up once, when it reads the rows. The column then finds
+        the ids in `mtl.step.codes`.
+        """
+        raise NotImplementedError(type(self).__name__)
+
+    @property
     def parts(self) -> Sequence[Column]:
         """The columns that it contains; empty if it reads only fields."""
         return ()

@@ -1,0 +1,280 @@
+"""Rows in memory whose texts were looked up once, when they were read: training takes ids.
+
+data = coded_rows.code_texts(pipeline, {"job": {"categorical_job": look_up}})
+features, labels = iterator.get_next()                # of data.dataset(..., training=True)
+features = data.unpack(features)         # job: texts, which a step makes only if it reads them
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from mtl import spec as spec_lib
+from mtl import types
+from mtl.data import in_memory, memory_rows, packed, pipeline
+from mtl.deferred import tf, tf1
+from mtl.step import codes
+
+Encode: TypeAlias = Callable[["tf.Tensor"], "tf.Tensor"]
+"""Turns values [N] of a field into ids, int64 [N]; its tables are part of the default graph."""
+
+Encoders: TypeAlias = Mapping[str, Mapping[str, Encode]]
+"""{field: {column: what looks its values up}}"""
+
+# Distinct values are looked up so many at a time.
+_AT_ONCE = 1 << 20
+
+
+# The features of a batch that hold the numbers of scalar fields, and their ids, int32 [B, n].
+_NUMBERS, _IDS = "\0numbers", "\0ids"
+
+
+class _Numbers(NamedTuple):
+    """A field of int32 in a `memory_rows.Layout`."""
+
+    shape: tuple[int | None, ...]
+    is_ragged: bool
+    dtype: str = "int32"
+
+
+class Coding:
+    """The fields and ids of coded features: all scalar fields share two matrices.
+
+    Args:
+      spec: the fields of the rows.
+      encoders: look values up.
+
+    Attributes:
+      encoders: look values up.
+      scalars: the fields of scalar texts.
+      scalar_ids: (field, column) of the ids of scalar fields.
+      fields: {name: field} of all fields in memory.
+      added: the names of the features that batches hold beside the fields of `spec`.
+    """
+
+    def __init__(self, spec: spec_lib.Spec, encoders: Encoders):
+        self.encoders, self._spec = encoders, spec
+        self.scalars, texts = self._divide_texts()
+        self.scalar_ids, other_ids = self._divide_ids()
+        added: dict[str, Any] = {}
+        if self.scalars:
+            added[_NUMBERS] = _Numbers((len(self.scalars),), is_ragged=False)
+        if self.scalar_ids:
+            added[_IDS] = _Numbers((len(self.scalar_ids),), is_ragged=False)
+        # A field with several values in a row has arrays of its own.
+        added |= {name_code(name, column): self._number(name) for name, column in other_ids}
+        kept = {name: field for name, field in spec.fields.items() if name not in self.scalars}
+        numbers = {name: self._number(name) for name in texts}
+        self.fields: dict[str, Any] = {**kept, **numbers, **added}
+        self.added = list(added)
+
+    def _divide_texts(self) -> tuple[list[str], list[str]]:
+        """Return the coded fields of scalar texts, and of several texts in a row."""
+        fields = [self._spec.fields[name] for name in self.encoders]
+        texts = [field for field in fields if field.dtype == "string"]
+        scalars = [field.name for field in texts if not field.shape]
+        return scalars, [field.name for field in texts if field.shape]
+
+    def _divide_ids(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Return (field, column) of the ids of scalar fields, and of others."""
+        scalars: list[tuple[str, str]] = []
+        others: list[tuple[str, str]] = []
+        for name, columns in self.encoders.items():
+            pairs = [(name, column) for column in columns]
+            (others if self._spec.fields[name].shape else scalars).extend(pairs)
+        return scalars, others
+
+    def _number(self, name: str) -> _Numbers:
+        field = self._spec.fields[name]
+        return _Numbers(cast(Any, field.shape), field.is_ragged)
+
+    def place(self, values: dict[str, Any], ids: Mapping[tuple[str, str], Any]) -> None:
+        """Put the ids of fields, and the numbers of their texts, in their places in `values`."""
+        for (name, column), own in ids.items():
+            if (name, column) not in self.scalar_ids:
+                values[name_code(name, column)] = own
+        if self.scalars:
+            values[_NUMBERS] = np.stack([values.pop(name) for name in self.scalars], axis=1)
+        if self.scalar_ids:
+            values[_IDS] = np.stack([ids[pair] for pair in self.scalar_ids], axis=1)
+
+    def take_apart(
+        self, features: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
+        """Return {field: numbers} of scalar texts and {(field, column): ids} of a batch."""
+        numbers = dict(zip(self.scalars, _unstack(features, _NUMBERS), strict=True))
+        ids = dict(zip(self.scalar_ids, _unstack(features, _IDS), strict=True))
+        for name, columns in self.encoders.items():
+            for column in columns:
+                if (name, column) not in ids:
+                    ids[name, column] = tf.cast(features[name_code(name, column)], tf.int64)
+        return numbers, ids
+
+
+def _unstack(features: Mapping[str, Any], name: str) -> list[tf.Tensor]:
+    """Return the columns of a matrix of numbers, int64; [] without the matrix."""
+    if name not in features:
+        return []
+    # One operation makes all columns. A slice for each would take longer than their lookups.
+    return tf.unstack(tf.cast(features[name], tf.int64), axis=1)
+
+
+class CodedRows(in_memory.InMemory):
+    """The rows of a source in memory, with texts as numbers of distinct texts, and with their ids.
+
+    Args:
+      source: reads and decodes the rows.
+      spec: their fields.
+      encoders: look values up.
+    """
+
+    def __init__(self, source: types.Source, spec: spec_lib.Spec, encoders: Encoders):
+        super().__init__(source, spec)
+        self.coding = Coding(spec, encoders)
+        self.texts: dict[str, np.ndarray] = {}
+        self._layout = memory_rows.Layout(self.coding.fields)
+
+    def decode(
+        self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
+    ) -> dict[str, Any]:
+        """Turn numbers of rows [B] into {name: [B, ...]}, with numbers and ids; see `Coding`."""
+        taken = self._take(batch)
+        names = [*(spec.fields if with_labels else spec.feature_fields), *self.coding.added]
+        return {name: taken[name] for name in names if name in taken}
+
+    def _read(self, split: str) -> memory_rows.Rows:
+        setting = ("Pipeline.cache", True)
+        values: dict[str, Any] = dict(
+            in_memory.read_split(self._source, split, self._spec, setting)
+        )
+        ids: dict[tuple[str, str], Any] = {}
+        for name, columns in self.coding.encoders.items():
+            field = self._spec.fields[name]
+            coded = _Coded(values[name], field)
+            ids |= {(name, column): coded.look_up(encode) for column, encode in columns.items()}
+            if field.dtype == "string":
+                values[name] = coded.numbers
+                self.texts[name] = coded.distinct
+        self.coding.place(values, ids)
+        return memory_rows.Rows(self._layout, values)
+
+
+class _Coded:
+    """The values of a field, as numbers of its distinct values.
+
+    Args:
+      values: the values of all rows, as `packed.pack` returns them.
+      field: the field.
+
+    Attributes:
+      numbers: the number of each value, an array [N, ...] or lists, int32.
+      distinct: the distinct values, [D].
+    """
+
+    def __init__(self, values: Any, field: spec_lib.Field):
+        flat = values.values if field.is_ragged else values
+        if isinstance(flat, packed.Texts):
+            numbers, distinct = flat.numbers, np.array(flat.distinct.to_pylist(), object)
+        else:
+            distinct, numbers = np.unique(flat, return_inverse=True)
+        self.distinct, numbers = distinct, numbers.astype(np.int32, copy=False)
+        if not field.is_ragged:
+            self.numbers: Any = numbers.reshape(-1, *cast(tuple[int, ...], field.shape))
+            return
+        splits = values.splits
+        if field.dtype == "string":  # As `Spec.drop_empty_texts` does.
+            is_text = (distinct != b"")[numbers]
+            splits = packed.count_splits(is_text)[splits]
+            numbers = numbers[is_text]
+        self.numbers = packed.Lists(numbers, splits)
+
+    def look_up(self, encode: Encode) -> Any:
+        """Return the ids of all values, int32 in the form of `numbers`."""
+        table = _look_up(encode, self.distinct)
+        if isinstance(self.numbers, packed.Lists):
+            return packed.Lists(table[self.numbers.values], self.numbers.splits)
+        return table[self.numbers]
+
+
+def _look_up(encode: Encode, distinct: np.ndarray) -> np.ndarray:
+    """Return the ids of distinct values, int32 [D]."""
+    parts = [np.zeros([0], np.int32)]
+    with tf.Graph().as_default() as graph:
+        dtype = tf.string if distinct.dtype == object else tf.int64
+        given = tf1.placeholder(dtype, [None])
+        ids = tf.cast(encode(given), tf.int32)
+        with tf1.Session(graph=graph) as session:
+            session.run(tf1.tables_initializer())
+            for start in range(0, len(distinct), _AT_ONCE):
+                parts.append(session.run(ids, {given: distinct[start : start + _AT_ONCE]}))
+    return np.concatenate(parts)
+
+
+def name_code(field: str, column: str) -> str:
+    """Return the name of the ids of a field for a column among the features of a batch."""
+    return f"{field}\0{column}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CodedPipeline(pipeline.Pipeline):
+    """A pipeline whose training batches hold numbers of texts, and ids: see `unpack`.
+
+    Attributes:
+      encoders: look values up.
+    """
+
+    encoders: Encoders = dataclasses.field(default_factory=dict, repr=False)
+
+    @functools.cached_property
+    def _held(self) -> CodedRows:
+        return CodedRows(self.source, self.spec, self.encoders)
+
+    def _divide(self, values: dict[str, Any], with_labels: bool) -> tuple[Any, Any]:
+        labels = [*self.spec.labels, *self.spec.keys] if with_labels else []
+        features = {name: own for name, own in values.items() if name not in self.spec.labels}
+        return features, {name: values[name] for name in labels}
+
+    def unpack(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the features of a training batch with texts, and remember the ids of columns.
+
+        Texts come from Python. The step makes them only if it reads them.
+        """
+        numbers, ids = self._held.coding.take_apart(features)
+        numbers = {**features, **numbers}
+        unpacked = {}
+        for name in self.spec.features:
+            unpacked[name] = numbers[name]
+            columns = self.encoders.get(name, {})
+            if columns and self.spec.fields[name].dtype == "string":
+                unpacked[name] = self._make_texts(name, numbers[name])
+            if columns:
+                codes.remember(unpacked[name], {column: ids[name, column] for column in columns})
+        return unpacked
+
+    def _make_texts(self, name: str, numbers: Any) -> Any:
+        """Return the texts of a field with these numbers."""
+
+        def read(flat: np.ndarray) -> np.ndarray:
+            return self._held.texts[name][flat]
+
+        def make(flat: tf.Tensor) -> tf.Tensor:
+            texts = tf.numpy_function(read, [flat], tf.string, stateful=False)
+            return tf.ensure_shape(texts, flat.shape)
+
+        return tf.ragged.map_flat_values(make, numbers)
+
+
+def code_texts(data: pipeline.Pipeline, encoders: Encoders) -> CodedPipeline:
+    """Return a pipeline that keeps its training rows in memory, with ids of texts.
+
+    Args:
+      data: a pipeline whose training takes rows by number, and has them in memory.
+      encoders: look values of features up when the rows are read.
+    """
+    settings = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+    return CodedPipeline(**{**settings, "cache": True, "encoders": encoders})

@@ -1,0 +1,117 @@
+"""Looks texts up once, when the training rows are read into memory, and not at every step.
+
+training.Training(made, "runs/a", on_start, observers=[*observers, text_codes.observe])
+
+The served graph still takes texts. Both find the same ids, as both call `Column.find_ids`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from mtl import deferred, types
+from mtl import experiment as experiment_lib
+from mtl.data import pipeline
+from mtl.deferred import tf
+from mtl.runs import fitting
+
+with deferred.imports():  # Runs without codes do not import it.
+    from mtl.data import coded_rows
+
+
+def observe(run: types.ObservedRun) -> Coding | None:
+    """Return the observer of a run whose training rows lie in memory, with values to look up."""
+    made = run.experiment
+    # A part of the batch is another tensor, whose ids nobody knows.
+    if made.run.micro_batches > 1 or any(map(_adds_rows, made.model.heads)):
+        return None
+    encoders = list_encoders(made, functools.partial(fitting.load_statistics, run.model_dir))
+    return Coding(encoders) if encoders and made.data.has_rows_in_memory else None
+
+
+def _adds_rows(head: types.Head) -> bool:
+    return bool(types.read_member(head, types.AddingHead, "rows_added"))
+
+
+class Coding(types.RunObserver):
+    """Has training read ids.
+
+    Args:
+      encoders: look values up.
+    """
+
+    def __init__(self, encoders: coded_rows.Encoders):
+        self._encoders = encoders
+        self._data: coded_rows.CodedPipeline | None = None
+
+    def change_data(self, data: pipeline.Pipeline) -> pipeline.Pipeline:
+        self._data = coded_rows.code_texts(data, self._encoders)
+        return self._data
+
+    def wrap_model_fn(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
+        def build(features: Any, labels: Any, *args: Any, **settings: Any) -> Any:
+            return model_fn(self._unpack(features), labels, *args, **settings)
+
+        # Estimator looks at the parameters.
+        return functools.update_wrapper(build, model_fn, ("__module__",))
+
+    def _unpack(self, features: Any) -> Any:
+        data = self._data
+        assert data is not None  # `change_data` comes first.
+        return _Iterator(features, data) if hasattr(features, "get_next") else data.unpack(features)
+
+
+class _Iterator:
+    """An iterator of batches with texts and remembered ids.
+
+    Args:
+      iterator: of batches of a coded pipeline.
+      data: the pipeline.
+    """
+
+    def __init__(self, iterator: Any, data: coded_rows.CodedPipeline):
+        self._iterator, self._data = iterator, data
+
+    def get_next(self) -> tuple[Any, Any]:
+        """Return features and labels of the next batch."""
+        features, labels = self._iterator.get_next()
+        return self._data.unpack(features), labels
+
+
+def list_encoders(
+    made: experiment_lib.Experiment, load: Callable[[], types.Statistics]
+) -> coded_rows.Encoders:
+    """Return what looks up the fields that no other column reads.
+
+    Args:
+      made: the settings of the run.
+      load: returns the statistics of its training split, when rows are read.
+    """
+    spec, read = made.data.spec, made.model.columns
+    others = {field for column in _list_others(read) for field in column}
+    encoders: dict[str, dict[str, coded_rows.Encode]] = {}
+    for column in read:
+        for output, field in types.read_member(column, types.Column, "coded_columns").items():
+            own = spec.feature_fields.get(field)
+            if own is None or own.is_nested or field in others or field in spec.keys:
+                continue
+            encode = functools.partial(_encode, column, output, load)
+            encoders.setdefault(field, {})[output] = encode
+    return encoders
+
+
+def _encode(
+    column: types.Column, output: str, load: Callable[[], types.Statistics], values: tf.Tensor
+) -> tf.Tensor:
+    return column.find_ids(output, values, load())
+
+
+def _list_others(columns: Iterable[types.Column]) -> Iterable[Iterable[str]]:
+    """Yield the fields of columns that are not coded, also of columns within others."""
+    for column in columns:
+        coded = types.read_member(column, types.Column, "coded_columns")
+        yield from (fields for output, fields in column.columns.items() if output not in coded)
+        for part in types.read_member(column, types.Column, "parts"):
+            yield from part.columns.values()

@@ -1,0 +1,41 @@
+"""Ids of texts and whole numbers that were looked up when the rows were read.
+
+codes.remember(texts, {"categorical_job": ids})          # of this tensor alone
+codes.find_ids(texts, "categorical_job")                 # ids, or None: the graph looks them up
+
+Ids belong to a tensor, and not to a name: a feature that something has changed since is another
+tensor, so its ids are looked up anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mtl.deferred import tf
+from mtl.tf_internals import graphs
+
+# A key that is not a string: saved graphs leave such collections out.
+_KEY = ("codes of texts",)
+
+
+def remember(values: tf.Tensor | tf.RaggedTensor, ids: Mapping[str, Any]) -> None:
+    """Remember the ids of a feature for some columns, {column: ids of the shape of `values`}."""
+    kept = graphs.outermost_graph().get_collection_ref(_KEY)
+    kept.append((_get_tensor(values), dict(ids)))
+
+
+def find_ids(values: tf.Tensor | tf.RaggedTensor, column: str) -> Any:
+    """Return the ids of a feature for a column, int64 of the shape of `values`; None if unknown."""
+    if tf.executing_eagerly():
+        return None
+    tensor = _get_tensor(values)
+    for known, ids in graphs.outermost_graph().get_collection_ref(_KEY):
+        if known is tensor:
+            return ids.get(column)
+    return None
+
+
+def _get_tensor(values: Any) -> tf.Tensor:
+    """Return the tensor that holds the values of a feature."""
+    return values.flat_values if isinstance(values, tf.RaggedTensor) else values

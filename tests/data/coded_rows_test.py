@@ -1,0 +1,146 @@
+"""Numbers of texts and ids in training batches, beside the batches of texts."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import spec
+from mtl.data import coded_rows, pipeline
+from mtl.step import codes
+from tests import tiny
+
+tf1 = tf.compat.v1
+
+SPEC = spec.Spec(
+    features={
+        "word": "string",
+        "pair": ("string", (2,)),
+        "tags": ("string", (None,)),
+        "items": ("int64", (None,)),
+        "age": "int64",
+        "free": ("string", (None,)),
+    },
+    labels={"y": "int64"},
+)
+NUM = 50
+WORDS = np.array([b"a", b"bc", b"", b"\xff\0x", b"d"], object)
+
+
+def _list(values, seed):
+    """Lists of up to three values."""
+    rng = np.random.default_rng(seed)
+    return [[values[i] for i in rng.integers(0, len(values), n)] for n in rng.integers(0, 4, NUM)]
+
+
+def _rows():
+    rng = np.random.default_rng(0)
+    return {
+        "word": WORDS[rng.integers(0, 5, NUM)],
+        "pair": WORDS[rng.integers(0, 5, (NUM, 2))],
+        "tags": _list([b"x", b"", b"y"], 1),
+        "items": _list([-(2**63), 7, 2**62], 2),
+        "age": rng.integers(-3, 3, NUM),
+        "free": _list([b"p", b""], 3),
+        "y": rng.integers(0, 2, NUM),
+    }
+
+
+def _hash(values, buckets):
+    texts = values if values.dtype == tf.string else tf.strings.as_string(values)
+    return tf.strings.to_hash_bucket_fast(texts, buckets)
+
+
+HASHES = {
+    "first": functools.partial(_hash, buckets=5),
+    "second": functools.partial(_hash, buckets=9),
+}
+ENCODERS = {
+    "word": HASHES,
+    "pair": {"first": HASHES["first"]},
+    "tags": HASHES,
+    "items": {"second": HASHES["second"]},
+    "age": {"first": HASHES["first"]},
+}
+
+
+def _read(data, count=9, unpack=lambda features: features, look=lambda features: {}):
+    """The features and what `look` makes of them, of the first batches; the graph."""
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        iterator = tf1.data.make_initializable_iterator(
+            data.dataset("train", training=True, seed=4, start_step=2)
+        )
+        features, _ = iterator.get_next()
+        features = unpack(features)
+        fetched = {**features, **look(features)}
+        session.run(iterator.initializer)
+        return [session.run(fetched) for _ in range(count)], graph
+
+
+def _plain(batches):
+    """{feature: plain lists} of each batch."""
+    return [
+        {
+            name: value.to_list() if hasattr(value, "to_list") else value.tolist()
+            for name, value in batch.items()
+        }
+        for batch in batches
+    ]
+
+
+def _make():
+    source = tiny.Rows(splits={"train": _rows()})
+    plain = pipeline.Pipeline(source=source, spec=SPEC, batch_size=8, cache=True)
+    return plain, coded_rows.code_texts(plain, ENCODERS)
+
+
+def test_texts_are_those_of_a_plain_pipeline():
+    plain, coded = _make()
+    expected, _ = _read(plain)
+    texts, _ = _read(coded, unpack=coded.unpack)
+    assert _plain(texts) == _plain(expected)
+
+
+def test_ids_are_those_that_the_graph_looks_up():
+    plain, coded = _make()
+
+    def look_up(features):
+        return {
+            f"{field} {column}": tf.ragged.map_flat_values(encode, features[field])
+            for field, columns in ENCODERS.items()
+            for column, encode in columns.items()
+        }
+
+    def find(features):
+        return {
+            f"{field} {column}": codes.find_ids(features[field], column)
+            for field, columns in ENCODERS.items()
+            for column in columns
+        }
+
+    expected, _ = _read(plain, look=look_up)
+    ids, graph = _read(coded, unpack=coded.unpack, look=find)
+    assert _plain(ids) == _plain(expected)
+    assert not {op.type for op in graph.get_operations()} & {"StringToHashBucketFast", "AsString"}
+    for _, kept in graph.get_collection_ref(codes._KEY):
+        assert {one.dtype for one in kept.values()} == {tf.int64}
+
+
+def test_a_changed_feature_has_no_ids():
+    with tf.Graph().as_default():
+        texts, ids = tf.constant(["a", "b"]), tf.constant([4, 2], tf.int64)
+        codes.remember(texts, {"first": ids})
+        assert codes.find_ids(texts, "first") is ids
+        assert codes.find_ids(texts, "second") is None
+        assert codes.find_ids(texts[:1], "first") is None
+        assert codes.find_ids(tf.identity(texts), "first") is None
+    assert codes.find_ids(tf.constant(["a"]), "first") is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_values_are_looked_up_some_at_a_time(monkeypatch, count):
+    monkeypatch.setattr(coded_rows, "_AT_ONCE", 2)
+    distinct = WORDS[:count]
+    expected = [int(_hash(tf.constant([text]), 9)[0]) for text in distinct.tolist()]
+    assert coded_rows._look_up(HASHES["second"], distinct).tolist() == expected

@@ -1,0 +1,127 @@
+"""Runs that look texts up once: the same weights, resumed, on replicas; and which runs do not."""
+
+import dataclasses
+import functools
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from mtl import features, networks, types
+from mtl.data import sampling, whole_groups
+from mtl.features import embeddings
+from mtl.runs import text_codes
+from mtl.step import codes
+from tests import tiny
+
+SPEC = dataclasses.replace(tiny.TAGGED_SPEC, features={**tiny.TAGGED_SPEC.features, "age": "int64"})
+SPLITS = {
+    split: {**rows, "age": np.arange(len(rows["x"])) % 7}
+    for split, rows in tiny.TAGGED_SPLITS.items()
+}
+COLUMNS = [
+    features.Numeric(names=["x"]),
+    features.Categorical(names=["word", "age"], dimension=2, min_count=14),
+    features.Categorical(names=["tags"], vocabulary=["a", "c"], num_unknown=3, dimension=2),
+    features.Hashed(names=["word", "tags", "age"], num_buckets=4, dimension=2, table="all"),
+]
+
+
+def _make(columns=COLUMNS, **run):
+    made = tiny.make(splits=SPLITS, columns=columns, **run)
+    return dataclasses.replace(made, data=dataclasses.replace(made.data, spec=SPEC, cache=True))
+
+
+class _FilesOfRows(tiny.Rows):
+    """Rows that name files."""
+
+    names_files = True
+
+
+def _observe(made):
+    """The observer of a run, and the encoders that it would read with."""
+    run = types.ObservedRun(experiment=made, model_dir="none", place=None)
+    return text_codes.observe(run)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("steps_per_call", [1, 4])
+def test_weights_are_equal_to_the_bit(tmp_path, steps_per_call):
+    made = _make(train_steps=12, steps_per_call=steps_per_call)
+    found, find_ids = [], codes.find_ids
+
+    def watch(values, column):
+        found.append((column, find_ids(values, column) is not None))
+        return find_ids(values, column)
+
+    with mock.patch.object(codes, "find_ids", watch):
+        coded = tiny.train(made, tmp_path / "coded")
+    columns = {"categorical_word", "categorical_age", "categorical_tags", "hashed_word"}
+    assert dict(found) == dict.fromkeys(columns | {"hashed_tags", "hashed_age"}, True)
+    with mock.patch.object(text_codes, "observe", lambda run: None):
+        plain = tiny.train(made, tmp_path / "plain")
+    assert coded.keys() == plain.keys()
+    for name, value in plain.items():
+        np.testing.assert_array_equal(coded[name], value, err_msg=name)
+
+
+@pytest.mark.slow
+def test_replicas_slices_and_a_resumed_run_train_alike(tmp_path):
+    plain = networks.SharedBottom(trunk=networks.MLP(layers=[4]), tower=networks.MLP(layers=[2]))
+    make = functools.partial(_make, network=plain)
+    tiny.assert_trains_in_parts(make, tmp_path / "parts", 8)
+    tiny.assert_goes_on(_make, tmp_path / "resumed", 4)
+
+
+@pytest.mark.medium
+def test_a_part_that_reads_the_texts_gets_them(tmp_path):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Reading(features.Numeric):
+        """A column that reads a text without saying so."""
+
+        def __call__(self, given, fitted):
+            is_red = tf.cast(tf.equal(given["word"], "red"), tf.float32)
+            return super().__call__({"x": given["x"] * is_red[:, tf.newaxis]}, fitted)
+
+    made = _make(columns=[Reading(names=["x"]), *COLUMNS[1:]], train_steps=3)
+    coded = tiny.train(made, tmp_path / "coded")
+    with mock.patch.object(text_codes, "observe", lambda run: None):
+        plain = tiny.train(made, tmp_path / "plain")
+    for name, value in plain.items():
+        np.testing.assert_array_equal(coded[name], value, err_msg=name)
+
+
+def test_fields_of_other_columns_stay_texts():
+    load = functools.partial(features.load_statistics, "")
+    assert {
+        field: set(columns) for field, columns in text_codes.list_encoders(_make(), load).items()
+    } == {
+        "word": {"categorical_word", "hashed_word"},
+        "age": {"categorical_age", "hashed_age"},
+        "tags": {"categorical_tags", "hashed_tags"},
+    }
+    crossed = features.Crossed(crosses=[["word", "age"]], num_buckets=9)
+    made = _make(columns=[*COLUMNS, crossed])
+    assert set(text_codes.list_encoders(made, load)) == {"tags"}
+    wide = features.Hashed(
+        names=["word"], num_buckets=2**40, embedding=embeddings.QuotientRemainder()
+    )
+    assert not text_codes.list_encoders(_make(columns=[COLUMNS[0], wide]), load)
+    keyed = dataclasses.replace(made.data, spec=dataclasses.replace(SPEC, keys=("tags",)))
+    assert not text_codes.list_encoders(dataclasses.replace(made, data=keyed), load)
+
+
+def test_runs_that_look_texts_up_at_every_step():
+    made = _make()
+    assert _observe(made) is not None
+    assert _observe(_make(micro_batches=2)) is None
+    assert _observe(_make(columns=COLUMNS[:1])) is None
+    for settings in (
+        {"cache": False},
+        {"sampler": sampling.Power(label="kind")},
+        {"sampler": whole_groups.WholeGroups(group="kind")},
+        {"source": _FilesOfRows(splits=SPLITS)},
+    ):
+        data = dataclasses.replace(made.data, **settings)
+        assert _observe(dataclasses.replace(made, data=data)) is None, settings

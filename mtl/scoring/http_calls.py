@@ -102,7 +102,7 @@ def _one_line(error: Exception) -> str:
 
 def _failure(status: int, reason: str, call: protocol.Call) -> Exception:
     if status in _TRANSIENT:
-        return protocol.TransientError(f"HTTP {status} {reason}".strip(". "))
+        return protocol.ErrorReplyError(f"HTTP {status} {reason}".strip(". "))
     # MLServer answers 422 for values that do not fit.
     if status in (400, 422):
         return batches.RefusedError(reason)

@@ -22,6 +22,10 @@ class TransientError(Exception):
     """An attempt failed for a reason that may pass: overload, a restart, the network."""
 
 
+class ErrorReplyError(TransientError):
+    """The server has answered that it failed."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
     """The model to call, with time limit and retries.

@@ -71,6 +71,8 @@ class Remote:
             return attempt()
         except protocol.TransientError as error:
             rule = f"--server must answer within {call.deadline_secs:g} seconds"
+            if isinstance(error, protocol.ErrorReplyError):
+                rule = "--server must answer without an error"
             tried = f"{call.retries + 1} attempts failed: {error}."
             raise checks.UserError(f"{rule}, got {self._server!r}. {tried}") from error
 

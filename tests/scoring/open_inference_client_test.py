@@ -109,22 +109,12 @@ def v2_server(served, described, extensions=(), versions=None, change=lambda doc
     server.server_close()
 
 
-def assert_as_expected(outputs, trained):
-    assert sorted(outputs) == sorted(trained.expected)
-    for name, expected in trained.expected.items():
-        if expected.dtype.kind == "S":
-            np.testing.assert_array_equal(outputs[name], expected.astype(object))
-        else:
-            assert outputs[name].dtype == expected.dtype
-            np.testing.assert_allclose(outputs[name], expected, rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.medium
 def test_triton(trained, served):
     with v2_server(served, EXAMPLES, ["binary_tensor_data"], ["1", "2"]) as (address, requests):
         remote = scoring.connect_server(address, scoring.Call(**CALL))
         assert remote.identity == "tiny version 2 serving_default"
-        assert_as_expected(remote(trained.examples), trained)
+        servers.assert_as_expected(remote(trained.examples), trained)
     assert served.tokens[-1] == "/v2/models/tiny/versions/2/infer"
     (request,) = requests
     (given,) = request["inputs"]
@@ -135,7 +125,7 @@ def test_triton(trained, served):
 @pytest.mark.medium
 def test_triton_with_features(trained, served):
     with v2_server(served, FEATURES, ["binary_tensor_data"]) as (address, requests):
-        assert_as_expected(
+        servers.assert_as_expected(
             scoring.connect_server(address, scoring.Call(**CALL))(trained.examples), trained
         )
     assert all("data" not in own for own in requests[0]["inputs"])
@@ -146,7 +136,7 @@ def test_mlserver(trained, served):
     with v2_server(served, FEATURES) as (address, requests):
         remote = scoring.connect_server(address, scoring.Call(**CALL))
         assert remote.identity == "tiny serving_default"
-        assert_as_expected(remote(trained.examples), trained)
+        servers.assert_as_expected(remote(trained.examples), trained)
         with pytest.raises(batches.RefusedError, match="'x' holds NaN or infinity, which JSON"):
             remote([example(x=[float("nan"), 1.0, 2.0], word=[b"a"])])
     assert served.tokens[-1] == "/v2/models/tiny/infer"

@@ -228,3 +228,14 @@ def _free_port():
     with socket.socket() as opened:
         opened.bind(("localhost", 0))
         return opened.getsockname()[1]
+
+
+def assert_as_expected(outputs, trained):
+    """Asserts that a model has made the predictions of a trained run, with their types."""
+    assert sorted(outputs) == sorted(trained.expected)
+    for name, expected in trained.expected.items():
+        if expected.dtype.kind == "S":
+            np.testing.assert_array_equal(outputs[name], expected.astype(object))
+        else:
+            assert outputs[name].dtype == expected.dtype
+            np.testing.assert_allclose(outputs[name], expected, rtol=1e-6, atol=1e-6)

@@ -83,7 +83,7 @@ class _Iterator:
 def list_encoders(
     made: experiment_lib.Experiment, load: Callable[[], types.Statistics]
 ) -> coded_rows.Encoders:
-    """Return what looks up the fields that no other column reads.
+    """Return what looks fields up; texts that another column reads stay texts.
 
     Args:
       made: the settings of the run.
@@ -95,7 +95,9 @@ def list_encoders(
     for column in read:
         for output, field in types.read_member(column, types.Column, "coded_columns").items():
             own = spec.feature_fields.get(field)
-            if own is None or own.is_nested or field in others or field in spec.keys:
+            if own is None or own.is_nested or field in spec.keys:
+                continue
+            if own.dtype == "string" and field in others:
                 continue
             encode = functools.partial(_encode, column, output, load)
             encoders.setdefault(field, {})[output] = encode

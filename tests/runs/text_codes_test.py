@@ -103,13 +103,14 @@ def test_fields_of_other_columns_stay_texts():
     }
     crossed = features.Crossed(crosses=[["word", "age"]], num_buckets=9)
     made = _make(columns=[*COLUMNS, crossed])
-    assert set(text_codes.list_encoders(made, load)) == {"tags"}
+    assert set(text_codes.list_encoders(made, load)) == {"tags", "age"}
     wide = features.Hashed(
         names=["word"], num_buckets=2**40, embedding=embeddings.QuotientRemainder()
     )
     assert not text_codes.list_encoders(_make(columns=[COLUMNS[0], wide]), load)
     keyed = dataclasses.replace(made.data, spec=dataclasses.replace(SPEC, keys=("tags",)))
-    assert not text_codes.list_encoders(dataclasses.replace(made, data=keyed), load)
+    keyed = dataclasses.replace(made, data=keyed)
+    assert set(text_codes.list_encoders(keyed, load)) == {"age"}
 
 
 def test_runs_that_look_texts_up_at_every_step():

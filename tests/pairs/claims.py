@@ -57,7 +57,8 @@ def check(
     # Parts of a batch, and ops that are fused, round sums otherwise.
     are_rounded = any(feature.rounding for feature in chosen)
     enlarged = max(feature.enlarges for feature in chosen)
-    rtol = 3e-3 if are_rounded and enlarged > 1 else 1e-3
+    # The next layers follow variables that noise moves.
+    rtol = 4e-3 if noise or (are_rounded and enlarged > 1) else 1e-3
     claims = {
         "is finite": lambda: _assert_finite(trained),
         "resumes": lambda: tiny.assert_same_from(made, folder / "whole", folder / "resumed", 2),

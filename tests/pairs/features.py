@@ -600,6 +600,7 @@ FEATURES = (
             classifier=classifiers.Cosine(scale=10.0),
             objective=softmax.CrossEntropy(margin=softmax.LDAM(scale=10.0)),
         ),
+        noise="network/mixture",  # It takes no notice of the scale of its input.
     ),
     Feature(
         name="mixture of densities",

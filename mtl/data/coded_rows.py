@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -152,14 +152,14 @@ class CodedRows(in_memory.InMemory):
         values: dict[str, Any] = dict(
             in_memory.read_split(self._source, split, self._spec, setting)
         )
-        ids: dict[tuple[str, str], Any] = {}
-        for name, columns in self.coding.encoders.items():
-            field = self._spec.fields[name]
-            coded = _Coded(values[name], field)
-            ids |= {(name, column): coded.look_up(encode) for column, encode in columns.items()}
-            if field.dtype == "string":
-                values[name] = coded.numbers
-                self.texts[name] = coded.distinct
+        encoders = self.coding.encoders
+        coded = {name: _Coded(values[name], self._spec.fields[name]) for name in encoders}
+        for name, field in coded.items():
+            if self._spec.fields[name].dtype == "string":
+                values[name], self.texts[name] = field.numbers, field.distinct
+        pairs = [(name, column) for name, columns in encoders.items() for column in columns]
+        tables = look_up([(encoders[name][column], coded[name].distinct) for name, column in pairs])
+        ids = {pair: coded[pair[0]].take(table) for pair, table in zip(pairs, tables, strict=True)}
         self.coding.place(values, ids)
         return memory_rows.Rows(self._layout, values)
 
@@ -193,26 +193,31 @@ class _Coded:
             numbers = numbers[is_text]
         self.numbers = packed.Lists(numbers, splits)
 
-    def look_up(self, encode: Encode) -> Any:
-        """Return the ids of all values, int32 in the form of `numbers`."""
-        table = _look_up(encode, self.distinct)
+    def take(self, table: np.ndarray) -> Any:
+        """Return the ids of all values in the form of `numbers`, given ids of distinct values."""
         if isinstance(self.numbers, packed.Lists):
             return packed.Lists(table[self.numbers.values], self.numbers.splits)
         return table[self.numbers]
 
 
-def _look_up(encode: Encode, distinct: np.ndarray) -> np.ndarray:
-    """Return the ids of distinct values, int32 [D]."""
-    parts = [np.zeros([0], np.int32)]
+def look_up(pairs: Sequence[tuple[Encode, np.ndarray]]) -> list[np.ndarray]:
+    """Return the ids of distinct values, int32 [D], of each encoder with its values [D].
+
+    All share a graph, as encoders may share tables, and a session takes milliseconds to make.
+    """
+    built, tables = [], []
     with tf.Graph().as_default() as graph:
-        dtype = tf.string if distinct.dtype == object else tf.int64
-        given = tf1.placeholder(dtype, [None])
-        ids = tf.cast(encode(given), tf.int32)
+        for encode, distinct in pairs:
+            given = tf1.placeholder(tf.string if distinct.dtype == object else tf.int64, [None])
+            built.append((given, tf.cast(encode(given), tf.int32), distinct))
         with tf1.Session(graph=graph) as session:
             session.run(tf1.tables_initializer())
-            for start in range(0, len(distinct), _AT_ONCE):
-                parts.append(session.run(ids, {given: distinct[start : start + _AT_ONCE]}))
-    return np.concatenate(parts)
+            for given, ids, distinct in built:
+                parts = [np.zeros([0], np.int32)]
+                for start in range(0, len(distinct), _AT_ONCE):
+                    parts.append(session.run(ids, {given: distinct[start : start + _AT_ONCE]}))
+                tables.append(np.concatenate(parts))
+    return tables
 
 
 def name_code(field: str, column: str) -> str:

@@ -89,6 +89,7 @@ def list_encoders(
       made: the settings of the run.
       load: returns the statistics of its training split, when rows are read.
     """
+    load = functools.cache(load)
     spec, read = made.data.spec, made.model.columns
     others = {field for column in _list_others(read) for field in column}
     encoders: dict[str, dict[str, coded_rows.Encode]] = {}

@@ -143,4 +143,5 @@ def test_values_are_looked_up_some_at_a_time(monkeypatch, count):
     monkeypatch.setattr(coded_rows, "_AT_ONCE", 2)
     distinct = WORDS[:count]
     expected = [int(_hash(tf.constant([text]), 9)[0]) for text in distinct.tolist()]
-    assert coded_rows._look_up(HASHES["second"], distinct).tolist() == expected
+    tables = coded_rows.look_up([(HASHES["second"], distinct), (HASHES["first"], distinct)])
+    assert tables[0].tolist() == expected and len(tables[1]) == count

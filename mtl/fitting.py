@@ -39,7 +39,7 @@ _DRAFT = "draft.gin"
 _MOST_DRAWN = 6
 
 
-def fit(
+def fit(  # noqa: PLR0913  Callers name them.
     data: Any,
     tasks: Sequence[str],
     model_dir: str | os.PathLike[str] | None = None,

@@ -88,7 +88,7 @@ class Saving(tf.compat.v1.train.SessionRunHook):
         saved value may be a sum over all, and write to a scratch folder.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  Callers name them.
         self,
         result: training_loop.StepResult,
         model_dir: str,

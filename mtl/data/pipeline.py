@@ -100,7 +100,7 @@ class Pipeline:
             where = f"{type(sampler).__name__}.label"
             checks.require(not shape, where, "have one value a row", sampler.label)
 
-    def dataset(
+    def dataset(  # noqa: PLR0913  Callers name them.
         self,
         split: str,
         *,

@@ -72,7 +72,7 @@ def dense(
         return _activate(activation, outputs)
 
 
-def conv(
+def conv(  # noqa: PLR0913  Callers name them.
     inputs: tf.Tensor,
     filters: int,
     name: str,

@@ -23,7 +23,7 @@ with deferred.imports():
     from mtl.runs import unknown_values
 
 
-def build_estimator(
+def build_estimator(  # noqa: PLR0913  Callers name them.
     experiment: experiment_lib.Experiment,
     model_dir: str,
     checkpoint: str | None = None,

@@ -67,7 +67,7 @@ def draw_curves(
     return drawn._replace(legend=ends)
 
 
-def draw(
+def draw(  # noqa: PLR0913  Callers name them.
     title: str,
     lines: Mapping[str, Points],
     across: str,

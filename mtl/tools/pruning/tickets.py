@@ -51,7 +51,7 @@ class Ticket(NamedTuple):
     metrics: Mapping[str, Any]
 
 
-def train_tickets(
+def train_tickets(  # noqa: PLR0913  Callers name them.
     source: experiment_lib.Experiment,
     experiment: experiment_lib.Experiment,
     model_dir: str,

@@ -81,6 +81,7 @@ class DrawnItems:
         `num` must be a multiple of the number of parts of all processes together.
         """
         parts, num = reading.parts, self.num // reading.num_shards
+        first = reading.shard * num
         shares = cast(Mapping, self.fitted(task, reading.statistics).shares)
         ends, items = tf.constant(np.cumsum(list(shares.values()))), np.array(list(shares))
         items = tf.constant(items, tf.string if items.dtype.kind == "U" else tf.int64)
@@ -91,8 +92,9 @@ class DrawnItems:
         def add(step: tf.Tensor, batch: Any) -> tuple[types.Tensors, types.Tensors]:
             features, labels = batch
             rows = next(iter(features.values())).shape[0]
-            draw = step * reading.num_shards + reading.shard
-            uniform = tf.random.stateless_uniform([num], [seed, draw], dtype=tf.float64)
+            # All workers draw the items of the whole batch, and each takes its part.
+            uniform = tf.random.stateless_uniform([self.num], [seed, step], dtype=tf.float64)
+            uniform = uniform[first : first + num]
             drawn = tf.searchsorted(ends, uniform * ends[-1], side="right")
             drawn = tf.minimum(drawn, len(shares) - 1)
             places = [np.arange(rows), np.arange(rows, rows + num)]
@@ -101,7 +103,9 @@ class DrawnItems:
             def join(value: Any, more: Any) -> Any:
                 return tf.gather(tf.concat([value, more], 0), order)
 
-            others = np.arange(num) % rows
+            # An item copies a row of its part: workers copy as one process with slices does.
+            within = np.arange(num // parts) % (rows // parts)
+            others = (within + np.arange(parts)[:, np.newaxis] * (rows // parts)).ravel()
             found = {
                 name: join(value, tf.gather(*of))
                 for name, value in features.items()

@@ -7,19 +7,30 @@ pipeline.Pipeline.batch_size = 64
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import block_rows, files, in_memory, label_counts, mixing, order, sampling, windows
+from mtl.data import (
+    block_rows,
+    files,
+    filled_fields,
+    in_memory,
+    label_counts,
+    mixing,
+    order,
+    sampling,
+    windows,
+)
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
@@ -47,6 +58,24 @@ def list_file_errors() -> tuple[type[Exception], ...]:
     return errors.NotFoundError, errors.PermissionDeniedError, errors.FailedPreconditionError
 
 
+class _Part(NamedTuple):
+    """The part of each batch that a process takes.
+
+    Attributes:
+      batch_size: the rows of the part.
+      num_shards: the number of processes.
+      shard: the process, from 0.
+      parts: the number of equal slices into which the process cuts its part.
+      together: the number of batches that are taken at once.
+    """
+
+    batch_size: int
+    num_shards: int
+    shard: int
+    parts: int
+    together: int
+
+
 @checks.dataclass
 class Pipeline:
     """Batches of (features, labels) from a source.
@@ -68,9 +97,9 @@ class Pipeline:
       cache: True lets each process decode all rows of the training split once, when it starts,
         and keep them in memory. Training then mixes all rows in every epoch, whatever the
         `shuffle_buffer` is (1 keeps the order). Checkpoints hold no rows, and a run can go on with
-        another number of workers. With a sampler, or a source whose records name files, the raw
-        records of its shard are kept instead. The default is False, because a split may exceed
-        memory.
+        another number of workers. With a source whose records name files, or a sampler of your own
+        that lacks `types.RowSampler`, the raw records of its shard are kept instead. The default is
+        False, because a split may exceed memory.
       sampler: `sampling.Power` sets how often the rows of each class come up in training;
         `whole_groups.WholeGroups` keeps the rows of a group together. None draws every row once in
         each epoch (instance-balanced sampling).
@@ -139,10 +168,8 @@ class Pipeline:
         options = source_lib.options()
         if training and self._is_numbered(split):
             together = self._count_together(batch_size)
-            shards = (num_shards, shard)
-            batches, decode = self._take_batches(
-                split, seed, start_step, shards, batch_size, together
-            )
+            part = _Part(batch_size, num_shards, shard, parts, together)
+            batches, decode = self._take_batches(split, seed, start_step, part)
             batches = self._split_fields(batches, with_labels, together * batch_size, decode)
             batches = source_lib.cut_batches(batches, together, batch_size)
             # A saved state holds numbers of steps, and not the rows of the next batches.
@@ -169,7 +196,8 @@ class Pipeline:
         """Return raw batches of a source as (features, labels).
 
         Args:
-          batches: raw records.
+          batches: raw records, or pairs of raw records and True for rows that do not only fill the
+            batch, bool [B].
           with_labels: False if the records lack labels.
           size: the number of rows of each batch, if it is known.
           decode: decodes the records; None for `decode` of the source.
@@ -182,7 +210,11 @@ class Pipeline:
             values = self._decode(batch[0], with_labels, decode)
             if size is not None:
                 source_lib.set_batch_size(values, size)
-            return self._divide(values, with_labels)
+            features, labels = self._divide(values, with_labels)
+            if len(batch) > 1:  # Some rows only fill the batch.
+                labels = source_lib.mask_labels(self.spec, labels, batch[1])
+                source_lib.set_batch_size(labels, cast(int, size))
+            return features, labels
 
         return batches.map(split, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
@@ -266,14 +298,44 @@ class Pipeline:
     @property
     def _keeps_rows(self) -> bool:
         """True if training keeps decoded rows in memory that the source does not."""
-        return self.cache and self.sampler is None and not source_lib.names_files(self.source)
+        return self.cache and self._orders_numbers and not source_lib.names_files(self.source)
+
+    @property
+    def _orders_numbers(self) -> bool:
+        """True if training takes rows by number wherever it can, also with the sampler."""
+        return self.sampler is None or self._order_field is not None
+
+    @property
+    def _order_field(self) -> str | None:
+        """The field by which the sampler orders numbered rows."""
+        return types.read_member(self.sampler, types.RowSampler, "order_field")
 
     def _list_rows(self, split: str) -> np.ndarray | None:
         """Return the numbers of the rows of a split that training takes by number, or None."""
-        if self.sampler is not None:
+        if not self._orders_numbers:
             return None
-        try:
+        with self._name_bad_record(split):
             return types.read_member(self._held, types.Source, "list_rows")(split)
+
+    def _read_order_field(self, split: str, rows: np.ndarray) -> np.ndarray:
+        """Return the values of the field by which the sampler orders rows, [N]."""
+        if split not in self._order_values:
+            narrow = filled_fields.narrow_spec(self.spec, [cast(str, self._order_field)])
+            with self._name_bad_record(split):
+                values = source_lib.read_field(self._held, split, rows, cast(spec_lib.Spec, narrow))
+            self._order_values[split] = values
+        return self._order_values[split]
+
+    @functools.cached_property
+    def _order_values(self) -> dict[str, np.ndarray]:
+        """The values by which a sampler orders the rows of splits."""
+        return {}
+
+    @contextlib.contextmanager
+    def _name_bad_record(self, split: str) -> Iterator[None]:
+        """Name the bad record of a split if one ends the reading of all of them."""
+        try:
+            yield
         except source_lib.list_refusals() as error:
             problem = self.diagnose(error, split)
             if problem is None:
@@ -290,22 +352,16 @@ class Pipeline:
         return in_memory.InMemory(self.source, self.spec) if numbers is None else self.source
 
     def _take_batches(
-        self,
-        split: str,
-        seed: int,
-        start_step: int,
-        shards: tuple[int, int],
-        batch_size: int,
-        together: int,
+        self, split: str, seed: int, start_step: int, part: _Part
     ) -> tuple[tf.data.Dataset, Callable[..., dict[str, Any]]]:
         """Return endless batches of rows by number, some in an element, and their decoder."""
         settings = {
             "start_step": start_step,
-            "num_shards": shards[0],
-            "shard": shards[1],
-            "together": together,
+            "num_shards": part.num_shards,
+            "shard": part.shard,
+            "together": part.together,
         }
-        whole, blocks = batch_size * shards[0], None
+        whole, blocks = part.batch_size * part.num_shards, None
         if not types.read_member(self.source, types.Source, "orders_rows"):
             blocks = self._list_blocks(split)
         if blocks is not None:
@@ -313,14 +369,29 @@ class Pipeline:
             is_shuffled = self.shuffle_buffer > 1
             plan = windows.Plan(tuple(blocks.sizes), whole, blocks.window, seed, is_shuffled)
             windowed = block_rows.Windowed(self.spec.fields, blocks)
-            windowed.require_memory("Arrow.window", plan, shards[0])
+            windowed.require_memory("Arrow.window", plan, part.num_shards)
             return windowed.take_batches(plan, **settings), windowed.decode
-        row_order = self._find_order(split, whole, seed)
+        row_order = self._find_order(split, whole, seed, part.parts * part.num_shards)
         batches = order.take_batches(row_order, batch_size=whole, **settings)
-        return batches.map(functools.partial(self._held.take_rows, split)), self._held.decode
+        take = functools.partial(self._held.take_rows, split)
+        if not types.read_member(row_order, types.RowOrder, "pads"):
+            return batches.map(take), self._held.decode
 
-    def _find_order(self, split: str, batch_size: int, seed: int) -> types.RowOrder:
-        """Return the order of the rows that training takes by number."""
+        @tf.autograph.experimental.do_not_convert
+        def take_padded(rows: tf.Tensor) -> tuple[Any, tf.Tensor]:
+            return take(tf.where(rows < 0, -1 - rows, rows)), rows >= 0
+
+        return batches.map(take_padded), self._held.decode
+
+    def _find_order(self, split: str, batch_size: int, seed: int, parts: int = 1) -> types.RowOrder:
+        """Return the order of the rows that training takes by number.
+
+        Args:
+          split: the split.
+          batch_size: the rows of a batch over all workers.
+          seed: the seed of the order.
+          parts: the number of equal parts into which all workers cut a batch.
+        """
         is_shuffled = self.shuffle_buffer > 1
         if types.read_member(self.source, types.Source, "orders_rows"):
             row_order = self.source.order_rows(
@@ -329,7 +400,16 @@ class Pipeline:
             return cast(types.RowOrder, row_order)
         rows = cast(np.ndarray, self._list_rows(split))
         checks.require(len(rows) > 0, f"split {split!r}", "hold a record", 0)
-        return order.Epochs(rows, seed, batch_size, is_shuffled)
+        if self.sampler is None:
+            return order.Epochs(rows, seed, batch_size, is_shuffled)
+        return cast(Any, self.sampler).order_rows(
+            rows,
+            self._read_order_field(split, rows),
+            batch_size=batch_size,
+            parts=parts,
+            seed=seed,
+            is_shuffled=is_shuffled,
+        )
 
     def _count_together(self, batch_size: int) -> int:
         """Return the number of batches whose rows one call of Python takes: a call costs 0.1 ms."""

@@ -9,19 +9,22 @@ sampling.Power.exponent = 0.0                    # class-balanced; 0.5 is square
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
+import pyarrow as pa
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import label_counts
+from mtl.data import class_order, label_counts
 from mtl.data import source as source_lib
-from mtl.deferred import tf
+from mtl.deferred import tf, tf1
 
 # The number of records whose labels are decoded together.
 _RECORDS = 128
+# Values that no label has.
+_ABSENT = {spec_lib.MISSING["int64"], b""}
 
 
 @checks.dataclass
@@ -31,10 +34,16 @@ class Power:
     B. Kang et al., "Decoupling Representation and Classifier for Long-Tailed Recognition", 2020,
     arXiv:1910.09217: q = 1 is instance-balanced sampling, 0 class-balanced, 1/2 square-root.
 
-    One pass draws about the number of records in the split. A record that is due r times comes up
-    floor(r) times, and once more with probability r - floor(r). So each shard is resampled while it
-    is read, and only the counts of the classes must be known. A record without the label comes up
-    once.
+    One pass draws about the number of records in the split. Records without the label are drawn
+    as often as they occur.
+
+    | the source | a record that is due r times in a pass |
+    | -- | -- |
+    | has its rows in memory | comes up once in each 1 / r passes: its class is an endless stream |
+    | is read in order | comes up floor(r) times, and once more with probability r - floor(r) |
+
+    With rows in memory, no row comes up again before all rows of its class, classes have their
+    shares to within a row, and batches do not depend on the number of workers.
 
     Attributes:
       label: the field that holds the class.
@@ -66,6 +75,61 @@ class Power:
     def accumulators(self) -> dict[str, Any]:
         """Return {name in the statistics: accumulator of the rows of each class}."""
         return label_counts.accumulators(self.label)
+
+    @property
+    def order_field(self) -> str | None:
+        """The label; None for a subclass that draws from a stream in its own way."""
+        return self.label if type(self).__call__ is Power.__call__ else None
+
+    def order_rows(
+        self,
+        rows: np.ndarray,
+        values: np.ndarray,
+        *,
+        batch_size: int,
+        parts: int,
+        seed: int,
+        is_shuffled: bool,
+    ) -> class_order.ClassOrder:
+        """Return the order in which training takes rows with these labels, [N] both.
+
+        Raises:
+          UserError: no row has a label, or the shares are not numbers of at least 0.
+        """
+        del parts
+        classes, unlabelled = _split_classes(rows, values, self.missing)
+        where = f"label {self.label!r} of the training split"
+        checks.require(bool(classes), where, f"be in a row, for {type(self).__name__}", 0)
+        counts = np.array([len(own) for own in classes.values()], np.float64)
+
+        def find_due(first: int, stop: int) -> np.ndarray:
+            due = self._evaluate_shares(counts, first, stop) * counts.sum()
+            others = np.full([stop - first, 1], float(len(unlabelled)))
+            return np.concatenate([due, others], axis=1) if len(unlabelled) else due
+
+        streams = [*classes.values(), unlabelled] if len(unlabelled) else [*classes.values()]
+        names = [*map(repr, classes), "unlabelled"][: len(streams)]
+        settings: dict[str, Any] = {
+            "batch_size": batch_size,
+            "seed": seed,
+            "is_shuffled": is_shuffled,
+        }
+        return class_order.ClassOrder(streams, names, find_due, **settings)
+
+    def _evaluate_shares(self, counts: np.ndarray, first: int, stop: int) -> np.ndarray:
+        """Return the shares of the classes in the passes from one up to another, [passes, C]."""
+
+        @tf.autograph.experimental.do_not_convert
+        def evaluate(epoch: tf.Tensor) -> tf.Tensor:
+            return tf.cast(self.shares(counts, epoch), tf.float64)
+
+        with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
+            epochs = tf.range(first, stop, dtype=tf.int64)
+            shares = session.run(tf.map_fn(evaluate, epochs, fn_output_signature=tf.float64))
+        fits = bool(np.isfinite(shares).all() and (shares >= 0).all() and shares.sum(1).all())
+        rule = "return numbers of at least 0, with one above 0"
+        checks.require(fits, f"{type(self).__name__}.shares", rule, shares.tolist())
+        return shares
 
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
         """Turn rows of the classes [C] into p [C] in this pass over the records, float64."""
@@ -133,6 +197,24 @@ class Progressive(Power):
 
 def _powers(counts: np.ndarray, exponent: float) -> np.ndarray:
     return counts**exponent / (counts**exponent).sum()
+
+
+def _split_classes(
+    rows: np.ndarray, labels: np.ndarray, missing: Collection[Any]
+) -> tuple[dict[Any, np.ndarray], np.ndarray]:
+    """Return {label: its rows} in the order of the labels, and the rows without a label."""
+    texts = {value.encode() if isinstance(value, str) else value for value in missing}
+    absent = texts | _ABSENT
+    coded = pa.array(labels).dictionary_encode()
+    names = coded.dictionary.to_pylist()
+    numbers = coded.indices.to_numpy(zero_copy_only=False)
+    # Rows by class, in the order of the source within each.
+    by_class = np.argsort(numbers, kind="stable")
+    parts = np.split(rows[by_class], np.cumsum(np.bincount(numbers, minlength=len(names)))[:-1])
+    found = dict(zip(names, parts, strict=True))
+    lacking = [name for name in names if name in absent or name != name]
+    others = np.concatenate([np.zeros(0, np.int64), *(found.pop(name) for name in lacking)])
+    return {name: found[name] for name in sorted(found)}, np.sort(others)
 
 
 def _of_label(labels: tf.Tensor, known: list[Any], times: tf.Tensor) -> tf.Tensor:

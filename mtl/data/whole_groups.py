@@ -15,6 +15,7 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
+from mtl.data import group_order
 from mtl.data import source as source_lib
 from mtl.deferred import tf, tf1
 
@@ -26,13 +27,19 @@ _RECORDS = 128
 class WholeGroups:
     """Draws whole groups: consecutive rows of the source with the same key.
 
-    Every pass over the split has each group once. The shuffle buffer mixes
-    `Pipeline.shuffle_buffer` groups; the rows of a group stay in order. A batch takes groups until
-    the next group does not fit. It also ends if the next group is a copy, from the next pass, of a
-    group in the batch: both would be ranked as one group. Copies of the last row fill the batch.
-    Their labels are missing, so they have no weight in losses, but batch norm sees them. Each slice
+    Every pass over the split has each group once; the rows of a group stay in order. A batch takes
+    groups until the next group does not fit. Copies of the last row fill the batch. Their labels
+    are missing, so they have no weight in losses, but batch norm sees them. Each slice
     (`Run.micro_batches`) and each replica is filled in the same way. Evaluation reads all rows in
     order, without padding.
+
+    | the source | mixes | a batch also ends |
+    | -- | -- | -- |
+    | has its rows in memory | all groups | at the end of a pass |
+    | is read in order | `Pipeline.shuffle_buffer` groups | before a copy of a group in it |
+
+    With rows in memory, the batch of a step depends on the number of slices and replicas together,
+    but not on the number of workers.
 
     Attributes:
       group: the field with the key, int64 or string. It is a label, or a feature in `Spec.keys`.
@@ -59,11 +66,39 @@ class WholeGroups:
 
     def require_room(self, statistics: types.Statistics, rows: int) -> None:
         """Fail unless the largest group of the training split fits into `rows` rows."""
-        largest = statistics.for_column(_name(self.group))["largest"]
+        self._require_room(statistics.for_column(_name(self.group))["largest"], rows)
+
+    def _require_room(self, largest: int, rows: int) -> None:
         rule = f"have room for the largest group of {self.group!r}, {largest} rows"
         fix = "Raise Pipeline.batch_size, or lower Run.micro_batches."
         where = "each micro-batch of a replica"
         checks.require(largest <= rows, where, rule, rows, fix)
+
+    @property
+    def order_field(self) -> str | None:
+        """The field with the key; None for a subclass that forms batches in its own way."""
+        is_plain = type(self).form_batches is WholeGroups.form_batches
+        return self.group if is_plain else None
+
+    def order_rows(
+        self,
+        rows: np.ndarray,
+        values: np.ndarray,
+        *,
+        batch_size: int,
+        parts: int,
+        seed: int,
+        is_shuffled: bool,
+    ) -> group_order.GroupOrder:
+        """Return the order in which training takes rows with these keys, [N] both.
+
+        Raises:
+          UserError: a part of a batch has no room for the largest group.
+        """
+        starts = np.append(_find_starts(values), len(values))
+        self._require_room(int(np.diff(starts).max()), batch_size // parts)
+        settings: dict[str, Any] = {"parts": parts, "seed": seed, "is_shuffled": is_shuffled}
+        return group_order.GroupOrder(rows, starts, batch_size=batch_size, **settings)
 
     def form_batches(
         self,
@@ -150,6 +185,12 @@ def _fingerprints(keys: np.ndarray) -> np.ndarray:
         return keys
     prints = tf.raw_ops.Fingerprint(data=tf.constant(keys), method="farmhash64")
     return prints.numpy().view(np.int64)[:, 0]
+
+
+def _find_starts(keys: np.ndarray) -> np.ndarray:
+    """Return the rows whose key differs from the row before, int64 [G]."""
+    differ = np.asarray(keys[1:] != keys[:-1], bool)
+    return np.flatnonzero(np.concatenate([[True], differ]))
 
 
 def _name(group: str) -> str:

@@ -31,6 +31,7 @@ from mtl.types.data import (
     DecodeOnlyError,
     Reading,
     RowOrder,
+    RowSampler,
     Source,
 )
 from mtl.types.emitting import Emitting
@@ -165,6 +166,7 @@ __all__ = [
     "Reading",
     "RowNames",
     "RowOrder",
+    "RowSampler",
     "RunDescription",
     "RunHooks",
     "RunObserver",

@@ -59,6 +59,11 @@ class RowOrder(Protocol):
         the position: so any number of workers shares a batch, and a run can go on at any step.
         """
 
+    @property
+    def pads(self) -> bool:
+        """True if `take` may return ~row, for a copy of a row that only fills a batch."""
+        return False
+
     def describe(self, steps: int) -> list[str]:
         """Return lines about the order of so many steps, for the log."""
         del steps
@@ -213,3 +218,41 @@ class BatchSampler(Protocol):
           parts: the number of equal parts into which a batch is cut.
         """
         ...
+
+
+class RowSampler(Protocol):
+    """A sampler that can order numbered rows by one of their fields.
+
+    Training then starts at any step without a saved state, and its batches do not depend on the
+    number of workers. The sampler reads a stream only if the source does not number its rows.
+    """
+
+    @property
+    def order_field(self) -> str | None:
+        """The field that decides, with one value a row; None if it draws from a stream alone."""
+        return None
+
+    def order_rows(
+        self,
+        rows: np.ndarray,
+        values: np.ndarray,
+        *,
+        batch_size: int,
+        parts: int,
+        seed: int,
+        is_shuffled: bool,
+    ) -> RowOrder | None:
+        """Return the order in which training takes the rows of a split.
+
+        A sampler with `order_field` is asked, and returns one.
+
+        Args:
+          rows: the numbers of the rows of the split in order, int64 [N].
+          values: the value of the field in each row, [N]; texts are bytes.
+          batch_size: the rows of a batch over all workers.
+          parts: the number of equal parts into which all workers cut a batch.
+          seed: the seed of the order.
+          is_shuffled: False keeps the order of the rows.
+        """
+        del rows, values, batch_size, parts, seed, is_shuffled
+        return None

@@ -1,0 +1,115 @@
+"""The order of the rows of classes that come up more or less often than they occur.
+
+due = {"cat": 30, "dog": 30}                      # draws of each class in a pass
+made = class_order.ClassOrder([cats, dogs], ["cat", "dog"], find_due, batch_size=4, seed=1)
+made.take(np.array([7]), np.arange(4))            # the numbers of the rows of step 7
+
+A pass deals its places to the classes, in random order. The places of a class take the next rows of
+its own endless stream of permuted epochs. So a row comes up again only after all rows of its class,
+and the batch of a step depends on the settings and the step alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mtl import types
+from mtl.data import order
+
+# Draws are counted in parts of this size, so that their sums over passes are exact.
+_PARTS = 1 << 20
+# The draws of so many passes are counted at a time.
+_PASSES = 64
+
+
+class ClassOrder(types.RowOrder):
+    """The order of an endless stream of passes.
+
+    Before a pass, a class has had all draws that were due, to within half a draw.
+
+    Args:
+      rows: the numbers of the rows of each class, int64 [N_j] each.
+      names: a name for each class; its stream depends on it.
+      find_due: returns how many draws of each class are due in the passes from one up to another,
+        float64 [passes, C]; at least 0, and not all 0.
+      batch_size: the rows of a batch over all workers.
+      seed: the seed of the order.
+      is_shuffled: False keeps the order of the rows in a pass.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[np.ndarray],
+        names: Sequence[str],
+        find_due: Callable[[int, int], np.ndarray],
+        *,
+        batch_size: int,
+        seed: int,
+        is_shuffled: bool = True,
+    ):
+        self._streams = [
+            # Classes of as many rows have different orders.
+            order.Epochs(own, seed + zlib.crc32(name.encode()), batch_size, is_shuffled)
+            for own, name in zip(rows, names, strict=True)
+        ]
+        self._find_due, self._batch_size = find_due, batch_size
+        self._seed, self._is_shuffled = seed, is_shuffled
+        self._lock = threading.Lock()  # Threads of tf.data may ask at once.
+        # What was due before each block of passes, and the number of draws before each pass.
+        self._due = [np.zeros(len(rows), np.int64)]
+        self._starts = np.zeros(1, np.int64)
+        self._count_block = functools.lru_cache(maxsize=2)(self._count_passes)
+        self._order_pass = functools.lru_cache(maxsize=2)(self._order_rows)
+
+    def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
+        places = (steps[:, np.newaxis] * self._batch_size + positions).ravel()
+        rows = np.zeros(len(places), np.int64)
+        with self._lock:
+            while self._starts[-1] <= places.max(initial=-1):
+                self._add_block()
+            passes = np.searchsorted(self._starts, places, side="right") - 1
+            for number in np.unique(passes).tolist():
+                own = passes == number
+                rows[own] = self._order_pass(number)[places[own] - self._starts[number]]
+        return rows
+
+    def _add_block(self) -> None:
+        """Count the draws of a further block of passes."""
+        due, counts = self._sum_due(len(self._due) - 1)
+        self._due.append(due[-1])
+        self._starts = np.append(self._starts, counts[1:].sum(axis=1))
+
+    def _sum_due(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the parts and the draws before the passes of a block, int64 [passes + 1, C]."""
+        first = block * _PASSES
+        due = np.rint(self._find_due(first, first + _PASSES) * _PARTS).astype(np.int64)
+        sums = np.cumsum(np.concatenate([self._due[block][np.newaxis], due]), axis=0)
+        return sums, (sums + _PARTS // 2) // _PARTS
+
+    def _count_passes(self, block: int) -> np.ndarray:
+        return self._sum_due(block)[1]
+
+    def _order_rows(self, number: int) -> np.ndarray:
+        """Return the rows of a pass."""
+        block, within = divmod(number, _PASSES)
+        first, stop = self._count_block(block)[within : within + 2]
+        rows = np.concatenate(
+            [
+                stream.find_rows(np.arange(*bounds))
+                for stream, *bounds in zip(self._streams, first, stop, strict=True)
+            ]
+        )
+        if not self._is_shuffled:
+            return np.sort(rows)
+        classes = np.repeat(np.arange(len(self._streams)), stop - first)
+        dealt = classes[order.permute(len(rows), self._seed, number)]
+        ordered = np.zeros_like(rows)
+        # The places of a class, in order, take its rows in order.
+        ordered[np.argsort(dealt, kind="stable")] = rows
+        return ordered

@@ -1,0 +1,102 @@
+"""The order of whole groups of rows: parts of batches that cut no group, and rows that fill them.
+
+starts = np.array([0, 3, 5, 9])                        # three groups: rows 0 to 2, 3 to 4, 5 to 8
+made = group_order.GroupOrder(np.arange(9), starts, batch_size=8, parts=2, seed=1)
+made.take(np.array([7]), np.arange(8))                 # the rows of step 7; ~row only fills a part
+
+A pass has each group once. A part takes groups until the next one does not fit, or until the pass
+ends. So the batch of a step depends on the settings and the step alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import numpy as np
+
+from mtl import types
+from mtl.data import order, packed
+
+
+class GroupOrder(types.RowOrder):
+    """The order of an endless stream of passes over groups.
+
+    Args:
+      rows: the numbers of the N rows of a split, int64 [N].
+      starts: where each group begins among them, and N at the end, int64 [G + 1].
+      batch_size: the rows of a batch over all workers.
+      parts: the number of equal parts of such a batch; the largest group must fit into a part.
+      seed: the seed of the order.
+      is_shuffled: False keeps the order of the groups.
+    """
+
+    def __init__(
+        self,
+        rows: np.ndarray,
+        starts: np.ndarray,
+        *,
+        batch_size: int,
+        parts: int,
+        seed: int,
+        is_shuffled: bool = True,
+    ):
+        self._rows, self._starts = rows, starts
+        self._parts, self._part_rows = parts, batch_size // parts
+        self._seed, self._is_shuffled = seed, is_shuffled
+        self._lock = threading.Lock()  # Threads of tf.data may ask at once.
+        self._firsts = [0]  # The number of parts before each pass.
+        self._cut_pass = functools.lru_cache(maxsize=2)(self._cut)
+        self._order_pass = functools.lru_cache(maxsize=2)(self._order)
+
+    @property
+    def pads(self) -> bool:
+        """True: some rows only fill a part."""
+        return True
+
+    def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Return the numbers of the rows at P positions of the batches of S steps, [S * P].
+
+        ~row stands for a copy of a row that fills a part.
+        """
+        numbers, within = np.divmod(positions, self._part_rows)
+        numbers = (steps[:, np.newaxis] * self._parts + numbers).ravel()
+        within = np.tile(within, len(steps))
+        rows = np.zeros(len(numbers), np.int64)
+        with self._lock:
+            while self._firsts[-1] <= numbers.max(initial=-1):
+                _, bounds = self._cut_pass(len(self._firsts) - 1)
+                self._firsts.append(self._firsts[-1] + len(bounds) - 1)
+            passes = np.searchsorted(self._firsts, numbers, side="right") - 1
+            for number in np.unique(passes).tolist():
+                own = passes == number
+                parts = numbers[own] - self._firsts[number]
+                rows[own] = self._fill(number, parts, within[own])
+        return rows
+
+    def _fill(self, number: int, parts: np.ndarray, within: np.ndarray) -> np.ndarray:
+        """Return the rows at some places of parts of a pass."""
+        (_, bounds), rows = self._cut_pass(number), self._order_pass(number)
+        places, ends = bounds[parts] + within, bounds[parts + 1]
+        found = rows[np.minimum(places, ends - 1)]
+        return np.where(places < ends, found, ~found)
+
+    def _cut(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the groups of a pass in order, and where its parts begin among its rows."""
+        count = len(self._starts) - 1
+        shuffled = order.permute(count, self._seed, number) if self._is_shuffled else None
+        groups = np.arange(count) if shuffled is None else shuffled
+        ends = packed.count_splits(np.diff(self._starts)[groups])
+        # For each group, the group that begins the next part if it begins one.
+        following = np.searchsorted(ends, ends[:-1] + self._part_rows, side="right") - 1
+        followers, firsts, group = following.tolist(), [], 0
+        while group < count:
+            firsts.append(group)
+            group = followers[group]
+        return groups, ends[np.array([*firsts, count])]
+
+    def _order(self, number: int) -> np.ndarray:
+        """Return the rows of a pass."""
+        groups, _ = self._cut_pass(number)
+        places, _ = packed.place_lists(self._starts, groups)
+        return self._rows[places]

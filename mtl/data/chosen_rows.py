@@ -222,14 +222,23 @@ class ChosenRows(types.Source):
         return _to_texts(self.source.decode(batch, self._specify_keys(choice), False))
 
 
-def describe_left_out(source: Any) -> list[str]:
-    """Return a line for each source, also within others, that leaves rows out of all splits."""
+def describe_left_out(source: Any, split: str = "train") -> list[str]:
+    """Return lines about rows that are in no split, and keys of a split that no table has.
+
+    Args:
+      source: a source; sources within it are asked as well.
+      split: the split whose keys are looked up.
+    """
     lines: list[str] = []
     while source is not None:
+        if hasattr(source, "describe_absent_keys"):
+            lines += source.describe_absent_keys(split)
         if isinstance(source, ChosenRows):
             lines += source.describe_left_out()
-        for mixed in getattr(source, "sources", {}).values():
-            lines += describe_left_out(mixed)
+            split = split if source.find_choice(split) is None else source.split
+        mixed = getattr(source, "sources", {})
+        for name in source.splits.get(split, mixed) if mixed else ():
+            lines += describe_left_out(mixed[name], split)
         source = getattr(source, "source", None)
     return lines
 

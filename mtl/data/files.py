@@ -113,6 +113,8 @@ def named_by(source: Any, split: str | None = None, connects: bool = False) -> l
     found = [match for path in paths for match in _list_named(path, connects)]
     for mixed in getattr(source, "sources", {}).values():
         found += named_by(mixed, split, connects)
+    for table in getattr(source, "tables", {}).values():
+        found += named_by(table, source.table_split, connects)
     inner = getattr(source, "source", None)
     if inner is None:
         return found

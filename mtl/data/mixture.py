@@ -26,7 +26,7 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import filled_fields, in_memory, memory_rows, mixed_order, order, packed, pipeline
+from mtl.data import filled_fields, memory_rows, mixed_order, order, packed, pipeline
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
@@ -402,14 +402,7 @@ def _read_part(part: _Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
         fix = "Leave out Arrow.window, or take a part of the rows by subset.Subset."
         checks.require(blocks is None, f"split {part.split!r}", rule, got, fix)
         setting = f"Mixture.sources[{part.name!r}]", part.split
-        try:
-            return in_memory.read_split(part.source, part.split, spec, setting)
-        except source_lib.list_refusals() as error:
-            data = pipeline.Pipeline(source=part.source, spec=spec)
-            problem = data.diagnose(error, part.split)
-            if problem is None:
-                raise
-            raise checks.UserError(problem) from error
+        return pipeline.read_split(part.source, part.split, spec, setting)
 
 
 def _count_values(values: Mapping[str, packed.Values], spec: spec_lib.Spec) -> int:

@@ -28,6 +28,7 @@ from mtl.data import (
     label_counts,
     mixing,
     order,
+    packed,
     sampling,
     windows,
 )
@@ -314,14 +315,14 @@ class Pipeline:
         """Return the numbers of the rows of a split that training takes by number, or None."""
         if not self._orders_numbers:
             return None
-        with self._name_bad_record(split):
+        with self.name_bad_record(split):
             return types.read_member(self._held, types.Source, "list_rows")(split)
 
     def _read_order_field(self, split: str, rows: np.ndarray) -> np.ndarray:
         """Return the values of the field by which the sampler orders rows, [N]."""
         if split not in self._order_values:
             narrow = filled_fields.narrow_spec(self.spec, [cast(str, self._order_field)])
-            with self._name_bad_record(split):
+            with self.name_bad_record(split):
                 values = source_lib.read_field(self._held, split, rows, cast(spec_lib.Spec, narrow))
             self._order_values[split] = values
         return self._order_values[split]
@@ -332,7 +333,7 @@ class Pipeline:
         return {}
 
     @contextlib.contextmanager
-    def _name_bad_record(self, split: str) -> Iterator[None]:
+    def name_bad_record(self, split: str) -> Iterator[None]:
         """Name the bad record of a split if one ends the reading of all of them."""
         try:
             yield
@@ -662,6 +663,18 @@ class Pipeline:
             if field.dtype == "float32" and not declared and not _is_finite(values[name]):
                 return f"{location}: field {name!r} must be finite, got {values[name]!r}."
         return None
+
+
+def read_split(
+    source: types.Source, split: str, spec: spec_lib.Spec, setting: tuple[str, Any]
+) -> dict[str, packed.Values]:
+    """Return the values of all rows of a split, as `in_memory.read_split`; name a bad record.
+
+    Raises:
+      UserError: a record is malformed, or the rows do not fit into memory.
+    """
+    with Pipeline(source=source, spec=spec).name_bad_record(split):
+        return in_memory.read_split(source, split, spec, setting)
 
 
 def _keep_in_memory(read: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:

@@ -106,7 +106,7 @@ def _describe_data(
     for line in told:
         _log.info("%s", line)
     untrained = label_tallies.describe_untrained(look.classes, model.heads, data, look.is_whole)
-    left_out = chosen_rows.describe_left_out(data.source)
+    left_out = chosen_rows.describe_left_out(data.source, data.train_split)
     lines = [*left_out, *look.describe_doubts(), *held_out.describe_doubts(), *untrained]
     doubts.record_doubts(model_dir, "data", lines)
     doubts.record_doubts(model_dir, "training", [])

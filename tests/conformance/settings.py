@@ -77,6 +77,11 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Idx": lambda: {"files": {"train": {"x": "x.idx"}}},
     "Npy": lambda: {"folders": {"train": "train"}},
     "ImageFiles": lambda: {"source": _source(), "fields": ["x"]},
+    "Joined": lambda: {
+        "source": _source(),
+        "tables": {"a": _source()},
+        "fields": {"a": ["b"]},
+    },
     "Mixture": lambda: {"sources": {"a": _source()}},
     "ByKey": lambda: {"source": _source(), "field": "x", "held_out": {"test": 0.1}},
     "ByTime": lambda: {"source": _source(), "field": "x", "starts": {"test": 1}},

@@ -1,0 +1,479 @@
+"""Tables, such as of users and items, that are joined by key to the rows of a source.
+
+from mtl.data import joined
+pipeline.Pipeline.source = @joined.Joined()
+joined.Joined.source = @clicks/csv.Csv()
+joined.Joined.tables = {"user": @users/arrow.Arrow(), "item": @items/csv.Csv()}
+joined.Joined.fields = {"user": ["age", "country"], "item": ["price"]}
+
+The tables lie in memory, as packed values; a row of the source finds its row in a table when it is
+decoded. The joined fields are features or labels of the Spec like all others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from mtl import checks, types
+from mtl import spec as spec_lib
+from mtl.data import chosen_rows, filled_fields, memory_rows, packed, pipeline
+from mtl.data import source as source_lib
+from mtl.deferred import tf
+
+# A whole number as a column of floats writes it.
+_WHOLE = re.compile(rb"([+-]?[0-9]+)\.0*")
+_KEY_TYPES = ("int64", "string")
+
+
+class AbsentKeyError(ValueError):
+    """A table lacks the key of a row, and one of its fields has no default."""
+
+
+class _Table(NamedTuple):
+    """The fields of a table in memory.
+
+    Attributes:
+      where: its name in errors.
+      places: {text of a key: number of its row}.
+      num_rows: the number of rows.
+      fields: {name: field}.
+      values: {name: the values of its rows, and the default in a last row}.
+      rows: the same, for batches.
+      required: a field without a default; "" if all have one.
+    """
+
+    where: str
+    places: Mapping[bytes, int]
+    num_rows: int
+    fields: Mapping[str, spec_lib.Field]
+    values: Mapping[str, packed.Values]
+    rows: memory_rows.Rows | None
+    required: str
+
+    def find_rows(self, keys: Any) -> np.ndarray:
+        """Return the numbers of the rows with these keys, int64 [B]; -1 for absent keys.
+
+        Args:
+          keys: packed keys, or int64 or bytes [B].
+        """
+        if isinstance(keys, packed.Texts):
+            return self._look_up(keys.distinct.to_pylist())[keys.numbers]
+        if keys.dtype.kind != "i":
+            return self._look_up(keys.tolist())
+        distinct, places = np.unique(keys, return_inverse=True)
+        return self._look_up([_spell_key(key) for key in distinct.tolist()])[places]
+
+    def _look_up(self, texts: Sequence[bytes]) -> np.ndarray:
+        found = map(self.places.get, texts, itertools.repeat(-1))
+        rows = np.fromiter(found, np.int64, len(texts))
+        for place in np.flatnonzero(rows < 0).tolist():
+            rows[place] = self.places.get(_spell_key(texts[place]), -1)
+        return rows
+
+    def choose_rows(self, keys: Any) -> np.ndarray:
+        """Return the numbers of the rows with these keys; absent keys have the last row.
+
+        Raises:
+          AbsentKeyError: a key is absent, and a field has no default.
+        """
+        rows = self.find_rows(keys)
+        is_absent = rows < 0
+        if self.required and is_absent.any():
+            raise AbsentKeyError(self.explain())
+        rows[is_absent] = self.num_rows
+        return rows
+
+    def explain(self) -> str:
+        """Return the message about an absent key."""
+        return f"{self.where} lacks the key, and field {self.required!r} has no default"
+
+
+@checks.dataclass
+class Joined(types.Source):
+    """A source whose rows get further fields from tables, by key.
+
+    A key is a column of the source and of the table, a text or a whole number; 7 and 7.0 are the
+    same key. It does not need to be in the Spec. A row whose key is absent, or not in the table,
+    has the defaults of the joined fields: a new run reports the number of such rows. Without a
+    default, it is an error. A table without any key of the training split is an error, too.
+
+    Every process keeps the tables in memory. An exported model gets joined fields in its requests,
+    as all other features; `launch.predict --input` needs them as columns.
+
+    Attributes:
+      source: the source of the rows.
+      tables: {key: source of the table}; each key stands in one row of it.
+      fields: {key: the fields that the table gives}. A source that names its columns must lack
+        them.
+      table_split: the split of the tables that is read.
+    """
+
+    source: Annotated[types.Source, source_lib.check]
+    tables: Annotated[
+        Mapping[str, Annotated[types.Source, source_lib.check]],
+        checks.Map("map keys to sources of tables"),
+        checks.Filled("name a key"),
+    ]
+    fields: Annotated[Mapping[str, Sequence[str]], checks.Map("map keys to fields of their table")]
+    table_split: Annotated[str, checks.Is(str, "name a split")] = "train"
+
+    def __post_init__(self):
+        for key, names in self.fields.items():
+            checks.one_of("Joined.fields", key, self.tables)
+            checks.texts(f"Joined.fields[{key!r}]", names, "be a list of names")
+            for name in names:
+                rule = "leave out keys; put another Joined around this one to join by its fields"
+                checks.require(name not in self.tables, f"Joined.fields[{key!r}]", rule, name)
+        checks.unique("Joined.fields", [name for names in self.fields.values() for name in names])
+        for key, table in self.tables.items():
+            rule = f"name the fields of the table by {key!r}"
+            checks.require(bool(self.fields.get(key)), "Joined.fields", rule, dict(self.fields))
+            is_plain = not types.read_member(table, types.Source, "orders_rows")
+            is_plain = is_plain and not source_lib.names_files(table)
+            rule = "be a table, neither a mixture nor with paths of images"
+            name = type(table).__name__
+            checks.require(is_plain, f"Joined.tables[{key!r}]", rule, name)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the source, and joined fields; [] if the source has no names."""
+        names = list(getattr(self.source, "names", ()))
+        return [*names, *itertools.chain(*self.fields.values())] if names else []
+
+    def find_key_type(self, name: str) -> str:
+        """Return the type in which splits read a field as a key, as its source does."""
+        for key, names in self.fields.items():
+            if name in names:
+                return types.read_member(self.tables[key], types.Source, "find_key_type")(name)
+        return types.read_member(self.source, types.Source, "find_key_type")(name)
+
+    def records(self, split: str) -> tf.data.Dataset:
+        """Return the raw records of the source."""
+        return self.source.records(split)
+
+    def blocks(self, split: str) -> tf.data.Dataset | None:
+        """Return the raw records of the source in blocks; None if it has no blocks."""
+        return types.read_member(self.source, types.Source, "blocks")(split)
+
+    def shard(self, split: str, num_shards: int, shard: int) -> Joined | None:
+        """Return a source of every `num_shards`-th file; None if `source` cannot be divided."""
+        part = types.read_member(self.source, types.Source, "shard")(split, num_shards, shard)
+        return part and dataclasses.replace(self, source=part)
+
+    def list_rows(self, split: str) -> np.ndarray | None:
+        """Return the numbers of the rows of a split; None if the source does not list them."""
+        return types.read_member(self.source, types.Source, "list_rows")(split)
+
+    def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Return the raw records of rows with these numbers, int64 [B]."""
+        return self.source.take_rows(split, rows)
+
+    def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
+        """Decode a batch as the source does, and add the fields of the tables.
+
+        Raises:
+          UserError: when built, if a table has a bad row or a key twice.
+          InvalidArgumentError: when run, if a key is absent and a field has no default.
+        """
+        fields = spec.fields if with_labels else spec.feature_fields
+        own, parts = self._divide(fields, spec)
+        tables = self._load_all(parts, spec)
+        with self._suggest_fields():
+            values = dict(self.source.decode(batch, own, True))
+        for key, table in tables.items():
+            rows = tf.numpy_function(table.choose_rows, [values[key]], tf.int64, stateful=False)
+            rows.set_shape(values[key].shape)
+            layout, held = memory_rows.Layout(table.fields), table.rows
+            load = functools.partial(_return_first, held)
+            values |= memory_rows.take(layout, load, tf.zeros_like(rows), rows)
+        return {name: values[name] for name in fields}
+
+    def read_values(
+        self, split: str, spec: spec_lib.Spec
+    ) -> Iterable[Mapping[str, packed.Values]] | None:
+        """Return the values of all rows, some rows at a time; None if only `decode` can."""
+        own, parts = self._divide(spec.fields, spec)
+        with self._suggest_fields():
+            blocks = types.read_member(self.source, types.Source, "read_values")(split, own)
+        if blocks is None:
+            return None
+        return self._join_blocks(blocks, self._load_all(parts, spec), spec.fields)
+
+    def _join_blocks(
+        self,
+        blocks: Iterable[Mapping[str, packed.Values]],
+        tables: Mapping[str, _Table],
+        fields: Mapping[str, spec_lib.Field],
+    ) -> Iterator[dict[str, packed.Values]]:
+        for block in blocks:
+            try:
+                values = _join_block(block, tables, fields)
+            except AbsentKeyError as error:
+                raise types.DecodeOnlyError from error  # To decode again names the row.
+            yield values
+
+    def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
+        """Return the blocks of a split with the fields of the tables; None without blocks."""
+        own, _ = self._divide(spec.fields, spec)
+        with self._suggest_fields():
+            blocks = types.read_member(self.source, types.Source, "list_blocks")(split, own)
+        if blocks is None:
+            return None
+
+        def read(block: int, fields: Mapping[str, spec_lib.Field]) -> Mapping[str, packed.Values]:
+            narrow, parts = self._divide(fields, spec)
+            values = blocks.read(block, narrow.fields)
+            return _join_block(values, self._load_all(parts, spec), fields)
+
+        return types.Blocks(blocks.sizes, blocks.window, read)
+
+    def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
+        """Read the split record by record."""
+        own, parts = self._divide(spec.fields, spec)
+        tables = self._load_all(parts, spec)
+        with self._suggest_fields():
+            for location, values in self.source.scan(split, own):
+                if not isinstance(values, str):
+                    yield location, _join_row(values, tables, spec)
+                else:
+                    yield location, values
+
+    def change_sources(
+        self, spec: spec_lib.Spec, change: Callable[[types.Source, spec_lib.Spec], types.Source]
+    ) -> Joined:
+        """Return the same join of changed sources; `change` takes a source and its fields."""
+        own, parts = self._divide(spec.fields, spec)
+        tables = dict(self.tables)
+        for key, fields in parts.items():
+            tables[key] = change(tables[key], self._specify_table(key, fields, spec))
+        return dataclasses.replace(self, source=change(self.source, own), tables=tables)
+
+    def describe_absent_keys(self, split: str) -> list[str]:
+        """Return a line for each table that lacks keys of a split.
+
+        Raises:
+          UserError: a table has none of the keys.
+        """
+        lines = []
+        for key in self.tables:
+            where = self._name_table(key)
+            own = _specify_key(self.source, None, key)
+            table = self._load(key, {}, own)
+            rows, absent, some = 0, 0, b""
+            for block in chosen_rows.read_fields(self.source, split, own):
+                is_absent = table.find_rows(block[key]) < 0
+                rows, absent = rows + len(is_absent), absent + int(is_absent.sum())
+                some = some or next(iter(block[key][is_absent].tolist()), b"")
+            rule = f"hold keys of the split {split!r}"
+            fix = f"None of {rows:,} rows has its {key!r} there."
+            checks.require(absent < rows or not rows, where, rule, some, fix)
+            share = f"{absent:,} of {rows:,} rows ({absent / max(rows, 1):.1%})"
+            told = f"{where} lacks the {key!r} of {share}: they have the defaults of its fields."
+            lines += [told] * bool(absent)
+        return lines
+
+    def _divide(
+        self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
+    ) -> tuple[spec_lib.Spec, dict[str, dict[str, spec_lib.Field]]]:
+        """Return the fields and keys to read from the source, and {key: fields of its table}."""
+        parts: dict[str, dict[str, spec_lib.Field]] = {}
+        for key, names in self.fields.items():
+            wanted = {*names, *map(spec_lib.counts_name, names)}
+            some = {name: field for name, field in fields.items() if name in wanted}
+            if some:
+                parts[key] = some
+        joined = set(itertools.chain(*parts.values()))
+        own = filled_fields.narrow_spec(spec, [name for name in fields if name not in joined])
+        for key in parts:
+            own = _specify_key(self.source, own, key)
+        if own is None:  # No field at all.
+            return spec, parts
+        return own, parts
+
+    def _specify_table(
+        self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
+    ) -> spec_lib.Spec:
+        """Return the specification of some fields of a table, and of its key."""
+        narrow = filled_fields.narrow_spec(spec, list(fields))
+        return _specify_key(self.tables[key], narrow, key)
+
+    def _load_all(
+        self, parts: Mapping[str, Mapping[str, spec_lib.Field]], spec: spec_lib.Spec
+    ) -> dict[str, _Table]:
+        return {key: self._load(key, fields, spec) for key, fields in parts.items()}
+
+    @functools.cached_property
+    def _kept(self) -> tuple[threading.Lock, dict[Any, _Table]]:
+        """The tables in memory, by key and fields, and a lock for threads of tf.data."""
+        return threading.Lock(), {}
+
+    def _load(self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Table:
+        """Return some fields of a table; read it at the first call."""
+        lock, kept = self._kept
+        known = key, repr(fields)
+        with lock:
+            if known not in kept:
+                kept[known] = self._read_table(key, fields, spec)
+            return kept[known]
+
+    def _read_table(
+        self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
+    ) -> _Table:
+        where = self._name_table(key)
+        columns = _list_columns(self.source)
+        for name in fields:
+            rule = "name fields that the source lacks"
+            fix = "Leave it out there to read it from the source, or rename one column."
+            checks.require(name not in columns, f"Joined.fields[{key!r}]", rule, name, fix)
+        own = self._specify_table(key, fields, spec)
+        with self._suggest_fields(f"{where}: "):
+            setting = where, self.table_split
+            values = pipeline.read_split(self.tables[key], self.table_split, own, setting)
+        places, count = _place_keys(where, key, values[key])
+        fills = {name: _make_default(field, name in spec.labels) for name, field in fields.items()}
+        filled = {
+            name: packed.join([values[name], fills[name].repeat(1)], field)
+            for name, field in fields.items()
+        }
+        rows = memory_rows.Rows(memory_rows.Layout(fields), filled) if fields else None
+        required = next((name for name, field in fields.items() if field.is_required), "")
+        return _Table(where, places, count, fields, filled, rows, required)
+
+    def _name_table(self, key: str) -> str:
+        return f"Joined.tables[{key!r}]"
+
+    @contextlib.contextmanager
+    def _suggest_fields(self, where: str = "") -> Iterator[None]:
+        """Add the setting that says where a field lies to an error about a column."""
+        try:
+            yield
+        except checks.UserError as error:
+            text = str(error)
+            fix = " Joined.fields says which fields lie in a table."
+            is_field = "must be one of" in text and "field" in text
+            raise checks.UserError(f"{where}{text}{fix if is_field else ''}") from error
+
+
+def _return_first(first: Any, *others: Any) -> Any:
+    del others
+    return first
+
+
+def _list_columns(source: Any) -> Sequence[str]:
+    """Return the columns of a source, also of one within it; [] if it has no names for them."""
+    while source is not None:
+        names = getattr(source, "names", ()) or getattr(source, "column_names", ())
+        if names:
+            return names
+        source = getattr(source, "source", None)
+    return []
+
+
+def _specify_key(source: types.Source, spec: spec_lib.Spec | None, key: str) -> spec_lib.Spec:
+    """Return a specification of these fields and of a key.
+
+    Raises:
+      UserError: the specification has the key in another form than a text or a whole number.
+    """
+    if spec is not None and key in spec.fields:
+        field = spec.fields[key]
+        fits = field.dtype in _KEY_TYPES and not field.shape
+        rule = "be a text or a whole number in each row, as a table has this key"
+        checks.require(fits, f"Spec field {key!r}", rule, (field.dtype, field.shape))
+        return spec
+    kind = types.read_member(source, types.Source, "find_key_type")(key)
+    absent = {key: "" if kind == "string" else spec_lib.MISSING[kind]}
+    if spec is None:
+        return spec_lib.Spec(features={key: kind}, labels={}, defaults=absent)
+    features, defaults = {**spec.features, key: kind}, {**spec.defaults, **absent}
+    return dataclasses.replace(spec, features=features, defaults=defaults)
+
+
+def _make_default(field: spec_lib.Field, is_label: bool) -> filled_fields.Filled:
+    """Return the field's value in rows whose key is absent."""
+    if is_label and field.is_ragged:
+        return filled_fields.Filled(field, field.missing)
+    return filled_fields.Filled(field, field.default)
+
+
+def _spell_key(key: Any) -> bytes:
+    """Return the text of a key; equal keys have equal texts."""
+    if isinstance(key, int):
+        return b"" if key == spec_lib.MISSING["int64"] else b"%d" % key
+    text = (key.encode() if isinstance(key, str) else key).strip()
+    whole = _WHOLE.fullmatch(text)
+    return whole[1] if whole else text
+
+
+def _place_keys(where: str, key: str, keys: Any) -> tuple[dict[bytes, int], int]:
+    """Return {text of a key: its row}, without rows that lack a key, and the number of rows.
+
+    Raises:
+      UserError: two rows have the same key.
+    """
+    if isinstance(keys, packed.Texts):
+        distinct = list(map(_spell_key, keys.distinct.to_pylist()))
+        texts = [distinct[number] for number in keys.numbers.tolist()]
+    else:
+        texts = list(map(_spell_key, keys.tolist()))
+    places = dict(zip(texts, range(len(texts)), strict=True))
+    if len(places) < len(texts):
+        known: dict[bytes, int] = {}
+        for row, text in enumerate(texts):
+            got = f"rows {known.setdefault(text, row)} and {row} of {_show_key(text)}"
+            is_new = known[text] == row or not text
+            checks.require(is_new, where, f"have one row for each {key!r}", got)
+    places.pop(b"", None)
+    return places, len(texts)
+
+
+def _show_key(text: bytes) -> str:
+    return repr(text.decode(errors="replace"))
+
+
+def _join_block(
+    block: Mapping[str, packed.Values],
+    tables: Mapping[str, _Table],
+    fields: Mapping[str, spec_lib.Field],
+) -> dict[str, packed.Values]:
+    """Return the fields of a block of rows, some of them from tables."""
+    values = dict(block)
+    for key, table in tables.items():
+        rows = table.choose_rows(block[key])
+        for name, field in table.fields.items():
+            values[name] = packed.choose(table.values[name], rows, field)
+    return {name: values[name] for name in fields}
+
+
+def _join_row(
+    row: Mapping[str, Any], tables: Mapping[str, _Table], spec: spec_lib.Spec
+) -> dict[str, Any] | str:
+    """Return a row in plain Python with the fields of the tables, or an error text."""
+    values = dict(row)
+    for key, table in tables.items():
+        number = table.places.get(_spell_key(row[key]), -1)
+        if number < 0 and table.required:
+            return f"field {key!r}: {table.explain()}, got {row[key]!r}."
+        for name, field in table.fields.items():
+            values[name] = _read_value(table.values[name], number, field)
+    return {name: values[name] for name in spec.fields}
+
+
+def _read_value(values: packed.Values, row: int, field: spec_lib.Field) -> Any:
+    """Return the value of a field in a row, or in the last one for -1, in plain Python."""
+    count = packed.count_rows(values, field)
+    one = packed.choose(values, np.array([row % count]), field)
+    flat = one.values if isinstance(one, packed.Lists) else one
+    if isinstance(flat, packed.Texts):
+        texts = [text.decode(errors="replace") for text in flat.distinct.to_pylist()]
+        return field.value([texts[number] for number in flat.numbers.tolist()])
+    return field.value(np.ravel(flat).tolist())

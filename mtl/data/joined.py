@@ -19,7 +19,7 @@ import itertools
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from mtl.deferred import tf
 # A whole number as a column of floats writes it.
 _WHOLE = re.compile(rb"([+-]?[0-9]+)\.0*")
 _KEY_TYPES = ("int64", "string")
+# In raw records of rows by number: the records of the source, and the numbers of their rows.
+_RECORD, _NUMBERS = "record", "row of the join"
 
 
 class AbsentKeyError(ValueError):
@@ -85,12 +87,26 @@ class _Table(NamedTuple):
         Raises:
           AbsentKeyError: a key is absent, and a field has no default.
         """
-        rows = self.find_rows(keys)
+        return self.fill_rows(self.find_rows(keys))
+
+    def fill_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return the numbers of rows with the last row in place of -1.
+
+        Raises:
+          AbsentKeyError: a key is absent, and a field has no default.
+        """
         is_absent = rows < 0
         if self.required and is_absent.any():
             raise AbsentKeyError(self.explain())
         rows[is_absent] = self.num_rows
         return rows
+
+    def take(self, find: Callable[[np.ndarray], np.ndarray], keys: tf.Tensor) -> dict[str, Any]:
+        """Return {name: [B, ...]} of the rows that `find` returns for keys or numbers, [B]."""
+        rows = tf.numpy_function(find, [keys], tf.int64, stateful=False)
+        rows.set_shape(keys.shape)
+        load = functools.partial(_return_first, self.rows)
+        return memory_rows.take(memory_rows.Layout(self.fields), load, tf.zeros_like(rows), rows)
 
     def explain(self) -> str:
         """Return the message about an absent key."""
@@ -173,9 +189,12 @@ class Joined(types.Source):
         """Return the numbers of the rows of a split; None if the source does not list them."""
         return types.read_member(self.source, types.Source, "list_rows")(split)
 
-    def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """Return the raw records of rows with these numbers, int64 [B]."""
-        return self.source.take_rows(split, rows)
+    def take_rows(self, split: str, rows: tf.Tensor) -> Mapping[str, Any]:
+        """Return the raw records of rows with these numbers, int64 [B], and the numbers.
+
+        Training takes each row in every epoch: its rows in the tables are looked up once.
+        """
+        return {_RECORD: self.source.take_rows(split, rows), _NUMBERS: {split: rows}}
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
         """Decode a batch as the source does, and add the fields of the tables.
@@ -185,17 +204,49 @@ class Joined(types.Source):
           InvalidArgumentError: when run, if a key is absent and a field has no default.
         """
         fields = spec.fields if with_labels else spec.feature_fields
-        own, parts = self._divide(fields, spec)
+        is_numbered = isinstance(batch, Mapping) and _NUMBERS in batch
+        own, parts = self._divide(fields, spec, with_keys=not is_numbered)
         tables = self._load_all(parts, spec)
-        with self._suggest_fields():
-            values = dict(self.source.decode(batch, own, True))
+        values: dict[str, Any] = {}
+        if own is not None:
+            with self._suggest_fields():
+                record = batch[_RECORD] if is_numbered else batch
+                values |= self.source.decode(record, own, True)
         for key, table in tables.items():
-            rows = tf.numpy_function(table.choose_rows, [values[key]], tf.int64, stateful=False)
-            rows.set_shape(values[key].shape)
-            layout, held = memory_rows.Layout(table.fields), table.rows
-            load = functools.partial(_return_first, held)
-            values |= memory_rows.take(layout, load, tf.zeros_like(rows), rows)
+            find: Callable[[np.ndarray], np.ndarray] = table.choose_rows
+            keys = values.get(key)
+            if is_numbered:
+                ((split, keys),) = batch[_NUMBERS].items()
+                find = functools.partial(self._find_rows, split, key, table)
+            values |= table.take(find, keys)
         return {name: values[name] for name in fields}
+
+    def _find_rows(self, split: str, key: str, table: _Table, numbers: np.ndarray) -> np.ndarray:
+        """Return the rows of a table that belong to rows of a split by number, int64 [B]."""
+        lock, kept = self._kept_rows
+        with lock:
+            if (split, key) not in kept:
+                every = cast(np.ndarray, self.list_rows(split))
+                rows = self._read_rows(split, key, table, every).astype(np.int32)
+                kept[split, key] = every, rows
+            every, rows = kept[split, key]
+        is_whole = len(every) == every[-1] + 1
+        places = numbers if is_whole else np.searchsorted(every, numbers)
+        return table.fill_rows(rows[places].astype(np.int64))
+
+    def _read_rows(self, split: str, key: str, table: _Table, every: np.ndarray) -> np.ndarray:
+        """Return the rows of a table for all rows of a split, int64 [N]."""
+        own = _specify_key(self.source, None, key)
+        blocks = types.read_member(self.source, types.Source, "read_values")(split, own)
+        if blocks is not None:
+            with contextlib.suppress(types.DecodeOnlyError):
+                return np.concatenate([table.find_rows(block[key]) for block in blocks])
+        return table.find_rows(source_lib.read_field(self.source, split, every, own))
+
+    @functools.cached_property
+    def _kept_rows(self) -> tuple[threading.Lock, dict[tuple[str, str], Any]]:
+        """{(split, key): the numbers of all rows, and their rows in the table}, and a lock."""
+        return threading.Lock(), {}
 
     def read_values(
         self, split: str, spec: spec_lib.Spec
@@ -282,9 +333,13 @@ class Joined(types.Source):
         return lines
 
     def _divide(
-        self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
-    ) -> tuple[spec_lib.Spec, dict[str, dict[str, spec_lib.Field]]]:
-        """Return the fields and keys to read from the source, and {key: fields of its table}."""
+        self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec, with_keys: bool = True
+    ) -> tuple[Any, dict[str, dict[str, spec_lib.Field]]]:
+        """Return the fields to read from the source, and {key: fields of its table}.
+
+        The fields are a specification, with the keys of these tables unless `with_keys` is False;
+        then it is None if all fields lie in tables.
+        """
         parts: dict[str, dict[str, spec_lib.Field]] = {}
         for key, names in self.fields.items():
             wanted = {*names, *map(spec_lib.counts_name, names)}
@@ -293,10 +348,8 @@ class Joined(types.Source):
                 parts[key] = some
         joined = set(itertools.chain(*parts.values()))
         own = filled_fields.narrow_spec(spec, [name for name in fields if name not in joined])
-        for key in parts:
+        for key in parts if with_keys else ():
             own = _specify_key(self.source, own, key)
-        if own is None:  # No field at all.
-            return spec, parts
         return own, parts
 
     def _specify_table(
@@ -410,7 +463,7 @@ def _spell_key(key: Any) -> bytes:
     if isinstance(key, int):
         return b"" if key == spec_lib.MISSING["int64"] else b"%d" % key
     text = (key.encode() if isinstance(key, str) else key).strip()
-    whole = _WHOLE.fullmatch(text)
+    whole = _WHOLE.fullmatch(text) if b"." in text else None
     return whole[1] if whole else text
 
 
@@ -421,7 +474,8 @@ def _place_keys(where: str, key: str, keys: Any) -> tuple[dict[bytes, int], int]
       UserError: two rows have the same key.
     """
     if isinstance(keys, packed.Texts):
-        distinct = list(map(_spell_key, keys.distinct.to_pylist()))
+        distinct = keys.distinct.to_pylist()
+        distinct = [text if text.isalnum() else _spell_key(text) for text in distinct]
         texts = [distinct[number] for number in keys.numbers.tolist()]
     else:
         texts = list(map(_spell_key, keys.tolist()))

@@ -171,9 +171,12 @@ def _clean(rows):
     ]
 
 
-@pytest.mark.parametrize("users", ["csv", "arrow"])
-@pytest.mark.parametrize("clicks", ["csv", "arrow", "windows", "frame"])
-def test_all_ways_to_read_join_the_same_rows(clicks, users, tmp_path):
+@pytest.mark.parametrize(
+    ("clicks", "users"),
+    [("csv", "arrow"), ("arrow", "csv"), ("windows", "arrow"), ("frame", "csv")],
+)
+def test_all_ways_to_read_join_the_same_rows(clicks, users, tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "_ROWS_OF_CALL", 40)
     source, expected = _join(tmp_path, clicks, users), _clean(_expect())
     data = _pipe(source)
     assert _same(_list(data), expected) and len(expected) == COUNT
@@ -190,7 +193,8 @@ def test_all_ways_to_read_join_the_same_rows(clicks, users, tmp_path):
     assert [row["x"] for row in _list(streamed)] == list(range(COUNT))
 
 
-def test_blocks_beyond_memory_are_joined(tmp_path):
+def test_blocks_beyond_memory_are_joined(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "_ROWS_OF_CALL", 40)
     source = _join(tmp_path, "windows", "arrow")
     assert source.list_blocks("train", SPEC) is not None and source.list_rows("train") is None
     seen = _list(_pipe(source, batch_size=10), 12)
@@ -388,3 +392,23 @@ def test_files_and_frames_within_are_known(tmp_path):
     stored = frames.store(framed, SPEC, str(tmp_path / "stored"))
     assert _same(_list(_pipe(stored)), _clean(_expect()))
     assert frames.store(source, SPEC, str(tmp_path / "stored")) == source
+
+
+def test_rows_by_number_are_looked_up_once(tmp_path, monkeypatch):
+    source = _join(tmp_path, "arrow")
+    looked_up, read = [], joined.Joined._read_rows
+
+    def count(self, split, key, *others):
+        looked_up.append(key)
+        return read(self, split, key, *others)
+
+    monkeypatch.setattr(joined.Joined, "_read_rows", count)
+    part = subset.Subset(source=source, share=0.5)
+    inner = dataclasses.replace(source, source=subset.Subset(source=source.source, share=0.5))
+    expected = _clean(_expect())
+    both = ["item", "user"]
+    for each, expected_keys in ((source, both), (part, []), (inner, both)):
+        looked_up.clear()
+        rows = _list(_pipe(each), 30)
+        assert _same(rows, [expected[row["x"]] for row in rows]) and len(rows) == 210
+        assert sorted(looked_up) == expected_keys

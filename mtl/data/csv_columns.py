@@ -61,15 +61,15 @@ def read_split(
       DecodeOnlyError: this reader is not sure about some rows.
     """
     for path in source.check_split(split):
-        for chunk in _read_chunks(path, skip=0 if source.columns else 1):
+        for chunk in read_chunks(path, skip=0 if source.columns else 1):
             values = _read_chunk(source, chunk, fields)
             if values is None:
                 raise types.DecodeOnlyError
             yield values
 
 
-def _read_chunks(path: str, skip: int) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces that end with a line feed."""
+def read_chunks(path: str, skip: int) -> Iterator[bytes]:
+    """Yield the bytes of a file, behind some lines, in pieces that end with a line feed."""
     with files.open_binary(path) as file:
         for _ in range(skip):
             file.readline()

@@ -20,7 +20,7 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import examples, files, source
+from mtl.data import examples, files, json_columns, packed, source
 from mtl.deferred import tf
 from mtl.spec import nested
 
@@ -57,7 +57,8 @@ class JsonLines(types.Source):
     A field that none of the first 1,000 objects has is an error; other keys are ignored. A number
     may be in quotes. A text such as "a|b" in place of a list is an error.
 
-    Python parses the lines: set `Pipeline.cache = True`, so that it does so once.
+    Python parses the lines at every epoch. `Pipeline.cache = True` reads them once, and by Arrow if
+    both mean the same; Python reads all lines if one is odd, such as with a number in quotes.
 
     Attributes:
       files: {split: path or paths}, each a file or a glob.
@@ -92,6 +93,11 @@ class JsonLines(types.Source):
         serialized = tf.numpy_function(parse, [batch], tf.string, stateful=False)
         serialized.set_shape([batch.shape[0]])
         return spec.parse(serialized, with_labels)
+
+    def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[Mapping[str, packed.Values]]:
+        """Return the values of all rows, some rows at a time, as Arrow reads them."""
+        self._check_fields([name for name in spec.fields if name not in spec.counted])
+        return json_columns.read_files(self._find(split), spec.fields)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split line by line."""

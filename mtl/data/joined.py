@@ -280,8 +280,12 @@ class Joined(types.Source):
         if blocks is None:
             return None
 
+        @functools.cache
+        def divide(names: Sequence[str]) -> Any:
+            return self._divide({name: spec.fields[name] for name in names}, spec)
+
         def read(block: int, fields: Mapping[str, spec_lib.Field]) -> Mapping[str, packed.Values]:
-            narrow, parts = self._divide(fields, spec)
+            narrow, parts = divide(tuple(fields))
             values = blocks.read(block, narrow.fields)
             return _join_block(values, self._load_all(parts, spec), fields)
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from mtl import checks
 from mtl import spec as spec_lib
-from mtl.data import number_arrays, packed
+from mtl.data import number_arrays, packed, written_numbers
 from mtl.spec import literals
 
 # Whole numbers up to here are exact as floats, in which NaN marks nulls.
@@ -34,6 +34,9 @@ class Cells(Protocol):
 
     def list_marks(self, field: spec_lib.Field) -> list[str]:
         """Return the texts that mark an absent value of a field."""
+
+    def find_form(self, field: spec_lib.Field) -> written_numbers.Form | None:
+        """Return how numbers of a field are written; None for plain numbers."""
 
 
 class _UnsuitedError(Exception):
@@ -168,6 +171,8 @@ def _read_texts(
     marks = pa.array(cells.list_marks(field), pa.large_string())
     absent = pc.or_(pc.is_null(distinct), pc.fill_null(pc.is_in(distinct, marks), False))
     is_absent = absent.to_numpy(zero_copy_only=False)
+    form = cells.find_form(field)
+    distinct = _to_plain(distinct, form) if form else distinct
     values: packed.Values
     if field.is_ragged:
         values = _split_lists(field, _fill(distinct, is_absent, ""), cells.list_delimiter)
@@ -179,6 +184,16 @@ def _read_texts(
     else:
         values = _read_scalars(field, distinct, is_absent)
     return packed.take(values, numbers)
+
+
+def _to_plain(texts: pa.Array, form: written_numbers.Form) -> pa.Array:
+    """Return the plain numbers of texts; other texts get the mark of the form."""
+    plain = texts
+    for pattern, replacement in form.rewrites:
+        plain = pc.replace_substring_regex(plain, pattern, replacement)
+    mark = pa.scalar(form.mark, texts.type)
+    others = pc.binary_join_element_wise(texts, mark, pa.scalar("", texts.type))
+    return pc.if_else(pc.match_substring_regex(texts, form.pattern), plain, others)
 
 
 def _fill(texts: pa.Array, is_absent: np.ndarray, default: str) -> pa.Array:

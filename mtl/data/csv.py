@@ -13,11 +13,11 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import csv_columns, files, packed, source
+from mtl.data import csv_columns, files, packed, source, written_numbers
 from mtl.deferred import tf
 from mtl.spec import literals
 
@@ -49,6 +49,11 @@ class Csv(types.Source):
         empty, and a label becomes a missing label. In a scalar string feature without a default, an
         empty text is a value, and columns make it an unknown category. Other cases are errors.
       comment: lines that start with this text are dropped; "" drops none.
+      missing_in: {field: further texts that mark an absent value of this field}.
+      number_forms: {field: the number 1.5 or 1234.5 as the file writes it}, for a field of single
+        numbers with a decimal comma, thousands or a unit: "1,5", "1.234,5", "$1,234.5", "1.5%" or
+        "1.5 km". The unit is dropped, and every number needs it: 45.3% is 45.3. (12.5) and 12.5-
+        are negative. With "<" before the example, a limit such as <0.5 or 10+ is its number.
     """
 
     files: files.Files
@@ -58,8 +63,14 @@ class Csv(types.Source):
     list_delimiter: str = "|"
     missing: Sequence[str] = ("",)
     comment: str = ""
-    # Not in the repr: runs compare it with a saved one, which may lack this setting.
+    # Not in the repr: runs compare it with a saved one, which may lack these settings.
     item_delimiter: str = dataclasses.field(default=";", repr=False)
+    missing_in: Annotated[Mapping[str, Sequence[str]], written_numbers.check_marks] = (
+        dataclasses.field(default_factory=dict, repr=False)
+    )
+    number_forms: Annotated[Mapping[str, str], written_numbers.check_forms] = dataclasses.field(
+        default_factory=dict, repr=False
+    )
 
     def __post_init__(self):
         for name in ("delimiter", "list_delimiter", "item_delimiter"):
@@ -150,6 +161,7 @@ class Csv(types.Source):
             where, taken = "Csv.item_delimiter", (self.delimiter, self.list_delimiter)
             rule = "differ from delimiter and list_delimiter where items have several values"
             checks.require(self.item_delimiter not in taken, where, rule, self.item_delimiter)
+        self.find_form(field)  # Fails now, and not at a row, if the field cannot have a form.
         where = f"Csv.columns for the field {field.name!r}"
         if not self.columns and field.name not in self._positions:
             self._check_delimiter(field.name)
@@ -176,7 +188,7 @@ class Csv(types.Source):
         positions = self._list_positions(fields, spec)
         cells = tf.io.decode_csv(batch, [[""]] * len(self.names), self.delimiter)
         values: dict[str, tf.Tensor | tf.RaggedTensor] = {}
-        for alike in _alike(fields.values()):
+        for alike in self._list_alike(fields.values()):
             own = [cells[positions[field.name]] for field in alike]
             # All fields of a kind together: the graph stays small with many columns.
             decoded = self._decode(tf.strings.strip(tf.stack(own)), _in_one(alike))
@@ -188,6 +200,16 @@ class Csv(types.Source):
             elif name not in values and name not in spec.counted:
                 values[name] = self._decode(tf.strings.strip(cells[positions[name]]), field)
         return values
+
+    def _list_alike(self, fields: Iterable[spec_lib.Field]) -> list[list[spec_lib.Field]]:
+        """Return groups of two or more scalar fields that differ only in their names."""
+        kinds: dict[tuple[str, str], list[spec_lib.Field]] = {}
+        for field in fields:
+            has_settings = field.name in self.missing_in or field.name in self.number_forms
+            if not field.shape and not has_settings:
+                # By the text of the default: NaN is not equal to itself.
+                kinds.setdefault((field.dtype, repr(field.default)), []).append(field)
+        return [alike for alike in kinds.values() if len(alike) > 1]
 
     def _decode_items(
         self, cells: tf.Tensor, field: spec_lib.Field
@@ -225,6 +247,9 @@ class Csv(types.Source):
         absent = tf.zeros_like(cells, tf.bool)
         for mark in self.list_marks(field):
             absent |= tf.equal(cells, mark)
+        form = self.find_form(field)
+        if form:  # Before the default, which is a plain number.
+            cells = _to_plain(cells, form)
         if field.is_ragged or field.default is not None:
             default = [] if field.is_ragged else [_to_text(field.default)] * field.size
             return tf.where(absent, self.list_delimiter.join(default), cells)
@@ -236,7 +261,23 @@ class Csv(types.Source):
     def list_marks(self, field: spec_lib.Field) -> list[str]:
         """Return the texts that mark an absent value of this field."""
         is_text = field.dtype == "string" and not field.shape and field.is_required
-        return [mark for mark in self.missing if mark or not is_text]
+        marks = (*self.missing, *self.missing_in.get(field.name, ()))
+        return [mark for mark in marks if mark or not is_text]
+
+    def find_form(self, field: spec_lib.Field) -> written_numbers.Form | None:
+        """Return how the file writes numbers of this field; None for plain numbers.
+
+        Raises:
+          UserError: the field has a form, but does not hold single numbers.
+        """
+        example = self.number_forms.get(field.name)
+        if example is None:
+            return None
+        where = f"Csv.number_forms[{field.name!r}]"
+        kind = f"{field.dtype} {field.shape}" if field.shape else field.dtype
+        is_number = not field.shape and field.dtype != "string"
+        checks.require(is_number, where, "name a field of single numbers", kind)
+        return written_numbers.read_form(where, example)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split line by line."""
@@ -295,7 +336,8 @@ class Csv(types.Source):
         """Return the values in a cell; None if it is absent."""
         if cell in self.list_marks(field):
             return None
-        parts = self._split(cell, field)
+        form = self.find_form(field)
+        parts = [written_numbers.to_plain(form, cell)] if form else self._split(cell, field)
         return parts if field.dtype == "string" else [part.strip(literals.SPACES) for part in parts]
 
     def _split(self, cell: str, field: spec_lib.Field) -> list[str]:
@@ -328,16 +370,6 @@ class Csv(types.Source):
         return re.compile(rf'"((?:[^"]|"")*)"(?={end}|$)|([^"{end}]*)(?={end}|$)')
 
 
-def _alike(fields: Iterable[spec_lib.Field]) -> list[list[spec_lib.Field]]:
-    """Return groups of two or more scalar fields that differ only in their names."""
-    kinds: dict[tuple[str, str], list[spec_lib.Field]] = {}
-    for field in fields:
-        if not field.shape:
-            # By the text of the default: NaN is not equal to itself.
-            kinds.setdefault((field.dtype, repr(field.default)), []).append(field)
-    return [alike for alike in kinds.values() if len(alike) > 1]
-
-
 def _in_one(fields: Sequence[spec_lib.Field]) -> spec_lib.Field:
     """Return a field that represents all of these."""
     names = ", ".join(field.name for field in fields[:_LISTED])
@@ -347,6 +379,15 @@ def _in_one(fields: Sequence[spec_lib.Field]) -> spec_lib.Field:
 
 def _to_text(default: Any) -> str:
     return str(int(default)) if isinstance(default, bool) else str(default)
+
+
+def _to_plain(texts: tf.Tensor, form: written_numbers.Form) -> tf.Tensor:
+    """Turn numbers of a form into plain ones; other texts get its mark."""
+    plain = texts
+    for pattern, replacement in form.rewrites:
+        plain = tf.strings.regex_replace(plain, pattern, replacement)
+    others = tf.strings.join([texts, form.mark])
+    return tf.where(tf.strings.regex_full_match(texts, form.pattern), plain, others)
 
 
 def _rectangular(parts: tf.RaggedTensor, field: spec_lib.Field) -> tf.Tensor:

@@ -79,6 +79,7 @@ ODD = (
         "#",
         "1 2",
     ),
+    *("$1,234.50", "(1,5)", "1.5%", "10+", "<.5", "\u22121.234,5", "1\u202f234.5", "12-", "nan %"),
     *("--1", "1,5", "infinite", "in", "tru", "yes", "None", "null", "1.0.0", "1e", "\r", "\x0b1"),
 )
 WEIRD = ODD + NUMBERS
@@ -130,7 +131,15 @@ def _settings(draw: random.Random, path: str, made: spec.Spec, has_header: bool)
         item_delimiter=_WITHIN,
         missing=draw.choice((("",), ("", "?"), ("NA", "?"), ())),
         comment=draw.choice(("", "#")),
+        missing_in={"f": ("NA",)} if draw.random() < 0.3 else {},
+        number_forms=_draw_forms(draw),
     )
+
+
+def _draw_forms(draw: random.Random) -> dict[str, str]:
+    """Ways to write the numbers of some fields; the fields of lists cannot have any."""
+    forms = ("1,5", "1.234,5", "1 234.5", "$1,234.5", "1.5%", "<1.5")
+    return {name: draw.choice(forms) for name in ("f", "i", "z") if draw.random() < 0.15}
 
 
 def _line(draw: random.Random, source: csv.Csv, columns, made: spec.Spec, odd: float) -> str:

@@ -1,0 +1,107 @@
+"""Numbers as people write them, such as $1,234.50, turned into plain ones.
+
+form = written_numbers.read_form("Csv.number_forms['price']", "$1,234.5")
+written_numbers.to_plain(form, "($12.50)")                  # "-12.50"
+written_numbers.to_plain(form, "12 km")                     # "12 km, not as $1,234.5": no number
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any, NamedTuple
+
+from mtl import checks
+
+# Between digits and beside units, people also write spaces that do not break a line.
+_SPACE = "[ \u00a0\u202f\u2009]"
+_MINUS = "-\u2212\u2013"
+_LIMIT, _LIMIT_BEHIND = "(?:[<>]=?|[\u2264\u2265])?", r"\+?"
+_EXAMPLE = re.compile(r"(<?)([^0-9]*?)1(?:([,. '])234)?([.,])5([^0-9].*)?")
+_RULE = "write the number 1.5 or 1234.5, such as '1,5', '$1,234.5' or '1.5 km'"
+
+
+class Form(NamedTuple):
+    """A way to write numbers, as patterns that Python, TensorFlow and Arrow read alike.
+
+    Attributes:
+      pattern: matches a whole text of this form.
+      rewrites: (pattern, replacement), in order, which turn such a text into a plain number.
+      mark: the end of all other texts, which are therefore no numbers: 1.234 is none as "1,5".
+    """
+
+    pattern: str
+    rewrites: tuple[tuple[str, str], ...]
+    mark: str
+
+
+def read_form(where: str, example: Any) -> Form:
+    """Return the form of an example; its docs are those of `Csv.number_forms`.
+
+    Raises:
+      UserError: the example does not write the number 1.5 or 1234.5; the error names `where`.
+    """
+    checks.is_a(where, example, str, _RULE)
+    found = _EXAMPLE.fullmatch(example)
+    if found is None or found.group(3) == found.group(4):
+        checks.fail(where, _RULE, example)
+    limits, before, thousands, point, behind = found.groups(default="")
+    parts = before.strip(), thousands, point, behind.strip()
+    return _make_form(f", not as {example}", bool(limits), *parts)
+
+
+@functools.cache
+def _make_form(
+    mark: str, limits: bool, before: str, thousands: str, point: str, behind: str
+) -> Form:
+    space = f"{_SPACE}*"
+    between = _SPACE if thousands == " " else re.escape(thousands)
+    whole = f"[0-9]{{1,3}}(?:{between}[0-9]{{3}})+|[0-9]+" if thousands else "[0-9]+"
+    decimal = re.escape(point)
+    number = f"((?:{whole})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)"
+    start = f"{_escape(before)}{space}" if before else ""
+    end = f"{space}{_escape(behind)}" if behind else ""
+    sign = f"([+{_MINUS}])"
+    ways = (
+        f"{sign}{space}{start}{number}{end}",
+        f"{start}{sign}?{number}{end}",
+        f"{start}{number}([{_MINUS}]){end}",
+        rf"(\(){space}{start}{number}{end}{space}\)",
+    )
+    both = f"{_LIMIT}{space}(?:{'|'.join(ways)}){_LIMIT_BEHIND}" if limits else "|".join(ways)
+    pattern = f"^(?:{both})$"
+    rewrites = [(pattern, r"\1\3\6\7\2\4\5\8"), (f"[({_MINUS[1:]}]", "-")]
+    rewrites += [(between, "")] if thousands else []
+    rewrites += [(decimal, ".")] if point != "." else []
+    return Form(pattern, tuple(rewrites), mark)
+
+
+def _escape(text: str) -> str:
+    """Return a pattern of a text; any space in it may be another one, or be left out."""
+    return f"{_SPACE}*".join(map(re.escape, text.split()))
+
+
+def to_plain(form: Form, text: str) -> str:
+    """Return the plain number of a text; a text of another form gets a mark."""
+    if not re.fullmatch(form.pattern, text):
+        return text + form.mark
+    for pattern, replacement in form.rewrites:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def check_forms(where: str, examples: Any) -> None:
+    """Fail unless `examples` maps fields to examples of numbers."""
+    checks.mapping(where, examples, "map fields to the number 1.5 or 1234.5 as they write it")
+    for field, example in examples.items():
+        read_form(f"{where}[{field!r}]", example)
+
+
+def check_marks(where: str, marks: Any) -> None:
+    """Fail unless `marks` maps fields to lists of texts."""
+    rule = "map fields to lists of texts"
+    checks.mapping(where, marks, rule)
+    for field, texts in marks.items():
+        checks.is_a(f"{where}[{field!r}]", texts, (list, tuple), "be a list of texts")
+        for text in texts:
+            checks.is_a(f"{where}[{field!r}]", text, str, "hold texts")

@@ -14,10 +14,11 @@ import os
 import pathlib
 import shlex
 import sys
+from collections.abc import Sequence
 
 from launch import endings
 from mtl import aligned, checks
-from mtl.data import arrow
+from mtl.data import arrow, written_numbers
 from mtl.files import atomic, storage
 from mtl.tools.drafting import gin_text, lines, plans, tables
 
@@ -49,6 +50,13 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add("--sheet", default="", help="the sheet of a spreadsheet (default: the first)")
     add("--comment", default="", help="lines that start with this are left out")
     add("--missing", action="append", default=[], help="marks a missing value; repeatable")
+    add("--value", action="append", default=[], help="is a value, such as a class NA; repeatable")
+    add(
+        "--number_form",
+        action="append",
+        default=[],
+        help="how a column writes 1.5 or 1234.5, such as price=$1.234,5; repeatable",
+    )
     add("--leave_out", action="append", default=[], help="a column to leave out; repeatable")
     add("--keep", action="append", default=[], help="an input even if it reveals a task")
     return parser.read(argv)
@@ -80,7 +88,10 @@ def draft(arguments: argparse.Namespace) -> str:
     dialect = tables.read_dialect(paths, delimiter, names, arguments.comment, arguments.sheet)
     _require_columns(arguments, dialect)
     chosen = (arguments.missing, arguments.leave_out, arguments.keep)
-    plan = plans.plan_table(dialect, arguments.task, holdout, *chosen)
+    number_forms = _read_forms(arguments.number_form, dialect)
+    plan = plans.plan_table(
+        dialect, arguments.task, holdout, *chosen, number_forms, arguments.value
+    )
     command = f"python -m launch.new {shlex.join(sys.argv[1:])}"
     text = gin_text.write_gin(plan, out.stem, " ".join(command.split()))
     with storage.writing("--out", "a file", str(out)):
@@ -111,6 +122,19 @@ def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
         time=arguments.time or "",
         files=arguments.test or "",
     )
+
+
+def _read_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, str]:
+    """Return {column: the number 1.5 or 1234.5 as it writes it} of --number_form."""
+    found = {}
+    for setting in settings:
+        column, equals, example = setting.rpartition("=")
+        rule = "name a column and the number 1.5, such as 'price=$1.234,5'"
+        checks.require(bool(equals), "--number_form", rule, setting)
+        checks.one_of("--number_form", column, dialect.columns)
+        written_numbers.read_form(f"--number_form {column!r}", example)
+        found[column] = example
+    return found
 
 
 def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:

@@ -172,7 +172,7 @@ def _read_texts(
     absent = pc.or_(pc.is_null(distinct), pc.fill_null(pc.is_in(distinct, marks), False))
     is_absent = absent.to_numpy(zero_copy_only=False)
     form = cells.find_form(field)
-    distinct = _to_plain(distinct, form) if form else distinct
+    distinct = to_plain(distinct, form) if form else distinct
     values: packed.Values
     if field.is_ragged:
         values = _split_lists(field, _fill(distinct, is_absent, ""), cells.list_delimiter)
@@ -186,7 +186,7 @@ def _read_texts(
     return packed.take(values, numbers)
 
 
-def _to_plain(texts: pa.Array, form: written_numbers.Form) -> pa.Array:
+def to_plain(texts: pa.Array, form: written_numbers.Form) -> pa.Array:
     """Return the plain numbers of texts; other texts get the mark of the form."""
     plain = texts
     for pattern, replacement in form.rewrites:

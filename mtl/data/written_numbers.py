@@ -15,7 +15,7 @@ from mtl import checks
 
 # Between digits and beside units, people also write spaces that do not break a line.
 _SPACE = "[ \u00a0\u202f\u2009]"
-_MINUS = "-\u2212\u2013"
+_MINUS = "\u2212\u2013-"  # The hyphen stands last, where it makes no range of characters.
 _LIMIT, _LIMIT_BEHIND = "(?:[<>]=?|[\u2264\u2265])?", r"\+?"
 _EXAMPLE = re.compile(r"(<?)([^0-9]*?)1(?:([,. '])234)?([.,])5([^0-9].*)?")
 _RULE = "write the number 1.5 or 1234.5, such as '1,5', '$1,234.5' or '1.5 km'"
@@ -58,7 +58,7 @@ def _make_form(
     between = _SPACE if thousands == " " else re.escape(thousands)
     whole = f"[0-9]{{1,3}}(?:{between}[0-9]{{3}})+|[0-9]+" if thousands else "[0-9]+"
     decimal = re.escape(point)
-    number = f"((?:{whole})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)"
+    number = f"((?:(?:{whole})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     start = f"{_escape(before)}{space}" if before else ""
     end = f"{space}{_escape(behind)}" if behind else ""
     sign = f"([+{_MINUS}])"
@@ -70,7 +70,7 @@ def _make_form(
     )
     both = f"{_LIMIT}{space}(?:{'|'.join(ways)}){_LIMIT_BEHIND}" if limits else "|".join(ways)
     pattern = f"^(?:{both})$"
-    rewrites = [(pattern, r"\1\3\6\7\2\4\5\8"), (f"[({_MINUS[1:]}]", "-")]
+    rewrites = [(pattern, r"\1\3\6\7\2\4\5\8"), (f"[({_MINUS}]", "-")]
     rewrites += [(between, "")] if thousands else []
     rewrites += [(decimal, ".")] if point != "." else []
     return Form(pattern, tuple(rewrites), mark)

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from mtl.tools.drafting import forms
+
 # The spellings that `mtl.spec.literals` takes for numbers, read alike by RE2 and by Python.
 INT = r"[+-]?[0-9]+(?:\.0*)?"
 FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -32,6 +34,8 @@ MARKS_OF_NUMBERS = (
     *("-", "--", ".", "na", "None", "none", "NONE", "Null", "(null)", "missing", "unknown"),
     *("inf", "-inf", "Inf", "-Inf", "Infinity", "-Infinity"),
 )
+# A label with more distinct whole numbers is a quantity, and not a class.
+FEW_CLASSES = 20
 # Beyond so many distinct values, only those of the sample are counted, which can be far fewer.
 MOST_VALUES = 100_000
 # Up to 3 words, in at most 0.1 times as many rows as numbers, may mean a missing value.
@@ -58,6 +62,11 @@ class Facts:
         holds no numbers.
       words: {text: rows} of some texts in a column with at least 90% numbers, else empty.
       is_code: True if a value has digits behind a leading zero, as postal codes may.
+      form: the number 1.5 or 1234.5 as the file writes it, if `values`, which are plain numbers,
+        are written in another way.
+      twin: another form that all texts fit as well, with other numbers; "" for none.
+      written: a text of that form, such as "$12.50".
+      limits: number of rows with a limit such as <0.5, which counts as the number in it.
     """
 
     name: str
@@ -72,6 +81,10 @@ class Facts:
     greatest: float
     words: Mapping[str, int]
     is_code: bool = False
+    form: str = ""
+    twin: str = ""
+    written: str = ""
+    limits: int = 0
 
     @property
     def present(self) -> int:
@@ -87,9 +100,10 @@ class Facts:
 class Column:
     """Collects the facts of a column, block by block, in bounded memory."""
 
-    def __init__(self, name: str, marks: Collection[str] = ()):
+    def __init__(self, name: str, marks: Collection[str] = (), values: Collection[str] = ()):
         self.name = name
-        self._known_marks = pa.array({*MARKS_OF_NUMBERS, *marks})
+        self.known_marks = {*MARKS_OF_NUMBERS, *marks} - {*values}
+        self._mark_texts = pa.array(sorted(self.known_marks))
         self._rows = self._numbers = self._fractions = self._codes = 0
         self._times = self._dates = self._words = 0
         self._least, self._greatest = np.inf, -np.inf
@@ -103,7 +117,7 @@ class Column:
         found = pc.value_counts(values.combine_chunks())
         texts, counts = found.field("values"), found.field("counts")
         self._count(texts, counts)
-        is_mark = pc.is_in(texts, value_set=self._known_marks)
+        is_mark = pc.is_in(texts, value_set=self._mark_texts)
         if pc.any(is_mark).as_py():
             marks = zip(
                 texts.filter(is_mark).to_pylist(), counts.filter(is_mark).to_pylist(), strict=True
@@ -149,12 +163,25 @@ class Column:
             return list(self._marks) if 0 < self._times == self._words else []
         words = dict(self._few_words)
         few = len(words) <= _FEW_WORDS and self._words <= _SHARE_OF_WORDS * self._numbers
+        # A few texts such as 1,200 or <0.5 are numbers, and no marks: see `forms`.
+        few = few and not any(map(forms.looks_like_number, words))
         return [*self._marks, *words] if few else []
+
+    def find_label_marks(self) -> list[str]:
+        """Return the marks of missing labels: those of numbers only if they are no classes."""
+        if self._counts is None:
+            return self.find_marks() or self.sure_marks
+        numbers = pc.sum(_matches(self._counts["text"], FLOAT)).as_py() or 0
+        return (numbers > FEW_CLASSES and self.find_marks()) or self.sure_marks
 
     @property
     def sure_marks(self) -> list[str]:
         """The marks in this column that mean a missing value in any kind of column."""
         return [mark for mark in self._marks if mark in SURE_MARKS]
+
+    def counts_mark(self, mark: str) -> bool:
+        """Return True if a mark of `MARKS_OF_NUMBERS` stands in the column."""
+        return mark in self._marks
 
     def summarize(self, marks: Collection[str], sample: pa.ChunkedArray) -> Facts:
         """Return the facts.

@@ -4,7 +4,7 @@ text = gin_text.write_gin(plan, "visits", "python -m launch.new --data visits.cs
 """
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mtl import checks
@@ -90,7 +90,7 @@ def _imports(plan: plans.Plan) -> list[str]:
     names |= {"histories"} if "texts" in parts else set()
     dialect = plan.found.dialect
     data = ["arrow", "pipeline"] if dialect.is_arrow else ["csv", "pipeline"]
-    data += ["csv"] if dialect.is_arrow and len(plan.found.marks) > 1 else []
+    data += ["csv"] if dialect.is_arrow and _bind_cells(plan) else []
     data += _list_split_modules(plan.holdout)
     return [
         "from __gin__ import dynamic_registration",
@@ -138,15 +138,41 @@ def _source(plan: plans.Plan) -> list[str]:
 def _arrow_settings(plan: plans.Plan) -> list[str]:
     sheet = plan.found.dialect.sheet
     chosen = _bind("arrow.Arrow.sheet", sheet) if sheet else []
-    if len(plan.found.marks) == 1:
+    cells = _bind_cells(plan)
+    if not cells:
         return chosen
     return [
         *chosen,
         "# Texts are read as the cells of this part, which reads no file here.",
         "arrow.Arrow.cells = @csv.Csv()",
         "csv.Csv.files = {'none': ''}",
-        *_bind("csv.Csv.missing", list(plan.found.marks)),
+        *cells,
     ]
+
+
+def _bind_cells(plan: plans.Plan) -> list[str]:
+    """Return the lines about missing values and numbers that are not written plainly."""
+    found, lines = plan.found, []
+    if len(found.marks) > 1:
+        lines += ["# What stands for a missing value in a column of numbers, or in a label."]
+        lines += _bind("csv.Csv.missing", list(found.marks))
+    return lines + _bind_fields(plan)
+
+
+def _bind_fields(plan: plans.Plan) -> list[str]:
+    """Return the lines about the texts of single columns."""
+    found, lines = plan.found, []
+    read = {chosen.name for chosen in plan.used} | {task.label for task in plan.tasks}
+    read |= {plan.holdout.time, plan.holdout.key}
+    marks = {name: list(own) for name, own in found.marks_in.items() if name in read}
+    if marks:
+        lines += ["# These are values in other columns."]
+        lines += _bind_map("csv.Csv.missing_in", marks)
+    forms = {name: own.form for name, own in found.facts.items() if own.form and name in read}
+    if forms:
+        lines += ["# How the file writes the number 1.5 or 1234.5."]
+        lines += _bind_map("csv.Csv.number_forms", forms)
+    return lines
 
 
 def _csv_settings(plan: plans.Plan) -> list[str]:
@@ -160,10 +186,7 @@ def _csv_settings(plan: plans.Plan) -> list[str]:
         lines += [f"csv.Csv.list_delimiter = {plan.list_delimiter!r}"]
     if dialect.comment:
         lines += [f"csv.Csv.comment = {dialect.comment!r}"]
-    if len(plan.found.marks) > 1:
-        lines += ["# What stands for a missing value in a column of numbers, or in a label."]
-        lines += _bind("csv.Csv.missing", list(plan.found.marks))
-    return lines
+    return lines + _bind_cells(plan)
 
 
 def _splits(plan: plans.Plan) -> list[str]:
@@ -321,6 +344,11 @@ def _bind(name: str, value: Any) -> list[str]:
     if len(line) <= 100 or not isinstance(value, list):
         return [line]
     return [f"{name} = [", *_wrap(map(repr, value)), "]"]
+
+
+def _bind_map(name: str, values: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a binding of a map, with a line for each entry."""
+    return [f"{name} = {{", *(f"    {key!r}: {value!r}," for key, value in values.items()), "}"]
 
 
 def _wrap(items: Iterable[str]) -> Sequence[str]:

@@ -71,8 +71,6 @@ def choose_input(facts: columns.Facts, found: inspection.Inspection, delimiter: 
         words = ", ".join(map(repr, list(facts.words)[:3]))
         doubt = f"Most of {name!r} are numbers, but not {words}: it is read as text."
         doubt += f" Where they mean a missing value: --missing {list(facts.words)[0]!r}"
-    elif _has_decimal_commas(facts):
-        doubt = f"Numbers of {name!r} have a decimal comma: they are read as text."
     return _choose_text(facts, found, delimiter, doubt)
 
 
@@ -114,7 +112,7 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection) -> Input:
         name=facts.name,
         dtype="int64" if is_int else "float32",
         parts=tuple(parts),
-        why=f"number, {told}",
+        why=f"number, {told}" + (f", written as in {facts.written!r}" if facts.form else ""),
         doubt=_doubt_sentinel(facts),
         default="nan" if facts.missing else None,
     )
@@ -200,12 +198,6 @@ def are_lists(some: Sequence[str], delimiter: str) -> bool:
         return False
     parts = [part for text in some for part in text.split(delimiter)]
     return len(set(parts)) < len(parts) / 2 and max(map(len, parts)) < 40
-
-
-def _has_decimal_commas(facts: columns.Facts) -> bool:
-    some = list(facts.values)[:100]
-    fits = [re.fullmatch(r"[+-]?\d+(?:,\d+)?", text) for text in some]
-    return all(fits) and any("," in text for text in some)
 
 
 def _is_heavy(numbers: np.ndarray) -> bool:

@@ -5,14 +5,17 @@ found.rows, found.facts["age"].missing, found.sample["age"]
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import types
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from mtl import checks
-from mtl.tools.drafting import columns, lines, tables
+from mtl.data import columns as data_columns
+from mtl.data import written_numbers
+from mtl.tools.drafting import columns, lines, readings, tables
 
 # Limits of the sample, which serves all analyses that need several columns of a row.
 _MOST_ROWS, _MOST_CELLS = 200_000, 20_000_000
@@ -27,6 +30,7 @@ class Inspection:
       rows_of: {file: number of rows}, also for the files of a test table.
       size: bytes of the table after decompression.
       marks: texts that mean a missing value in any column.
+      marks_in: {column: further texts that mean a missing value in this column}.
       facts: {column: facts of the column}.
       sample: random rows as texts, in the order of the table; all rows if at most 200,000 rows and
         20 million cells.
@@ -37,6 +41,7 @@ class Inspection:
     rows_of: Mapping[str, int]
     size: int
     marks: tuple[str, ...]
+    marks_in: Mapping[str, tuple[str, ...]]
     facts: Mapping[str, columns.Facts]
     sample: pa.Table
     places: np.ndarray
@@ -52,9 +57,15 @@ class Inspection:
         return len(self.places) == self.rows
 
     def texts(self, name: str) -> pa.ChunkedArray:
-        """Return the values of a column in the sample; null for missing values."""
-        missing = pc.is_in(self.sample[name], value_set=pa.array(self.marks))
-        return pc.if_else(missing, pa.scalar(None, pa.string()), self.sample[name])
+        """Return the values of a column in the sample, as plain numbers; null for missing ones."""
+        marks = pa.array([*self.marks, *self.marks_in.get(name, ())])
+        missing = pc.is_in(self.sample[name], value_set=marks)
+        texts = pc.if_else(missing, pa.scalar(None, pa.string()), self.sample[name])
+        example = self.facts[name].form
+        if not example:
+            return texts
+        form = written_numbers.read_form(name, example)
+        return pa.chunked_array([data_columns.to_plain(part, form) for part in texts.chunks])
 
     def numbers(self, name: str) -> np.ndarray:
         """Return the numbers of a column in the sample; NaN for missing values."""
@@ -94,7 +105,11 @@ class _Sample:
 
 
 def inspect_table(
-    dialect: lines.Dialect, marks: Sequence[str] = (), labels: Collection[str] = ()
+    dialect: lines.Dialect,
+    marks: Sequence[str] = (),
+    labels: Collection[str] = (),
+    number_forms: Mapping[str, str] = types.MappingProxyType({}),
+    values: Collection[str] = (),
 ) -> Inspection:
     """Read all rows of a table and return its facts.
 
@@ -102,11 +117,13 @@ def inspect_table(
       dialect: the format of the table.
       marks: further texts that mean a missing value.
       labels: columns in which texts such as "NA" mean a missing label, not a class.
+      number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
+      values: texts that are values, although they often mean a missing one.
 
     Raises:
-      UserError: a line is malformed, or the table is empty.
+      UserError: a line is malformed, the table is empty, or a column is not of its form.
     """
-    gathered = {name: columns.Column(name, marks) for name in dialect.columns}
+    gathered = {name: columns.Column(name, marks, values) for name in dialect.columns}
     sample, size = _Sample(len(dialect.columns)), 0
     rows_of = dict.fromkeys(dialect.paths, 0)
     for path, block, num_bytes in tables.read_blocks(dialect):
@@ -117,23 +134,42 @@ def inspect_table(
         size += num_bytes
     rows = sum(rows_of.values())
     checks.require(rows > 0, dialect.paths[0], "hold a row", rows)
-    known = _find_marks(gathered.values(), labels)
-    all_marks = tuple(dict.fromkeys(["", *marks, *known]))
     table, places = sample.finish()
+    facts = {}
+    for name, column in gathered.items():
+        found = column.find_label_marks() if name in labels else column.find_marks()
+        facts[name] = column.summarize({"", *marks, *found}, table[name])
+    commas = dialect.delimiter == ";"
+    facts = readings.read_numbers(facts, gathered, table, labels, number_forms, commas)
+    everywhere = tuple(dict.fromkeys(("", *marks, *_list_common(facts, gathered))))
     return Inspection(
         dialect=dialect,
         rows_of=rows_of,
         size=size,
-        marks=all_marks,
-        facts={n: column.summarize(all_marks, table[n]) for n, column in gathered.items()},
+        marks=everywhere,
+        marks_in=_list_others(facts, everywhere),
+        facts=facts,
         sample=table,
         places=places,
     )
 
 
-def _find_marks(gathered: Iterable[columns.Column], labels: Collection[str]) -> list[str]:
-    """Return the marks of missing values among numbers or times, and in labels."""
-    found: list[str] = []
-    for column in gathered:
-        found += column.sure_marks if column.name in labels else column.find_marks()
-    return found
+def _list_others(
+    facts: Mapping[str, columns.Facts], everywhere: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return {column: its further marks}, of columns that have any."""
+    others = {
+        name: tuple(mark for mark in own.marks if mark not in everywhere)
+        for name, own in facts.items()
+    }
+    return {name: own for name, own in others.items() if own}
+
+
+def _list_common(
+    facts: Mapping[str, columns.Facts], gathered: Mapping[str, columns.Column]
+) -> Iterator[str]:
+    """Yield the marks of columns that are values of no other column."""
+    for mark in dict.fromkeys(mark for own in facts.values() for mark in own.marks):
+        others = (name for name, own in facts.items() if mark not in own.marks)
+        if not any(mark in facts[n].values or gathered[n].counts_mark(mark) for n in others):
+            yield mark

@@ -5,7 +5,8 @@ plan.train_steps, plan.doubts
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -134,6 +135,8 @@ def plan_table(
     missing: Sequence[str] = (),
     leave_out: Sequence[str] = (),
     keep: Sequence[str] = (),
+    number_forms: Mapping[str, str] = types.MappingProxyType({}),
+    values: Sequence[str] = (),
 ) -> Plan:
     """Read a whole table, and return the plan of a run on it.
 
@@ -144,12 +147,43 @@ def plan_table(
       missing: texts that mark a missing value.
       leave_out: columns that are not used.
       keep: columns that are used even if they reveal a task.
+      number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
+      values: texts that are values, although they often mean a missing one.
     """
     # Test rows are read too: they may hold marks and values that training rows lack.
     tests = lines.find_files("--test", holdout.files) if holdout.files else ()
-    found = inspection.inspect_table(lines.with_files(dialect, tests), missing, tasks)
+    whole = lines.with_files(dialect, tests)
+    found = inspection.inspect_table(whole, missing, tasks, number_forms, values)
     found = dataclasses.replace(found, dialect=dialect)
-    return make_plan(found, tasks, holdout, leave_out, keep)
+    plan = make_plan(found, tasks, holdout, leave_out, keep)
+    told = _tell_words(found, [*missing]) + _tell_twins(found, number_forms)
+    return dataclasses.replace(plan, doubts=[*told, *plan.doubts])
+
+
+def _tell_words(found: inspection.Inspection, missing: Sequence[str]) -> list[str]:
+    """Return sentences about texts that count as missing, although they may be more than that."""
+    told = []
+    for name, facts in found.facts.items():
+        for mark, rows in facts.marks.items():
+            is_infinite = mark.lower().lstrip("+-") in ("inf", "infinity")
+            if mark not in missing and (is_infinite or mark not in columns.MARKS_OF_NUMBERS):
+                told.append(f"{mark!r} of {name!r}, in {rows:,} rows, counts as a missing value.")
+        if facts.limits:
+            told.append(
+                f"Limits such as <0.5 or 10+ of {name!r}, in {facts.limits:,} rows, "
+                "count as the number in them."
+            )
+    return told
+
+
+def _tell_twins(found: inspection.Inspection, number_forms: Collection[str]) -> list[str]:
+    """Return sentences about numbers that may be others."""
+    return [
+        f"{name!r} is read in the form {facts.form or '1.5'!r}. If {facts.twin!r} is right: "
+        f"--number_form {f'{name}={facts.twin}'!r}"
+        for name, facts in found.facts.items()
+        if facts.twin and name not in number_forms
+    ]
 
 
 def make_plan(

@@ -17,7 +17,7 @@ import numpy as np
 from mtl import checks
 from mtl.tools.drafting import columns, inspection, telling
 
-_FEW_CLASSES, _MOST_CLASSES = 20, 1000
+_MOST_CLASSES = 1000
 # Limits of a hint about a rare positive class, and about a class with too few rows.
 _RARE, _FEW_ROWS = 0.01, 20
 _AFFIRMED = ("yes", "true", "y", "t", "1", "positive")
@@ -75,13 +75,15 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
     values, where = facts.values, f"--task {facts.name!r}"
     checks.require(facts.present > 0, where, "hold a label", f"none in {facts.rows:,} rows")
     one = next(iter(values))
-    checks.require(facts.distinct > 1, where, "vary", f"{one!r} in all rows that have a label")
-    gaps = f"; missing in {facts.missing / facts.rows:.1%}, which weighs nothing"
-    gaps = gaps if facts.missing else ""
+    marks = [mark for mark in facts.marks if mark]
+    fix = f"Is a class of that name? Then --value {marks[0]!r}." if marks else ""
+    got = f"{one!r} in all rows that have a label"
+    checks.require(facts.distinct > 1, where, "vary", got, fix)
+    gaps = _tell_gaps(facts)
     if facts.distinct == 2:
         return _choose_binary(facts, found, gaps)
     if facts.is_number and not facts.is_code:
-        if facts.kind == "int" and facts.distinct <= _FEW_CLASSES:
+        if facts.kind == "int" and facts.distinct <= columns.FEW_CLASSES:
             return _choose_classes(facts, found, gaps)
         return _choose_number(facts, found, gaps)
     fix = "Is it an id, a date or free text?"
@@ -89,6 +91,15 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
     rule = f"be a number, or have at most {_MOST_CLASSES} classes"
     checks.require(is_label, where, rule, f"{facts.distinct:,} values, such as {one!r}", fix)
     return _choose_classes(facts, found, gaps)
+
+
+def _tell_gaps(facts: columns.Facts) -> str:
+    """Return the share of missing labels, and the words that stand for them; "" for none."""
+    if not facts.missing:
+        return ""
+    marks = ", ".join(repr(mark) for mark in facts.marks if mark)
+    named = f" ({marks})" if marks else ""
+    return f"; missing in {facts.missing / facts.rows:.1%}{named}, which weighs nothing"
 
 
 def _choose_binary(facts: columns.Facts, found: inspection.Inspection, gaps: str) -> Task:
@@ -156,6 +167,7 @@ def _choose_classes(facts: columns.Facts, found: inspection.Inspection, gaps: st
 
 def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str) -> Task:
     labels = found.numbers(facts.name)
+    written = f", written as in {facts.written!r}" if facts.form else ""
     known = labels[np.isfinite(labels)]
     mean, spread, hints = float(known.mean()), float(known.std()), []
     prior, zeros = _round_mean(mean, spread), float((known == 0).mean())
@@ -177,7 +189,7 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str
         head="Regression",
         # Predictions start at the mean; the loss counts errors in standard deviations.
         settings={"prior": prior, "unit": _round(spread)},
-        why=f"a number, mean {prior:.10g}, standard deviation {spread:.4g}{gaps}",
+        why=f"a number, mean {prior:.10g}, standard deviation {spread:.4g}{written}{gaps}",
         hints=tuple(hints),
         target=labels,
         metric="r2",

@@ -1,0 +1,144 @@
+"""The forms of columns whose numbers are written as people write them, such as $1,234.50.
+
+found = forms.find_form({"$12.50": 3, "$1,200": 1, "TBD": 1})
+found.example, found.words                                   # "$1,234.5", ("TBD",)
+"""
+
+import collections
+import dataclasses
+import re
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
+
+from mtl.data import written_numbers
+
+_MINUS = "\u2212\u2013"
+_NUMBER = "(?:[0-9][0-9.,'\u00a0\u202f\u2009 ]*[0-9]|[0-9][.,]?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?"
+_SIGN = f"[+{_MINUS}-]?"
+_BESIDE = rf"[^\d\s.,'()<>+{_MINUS}-]"
+# A limit, a currency, the number, a unit, and the sign of a lower limit.
+_PARTS = re.compile(
+    rf"([<>]=?|[\u2264\u2265])?\s*\(?\s*{_SIGN}\s*({_BESIDE}{{1,4}}\.?)?\s*{_SIGN}"
+    rf"({_NUMBER})\s*({_BESIDE}[^\d()+]{{0,11}})?[{_MINUS}-]?\s*\)?(\+)?"
+)
+# Numbers without a unit are 1.5 in one of these ways; the first that fits wins.
+_WAYS = ("1.5", "1,234.5", "1,5", "1.234,5", "1 234,5", "1 234.5", "1'234.5")
+# Pairs of ways that read a text such as 1,234 or 1.234 in two ways.
+_TWINS = {"1,234.5": "1,5", "1.5": "1.234,5"}
+_COMMAS = ("1,5", "1.234,5", "1 234,5")
+_CURRENCIES = "EUR USD GBP CHF JPY CNY INR AUD CAD SEK NOK DKK PLN CZK BRL Rs Rs. kr kr. Fr. US$"
+# As in a column of plain numbers: see `columns`.
+_FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
+_LOOKED_AT, _LOOK_LIKE_NUMBERS = 200, 0.7
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found:
+    """How a column writes numbers.
+
+    Attributes:
+      example: the number 1.5 or 1234.5, for `Csv.number_forms`.
+      words: the few texts that are not of this form.
+      twin: another form that all texts also fit, with other numbers; "" for none.
+    """
+
+    example: str
+    words: tuple[str, ...] = ()
+    twin: str = ""
+
+    @property
+    def has_comma(self) -> bool:
+        """True if a comma stands before the fraction."""
+        return any(way in self.example for way in _COMMAS)
+
+
+def find_form(values: Mapping[str, int], prefers_comma: bool = False) -> Found | None:
+    """Return the form that at least 90% of the rows have; None if no form has them.
+
+    Args:
+      values: {text: rows}, without missing values.
+      prefers_comma: whether 1,234 is rather 1.234 than 1234, and 1.234 rather 1234.
+    """
+    examples = _list_examples(values)
+    all_words = {way: list_words(values, example) for way, example in examples.items()}
+    fits = {way: words for way, words in all_words.items() if words is not None}
+    if not fits:
+        return None
+    way = min(fits, key=lambda way: (sum(map(values.__getitem__, fits[way])), _WAYS.index(way)))
+    twin = _TWINS.get(way, "")
+    is_twin = fits.get(twin) == fits[way] and _differ(values, way)
+    twin = twin if is_twin else ""
+    if twin and prefers_comma:
+        way, twin = twin, way
+    return Found(example=examples[way], words=tuple(fits[way]), twin=examples.get(twin, ""))
+
+
+def _list_examples(values: Mapping[str, int]) -> dict[str, str]:
+    """Return {way: an example with the unit of most texts}; {} if they are no numbers."""
+    if not _look_like_numbers(list(values)[:_LOOKED_AT]):
+        return {}
+    parts = {text: found for text in values if (found := _PARTS.fullmatch(text))}
+    rows = collections.Counter[tuple[str, str]]()
+    for text, found in parts.items():
+        rows[found.group(2) or "", (found.group(4) or "").strip()] += values[text]
+    return _write_examples(parts, *rows.most_common(1)[0][0])
+
+
+def _write_examples(parts: Mapping[str, re.Match[str]], before: str, behind: str) -> dict[str, str]:
+    has_codes = any(re.match("0[0-9]", found.group(3)) for found in parts.values())
+    if has_codes or (before and not _is_currency(before)):
+        return {}
+    limit = "<" if any(map(is_limit, parts)) else ""
+    start = f"{limit}{before}{' ' * before.isalpha()}"
+    end = f"{' ' * behind[:1].isalpha()}{behind}"
+    return {way: f"{start}{way}{end}" for way in _WAYS}
+
+
+def is_limit(text: str) -> bool:
+    """Return True if a text is a limit, such as <0.5 or 10+."""
+    return text.startswith(("<", ">", "\u2264", "\u2265")) or text.endswith("+")
+
+
+def looks_like_number(text: str) -> bool:
+    """Return True if a text is a number as people write it, perhaps a limit such as <0.5."""
+    return _PARTS.fullmatch(text) is not None
+
+
+def _look_like_numbers(texts: Sequence[str]) -> bool:
+    fits = list(map(looks_like_number, texts))
+    return bool(fits) and sum(fits) >= _LOOK_LIKE_NUMBERS * len(fits)
+
+
+def _is_currency(text: str) -> bool:
+    has_sign = any(unicodedata.category(letter) == "Sc" for letter in text)
+    return has_sign or text in _CURRENCIES.split()
+
+
+def list_words(values: Mapping[str, int], example: str) -> list[str] | None:
+    """Return the texts that are no numbers of a form; None if they are more than a few."""
+    words = [text for text in values if not is_of(text, example)]
+    rows = sum(map(values.__getitem__, words))
+    numbers = sum(values.values()) - rows
+    are_few = len(words) <= _FEW_WORDS and rows <= _SHARE_OF_WORDS * numbers
+    return words if are_few else None
+
+
+def is_of(text: str, example: str) -> bool:
+    """Return True if a text is a number of the form of an example."""
+    form = written_numbers.read_form("a form", example)
+    return re.fullmatch(form.pattern, text) is not None
+
+
+def _differ(texts: Collection[str], way: str) -> bool:
+    """Return True if a text has the character that only one of two forms takes for a point."""
+    character = "," if way == "1,234.5" else "."
+    return any(character in text for text in texts)
+
+
+def read_values(values: Mapping[str, int], example: str) -> dict[str, int]:
+    """Return {plain number: rows} of texts of a form."""
+    form = written_numbers.read_form("a form", example)
+    plain = collections.Counter[str]()
+    for text, rows in values.items():
+        plain[written_numbers.to_plain(form, text)] += rows
+    return dict(plain)

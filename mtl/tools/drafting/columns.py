@@ -264,6 +264,11 @@ def _array(values, kind):
     return pa.array(values, kind) if isinstance(values, list) else values
 
 
+def is_infinite(text: str) -> bool:
+    """Return True if a text is an infinite number."""
+    return text.lower().lstrip("+-") in ("inf", "infinity")
+
+
 def match_time(text: str) -> bool:
     """Return True if a text is an ISO date or time."""
     return re.fullmatch(ISO_TIME, text) is not None

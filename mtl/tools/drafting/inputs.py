@@ -82,6 +82,12 @@ def _leave_out(facts: columns.Facts, found: inspection.Inspection) -> Input | No
     if facts.distinct == 1 and not facts.missing:
         value = next(iter(facts.values))
         return Input(name=name, why=f"left out: always {value!r}")
+    odd = [mark for mark in facts.marks if columns.is_infinite(mark)]
+    if odd and name in found.dialect.numbers:
+        doubt = (
+            f"{name!r} holds infinite numbers: write them as nulls, or as finite ones, to use it."
+        )
+        return Input(name=name, why="left out: infinite numbers, which spoil a mean", doubt=doubt)
     if not name or re.search(r"[\x00-\x1f]", name):
         return Input(name=name, why="left out: the column has no name")
     if facts.kind in ("time", "date") or _is_epoch(facts):

@@ -165,8 +165,8 @@ def _tell_words(found: inspection.Inspection, missing: Sequence[str]) -> list[st
     told = []
     for name, facts in found.facts.items():
         for mark, rows in facts.marks.items():
-            is_infinite = mark.lower().lstrip("+-") in ("inf", "infinity")
-            if mark not in missing and (is_infinite or mark not in columns.MARKS_OF_NUMBERS):
+            is_odd = columns.is_infinite(mark) or mark not in columns.MARKS_OF_NUMBERS
+            if is_odd and mark not in missing:
                 told.append(f"{mark!r} of {name!r}, in {rows:,} rows, counts as a missing value.")
         if facts.limits:
             told.append(

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from mtl import checks
+from mtl.spec import literals
 from mtl.tools.drafting import columns, inspection, telling
 
-_MOST_CLASSES = 1000
+_MOST_CLASSES, _SHARE_OF_CLASSES = 1000, 0.25
 # Limits of a hint about a rare positive class, and about a class with too few rows.
 _RARE, _FEW_ROWS = 0.01, 20
 _AFFIRMED = ("yes", "true", "y", "t", "1", "positive")
@@ -79,18 +80,58 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
     fix = f"Is a class of that name? Then --value {marks[0]!r}." if marks else ""
     got = f"{one!r} in all rows that have a label"
     checks.require(facts.distinct > 1, where, "vary", got, fix)
+    _require_finite(facts, found, where)
     gaps = _tell_gaps(facts)
-    if facts.distinct == 2:
-        return _choose_binary(facts, found, gaps)
+    groups = _group_spellings(facts)
+    if len(groups) == 2:
+        return _choose_binary(facts, found, gaps, groups)
     if facts.is_number and not facts.is_code:
-        if facts.kind == "int" and facts.distinct <= columns.FEW_CLASSES:
-            return _choose_classes(facts, found, gaps)
+        rule = "vary"
+        checks.require(len(groups) > 1, where, rule, f"the number {one} in all rows with a label")
+        if facts.kind == "int" and len(groups) <= columns.FEW_CLASSES:
+            return _choose_classes(facts, found, gaps, groups)
         return _choose_number(facts, found, gaps)
-    fix = "Is it an id, a date or free text?"
+    _require_classes(facts, where)
+    return _choose_classes(facts, found, gaps, {text: [text] for text in facts.values})
+
+
+def _require_finite(facts: columns.Facts, found: inspection.Inspection, where: str) -> None:
+    """Fail if a file stores infinite labels as numbers, to which no mark applies."""
+    odd = [mark for mark in facts.marks if columns.is_infinite(mark)]
+    is_stored = facts.name in found.dialect.numbers
+    fix = "Write them as nulls, or as finite numbers."
+    checks.require(not (odd and is_stored), where, "hold finite numbers", odd, fix)
+
+
+def _require_classes(facts: columns.Facts, where: str) -> None:
+    """Fail if the texts of a label are no classes."""
+    one, rule = next(iter(facts.values)), f"be a number, or have at most {_MOST_CLASSES} classes"
     is_label = facts.kind == "text" and facts.distinct <= _MOST_CLASSES
-    rule = f"be a number, or have at most {_MOST_CLASSES} classes"
-    checks.require(is_label, where, rule, f"{facts.distinct:,} values, such as {one!r}", fix)
-    return _choose_classes(facts, found, gaps)
+    got, fix = f"{facts.distinct:,} values, such as {one!r}", "Is it an id, a date or free text?"
+    checks.require(is_label or facts.is_code, where, rule, got, fix)
+    # Numbers in a form that no reader takes, such as 9h 5m, are nearly as many as the rows.
+    are_few = facts.distinct <= max(columns.FEW_CLASSES, _SHARE_OF_CLASSES * facts.present)
+    got = f"{facts.distinct:,} values in {facts.present:,} rows, such as {one!r}"
+    fix = "Is it a duration, a time or an id? Write it as a number, such as minutes."
+    if facts.words:
+        flags = " ".join(f"--missing {word!r}" for word in facts.words)
+        fix = f"Most are numbers. Where the others mean a missing label: {flags}"
+    checks.require(are_few, where, "be a number, or have classes that repeat", got, fix)
+
+
+def _group_spellings(facts: columns.Facts) -> dict[str, list[str]]:
+    """Return {value: its spellings, the most frequent first}: 1 and 1.0 are one, yes and Yes."""
+    groups: dict[str, list[str]] = {}
+    for text in sorted(facts.values, key=facts.values.__getitem__, reverse=True):
+        groups.setdefault(_read_value(facts, text), []).append(text)
+    return {texts[0]: texts for texts in groups.values()}
+
+
+def _read_value(facts: columns.Facts, text: str) -> str:
+    if not facts.is_number or facts.is_code:
+        return text.casefold()
+    number = literals.parse_literal("int64" if facts.kind == "int" else "float32", text)
+    return repr(number)
 
 
 def _tell_gaps(facts: columns.Facts) -> str:
@@ -102,26 +143,30 @@ def _tell_gaps(facts: columns.Facts) -> str:
     return f"; missing in {facts.missing / facts.rows:.1%}{named}, which weighs nothing"
 
 
-def _choose_binary(facts: columns.Facts, found: inspection.Inspection, gaps: str) -> Task:
-    positive = _find_positive(facts)
-    (negative,) = set(facts.values) - {positive}
-    is_bit = facts.kind == "int" and {float(negative), float(positive)} == {0.0, 1.0}
-    is_plain = is_bit or {negative.lower(), positive.lower()} == {"true", "false"}
-    # Other numbers stay text, as text keeps 1.0 apart from 1, unless a file stores numbers.
-    is_stored = _is_stored(facts, found)
-    read = int if is_stored else str
-    share = facts.values[positive] / facts.present
+def _choose_binary(
+    facts: columns.Facts,
+    found: inspection.Inspection,
+    gaps: str,
+    groups: Mapping[str, Sequence[str]],
+) -> Task:
+    counts = _count_groups(facts, groups)
+    positive = _find_positive(facts, counts)
+    (negative,) = {*groups} - {positive}
+    dtype, settings = _name_both(facts, found, groups[positive], groups[negative])
+    share = counts[positive] / facts.present
     hints = [f"Only {share:.2%} are {positive!r}: PR-AUC tells more than accuracy."] * (
         share < _RARE
     )
-    texts = found.texts(facts.name)
-    labels = np.array([np.nan if t is None else float(t == positive) for t in texts.to_pylist()])
+    spelled = [texts for texts in groups.values() if len(texts) > 1]
+    hints += [f"{', '.join(map(repr, texts))} are one class." for texts in spelled]
+    texts = found.texts(facts.name).to_pylist()
+    labels = np.array([np.nan if t is None else float(t in groups[positive]) for t in texts])
     return Task(
         label=facts.name,
         name=_scope(facts.name),
-        dtype="int64" if is_plain or is_stored else "string",
+        dtype=dtype,
         head="Binary",
-        settings={} if is_plain else {"positive": [read(positive)], "negative": [read(negative)]},
+        settings=settings,
         why=f"two classes, {positive!r} in {share:.1%}{gaps}",
         hints=tuple(hints),
         target=labels,
@@ -129,40 +174,99 @@ def _choose_binary(facts: columns.Facts, found: inspection.Inspection, gaps: str
     )
 
 
+def _count_groups(facts: columns.Facts, groups: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Return {class: rows} of all spellings."""
+    return {name: sum(map(facts.values.__getitem__, texts)) for name, texts in groups.items()}
+
+
+def _name_both(
+    facts: columns.Facts,
+    found: inspection.Inspection,
+    positive: Sequence[str],
+    negative: Sequence[str],
+) -> tuple[str, dict[str, Any]]:
+    """Return the type of the field of two classes, and the settings of the head."""
+    is_whole = facts.kind == "int" and not facts.is_code
+    plain = [texts[0].lower().partition(".")[0] for texts in (negative, positive)]
+    if plain == ["false", "true"] or (is_whole and list(map(int, plain)) == [0, 1]):
+        return "int64", {}
+    is_spelled = len(positive) + len(negative) > 2
+    # Other numbers stay text, as text keeps 1.0 apart from 1, unless a file stores numbers.
+    if is_whole and (is_spelled or _is_stored(facts, found)):
+        return "int64", {"positive": [int(float(positive[0]))], "negative": [int(plain[0])]}
+    if facts.kind == "float" and facts.name in found.dialect.numbers:
+        return "float32", {"positive": [float(positive[0])], "negative": [float(negative[0])]}
+    return "string", {"positive": [*positive], "negative": [*negative]}
+
+
 def _is_stored(facts: columns.Facts, found: inspection.Inspection) -> bool:
     """Return True if the files store whole numbers, and not their texts."""
     return facts.kind == "int" and facts.name in found.dialect.numbers
 
 
-def _find_positive(facts: columns.Facts) -> str:
+def _find_positive(facts: columns.Facts, counts: Mapping[str, int]) -> str:
     """Return the positive class of two: "yes" or 1, else the greater number or rarer text."""
-    values = sorted(facts.values, key=facts.values.__getitem__)
-    affirmed = [text for text in values if text.lower() in _AFFIRMED]
+    names = sorted(counts, key=counts.__getitem__)
+    affirmed = [text for text in names if text.lower() in _AFFIRMED]
     if len(affirmed) == 1:
         return affirmed[0]
-    return max(values, key=float) if facts.is_number else values[0]
+    return max(names, key=float) if facts.is_number else names[0]
 
 
-def _choose_classes(facts: columns.Facts, found: inspection.Inspection, gaps: str) -> Task:
-    names = sorted(facts.values, key=float) if facts.is_number else sorted(facts.values)
-    count = len(names)
-    is_plain = facts.is_number and [float(name) for name in names] == list(range(count))
-    is_stored = _is_stored(facts, found)  # Such a label is matched with the class by its value.
-    rarest = min(names, key=lambda name: facts.values[name])
-    hints = ["heads.Ordinal and heads.Regression know the order of numbers."] * facts.is_number
-    if facts.values[rarest] < _FEW_ROWS:
-        hints.append(f"Class {rarest!r} has {facts.values[rarest]} rows: too few to learn it.")
+def _choose_classes(
+    facts: columns.Facts,
+    found: inspection.Inspection,
+    gaps: str,
+    groups: Mapping[str, Sequence[str]],
+) -> Task:
+    is_number = facts.is_number and not facts.is_code
+    counts = _count_groups(facts, groups)
+    names = sorted(counts, key=float) if is_number else sorted(counts)
+    is_plain = is_number and list(map(float, names)) == list(range(len(names)))
+    is_spelled = is_number and len(facts.values) > len(names)
+    # Such a label is matched with the class by its value.
+    is_whole = is_plain or is_spelled or (is_number and _is_stored(facts, found))
+    names = [str(int(float(name))) for name in names] if is_spelled else names
+    rarest = min(counts, key=counts.__getitem__)
     return Task(
         label=facts.name,
         name=_scope(facts.name),
-        dtype="int64" if is_plain or is_stored else "string",
+        dtype="int64" if is_whole else "string",
         head="MultiClass",
-        settings={"classes": count if is_plain else names},
-        why=f"{count} classes, the rarest, {rarest!r}, in {facts.values[rarest]:,} rows{gaps}",
-        hints=tuple(hints),
-        target=telling.encode_texts(found.texts(facts.name)),
+        settings={"classes": len(names) if is_plain else names},
+        why=f"{len(names)} classes, the rarest, {rarest!r}, in {counts[rarest]:,} rows{gaps}",
+        hints=tuple(_hint_classes(facts, counts, is_number)),
+        target=_number_classes(found, facts.name, is_number),
         metric="skill",
     )
+
+
+def _hint_classes(facts: columns.Facts, counts: Mapping[str, int], is_number: bool) -> list[str]:
+    """Return sentences about classes in order, rare ones, and ones that may not be classes."""
+    hints = ["heads.Ordinal and heads.Regression know the order of numbers."] * is_number
+    rarest = min(counts, key=counts.__getitem__)
+    if counts[rarest] < _FEW_ROWS:
+        hint = f"Class {rarest!r} has {counts[rarest]} rows: too few to learn it."
+        hints.append(f"{hint} If it means a missing label: --missing {rarest!r}")
+    hints += [
+        f"If class {name!r}, in {rows:,} rows, means a missing label: --missing {name!r}"
+        for name, rows in counts.items()
+        if name in columns.MARKS_OF_NUMBERS and name != rarest
+    ]
+    if not is_number:
+        groups = _group_spellings(facts).values()
+        spelled = [texts for texts in groups if len(texts) > 1]
+        hints += [f"Classes {', '.join(map(repr, t))} differ only in case." for t in spelled]
+    return hints
+
+
+def _number_classes(found: inspection.Inspection, name: str, is_number: bool) -> np.ndarray:
+    """Return the classes in the sample [N], from 1; 0 for missing ones."""
+    if not is_number:
+        return telling.encode_texts(found.texts(name))
+    numbers = found.numbers(name)
+    codes = np.searchsorted(np.unique(numbers[np.isfinite(numbers)]), numbers)
+    return np.where(np.isfinite(numbers), codes + 1, 0)
 
 
 def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str) -> Task:

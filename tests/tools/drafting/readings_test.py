@@ -142,3 +142,87 @@ def test_texts_of_a_columnar_file_have_forms_and_marks(draft, monkeypatch):
     assert [row["kind"] for row in rows] == table["kind"] and rows[0]["n"] != rows[0]["n"]
     with config.isolated():
         assert isinstance(config.load(["t.gin"]).data.source.source, arrow.Arrow)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("texts", "names", "labels"),
+    [
+        (["0", "0.0", "1", "1.0"], ((), ()), [0, 0, 1, 1]),
+        (["Yes", "yes", "NO", "no"], (["Yes", "yes"], ["NO", "no"]), ["Yes", "yes", "NO", "no"]),
+        (["True", "TRUE", "False", "false"], ((), ()), [1, 1, 0, 0]),
+        (["1", "1.0", "2", "+2"], ([2], [1]), [1, 1, 2, 2]),
+        (["01", "02"], (["01"], ["02"]), ["01", "02"]),
+        (["0.25", "0.75"], (["0.75"], ["0.25"]), ["0.25", "0.75"]),
+    ],
+)
+def test_spellings_of_two_classes_are_two_classes(draft, texts, names, labels):
+    told = draft({"c": (texts * ROWS)[:ROWS]}, task="c")
+    assert "heads.Binary: two classes" in told
+    with config.isolated():
+        (head,) = config.load(["t.gin"]).model.heads
+    assert [set(head.positive), set(head.negative)] in (
+        [{*n} for n in names],
+        [{*n} for n in names[::-1]],
+    )
+    assert [row["c"] for row in _scan()][: len(labels)] == labels
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("texts", "classes", "labels"),
+    [
+        (["1", "1.0", "2", "2.0", "4"], ["1", "2", "4"], [1, 1, 2, 2, 4]),
+        (["0", "0.0", "1", "2"], 3, [0, 0, 1, 2]),
+        (["01", "02", "1"], ["01", "02", "1"], ["01", "02", "1"]),
+        (["1", "2", "4"], ["1", "2", "4"], ["1", "2", "4"]),
+    ],
+)
+def test_numbers_that_are_equal_are_one_class_and_codes_are_not(draft, texts, classes, labels):
+    draft({"c": (texts * ROWS)[:ROWS]}, task="c")
+    with config.isolated():
+        (head,) = config.load(["t.gin"]).model.heads
+    assert head.classes == classes
+    assert [row["c"] for row in _scan()][: len(labels)] == labels
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda i: f"{i}h {i % 60}m", "have classes that repeat.*Is it a duration"),
+        (
+            lambda i: ["a", "b", "c", "d"][i // 3] if i < 12 and i % 3 == 0 else i / 7,
+            "--missing 'a'",
+        ),
+        (lambda i: "7" if i % 2 else "7.0", "must vary"),
+    ],
+)
+def test_a_label_of_nearly_as_many_classes_as_rows_is_asked_for(draft, write, message):
+    with pytest.raises(checks.UserError, match=message):
+        draft({"c": [write(i) for i in range(ROWS)]}, task="c")
+
+
+@pytest.mark.slow
+def test_stored_fractions_and_infinite_numbers(draft, monkeypatch):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = {
+        "x": [i / 7 for i in range(ROWS)],
+        "odd": [float("inf") if i == 3 else i / 9 for i in range(ROWS)],
+        "c": [[0.3, 0.7][i % 2] for i in range(ROWS)],
+    }
+    parquet.write_table(pa.table(table), "t.parquet")
+
+    def call(task):
+        argv = ["--data", "t.parquet", "--task", task, "--force"]
+        monkeypatch.setattr(sys, "argv", ["launch.new", *argv])
+        return new.draft(new._parse(argv))
+
+    with pytest.raises(checks.UserError, match="--task 'odd' must hold finite numbers"):
+        call("odd")
+    assert "'odd' holds infinite numbers" in call("c")
+    made = config.load(["t.gin"], ["Run.train_steps = 4", "Run.checkpoint_steps = 4"])
+    assert "odd" not in made.data.spec.features
+    metrics, _ = verbs.train(made, "run")
+    assert 0 <= metrics["c/auc"] <= 1

@@ -58,7 +58,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         help="how a column writes 1.5 or 1234.5, such as price=$1.234,5; repeatable",
     )
     add("--leave_out", action="append", default=[], help="a column to leave out; repeatable")
-    add("--keep", action="append", default=[], help="an input even if it reveals a task")
+    add(
+        "--keep",
+        action="append",
+        default=[],
+        help="an input even if it reveals a task, or looks like an id or a date",
+    )
     return parser.read(argv)
 
 

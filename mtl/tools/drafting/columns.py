@@ -23,10 +23,20 @@ FLOAT = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 # As a number, a code such as a postal code would lose its leading zero.
 _CODE = r"0[0-9]+"
 ISO_TIME = (
-    r"[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}"
-    r"(?:[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
+    r"[0-9]{4}[-/][0-9]{1,2}[-/][0-9]{1,2}"
+    r"(?:[T ][0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
 )
-_OTHER_DATE = r"[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{2,4}(?:[ T].*)?"
+_MONTH = r"(?:[Jj]an|[Ff]eb|[Mm]ar|[Aa]pr|[Mm]ay|[Jj]un|[Jj]ul|[Aa]ug|[Ss]ep|[Oo]ct|[Nn]ov|[Dd]ec)"
+_MONTH += r"[a-z]*\.?"
+_OTHER_DATE = (
+    # 31.05.2024 13:45; 31 May 2024, 31-May-24; May 31, 2024; Fri May 31 13:45:00 2024
+    r"(?:[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{2,4}(?:[ T].*)?"
+    rf"|(?:[A-Z][a-z]+,? )?[0-9]{{1,2}}[ -]{_MONTH}[ -][0-9]{{2,4}}(?:[ T].*)?"
+    rf"|(?:[A-Z][a-z]+,? )?{_MONTH} [0-9]{{1,2}}(?:st|nd|rd|th)?,? "
+    r"(?:[0-9:]{5,8} )?[0-9]{4}(?: .*)?"
+    # 20240531T134500; months, weeks and quarters: 2024-05, 2024-W22, 2024Q2
+    r"|[0-9]{8}T[0-9]{4,6}Z?|(?:19|20)[0-9]{2}(?:-(?:0[1-9]|1[0-2])|-?W[0-9]{2}|-?Q[1-4]))"
+)
 # Sure marks mean a missing value in any column, the others only among numbers.
 SURE_MARKS = ("", "?", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NAN", "null", "NULL", "\\N")
 MARKS_OF_NUMBERS = (
@@ -95,6 +105,11 @@ class Facts:
     def is_number(self) -> bool:
         """True if all values are numbers within the range of int64 or float32."""
         return self.kind in ("int", "float")
+
+    @property
+    def is_quantity(self) -> bool:
+        """True if all values are numbers, none of which is a code with a leading zero."""
+        return self.is_number and not self.is_code
 
 
 class Column:

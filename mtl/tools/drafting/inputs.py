@@ -13,7 +13,20 @@ import numpy as np
 
 from mtl.tools.drafting import columns, inspection
 
-_ID_NAME = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid|key|index|idx)$|^unnamed|Id$", re.IGNORECASE)
+_ID_NAME = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid)$|^(?:key|index|idx|unnamed.*)$|Id$", re.I)
+# Rows of one of these may belong together.
+_KEY_NAME = re.compile(
+    r"(?:^|[_\W])(?:user|customer|client|patient|person|member|player|visitor|household|session|"
+    r"device|account|subject|student|employee|driver|author|key)s?$",
+    re.I,
+)
+# Texts of digits and a few other characters: 9h 5m, 13:45, 0x1F, 1_000, 12 1/2, 3 to 5.
+_AMOUNT = re.compile(
+    r"[+-]?\d+(?:[ :_/-]?(?:h|hr|hrs|m|min|mins|s|sec|d|AM|PM|am|pm|\d+|x[0-9a-f]+))+"
+)
+# Days and months of the years from 1900 on; fewer different ones may be other numbers.
+_DAY = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])?")
+_MANY_DATES = 12
 _TIME_NAME = re.compile(r"date|time|timestamp|(?:^|_)ts$|_at$", re.IGNORECASE)
 # An id has at least this share of distinct values; half, if the name of the column suggests an id.
 _DISTINCT = 0.95
@@ -50,55 +63,112 @@ class Input:
     default: str | None = None
 
 
-def choose_input(facts: columns.Facts, found: inspection.Inspection, delimiter: str) -> Input:
+def choose_input(
+    facts: columns.Facts, found: inspection.Inspection, delimiter: str, keep: bool = False
+) -> Input:
     """Decide how a column becomes an input.
 
     Args:
       facts: the facts of the column.
       found: the facts of the table.
       delimiter: the character between two values of a list.
+      keep: True uses a column even if it looks like an id, a date, or numbers among other texts.
     """
-    left_out = _leave_out(facts, found)
+    left_out = _leave_out(facts, found, keep)
     if left_out:
         return left_out
     if facts.name in found.dialect.lists:
         is_text = found.dialect.lists[facts.name] == "string"
         return _choose_list(facts, "", "list" if is_text else "list of int64")
-    if facts.is_number and not facts.is_code:
+    if facts.is_quantity:
         return _choose_number(facts, found)
-    name, doubt = facts.name, ""
-    if facts.words:
-        words = ", ".join(map(repr, list(facts.words)[:3]))
-        doubt = f"Most of {name!r} are numbers, but not {words}: it is read as text."
-        doubt += f" Where they mean a missing value: --missing {list(facts.words)[0]!r}"
+    doubt = _doubt_words(facts)
+    if not doubt and facts.distinct > _FEW_VALUES and _is_amount(facts):
+        one = next(iter(facts.values))
+        doubt = f"{facts.name!r} is read as text. If {one!r} is an amount, write it as a number."
     return _choose_text(facts, found, delimiter, doubt)
 
 
-def _leave_out(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+def _leave_out(facts: columns.Facts, found: inspection.Inspection, keep: bool) -> Input | None:
     """Return an input that is left out, with a reason; None if the column can be used."""
+    tests = [_leave_empty, _leave_infinite]
+    tests += [] if keep else [_leave_times, _leave_words, _leave_ids]
+    return next((chosen for test in tests if (chosen := test(facts, found))), None)
+
+
+def _leave_empty(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
     name = facts.name
     if facts.kind == "empty":
         return Input(name=name, why="left out: empty in all rows")
     if facts.distinct == 1 and not facts.missing:
         value = next(iter(facts.values))
         return Input(name=name, why=f"left out: always {value!r}")
-    odd = [mark for mark in facts.marks if columns.is_infinite(mark)]
-    if odd and name in found.dialect.numbers:
-        doubt = (
-            f"{name!r} holds infinite numbers: write them as nulls, or as finite ones, to use it."
-        )
-        return Input(name=name, why="left out: infinite numbers, which spoil a mean", doubt=doubt)
     if not name or re.search(r"[\x00-\x1f]", name):
-        return Input(name=name, why="left out: the column has no name")
-    if facts.kind in ("time", "date") or _is_epoch(facts):
-        example = next(iter(facts.values))
-        why = f"left out: a date, such as {example}; a model meets later ones"
-        doubt = f"Dates in {name!r}: --time {name!r} would hold out the last rows, as in use."
-        return Input(name=name, why=why, doubt=doubt if facts.kind == "time" else "")
-    if _is_id(facts, found):
-        why = f"left out: an id, {facts.distinct:,} values in {_counted_rows(facts, found):,} rows"
-        return Input(name=name, why=why)
+        is_index = not name and _is_dense(facts)
+        reason = "the number of a row" if is_index else "the column has no name"
+        return Input(name=name, why=f"left out: {reason}")
     return None
+
+
+def _leave_infinite(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+    if facts.name in found.dialect.numbers and any(map(columns.is_infinite, facts.marks)):
+        doubt = f"{facts.name!r} holds infinite numbers. Write nulls or finite numbers to use it."
+        why = "left out: infinite numbers, which spoil a mean"
+        return Input(name=facts.name, why=why, doubt=doubt)
+    return None
+
+
+def _leave_times(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+    name, is_number = facts.name, facts.is_number and _is_epoch(facts)
+    if facts.kind not in ("time", "date") and not is_number:
+        return None
+    example = next(iter(facts.values))
+    doubt = f"Dates in {name!r}: --time {name!r} would hold out the last rows, as in use."
+    if facts.kind == "date":
+        doubt = f"Dates such as {example!r} in {name!r} have no order as texts. Write them as "
+        doubt += f"2024-05-31: then --time {name!r} holds out the last rows, as in use."
+    elif is_number and not _TIME_NAME.search(name):
+        doubt += f" If they are other numbers: --keep {name!r}"
+    why = f"left out: a date, such as {example}; a model meets later ones"
+    return Input(name=name, why=why, doubt=doubt)
+
+
+def _leave_words(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+    """Leave out numbers among which are more words than a few, which would be categories."""
+    if not facts.words or facts.distinct <= _FEW_VALUES:
+        return None
+    return Input(
+        name=facts.name,
+        why="left out: numbers, with other texts among them",
+        doubt=_doubt_words(facts),
+    )
+
+
+def _doubt_words(facts: columns.Facts) -> str:
+    """Return a doubt about words in a column of numbers; "" without them."""
+    if not facts.words:
+        return ""
+    words = ", ".join(map(repr, facts.words))
+    flags = " ".join(f"--missing {word!r}" for word in facts.words)
+    doubt = f"Most of {facts.name!r} are numbers, but not {words}."
+    return f"{doubt} Where they mean a missing value: {flags}"
+
+
+def _leave_ids(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+    if not _is_id(facts, found):
+        return None
+    why = f"left out: an id, {facts.distinct:,} values in {_counted_rows(facts, found):,} rows"
+    # An id of letters and digits could also be a number in a form that no reader takes.
+    some = next(iter(facts.values))
+    is_odd = facts.kind == "text" and re.search(r"[0-9]", some) and _is_amount(facts)
+    doubt = f"{facts.name!r} is left out as an id. If {some!r} is an amount, write it as a number."
+    return Input(name=facts.name, why=why, doubt=doubt if is_odd else "")
+
+
+def _is_amount(facts: columns.Facts) -> bool:
+    """Return True if the texts may be durations, times of day, or numbers in another form."""
+    some = list(facts.values)[:100]
+    return all(_AMOUNT.fullmatch(text) for text in some)
 
 
 def _choose_number(facts: columns.Facts, found: inspection.Inspection) -> Input:
@@ -169,22 +239,46 @@ def _is_id(facts: columns.Facts, found: inspection.Inspection) -> bool:
     if share < (0.5 if is_named else _DISTINCT):
         return False
     if facts.kind == "int" and not facts.is_code:
-        is_dense = share == 1 and facts.greatest - facts.least < 1.1 * facts.rows
-        return is_named or is_dense or facts.greatest > 2**53
+        return is_named or _is_dense(facts) or facts.greatest > 2**53
     return _count_words(facts) < _WORDS_OF_TEXT
+
+
+def _is_dense(facts: columns.Facts) -> bool:
+    """Return True for whole numbers that nearly number the rows."""
+    is_whole = facts.kind == "int" and facts.distinct == sum(facts.values.values())
+    return is_whole and facts.greatest - facts.least < 1.1 * facts.rows
 
 
 def looks_like_key(facts: columns.Facts) -> bool:
     """Return True if rows with the same value of this column may belong together."""
     several = facts.rows > 2 * facts.distinct > 100
-    return several and facts.kind != "float" and _ID_NAME.search(facts.name) is not None
+    is_named = _ID_NAME.search(facts.name) or _KEY_NAME.search(facts.name)
+    return several and facts.kind != "float" and is_named is not None
 
 
 def _is_epoch(facts: columns.Facts) -> bool:
-    if facts.kind != "int" or not _TIME_NAME.search(facts.name):
+    """Return True for numbers that are times: seconds since 1970, 20240531, 202405, days of Excel.
+
+    Without a name that speaks of times, more of the numbers have to agree.
+    """
+    is_named = _TIME_NAME.search(facts.name) is not None
+    if _are_seconds(facts, is_named):
+        return True
+    if facts.kind != "int" or facts.is_code:
         return False
-    ranges = ((19000101, 22000101), (9e8, 3e9), (9e11, 3e12))
-    return any(low <= facts.least and facts.greatest < high for low, high in ranges)
+    are_many = is_named or facts.distinct >= _MANY_DATES
+    is_serial = is_named and facts.least >= 25_569 and facts.greatest < 60_000
+    return is_serial or (are_many and all(map(_DAY.fullmatch, facts.values)))
+
+
+def _are_seconds(facts: columns.Facts, is_named: bool) -> bool:
+    """Return True for seconds since 1970, or for parts of them; from 2000 on without the name."""
+    first, last = (3e8, 3e9) if is_named else (9.4e8, 2e9)
+    is_within = any(
+        first * parts <= facts.least and facts.greatest < last * parts
+        for parts in (1, 1e3, 1e6, 1e9)
+    )
+    return is_within and (is_named or facts.distinct > _FEW_VALUES)
 
 
 def _count_words(facts: columns.Facts) -> float:

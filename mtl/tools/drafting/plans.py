@@ -146,7 +146,7 @@ def plan_table(
       holdout: the choice of test rows.
       missing: texts that mark a missing value.
       leave_out: columns that are not used.
-      keep: columns that are used even if they reveal a task.
+      keep: columns that are used even if they reveal a task, or look like an id or a date.
       number_forms: {column: the number 1.5 or 1234.5 as the column writes it}.
       values: texts that are values, although they often mean a missing one.
     """
@@ -200,7 +200,7 @@ def make_plan(
       labels: the columns to predict.
       holdout: the choice of test rows.
       left_out: columns that do not become inputs.
-      kept: columns that the test for target leakage does not leave out.
+      kept: columns that are used even if they reveal a task, or look like an id or a date.
 
     Raises:
       UserError: a label or the holdout does not fit the table, or all inputs are left out.
@@ -215,7 +215,7 @@ def make_plan(
     alone = {name: _measure_alone(found, name, chosen_tasks) for name in others}
     chosen = []
     for name in others:
-        asked = [] if name in kept else chosen_tasks
+        asked = None if name in kept else chosen_tasks
         chosen.append(_choose(found, name, delimiter, alone[name], asked, holdout, left_out))
     checks.require(
         any(one.dtype for one in chosen), "The table", "hold an input beside the tasks", others
@@ -249,17 +249,19 @@ def _choose(
     name: str,
     delimiter: str,
     alone: Mapping[str, float],
-    chosen_tasks: Sequence[tasks_lib.Task],
+    chosen_tasks: Sequence[tasks_lib.Task] | None,
     holdout: Holdout,
     left_out: Sequence[str],
 ) -> inputs_lib.Input:
+    """Return the use of a column; without tasks, it is an input if it can be one."""
     if name in left_out:
         return inputs_lib.Input(name=name, why="left out: as --leave_out says")
-    if name in (holdout.key, holdout.time):
+    if name and name in (holdout.key, holdout.time):
         flag = "--key" if name == holdout.key else "--time"
         return inputs_lib.Input(name=name, why=f"left out: the {flag} of the splits")
-    chosen = inputs_lib.choose_input(found.facts[name], found, delimiter)
-    for task in chosen_tasks if chosen.dtype else ():
+    keep = chosen_tasks is None
+    chosen = inputs_lib.choose_input(found.facts[name], found, delimiter, keep)
+    for task in (chosen_tasks or ()) if chosen.dtype else ():
         if task.is_leak(alone[task.name]):
             told = f"tells {task.label!r} alone, {task.metric.upper()} {alone[task.name]:.3f}"
             doubt = f"{name!r} {told}. Known before {task.label!r} is? Then --keep {name!r}."

@@ -85,7 +85,7 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
     groups = _group_spellings(facts)
     if len(groups) == 2:
         return _choose_binary(facts, found, gaps, groups)
-    if facts.is_number and not facts.is_code:
+    if facts.is_quantity:
         rule = "vary"
         checks.require(len(groups) > 1, where, rule, f"the number {one} in all rows with a label")
         if facts.kind == "int" and len(groups) <= columns.FEW_CLASSES:
@@ -128,7 +128,7 @@ def _group_spellings(facts: columns.Facts) -> dict[str, list[str]]:
 
 
 def _read_value(facts: columns.Facts, text: str) -> str:
-    if not facts.is_number or facts.is_code:
+    if not facts.is_quantity:
         return text.casefold()
     number = literals.parse_literal("int64" if facts.kind == "int" else "float32", text)
     return repr(number)
@@ -219,7 +219,7 @@ def _choose_classes(
     gaps: str,
     groups: Mapping[str, Sequence[str]],
 ) -> Task:
-    is_number = facts.is_number and not facts.is_code
+    is_number = facts.is_quantity
     counts = _count_groups(facts, groups)
     names = sorted(counts, key=float) if is_number else sorted(counts)
     is_plain = is_number and list(map(float, names)) == list(range(len(names)))

@@ -1,0 +1,111 @@
+"""Times and ids: which columns are left out, with which hint, and which are numbers."""
+
+import collections
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from mtl.tools.drafting import columns, inputs, inspection, lines
+
+ROWS = 240
+
+
+def _choose(name, texts, keep=False):
+    texts = list(map(str, texts))
+    column = columns.Column(name)
+    array = pa.chunked_array([texts])
+    column.add(array)
+    facts = column.summarize(["", *column.find_marks()], array)
+    found = inspection.Inspection(
+        dialect=lines.Dialect(paths=("t.csv",), delimiter=",", columns=(name,)),
+        rows_of={"t.csv": len(texts)},
+        size=1,
+        marks=("",),
+        marks_in={},
+        facts={name: facts},
+        sample=pa.table({name: array}),
+        places=np.arange(len(texts)),
+    )
+    return inputs.choose_input(facts, found, "|", keep)
+
+
+def _days(form):
+    day = np.datetime64("2021-03-01")
+    return [(day + 3 * (i * 37 % ROWS)).item().strftime(form) for i in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S+01:00", "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%y %H:%M"),
+        *("%m/%d/%y", "%m/%d/%Y %I:%M %p", "%b %d, %Y", "%d %B %Y", "%d-%b-%y"),
+        *("%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S +0000", "%Y%m%d", "%Y%m"),
+        *("%Y%m%dT%H%M%S", "%Y-%m", "%Y-W%V"),
+    ],
+)
+def test_dates_are_no_inputs_and_hint_at_times(form):
+    chosen = _choose("c", _days(form))
+    assert chosen.why.startswith("left out: a date") and "--time 'c'" in chosen.doubt
+
+
+@pytest.mark.parametrize("scale", [1, 1e3, 1e6, 1e9])
+@pytest.mark.parametrize("shift", [0, 0.5])
+def test_seconds_since_1970_are_dates(scale, shift):
+    times = [1.6e9 + 86_477.0 * i + shift for i in range(ROWS)]
+    texts = [f"{time * scale:.1f}" if shift else int(time * scale) for time in times]
+    chosen = _choose("c", texts)
+    assert chosen.why.startswith("left out: a date") and "--keep 'c'" in chosen.doubt
+    assert _choose("c", texts, keep=True).dtype in ("int64", "float32")
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("c", [i * 7919 for i in range(ROWS)]),
+        ("year", [1990 + i % 30 for i in range(ROWS)]),
+        ("price", [20_130_001 + 100 * i for i in range(ROWS)]),
+        ("heat_index", [1000 + 37 * i for i in range(ROWS)]),
+        ("air_quality_index", [i % 170 * 3 for i in range(ROWS)]),
+        ("turkey", [5 * i for i in range(ROWS)]),
+    ],
+)
+def test_other_numbers_are_inputs(name, numbers):
+    assert _choose(name, numbers).dtype == "int64"
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "why"),
+    [
+        ("", range(ROWS), "the number of a row"),
+        ("Unnamed: 0", range(ROWS), "an id"),
+        ("user_id", [7919 * i for i in range(ROWS)], "an id"),
+        ("index", [3 * i for i in range(ROWS)], "an id"),
+        ("c", [f"{i * 2654435761 % 2**32:08x}" for i in range(ROWS)], "an id"),
+    ],
+)
+def test_ids_are_no_inputs(name, texts, why):
+    assert _choose(name, texts).why.startswith(f"left out: {why}")
+
+
+@pytest.mark.parametrize("name", ["user_id", "patient", "customer", "sales_person", "userId"])
+def test_repeated_ids_may_be_keys(name):
+    texts = [f"k{i // 4}" for i in range(4 * ROWS)]
+    counts = collections.Counter(texts)
+    column = columns.Column(name)
+    column.add(pa.chunked_array([texts]))
+    facts = column.summarize([""], pa.chunked_array([texts]))
+    assert facts.distinct == len(counts) and inputs.looks_like_key(facts)
+
+
+@pytest.mark.parametrize("text", ["{}h 5m", "{}:45:01", "0x{}f", "{}_000", "{} 1/2"])
+def test_amounts_in_an_odd_form_are_told(text):
+    chosen = _choose("c", [text.format(i % 60 + 100) for i in range(ROWS)])
+    assert "is an amount, write it as a number" in chosen.doubt
+
+
+def test_numbers_among_many_words_are_left_out_with_the_flags():
+    texts = [["TBD", "n.a.", "later", "none yet"][i] if i < 4 else i / 7 for i in range(ROWS)]
+    chosen = _choose("c", texts)
+    assert "left out: numbers, with other texts" in chosen.why
+    assert "--missing 'TBD' --missing 'n.a.'" in chosen.doubt

@@ -31,7 +31,8 @@ def _draw_rows(count, seed=0):
 def fitted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit") / "model"
     rows, test = _draw_rows(400), _draw_rows(100, seed=1)
-    return fitting.fit(rows, ["clicked", "minutes"], folder, test=test, settings=_FEW)
+    tasks, keep = ["clicked", "minutes"], ["age"]  # It tells `minutes`.
+    return fitting.fit(rows, tasks, folder, test=test, keep=keep, settings=_FEW)
 
 
 @pytest.mark.medium

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from mtl import checks, times
-from mtl.tools.drafting import columns, inspection, lines, telling
+from mtl.tools.drafting import columns, inspection, lines, repeats, telling
 from mtl.tools.drafting import inputs as inputs_lib
 from mtl.tools.drafting import tasks as tasks_lib
 
@@ -152,12 +152,26 @@ def plan_table(
     """
     # Test rows are read too: they may hold marks and values that training rows lack.
     tests = lines.find_files("--test", holdout.files) if holdout.files else ()
+    both = sorted({*tests} & {*dialect.paths})
+    checks.require(not both, "--test", "name other files than the training files", both)
     whole = lines.with_files(dialect, tests)
     found = inspection.inspect_table(whole, missing, tasks, number_forms, values)
     found = dataclasses.replace(found, dialect=dialect)
     plan = make_plan(found, tasks, holdout, leave_out, keep)
     told = _tell_words(found, [*missing]) + _tell_twins(found, number_forms)
+    told += _tell_rows(plan)
     return dataclasses.replace(plan, doubts=[*told, *plan.doubts])
+
+
+def _tell_rows(plan: Plan) -> list[str]:
+    """Return sentences about repeated rows and about small splits."""
+    holdout = plan.holdout
+    train = {"train": 1 - sum(holdout.shares.values())} if holdout.shares else {}
+    told = repeats.tell_splits(plan.found, plan.tasks, {**holdout.shares, **train})
+    if holdout.key or holdout.time:
+        return told
+    names = [chosen.name for chosen in plan.used] + [task.label for task in plan.tasks]
+    return told + repeats.tell_repeats(plan.found, names, holdout.is_drawn)
 
 
 def _tell_words(found: inspection.Inspection, missing: Sequence[str]) -> list[str]:
@@ -261,11 +275,26 @@ def _choose(
         return inputs_lib.Input(name=name, why=f"left out: the {flag} of the splits")
     keep = chosen_tasks is None
     chosen = inputs_lib.choose_input(found.facts[name], found, delimiter, keep)
-    for task in (chosen_tasks or ()) if chosen.dtype else ():
-        if task.is_leak(alone[task.name]):
-            told = f"tells {task.label!r} alone, {task.metric.upper()} {alone[task.name]:.3f}"
+    return chosen if keep or not chosen.dtype else _ask_leaks(found, chosen, alone, chosen_tasks)
+
+
+def _ask_leaks(
+    found: inspection.Inspection,
+    chosen: inputs_lib.Input,
+    alone: Mapping[str, float],
+    chosen_tasks: Sequence[tasks_lib.Task] | None,
+) -> inputs_lib.Input:
+    """Return the use of a column, left out or with a doubt if it may hold a label."""
+    name = chosen.name
+    codes, numbers = _encode(found, name)
+    for task in chosen_tasks or ():
+        told, is_sure = task.find_leak(alone[task.name], codes, numbers)
+        if is_sure:
             doubt = f"{name!r} {told}. Known before {task.label!r} is? Then --keep {name!r}."
             return inputs_lib.Input(name=name, why=f"left out: {told}", doubt=doubt)
+        if told:
+            doubt = f"{name!r} {told}. Known only after {task.label!r}? Then --leave_out {name!r}."
+            chosen = dataclasses.replace(chosen, doubt=f"{chosen.doubt} {doubt}".strip())
     return chosen
 
 
@@ -301,11 +330,16 @@ def _measure_alone(
     found: inspection.Inspection, name: str, chosen_tasks: Sequence[tasks_lib.Task]
 ) -> dict[str, float]:
     """Return {task: metric of a column alone}."""
-    if found.facts[name].is_number:
-        codes = telling.encode_numbers(found.numbers(name))
-    else:
-        codes = telling.encode_texts(found.texts(name))
+    codes, _ = _encode(found, name)
     return {task.name: task.measure_alone(codes) for task in chosen_tasks}
+
+
+def _encode(found: inspection.Inspection, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the encoded column [N], and its numbers [N], or None for texts."""
+    if not found.facts[name].is_number:
+        return telling.encode_texts(found.texts(name)), None
+    numbers = found.numbers(name)
+    return telling.encode_numbers(numbers), numbers
 
 
 def _find_order(chosen_tasks: Sequence[tasks_lib.Task], found: inspection.Inspection) -> str | None:

@@ -22,8 +22,10 @@ _MOST_CLASSES, _SHARE_OF_CLASSES = 1000, 0.25
 # Limits of a hint about a rare positive class, and about a class with too few rows.
 _RARE, _FEW_ROWS = 0.01, 20
 _AFFIRMED = ("yes", "true", "y", "t", "1", "positive")
-# A column that alone scores at least this much is likely known only after the label.
+# A column that alone scores at least this much is likely known only after the label. One that is
+# off by up to this many times as much may be.
 _LEAKS = {"auc": 0.99, "r2": 0.98, "skill": 0.98}
+_DOUBTFUL = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,9 +63,45 @@ class Task:
         measure = getattr(telling, f"measure_{self.metric}")
         return measure(codes, self.target)
 
-    def is_leak(self, alone: float) -> bool:
-        """Return True if the metric of a column alone suggests target leakage."""
-        return bool(alone >= _LEAKS[self.metric])
+    def find_leak(
+        self, alone: float, codes: np.ndarray, numbers: np.ndarray | None
+    ) -> tuple[str, bool]:
+        """Return what suggests that a column holds the label, with a figure, and if it is sure.
+
+        Args:
+          alone: the metric of the column alone.
+          codes: the encoded column [N].
+          numbers: its numbers [N]; None for texts.
+
+        Returns:
+          ("", False) if nothing does.
+        """
+        name = repr(self.label)
+        figures = [(alone, _LEAKS[self.metric], f"tells {name} alone, {self.metric.upper()}")]
+        present = np.minimum(codes, 1)
+        if self.metric == "r2":
+            if numbers is not None:
+                rank = telling.measure_rank(numbers, self.target)
+                figures.append((rank, _LEAKS["r2"], f"has the order of {name}, R2 of ranks"))
+            for own, what in ((codes, "are ranges"), (present, "are there in a range")):
+                share = telling.measure_order(own, self.target)
+                figures.append((share, _LEAKS["skill"], f"has values that {what} of {name}, skill"))
+        if self.metric == "skill":
+            for own in (codes, present):
+                if own.max() <= columns.FEW_CLASSES:
+                    share = telling.measure_skill(self.target, own + 1)
+                    figures.append((share, _LEAKS["skill"], f"is told by {name}, skill"))
+        return _choose_leak(figures)
+
+
+def _choose_leak(figures: Sequence[tuple[float, float, str]]) -> tuple[str, bool]:
+    """Return the worst of (figure, its limit, what it says) in words, and if it is beyond."""
+    known = [(1 - figure, 1 - limit, what) for figure, limit, what in figures if figure == figure]
+    if not known:
+        return "", False
+    off, most, what = min(known, key=lambda one: one[0] / one[1])
+    told = f"{what} {1 - off:.3f}" if off <= _DOUBTFUL * most else ""
+    return told, off <= most
 
 
 def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
@@ -247,7 +285,8 @@ def _hint_classes(facts: columns.Facts, counts: Mapping[str, int], is_number: bo
     rarest = min(counts, key=counts.__getitem__)
     if counts[rarest] < _FEW_ROWS:
         hint = f"Class {rarest!r} has {counts[rarest]} rows: too few to learn it."
-        hints.append(f"{hint} If it means a missing label: --missing {rarest!r}")
+        ask = "" if is_number else f" If it means a missing label: --missing {rarest!r}"
+        hints.append(f"{hint}{ask}")
     hints += [
         f"If class {name!r}, in {rows:,} rows, means a missing label: --missing {name!r}"
         for name, rows in counts.items()

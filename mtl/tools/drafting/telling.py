@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 # A column with more than 1000 distinct numbers, or with fewer than 5 rows for each of them, is cut
 # into bins with equal shares of the rows: at most 100, of 10 rows or more.
 _MOST_CODES, _FEWEST_REPEATS, _MOST_BINS, _ROWS_OF_BIN = 1000, 5, 100, 10
+# A column with more values is no list of ranges of a label.
+_MOST_RANGES = 50
 # With fewer labelled rows the metrics are too noisy.
 _FEWEST = 100
 # Each value also counts so many rows with the mean label, which keeps rare values near the mean.
@@ -105,6 +107,61 @@ def measure_skill(codes: np.ndarray, classes: np.ndarray) -> float:
     wrong = (most[codes[~half]] != classes[~half]).mean()
     base = (classes[~half] != np.bincount(classes[half]).argmax()).mean()
     return float(1 - wrong / base) if base else np.nan
+
+
+def measure_rank(numbers: np.ndarray, label: np.ndarray) -> float:
+    """Return the square of Spearman's correlation, which is 1 for any monotone copy of a label.
+
+    Args:
+      numbers: the column [N], NaN for missing values.
+      label: numbers [N], NaN for missing labels.
+
+    Returns:
+      From 0 to 1; NaN below 100 rows with both, or if one of them does not vary.
+    """
+    known = np.isfinite(numbers) & np.isfinite(label)
+    if known.sum() < _FEWEST:
+        return np.nan
+    ranks = [_rank(values[known]) for values in (numbers, label)]
+    spreads = [np.sqrt((own**2).sum()) for own in ranks]
+    if not all(spreads):
+        return np.nan
+    return float((ranks[0] * ranks[1]).sum() / (spreads[0] * spreads[1])) ** 2
+
+
+def _rank(values: np.ndarray) -> np.ndarray:
+    """Return the ranks less their mean [N]; equal values share a rank."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    return ranks - ranks.mean()
+
+
+def measure_order(codes: np.ndarray, label: np.ndarray) -> float:
+    """Return how far the values of a column are ranges of a label, as `late` is of `delay`.
+
+    The rows in the order of the label should have all rows of one value, then all of another.
+
+    Args:
+      codes: the encoded column [N].
+      label: numbers [N], NaN for missing labels.
+
+    Returns:
+      1 for ranges, about 0 for values that do not depend on the label; NaN if the column has one
+      value, more than 50 or fewer than 10 rows beside the most frequent value, or below 100 rows.
+    """
+    known = np.isfinite(label)
+    _, codes, counts = np.unique(codes[known], return_inverse=True, return_counts=True)
+    rows = len(codes)
+    if rows < _FEWEST or len(counts) > _MOST_RANGES or rows - counts.max() < _ROWS_OF_BIN:
+        return np.nan
+    label = label[known]
+    order = np.argsort(np.bincount(codes, label) / counts, kind="stable")
+    place = np.argsort(order)[codes]
+    # Rows of equal labels lie in random order, so that a label of many zeros tells nothing.
+    ties = np.random.default_rng(0).random(rows)
+    agreed = (np.sort(place) == place[np.lexsort((ties, label))]).mean()
+    chance = ((counts / rows) ** 2).sum()
+    return float((agreed - chance) / (1 - chance))
 
 
 def _halves(size: int) -> np.ndarray:

@@ -64,6 +64,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         default=[],
         help="an input even if it reveals a task, or looks like an id or a date",
     )
+    has_data = any(arg.partition("=")[0] == "--data" for arg in argv)
+    if argv and not argv[0].startswith("-") and not has_data:
+        raise checks.UserError(f"unexpected argument {argv[0]!r}. Write --data {argv[0]}")
     return parser.read(argv)
 
 

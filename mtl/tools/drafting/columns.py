@@ -194,6 +194,10 @@ class Column:
         """The marks in this column that mean a missing value in any kind of column."""
         return [mark for mark in self._marks if mark in SURE_MARKS]
 
+    def holds(self, text: str) -> bool:
+        """Return True if a text stands in the column, or may stand there."""
+        return self._counts is None or pc.any(pc.equal(self._counts["text"], text)).as_py()
+
     def counts_mark(self, mark: str) -> bool:
         """Return True if a mark of `MARKS_OF_NUMBERS` stands in the column."""
         return mark in self._marks
@@ -245,8 +249,8 @@ class Column:
 
     def _kind_of_numbers(self) -> str:
         largest = max(-self._least, self._greatest)
-        if not self._fractions and largest < 2**63:
-            return "int"
+        if not self._fractions:  # Larger ones, such as uint64, would be other numbers as floats.
+            return "int" if largest < 2**63 else "text"
         return "float" if largest < _FLOAT32 else "text"
 
 

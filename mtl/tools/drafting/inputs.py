@@ -115,6 +115,10 @@ def _leave_infinite(facts: columns.Facts, found: inspection.Inspection) -> Input
         doubt = f"{facts.name!r} holds infinite numbers. Write nulls or finite numbers to use it."
         why = "left out: infinite numbers, which spoil a mean"
         return Input(name=facts.name, why=why, doubt=doubt)
+    if facts.name in found.dialect.numbers and facts.kind == "text":
+        why = "left out: numbers beyond int64 or float32"
+        doubt = f"{facts.name!r} holds {why.removeprefix('left out: ')}. Texts of them are read."
+        return Input(name=facts.name, why=why, doubt=doubt)
     return None
 
 

@@ -135,6 +135,7 @@ def inspect_table(
     rows = sum(rows_of.values())
     checks.require(rows > 0, dialect.paths[0], "hold a row", rows)
     table, places = sample.finish()
+    _require_one_header(dialect, gathered, table)
     facts = {}
     for name, column in gathered.items():
         found = column.find_label_marks() if name in labels else column.find_marks()
@@ -152,6 +153,26 @@ def inspect_table(
         sample=table,
         places=places,
     )
+
+
+def _require_one_header(
+    dialect: lines.Dialect, gathered: Mapping[str, columns.Column], sample: pa.Table
+) -> None:
+    """Fail if a row repeats the names of the columns, as in files that were joined."""
+    alike = [
+        pc.equal(sample[name], name)
+        for name, column in gathered.items()
+        if name and column.holds(name)
+    ]
+    if len(alike) < max(2, len([name for name in gathered if name])):
+        return
+    is_header = alike[0]
+    for own in alike[1:]:
+        is_header = pc.and_(is_header, own)
+    rows = pc.sum(is_header).as_py() or 0
+    fix = "Were files with headers joined? Name them by a glob, such as --data 'part-*.csv'."
+    rule, got = "hold its header once", f"{rows} rows like it"
+    checks.require(rows == 0, dialect.paths[0], rule, got, fix)
 
 
 def _list_others(

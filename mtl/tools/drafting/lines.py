@@ -37,6 +37,13 @@ _BLOCK_BYTES = 1 << 24
 _MOST_LINE_BYTES = 1 << 26
 # Control characters, except tabs and line ends, mark a binary file.
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
+_NO_TEXT = {
+    b"PAR1": "Parquet",
+    b"PK\x03\x04": "a ZIP file, such as a spreadsheet",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+    b"\x1f\x8b": "gzip",
+}
 _READ_ERRORS = (OSError, EOFError, zlib.error)
 
 
@@ -129,8 +136,15 @@ def read_dialect(
     path = paths[0]
     first = _read_first(path, comment)
     checks.require(bool(first), path, "hold a row", "blank lines")
-    delimiter = delimiter or _find_delimiter(path, [line for _, line in first])
     number, line = first[0]
+    is_json = line.startswith(("{", "[{")) or line.strip() in ("[", "{")
+    fix = "pandas.read_json reads it, and DataFrame.to_parquet writes a table."
+    checks.require(not is_json, path, "be a table", f"JSON: {line[:40]}", fix)
+    if not columns:  # Training skips one line of each file, whatever it holds.
+        _require_first(path, first)
+        rule, fix = "be the header", f"tail -n +{number} OLD > NEW drops the lines before it."
+        checks.require(number == 1, f"{path} line 1", rule, f"the header in line {number}", fix)
+    delimiter = delimiter or _find_delimiter(path, [line for _, line in first])
     rows = [_split(line, delimiter) for _, line in first]
     if columns:
         names = list(columns)
@@ -138,6 +152,9 @@ def read_dialect(
         checks.require(len(names) == len(rows[0]), "--columns", rule, len(names))
     else:
         names, where = rows[0], f"{path} line {number}"
+        again = names in rows[1:]
+        fix = "Were files with headers joined? Name them by a glob, such as --data 'part-*.csv'."
+        checks.require(not again, path, "hold its header once", ",".join(names), fix)
         _require_header(where, names, rows[1:])
         checks.require(len(first) > 1, path, "hold a row below its header", "the header alone")
     twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
@@ -150,6 +167,26 @@ def read_dialect(
         has_header=not columns,
         comment=comment,
     )
+
+
+def _require_first(path: str, first: Sequence[tuple[int, str]]) -> None:
+    """Fail if remarks or a title stand before the header."""
+    later = _find_header(first)
+    fix = f"Is line {later} the header? Then tail -n +{later} OLD > NEW drops the lines before it."
+    checks.require(not later, f"{path} line 1", "be the header", first[0][1][:60], fix)
+
+
+def _find_header(first: Sequence[tuple[int, str]]) -> int:
+    """Return the number of a later line from which on all lines are alike; 0 without one."""
+    for delimiter in _DELIMITERS:
+        widths = [len(_split(line, delimiter)) for _, line in first]
+        last = widths[-1]
+        start = next((i for i in range(len(widths)) if set(widths[i:]) == {last}), 0)
+        cells = _split(first[start][1], delimiter)
+        is_title = all(width == 1 for width in widths[:start])
+        if last > 1 and is_title and 0 < start <= len(widths) // 2 and all(cells):
+            return first[start][0]
+    return 0
 
 
 def with_files(dialect: Dialect, paths: Sequence[str]) -> Dialect:
@@ -178,10 +215,15 @@ def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
 
 
 def _require_text(path: str, start: bytes) -> None:
-    marks = {b"PAR1": "Parquet", b"PK\x03\x04": "a ZIP file, such as a spreadsheet"}
-    kind = next((kind for mark, kind in marks.items() if start.startswith(mark)), "binary")
+    kind = next((kind for mark, kind in _NO_TEXT.items() if start.startswith(mark)), "binary")
+    if kind == "binary" and start.count(b"\0") > len(start) // 4:
+        kind = "UTF-16 without a mark"
     is_text = not _CONTROL.search(start) and kind == "binary"
     fix = "Write it anew as CSV in UTF-8."
+    if kind.startswith("UTF-16"):
+        fix = "iconv -f UTF-16 -t UTF-8 OLD > NEW writes it as UTF-8."
+    elif kind == "gzip":
+        fix = f"A name that ends in .gz says so: mv {path} {path}.gz"
     checks.require(is_text, path, "be text in UTF-8", f"{kind}: {start[:8]!r}", fix)
     is_split = b"\r" not in start.rstrip(b"\r\n")
     fix = r"Old Macs wrote carriage returns alone: tr '\r' '\n' < OLD > NEW"
@@ -262,8 +304,10 @@ def _require_header(where: str, names: Sequence[str], rows: Sequence[Sequence[st
     rule, fix = "name the columns", f"Name all {len(names)} of them with --columns 'a,b,...'."
     checks.require(any(names), where, rule, ",".join(names), fix)
     numbers = [name for name in names if re.fullmatch(columns_lib.FLOAT, name)]
-    # Consecutive whole numbers, such as years, may name columns.
-    if (numbers and not _is_run(numbers)) or _count_repeated(names, rows) > 1:
+    # Consecutive whole numbers, such as years, may name columns; so may one beside words that
+    # stand above numbers.
+    is_odd = bool(numbers) and not _is_run(numbers) and not _stands_above(names, rows)
+    if is_odd or _count_repeated(names, rows) > 1:
         listed = ", ".join(names[:4]) + ", ..." * (len(names) > 4)
         checks.fail(where, rule, listed, f"It looks like a row. {fix}")
 
@@ -272,6 +316,17 @@ def _is_run(numbers: Sequence[str]) -> bool:
     """Return True if the texts are at least two consecutive whole numbers."""
     whole = [int(number) for number in numbers if number.isdigit()]
     return len(whole) == len(numbers) > 1 and whole == [whole[0] + i for i in range(len(whole))]
+
+
+def _stands_above(names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return True if a word is the first cell of a column that holds only numbers below."""
+    below = zip(*rows, strict=False)
+    return any(
+        not re.fullmatch(columns_lib.FLOAT, name)
+        and name not in columns_lib.MARKS_OF_NUMBERS
+        and all(re.fullmatch(columns_lib.FLOAT, cell) for cell in cells)
+        for name, cells in zip(names, below, strict=False)
+    )
 
 
 def _count_repeated(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

@@ -180,7 +180,8 @@ def _tell_words(found: inspection.Inspection, missing: Sequence[str]) -> list[st
     for name, facts in found.facts.items():
         for mark, rows in facts.marks.items():
             is_odd = columns.is_infinite(mark) or mark not in columns.MARKS_OF_NUMBERS
-            if is_odd and mark not in missing:
+            is_told = mark in missing or name in found.dialect.numbers
+            if is_odd and not is_told:
                 told.append(f"{mark!r} of {name!r}, in {rows:,} rows, counts as a missing value.")
         if facts.limits:
             told.append(

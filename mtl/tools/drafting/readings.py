@@ -47,10 +47,7 @@ def read_numbers(
     for name, own in found.items():
         if name in number_forms or _is_quantity(name, values[name], own, labels):
             present = _without(values[name], own.words)
-            read[name] = _read_form(facts[name], present, own)
-            if _is_plain(own.example, present):
-                marks = {"", *read[name].marks}
-                read[name] = gathered[name].summarize(marks, sample[name])
+            read[name] = _read_form(facts[name], gathered[name], sample[name], present, own)
     return {**facts, **read}
 
 
@@ -105,10 +102,16 @@ def _is_plain(example: str, texts: Collection[str]) -> bool:
 
 
 def _read_form(
-    facts: columns.Facts, present: Mapping[str, int], found: forms.Found
+    facts: columns.Facts,
+    column: columns.Column,
+    sample: pa.ChunkedArray,
+    present: Mapping[str, int],
+    found: forms.Found,
 ) -> columns.Facts:
     """Return the facts of a column of numbers of a form; its other texts are missing values."""
     missing = {text: rows for text, rows in facts.values.items() if text not in present}
+    if _is_plain(found.example, present):
+        return column.summarize({"", *facts.marks, *missing}, sample)
     plain = forms.read_values(present, found.example)
     numbers = list(map(float, plain))
     return dataclasses.replace(

@@ -224,13 +224,13 @@ def _name_both(
     negative: Sequence[str],
 ) -> tuple[str, dict[str, Any]]:
     """Return the type of the field of two classes, and the settings of the head."""
-    is_whole = facts.kind == "int" and not facts.is_code
+    is_whole = facts.is_quantity and facts.kind == "int"
     plain = [texts[0].lower().partition(".")[0] for texts in (negative, positive)]
-    if plain == ["false", "true"] or (is_whole and list(map(int, plain)) == [0, 1]):
+    if plain in (["false", "true"], ["0", "1"] if is_whole else []):
         return "int64", {}
     is_spelled = len(positive) + len(negative) > 2
     # Other numbers stay text, as text keeps 1.0 apart from 1, unless a file stores numbers.
-    if is_whole and (is_spelled or _is_stored(facts, found)):
+    if is_whole and any((is_spelled, _is_stored(facts, found))):
         return "int64", {"positive": [int(float(positive[0]))], "negative": [int(plain[0])]}
     if facts.kind == "float" and facts.name in found.dialect.numbers:
         return "float32", {"positive": [float(positive[0])], "negative": [float(negative[0])]}
@@ -263,8 +263,8 @@ def _choose_classes(
     is_plain = is_number and list(map(float, names)) == list(range(len(names)))
     is_spelled = is_number and len(facts.values) > len(names)
     # Such a label is matched with the class by its value.
-    is_whole = is_plain or is_spelled or (is_number and _is_stored(facts, found))
-    names = [str(int(float(name))) for name in names] if is_spelled else names
+    is_whole = is_number and any((is_plain, is_spelled, _is_stored(facts, found)))
+    names = list(map(_write_whole, names)) if is_spelled else names
     rarest = min(counts, key=counts.__getitem__)
     return Task(
         label=facts.name,
@@ -277,6 +277,10 @@ def _choose_classes(
         target=_number_classes(found, facts.name, is_number),
         metric="skill",
     )
+
+
+def _write_whole(text: str) -> str:
+    return str(int(float(text)))
 
 
 def _hint_classes(facts: columns.Facts, counts: Mapping[str, int], is_number: bool) -> list[str]:

@@ -10,6 +10,7 @@ rows that choose the best checkpoint, so that the test rows only measure it.
 """
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import shlex
@@ -46,6 +47,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add("--key", help="keep rows with the same value of this column in one split")
     add("--test", help="a separate table to test on, in place of a share")
     add("--delimiter", help="the separator of values; detected if it is , ; tab or |")
+    add("--list_delimiter", default="", help="between the values of lists; detected if | ; ^ or ~")
     add("--columns", default="", help="names of the columns, for a table without a header: a,b,c")
     add("--sheet", default="", help="the sheet of a spreadsheet (default: the first)")
     add("--comment", default="", help="lines that start with this are left out")
@@ -94,6 +96,7 @@ def draft(arguments: argparse.Namespace) -> str:
         is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
         checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
     dialect = tables.read_dialect(paths, delimiter, names, arguments.comment, arguments.sheet)
+    dialect = dataclasses.replace(dialect, list_delimiter=_read_lists(arguments, dialect))
     _require_columns(arguments, dialect)
     chosen = (arguments.missing, arguments.leave_out, arguments.keep)
     number_forms = _read_forms(arguments.number_form, dialect)
@@ -130,6 +133,16 @@ def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
         time=arguments.time or "",
         files=arguments.test or "",
     )
+
+
+def _read_lists(arguments: argparse.Namespace, dialect: lines.Dialect) -> str:
+    """Return the character of --list_delimiter."""
+    found = arguments.list_delimiter
+    is_one = not found or (len(found) == 1 and found not in '"\r\n')
+    checks.require(is_one, "--list_delimiter", "be one character, not a quote", found)
+    is_free = not found or found != dialect.delimiter
+    checks.require(is_free, "--list_delimiter", "differ from the delimiter of columns", found)
+    return found
 
 
 def _read_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, str]:

@@ -37,7 +37,9 @@ _FEW_VALUES = 50
 _MOST_CATEGORIES = 10_000
 _MOST_BUCKETS = 1 << 20
 _SKEWED = 2.0
-LIST_DELIMITERS = "|;"
+LIST_DELIMITERS = "|;^~\x02"
+# These stand in plain texts, too: a draft asks whether they separate the values of lists.
+_DOUBTFUL_DELIMITERS = ",/: "
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,9 +206,11 @@ def _choose_text(
     if is_list_of(facts, delimiter):
         return _choose_list(facts, delimiter, "list")
     name, default = facts.name, "" if facts.missing else None
+    doubt = doubt or _doubt_lists(facts, found)
     if _count_words(facts) >= _WORDS_OF_TEXT and facts.distinct > _FEW_VALUES:
         why = f"text, {_count_words(facts):.0f} words on average"
-        return Input(name=name, dtype="string", parts=("texts",), why=why, default=default)
+        parts = ("texts",)
+        return Input(name=name, dtype="string", parts=parts, why=why, default=default, doubt=doubt)
     about = "" if facts.is_counted else "more than "
     why = f"category, {about}{facts.distinct:,} values"
     if facts.distinct <= _MOST_CATEGORIES:
@@ -214,6 +218,23 @@ def _choose_text(
     else:
         parts, why = ("hashes",), f"{why}: hashed"
     return Input(name=name, dtype="string", parts=parts, why=why, default=default, doubt=doubt)
+
+
+def _doubt_lists(facts: columns.Facts, found: inspection.Inspection) -> str:
+    """Return a doubt about texts that may be lists; "" for none."""
+    some = list(facts.values)[:1000]
+    if sum(text.startswith("[") and text.endswith("]") for text in some) > 0.9 * len(some):
+        fix = "Write a|b|c, or lists in a Parquet file."
+        return f"{facts.name!r} holds lists such as {some[0]!r}, which are read as one text. {fix}"
+    for delimiter in LIST_DELIMITERS + _DOUBTFUL_DELIMITERS:
+        parts = [text.split(delimiter) for text in some]
+        are_sets = all(len(own) == len({*own}) for own in parts)
+        if are_sets and are_lists(some, delimiter):
+            is_taken = delimiter == found.dialect.delimiter
+            fix = f"--list_delimiter {delimiter!r}" if not is_taken else "write a|b|c."
+            told = f"{facts.name!r} is read as one text, such as {some[0]!r}."
+            return f"{told} If it is a list between {delimiter!r}: {fix}"
+    return ""
 
 
 def _choose_list(facts: columns.Facts, delimiter: str, dtype: str) -> Input:

@@ -57,6 +57,7 @@ class Dialect:
       columns: the names of the columns.
       has_header: True if the first line of each file names the columns.
       comment: lines that start with this text are dropped; "" keeps all lines.
+      list_delimiter: the character between the values of lists; "" lets a draft find it.
       sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
       is_arrow: True if `arrow.Arrow` reads the files, which then have no delimiter.
       numbers: the columns whose type says that they hold numbers.
@@ -69,6 +70,7 @@ class Dialect:
     columns: tuple[str, ...]
     has_header: bool = True
     comment: str = ""
+    list_delimiter: str = ""
     sheet: str = ""
     is_arrow: bool = False
     numbers: Sequence[str] = ()
@@ -178,15 +180,24 @@ def _require_first(path: str, first: Sequence[tuple[int, str]]) -> None:
 
 def _find_header(first: Sequence[tuple[int, str]]) -> int:
     """Return the number of a later line from which on all lines are alike; 0 without one."""
-    for delimiter in _DELIMITERS:
-        widths = [len(_split(line, delimiter)) for _, line in first]
-        last = widths[-1]
-        start = next((i for i in range(len(widths)) if set(widths[i:]) == {last}), 0)
-        cells = _split(first[start][1], delimiter)
-        is_title = all(width == 1 for width in widths[:start])
-        if last > 1 and is_title and 0 < start <= len(widths) // 2 and all(cells):
-            return first[start][0]
-    return 0
+    rows = {own: [_split(line, own) for _, line in first] for own in _DELIMITERS}
+    if any(_has_columns(list(map(len, own))) for own in rows.values()):
+        return 0
+    starts = [_skip_title(own) for own in rows.values()]
+    return next((first[start][0] for start in starts if start), 0)
+
+
+def _has_columns(widths: Sequence[int]) -> bool:
+    """Return True if the first line has the columns of most others."""
+    return widths[0] > 1 and widths.count(widths[0]) > len(widths) / 2
+
+
+def _skip_title(rows: Sequence[Sequence[str]]) -> int:
+    """Return how many lines of one cell stand before lines of several; 0 if others follow."""
+    widths = list(map(len, rows))
+    start = next((i for i, width in enumerate(widths) if width > 1), 0)
+    is_rest = len({*widths[start:]}) == 1 and start <= len(widths) / 2
+    return start if is_rest and all(rows[start]) else 0
 
 
 def with_files(dialect: Dialect, paths: Sequence[str]) -> Dialect:

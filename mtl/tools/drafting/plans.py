@@ -360,6 +360,8 @@ def _choose_sizes(rows: int, is_in_order: bool) -> tuple[int, int, int]:
 
 def _find_list_delimiter(found: inspection.Inspection) -> str:
     """Return the delimiter of lists that fits the most columns."""
+    if found.dialect.list_delimiter:
+        return found.dialect.list_delimiter
     free = [one for one in inputs_lib.LIST_DELIMITERS if one != found.dialect.delimiter]
     counts = {
         one: sum(inputs_lib.is_list_of(facts, one) for facts in found.facts.values())

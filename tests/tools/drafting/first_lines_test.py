@@ -47,6 +47,13 @@ def test_a_number_beside_words_above_numbers_may_name_a_column(tmp_path, header)
     assert lines.read_dialect([str(tmp_path / "t.csv")]).columns == tuple(header.split(","))
 
 
+def test_rows_of_lists_or_of_words_do_not_hide_the_header(tmp_path):
+    rows = "".join(f"a:{i % 9}|b:1,{i / 7:.2f},{i % 2}\n" for i in range(60))
+    (tmp_path / "t.csv").write_text("c,x,y\n" + rows)
+    found = lines.read_dialect([str(tmp_path / "t.csv")])
+    assert (found.delimiter, found.columns) == (",", ("c", "x", "y"))
+
+
 def test_a_header_in_the_middle_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["launch.new"])
     argv = ["--data", str(tmp_path / "t.csv"), "--task", "y", "--out", str(tmp_path / "t.gin")]

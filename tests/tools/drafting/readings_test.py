@@ -230,3 +230,35 @@ def test_stored_fractions_and_infinite_numbers(draft, monkeypatch):
     assert "odd" not in made.data.spec.features
     metrics, _ = verbs.train(made, "run")
     assert 0 <= metrics["c/auc"] <= 1
+
+
+def _draw_lists():
+    bits = [f"{i % 32:05b}" for i in range(ROWS)]
+    return [[w for w, bit in zip("abcde", own, strict=True) if bit == "1"] for own in bits]
+
+
+@pytest.mark.parametrize("delimiter", ["|", ";", "^", "~", "\x02"])
+def test_lists_are_seen_and_read(draft, delimiter):
+    lists = _draw_lists()
+    told = draft({"c": [delimiter.join(own) for own in lists]})
+    assert "list, 5 values between" in told
+    assert [row["c"] for row in _scan()] == lists
+
+
+def test_lists_between_other_characters_are_asked_for(draft):
+    lists = _draw_lists()
+    texts = [" ".join(own) for own in lists]
+    assert "If it is a list between ' ': --list_delimiter ' '" in draft({"c": texts})
+    assert "list, 5 values between ' '" in draft({"c": texts}, "--list_delimiter", " ")
+    assert [row["c"] for row in _scan()] == lists
+    told = draft({"c": [",".join(own) for own in lists]})
+    assert "If it is a list between ',': write a|b|c" in told
+    assert "holds lists such as" in draft({"c": list(map(str, lists))})
+    sentences = [f"the {w} of the {v} is near" for w in "abcdefghij" for v in "klmnopqrstuv"]
+    assert "list between" not in draft({"c": sentences})
+    cities = ["New York", "Los Angeles", "San Francisco", "Berlin", "Paris", "Bonn"] * (ROWS // 6)
+    assert "list between" not in draft({"c": cities})
+    with pytest.raises(checks.UserError, match="--list_delimiter must be one character"):
+        draft({"c": texts}, "--list_delimiter", "::")
+    with pytest.raises(checks.UserError, match="--list_delimiter must differ"):
+        draft({"c": texts}, "--list_delimiter", ",")

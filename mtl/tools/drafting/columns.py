@@ -117,7 +117,8 @@ class Column:
 
     def __init__(self, name: str, marks: Collection[str] = (), values: Collection[str] = ()):
         self.name = name
-        self.known_marks = {*MARKS_OF_NUMBERS, *marks} - {*values}
+        self.values = frozenset(values)
+        self.known_marks = {*MARKS_OF_NUMBERS, *marks} - self.values
         self._mark_texts = pa.array(sorted(self.known_marks))
         self._rows = self._numbers = self._fractions = self._codes = 0
         self._times = self._dates = self._words = 0
@@ -180,6 +181,7 @@ class Column:
         few = len(words) <= _FEW_WORDS and self._words <= _SHARE_OF_WORDS * self._numbers
         # A few texts such as 1,200 or <0.5 are numbers, and no marks: see `forms`.
         few = few and not any(map(forms.looks_like_number, words))
+        few = few and self.values.isdisjoint(words)
         return [*self._marks, *words] if few else []
 
     def find_label_marks(self) -> list[str]:

@@ -109,6 +109,8 @@ def _read_form(
     found: forms.Found,
 ) -> columns.Facts:
     """Return the facts of a column of numbers of a form; its other texts are missing values."""
+    if not column.values.isdisjoint(found.words):
+        return facts
     missing = {text: rows for text, rows in facts.values.items() if text not in present}
     if _is_plain(found.example, present):
         return column.summarize({"", *facts.marks, *missing}, sample)

@@ -119,6 +119,15 @@ def test_a_class_is_named_like_a_mark(draft):
     assert "missing in 33.3% ('NA'), which weighs nothing" in draft({"kind": three}, task="kind")
 
 
+def test_a_word_among_numbers_is_a_value_if_the_user_says_so(draft):
+    numbers = [i % 40 * 2.5 for i in range(ROWS)]
+    for write in ("{:.1f}", "${:.2f}"):
+        texts = ["TBD" if i == 7 else write.format(x) for i, x in enumerate(numbers)]
+        assert "'TBD' of 'c', in 1 rows, counts as a missing value" in draft({"c": texts})
+        draft({"c": texts}, "--value", "TBD")
+        assert _scan()[7]["c"] == "TBD"
+
+
 def test_words_among_many_numbers_of_a_label_are_missing_and_told(draft):
     texts = ["TBD" if i == 3 else f"{i / 7:.2f}" for i in range(ROWS)]
     told = draft({"c": texts}, task="c")

@@ -21,6 +21,16 @@ from mtl.tools.drafting import columns, inspection, telling
 _MOST_CLASSES, _SHARE_OF_CLASSES = 1000, 0.25
 # Limits of a hint about a rare positive class, and about a class with too few rows.
 _RARE, _FEW_ROWS = 0.01, 20
+# Words in an order, of which a label may have some.
+_SCALES = (
+    ("very low", "low", "medium", "moderate", "high", "very high"),
+    ("strongly disagree", "disagree", "neutral", "agree", "strongly agree"),
+    ("very bad", "bad", "poor", "fair", "average", "good", "very good", "excellent"),
+    ("never", "rarely", "sometimes", "often", "usually", "always"),
+    ("none", "mild", "moderate", "severe"),
+    ("xxs", "xs", "s", "m", "l", "xl", "xxl"),
+    ("small", "medium", "large", "extra large"),
+)
 _AFFIRMED = ("yes", "true", "y", "t", "1", "positive")
 # A column that alone scores at least this much is likely known only after the label. One that is
 # off by up to this many times as much may be.
@@ -279,6 +289,16 @@ def _choose_classes(
     )
 
 
+def _hint_order(names: Sequence[str]) -> list[str]:
+    """Return a sentence about words that have an order, such as low and high."""
+    places = {name.casefold(): name for name in names}
+    for scale in _SCALES:
+        if places.keys() <= {*scale}:
+            ordered = [places[word] for word in scale if word in places]
+            return [f"heads.Ordinal knows the order of classes = {ordered!r}."]
+    return []
+
+
 def _write_whole(text: str) -> str:
     return str(int(float(text)))
 
@@ -297,6 +317,7 @@ def _hint_classes(facts: columns.Facts, counts: Mapping[str, int], is_number: bo
         if name in columns.MARKS_OF_NUMBERS and name != rarest
     ]
     if not is_number:
+        hints += _hint_order(list(counts))
         groups = _group_spellings(facts).values()
         spelled = [texts for texts in groups if len(texts) > 1]
         hints += [f"Classes {', '.join(map(repr, t))} differ only in case." for t in spelled]

@@ -241,6 +241,13 @@ def test_stored_fractions_and_infinite_numbers(draft, monkeypatch):
     assert 0 <= metrics["c/auc"] <= 1
 
 
+def test_words_in_an_order_hint_at_it(draft):
+    told = draft({"c": [["Low", "Medium", "High"][i % 3] for i in range(ROWS)]}, task="c")
+    assert "heads.Ordinal knows the order of classes = ['Low', 'Medium', 'High']" in told
+    told = draft({"c": [["Low", "Red", "High"][i % 3] for i in range(ROWS)]}, task="c")
+    assert "heads.Ordinal" not in told
+
+
 def _draw_lists():
     bits = [f"{i % 32:05b}" for i in range(ROWS)]
     return [[w for w, bit in zip("abcde", own, strict=True) if bit == "1"] for own in bits]

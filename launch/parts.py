@@ -33,6 +33,7 @@ _SENTENCE_END = re.compile(r"(?<!\.)\. ")
 # Code makes these classes; gin files cannot.
 _NO_PARTS = (
     "mtl.configs",
+    "mtl.data.coded_rows",
     "mtl.data.frames",
     "mtl.tools.attached",
     "mtl.tools.clip_audit.audit",

@@ -62,14 +62,14 @@ class AdaTT(types.Network):
                 sizes = list(counts.values())
                 found = dict(zip(counts, tf.split(joined, sizes, axis=1), strict=True))
                 given = {
-                    group: self._fuse(group, given, found, training)
+                    group: self._fuse_experts(group, given, found, training)
                     for group in counts
                     if group != _SHARED or not is_last
                 }
         mixed = [given[f"task_{task}"] for task in tasks]
         return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
 
-    def _fuse(
+    def _fuse_experts(
         self, group: str, given: types.Tensors, found: types.Tensors, training: bool
     ) -> tf.Tensor:
         """Weigh the experts of all groups and add the group's own experts, -> [B, H]."""

@@ -89,7 +89,7 @@ class Piggyback(types.Network):
                 start = tf1.constant_initializer(self.start)
                 own = {**settings, "initializer": start, "regularizer": None, "trainable": True}
                 scores = tf.convert_to_tensor(getter(f"{name}_mask_{task}", **own))
-                kept = _compare(scores, self.threshold)
+                kept = _binarise_scores(scores, self.threshold)
                 return tf.stop_gradient(tf.convert_to_tensor(kernel)) * kept
 
             return view
@@ -201,11 +201,11 @@ class PackNet(types.Network):
             masks = [getter(pruned.owner_name(name, task), **own) for task in tasks]
             if not is_last:
                 weights = tf.convert_to_tensor(kernel)
-                return tf.stop_gradient(weights) * tf.cast(_join(masks), weights.dtype)
+                return tf.stop_gradient(weights) * tf.cast(_join_masks(masks), weights.dtype)
             if training:
                 # Pruning sets cut weights to 0; the task keeps the other free weights.
                 kept = tf.cast(tf.not_equal(tf.convert_to_tensor(kernel), 0), tf.float32)
-                kept *= 1 - _join(masks[:-1]) if masks[:-1] else 1
+                kept *= 1 - _join_masks(masks[:-1]) if masks[:-1] else 1
                 assigned = masks[-1].assign(kept, read_value=False)
                 tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
             return kernel
@@ -222,10 +222,10 @@ class _Free:
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
         names = {pruned.owner_name(name, task) for task in self.tasks}
         masks = [v for v in tf1.global_variables() if patterns.variable_name(v) in names]
-        return tf.equal(_join(masks), 0) if masks else tf.ones_like(weights, tf.bool)
+        return tf.equal(_join_masks(masks), 0) if masks else tf.ones_like(weights, tf.bool)
 
 
-def _join(masks: Sequence[Any]) -> tf.Tensor:
+def _join_masks(masks: Sequence[Any]) -> tf.Tensor:
     """Return the union of masks of 0 and 1."""
     joined = tf.convert_to_tensor(masks[0])
     for mask in masks[1:]:
@@ -293,7 +293,7 @@ def _run_for(
     return towers
 
 
-def _compare(scores: tf.Tensor, threshold: float) -> tf.Tensor:
+def _binarise_scores(scores: tf.Tensor, threshold: float) -> tf.Tensor:
     """Return 1 for scores above a threshold, else 0; the gradient passes to the scores as it is."""
 
     @tf.custom_gradient

@@ -47,10 +47,10 @@ class AutoInt:
             hidden = fields.stack_fields("AutoInt", inputs, self.dimension, training)
             for index in range(self.num_layers):
                 with tf1.variable_scope(f"layer_{index}"):
-                    hidden = self._layer(hidden, training)
+                    hidden = self._build_layer(hidden, training)
         return tf.reshape(hidden, [-1, hidden.shape[1] * hidden.shape[2]])
 
-    def _layer(self, hidden: tf.Tensor, training: bool) -> tf.Tensor:
+    def _build_layer(self, hidden: tf.Tensor, training: bool) -> tf.Tensor:
         """Let fields attend to each other, [B, F, D] -> [B, F, heads * units]."""
         count, width = hidden.shape[1], self.num_heads * self.units
         rows = tf.reshape(hidden, [-1, hidden.shape[2]])

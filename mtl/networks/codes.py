@@ -74,14 +74,14 @@ class Codes:
         codes = tf1.get_variable("codes", shape, tf.float32, initializer)
         ids = find_nearest(outside, codes, self.num_groups)
         if training:
-            _monitor(ids, self.num_codes)
+            _monitor_codes(ids, self.num_codes)
         else:
             with outlets.show_predictions(self.shows_codes):
                 outlets.add_prediction("code_id", ids)
         first = self.num_codes * tf.range(self.num_groups, dtype=ids.dtype)
         chosen = tf.gather(codes, ids + first)
-        _emit(_CODEBOOK, tf.stop_gradient(outside), precision.share_output(chosen)[1])
-        _emit(_COMMITMENT, outside, tf.stop_gradient(chosen))
+        _add_distance(_CODEBOOK, tf.stop_gradient(outside), precision.share_output(chosen)[1])
+        _add_distance(_COMMITMENT, outside, tf.stop_gradient(chosen))
         # The value of the code, to the bit, with the gradient of the trunk's output.
         held = tf.stop_gradient(tf.cast(chosen, inside.dtype))
         joined = held + (inside - tf.stop_gradient(inside))
@@ -149,11 +149,11 @@ def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Te
     return tf.transpose(tf.argmin(distances, 2))
 
 
-def _emit(name: str, one: tf.Tensor, other: tf.Tensor) -> None:
+def _add_distance(name: str, one: tf.Tensor, other: tf.Tensor) -> None:
     outlets.add_loss(name, lambda: tf.reduce_sum(tf.square(one - other), [1, 2]))
 
 
-def _monitor(ids: tf.Tensor, num_codes: int) -> None:
+def _monitor_codes(ids: tf.Tensor, num_codes: int) -> None:
     """Show how many of the codes a batch uses."""
     prefix = tf1.get_variable_scope().name.partition("/")[2]
     names = [f"codes/{prefix}/used", f"codes/{prefix}/perplexity"]

@@ -50,13 +50,13 @@ class Convnet:
         hidden, others = trunk.join_images("Convnet", inputs)
         with freezing.hold_part(self.trainable):
             for index, filters in enumerate(self.filters):
-                hidden = self._block(hidden, filters, f"block_{index}", training)
+                hidden = self._build_block(hidden, filters, f"block_{index}", training)
             hidden = trunk.join_columns("Convnet", {"images": hidden, **others})
             return trunk.dense_layers(
                 hidden, self.layers, self.activation, self.dropout, self.batch_norm, training
             )
 
-    def _block(self, hidden: tf.Tensor, filters: int, name: str, training: bool) -> tf.Tensor:
+    def _build_block(self, hidden: tf.Tensor, filters: int, name: str, training: bool) -> tf.Tensor:
         hidden = layers.conv(
             hidden, filters, name, self.size, use_bias=not self.batch_norm, padding=self.padding
         )

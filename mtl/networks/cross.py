@@ -57,18 +57,18 @@ class Cross:
         with freezing.hold_part(self.trainable):
             for index in range(self.num_layers):
                 with tf1.variable_scope(f"layer_{index}"):
-                    hidden = self._layer(first, hidden)
+                    hidden = self._build_layer(first, hidden)
         return hidden
 
-    def _layer(self, first: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+    def _build_layer(self, first: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
         if self.num_experts > 1:
             return first * self._mix_experts(hidden) + hidden
-        added = first * self._map(hidden, "cross", use_bias=True)
+        added = first * self._map_hidden(hidden, "cross", use_bias=True)
         if self.gated:
-            added *= tf.sigmoid(self._map(hidden, "gate", use_bias=False))
+            added *= tf.sigmoid(self._map_hidden(hidden, "gate", use_bias=False))
         return added + hidden
 
-    def _map(self, hidden: tf.Tensor, name: str, use_bias: bool) -> tf.Tensor:
+    def _map_hidden(self, hidden: tf.Tensor, name: str, use_bias: bool) -> tf.Tensor:
         """Apply a map of full or of low rank, [B, D] -> [B, D]."""
         width = hidden.shape[-1]
         if self.rank is None:

@@ -49,10 +49,10 @@ class CrossStitch(types.Network):
         for level, stage in enumerate(self.stages):
             hidden = _build_stage(stage, given, level, tasks, training)
             hidden, shared = precision.share_output(hidden)
-            given = tf.unstack(self._stitch(hidden, level), len(tasks), axis=1)
+            given = tf.unstack(self._stitch_level(hidden, level), len(tasks), axis=1)
         return types.Towers(dict(zip(tasks, given, strict=True)), shared=[shared])
 
-    def _stitch(self, hidden: tf.Tensor, level: int) -> tf.Tensor:
+    def _stitch_level(self, hidden: tf.Tensor, level: int) -> tf.Tensor:
         """Mix the tasks' outputs, [B, T, H] -> [B, T, H]."""
         count, units = hidden.shape[1:]
         start = _first_weights(count, 1, self.own)
@@ -103,7 +103,7 @@ class Sluice(types.Network):
             hidden = _build_stage(stage, given, level, tasks, training)
             self._check_units(hidden.shape[2], stitched)
             hidden, shared = precision.share_output(hidden)
-            stitched.append(self._stitch(hidden, level, training))
+            stitched.append(self._stitch_level(hidden, level, training))
             given = tf.unstack(stitched[-1], len(tasks), axis=1)
         mixed = self._mix_stages(stitched)
         towers = dict(zip(tasks, tf.unstack(mixed, len(tasks), axis=1), strict=True))
@@ -116,17 +116,19 @@ class Sluice(types.Network):
         fits = units % self.num_subspaces == 0
         checks.require(fits, "Sluice.num_subspaces", f"divide {units} units", self.num_subspaces)
 
-    def _stitch(self, hidden: tf.Tensor, level: int, training: bool) -> tf.Tensor:
+    def _stitch_level(self, hidden: tf.Tensor, level: int, training: bool) -> tf.Tensor:
         """Mix the subspaces of all tasks, [B, T, H] -> [B, T, H]."""
         count, units = hidden.shape[1:]
         parts = tf.reshape(hidden, [-1, count * self.num_subspaces, units // self.num_subspaces])
         if training and self.orthogonality and self.num_subspaces > 1:
-            penalties.add_of_means(self._penalise, _compute_moments(parts, self.num_subspaces))
+            penalties.add_of_means(
+                self._penalise_overlap, _compute_moments(parts, self.num_subspaces)
+            )
         start = _first_weights(count, self.num_subspaces, self.own)
         weights = _get_weights(f"stitch_{level}", start, hidden.dtype)
         return tf.reshape(tf.linalg.matmul(weights, parts), [-1, count, units])
 
-    def _penalise(self, means: types.Tensors) -> tf.Tensor:
+    def _penalise_overlap(self, means: types.Tensors) -> tf.Tensor:
         """Compute the penalty from the first and second moments of the subspaces, a scalar."""
         covariances = means["products"] - _multiply_pairs(means["values"], self.num_subspaces)
         return self.orthogonality * tf.cast(tf.reduce_sum(covariances**2), tf.float32)
@@ -143,7 +145,7 @@ def _compute_moments(parts: tf.Tensor, num_subspaces: int) -> dict[str, tf.Tenso
     """Compute the means of subspaces, and of products within a task, [B, T g, K], in float64."""
     values = tf.cast(parts, tf.float32)
     means = tf.reduce_mean(values, axis=0)
-    centred = tf.reshape(values - means, [-1, *_split(parts, num_subspaces)])
+    centred = tf.reshape(values - means, [-1, *_split_shape(parts, num_subspaces)])
     size = tf.cast(tf.shape(values)[0], tf.float32)
     products = tf.einsum("btik,btjl->tijkl", centred, centred) / size
     # In float32, a covariance that is small beside the means would be lost to rounding.
@@ -154,7 +156,7 @@ def _compute_moments(parts: tf.Tensor, num_subspaces: int) -> dict[str, tf.Tenso
 
 def _multiply_pairs(means: tf.Tensor, num_subspaces: int) -> tf.Tensor:
     """Multiply the means of each pair of subspaces of a task, [T g, K] -> [T, g, g, K, K]."""
-    means = tf.reshape(means, _split(means, num_subspaces))
+    means = tf.reshape(means, _split_shape(means, num_subspaces))
     return tf.einsum("tik,tjl->tijkl", means, means) * _choose_pairs(num_subspaces)
 
 
@@ -163,7 +165,7 @@ def _choose_pairs(num_subspaces: int) -> np.ndarray:
     return np.tril(np.ones([num_subspaces, num_subspaces]), -1)[:, :, np.newaxis, np.newaxis]
 
 
-def _split(parts: tf.Tensor, num_subspaces: int) -> list[int]:
+def _split_shape(parts: tf.Tensor, num_subspaces: int) -> list[int]:
     """Return T, g and K of a tensor [..., T g, K]."""
     count, units = parts.shape[-2:]
     return [count // num_subspaces, num_subspaces, units]

@@ -80,7 +80,7 @@ def stack_fields(
     fields = {column: inputs[column] for column in columns if widths[column] == dimension}
     for width in sorted(set(widths.values()) - {dimension}):
         chosen = [column for column in columns if widths[column] == width]
-        fields |= zip(chosen, _project(inputs, chosen, dimension, training), strict=True)
+        fields |= zip(chosen, _project_columns(inputs, chosen, dimension, training), strict=True)
     return tf.stack([fields[column] for column in columns], axis=1)
 
 
@@ -91,7 +91,7 @@ def require_vectors(kind: str, column: str, value: tf.Tensor) -> None:
     checks.require(is_vector, f"{kind} inputs", "be vectors", tuple(value.shape[1:]), fix)
 
 
-def _project(
+def _project_columns(
     inputs: types.Tensors, columns: Sequence[str], dimension: int, training: bool
 ) -> list[tf.Tensor]:
     """Project columns of equal width, {column: [B, D]} -> F of [B, dimension]."""

@@ -63,12 +63,12 @@ class FinalMLP:
             ):
                 context = fields.choose_columns("FinalMLP.contexts", patterns, inputs)
                 with tf1.variable_scope(f"gate_{index}"):
-                    gated = joined * 2 * self._gate(joined, context)
+                    gated = joined * 2 * self._gate_inputs(joined, context)
                 with tf1.variable_scope(f"stream_{index}"):
                     outputs.append(stream({"gated": gated}, training))
             return tf.concat([*outputs, self._multiply(*outputs)], axis=1)
 
-    def _gate(self, joined: tf.Tensor, context: types.Tensors) -> tf.Tensor:
+    def _gate_inputs(self, joined: tf.Tensor, context: types.Tensors) -> tf.Tensor:
         """Compute the weights of the inputs, [B, D] or [1, D] in (0, 1)."""
         if context:
             seen = trunk.join_columns("FinalMLP", context)

@@ -71,18 +71,18 @@ class FTTransformer:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} -> [B, dimension]."""
         with freezing.hold_part(self.trainable):
-            tokens = self._tokens(inputs, training)
+            tokens = self._build_tokens(inputs, training)
             count = tokens.shape[1]
             # As rows [B T, D]: from [B, T, D], each example would keep a gradient of the kernel.
             rows = tf.reshape(tokens, [-1, self.dimension])
             for index in range(self.num_blocks):
                 with tf1.variable_scope(f"block_{index}"):
                     is_last = index == self.num_blocks - 1
-                    rows = self._attend(rows, count, index > 0, is_last, training)
+                    rows = self._add_attention(rows, count, index > 0, is_last, training)
                     rows = self._feed_forward(rows, training)
             return tf.nn.relu(layers.layer_norm(rows, "norm"))
 
-    def _tokens(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+    def _build_tokens(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Build the tokens, {column: [B, D]} -> [B, 1 + F, dimension], the learned token first."""
         stacked = fields.stack_fields("FTTransformer", inputs, self.dimension, training)
         # Random biases, as in the authors' code, make tokens differ from the start.
@@ -97,7 +97,7 @@ class FTTransformer:
         learned = tf.tile(learned[tf.newaxis, tf.newaxis], [tf.shape(stacked)[0], 1, 1])
         return tf.concat([learned, stacked + tf.stack(biases)], axis=1)
 
-    def _attend(
+    def _add_attention(
         self, rows: tf.Tensor, count: int, has_norm: bool, is_last: bool, training: bool
     ) -> tf.Tensor:
         """Add the attention of tokens to each other, -> [B T, dimension] or [B, dimension].

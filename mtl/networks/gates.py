@@ -58,10 +58,10 @@ class Softmax:
         stacked = tf.cast(tf.stack(logits, axis=1), tf.float32)
         weights = tf.nn.softmax(stacked / self.temperature)
         if training and self.dropout:
-            weights = self._drop(weights, scopes[0])
+            weights = self._drop_weights(weights, scopes[0])
         return tf.cast(weights, inputs.dtype)
 
-    def _drop(self, weights: tf.Tensor, scope: str) -> tf.Tensor:
+    def _drop_weights(self, weights: tf.Tensor, scope: str) -> tf.Tensor:
         drawn = draws.draw_uniform(tf.shape(weights), draws.make_step_seed(f"{scope}/drop"))
         kept = tf.where(drawn >= self.dropout, weights, tf.zeros_like(weights))
         total = tf.reduce_sum(kept, axis=-1, keepdims=True)
@@ -112,22 +112,22 @@ class DSelectK:
         gates = []
         for scope in scopes:
             with tf1.variable_scope(scope):
-                gates.append(self._gate(tf.cast(inputs, tf.float32), num_experts, training))
+                gates.append(self._build_gate(tf.cast(inputs, tf.float32), num_experts, training))
         return tf.cast(tf.stack(gates, axis=1), inputs.dtype)
 
-    def _gate(self, inputs: tf.Tensor, num_experts: int, training: bool) -> tf.Tensor:
+    def _build_gate(self, inputs: tf.Tensor, num_experts: int, training: bool) -> tf.Tensor:
         """Build one gate, [B, D] -> [B, E]."""
         num_bits = max(1, math.ceil(math.log2(num_experts)))
         codes = tf.reshape(
-            self._numbers(inputs, self.k * num_bits, "codes"), [-1, self.k, num_bits]
+            self._build_numbers(inputs, self.k * num_bits, "codes"), [-1, self.k, num_bits]
         )
-        shares = tf.nn.softmax(self._numbers(inputs, self.k, "shares"))
+        shares = tf.nn.softmax(self._build_numbers(inputs, self.k, "shares"))
         ones = smooth_step(codes, self.gamma)[:, :, tf.newaxis]  # [B, k, 1, bits]
         places = tf.range(num_experts)[:, tf.newaxis] // 2 ** tf.range(num_bits) % 2  # [E, bits]
         chosen = tf.reduce_prod(tf.where(tf.equal(places, 1), ones, 1 - ones), axis=-1)  # [B, k, E]
         if training and self.entropy:
             tf1.add_to_collection(
-                tf1.GraphKeys.REGULARIZATION_LOSSES, self.entropy * self._penalty(chosen)
+                tf1.GraphKeys.REGULARIZATION_LOSSES, self.entropy * self._penalise_selectors(chosen)
             )
         # Unused codes may hold some of the probability, so divide the rest by its sum.
         weights = tf.reduce_sum(shares[:, :, tf.newaxis] * chosen, axis=1)
@@ -136,7 +136,7 @@ class DSelectK:
         safe = tf.where(total > _LEAST, total, tf.ones_like(total))
         return tf.where(total > _LEAST, weights / safe, spread)
 
-    def _numbers(self, inputs: tf.Tensor, count: int, name: str) -> tf.Tensor:
+    def _build_numbers(self, inputs: tf.Tensor, count: int, name: str) -> tf.Tensor:
         """Return `count` numbers for each example, [B, count]."""
         # Small, different numbers: selectors that start equal would stay equal.
         uniform = tf1.random_uniform_initializer(-self.gamma / 100, self.gamma / 100)
@@ -148,7 +148,7 @@ class DSelectK:
             bias = tf1.get_variable("bias", [count], tf.float32, uniform)
             return tf.linalg.matmul(inputs, kernel) + bias
 
-    def _penalty(self, chosen: tf.Tensor) -> tf.Tensor:
+    def _penalise_selectors(self, chosen: tf.Tensor) -> tf.Tensor:
         """Compute the selectors' entropy and the penalty of unused codes, [B, k, E] -> scalar."""
         total = tf.maximum(tf.reduce_sum(chosen, axis=-1), _LEAST)
         shares = chosen / total[..., tf.newaxis]
@@ -198,12 +198,12 @@ def build_mixtures(
     rule = f"be [B, {shape[0]}, {shape[1]}], of {shape[0]} gates over {shape[1]} experts"
     fits = weights.shape[1:].as_list() == shape
     checks.require(fits, f"{kind} weights", rule, tuple(weights.shape))
-    _monitor(scopes, names, weights, experts, training)
+    _monitor_gates(scopes, names, weights, experts, training)
     # One small product for each example; a sum over experts would build N copies of them.
     return tf.unstack(tf.linalg.matmul(weights, experts), len(scopes), axis=1)
 
 
-def _monitor(
+def _monitor_gates(
     scopes: Sequence[str],
     names: Sequence[str],
     weights: tf.Tensor,
@@ -233,10 +233,10 @@ def _monitor(
         where = "/".join(filter(None, ["gate", prefix, scope]))
         shown += [f"{where}/{name}" for name in (*names, "entropy", "dead_units", "similarity")]
     weights, experts = (tf.stop_gradient(x) for x in (weights, experts))
-    outlets.add_scalars_where_due(shown, functools.partial(_describe, weights, experts))
+    outlets.add_scalars_where_due(shown, functools.partial(_describe_gates, weights, experts))
 
 
-def _describe(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
+def _describe_gates(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
     """Compute the monitors of each gate: [B, N, E], [B, E, H] -> [N (E + 3)]."""
     weights, experts = (tf.cast(x, tf.float32) for x in (weights, experts))
     num_gates, num_experts = weights.shape[1:]

@@ -87,7 +87,7 @@ class HoME(types.Network):
         with tf1.variable_scope("level_0"):
             found = self._build_experts(0, given, training)
             given = {
-                owner: self._mix(owner, given, found, others, training)
+                owner: self._mix_experts(owner, given, found, others, training)
                 for owner, others in seen.items()
             }
         for task in tasks:
@@ -96,7 +96,7 @@ class HoME(types.Network):
             found = self._build_experts(1, given, training)
             found[_SHARED], shared = precision.share_output(found[_SHARED])
             mixed = [
-                self._mix(owner, given, found, [owner, group_of[task], _SHARED], training)
+                self._mix_experts(owner, given, found, [owner, group_of[task], _SHARED], training)
                 for task in tasks
                 for owner in [f"task_{task}"]
             ]
@@ -122,7 +122,7 @@ class HoME(types.Network):
         counts = dict.fromkeys(given, self.num_experts)
         return expert_groups.build_experts(expert, given, counts, training)
 
-    def _mix(
+    def _mix_experts(
         self,
         owner: str,
         given: types.Tensors,
@@ -150,18 +150,20 @@ class _GatedExpert:
     rank: int
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        hidden = self.expert({"inputs": self._gate(trunk.join_columns("HoME", inputs))}, training)
+        hidden = self.expert(
+            {"inputs": self._gate_features(trunk.join_columns("HoME", inputs))}, training
+        )
         return self._activate(hidden, training)
 
     def build_copies(
         self, inputs: Sequence[tf.Tensor], scopes: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
         """Build an expert in each scope: N of [B, D] -> N of [B, H]."""
-        gated = copies.for_each(self._gate, inputs, scopes)
+        gated = copies.for_each(self._gate_features, inputs, scopes)
         made = trunk.build_copies(self.expert, gated, scopes, training)
         return copies.for_each(lambda own: self._activate(own, training), made, scopes)
 
-    def _gate(self, inputs: tf.Tensor) -> tf.Tensor:
+    def _gate_features(self, inputs: tf.Tensor) -> tf.Tensor:
         """Scale each feature, [B, D] -> [B, D]."""
         if not self.rank:
             return inputs

@@ -49,12 +49,12 @@ class KerasModel:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the Keras model, {column: [B, ...]} -> [B, H]."""
         with freezing.hold_part(self.trainable):
-            return self._called(inputs, training)
+            return self._call_model(inputs, training)
 
-    def _called(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
+    def _call_model(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         made = self._model(inputs)
-        _hold(made)
-        given = _given(inputs)
+        _hold_layers(made)
+        given = _copy_inputs(inputs)
         with _weights_given(made):
             outputs = made(given, training=training)
         if training:
@@ -72,16 +72,16 @@ class KerasModel:
             (self, scope.name, precision.current_dtype())
         )
         if not kept or not scope.reuse:
-            kept[:] = [self._made(inputs)]
+            kept[:] = [self._make_model(inputs)]
         return kept[0]
 
-    def _made(self, inputs: types.Tensors) -> Any:
+    def _make_model(self, inputs: types.Tensors) -> Any:
         with keras_layers.computing(precision.current_dtype()):
             made = self.build()
         rule = f"make a model of Keras 2 (tf.keras is {keras_lib.in_use()})"
         checks.require(_is_model(made), "KerasModel.build", rule, made, keras_lib.how_to_get())
         if not made.built:
-            made(_given(inputs), training=False)
+            made(_copy_inputs(inputs), training=False)
         return made
 
 
@@ -89,13 +89,13 @@ def _is_model(made: Any) -> bool:
     return keras_lib.in_use().startswith("2.") and isinstance(made, tf.keras.Model)
 
 
-def _given(inputs: types.Tensors) -> Any:
+def _copy_inputs(inputs: types.Tensors) -> Any:
     """Return new tensors for each call: Keras tells the updates of calls apart by their inputs."""
     given = {column: tf.identity(value) for column, value in inputs.items()}
     return given if len(given) > 1 else next(iter(given.values()))
 
 
-def _hold(made: Any) -> None:
+def _hold_layers(made: Any) -> None:
     """Freeze layers in Keras and in TensorFlow if either side freezes them."""
     for layer in made.submodules:
         if hasattr(layer, "moving_mean"):
@@ -117,7 +117,7 @@ def _weights_given(made: Any) -> Iterator[None]:
     Raises:
       UserError: a weight to be replaced is not an attribute of a layer.
     """
-    given = _read_weights(_learned(made)) if tf1.get_variable_scope().custom_getter else {}
+    given = _read_weights(_list_learned(made)) if tf1.get_variable_scope().custom_getter else {}
     holders = [made, *made.submodules]
     places = [
         (vars(holder), attribute, value)
@@ -149,7 +149,7 @@ def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
     return made
 
 
-def _learned(made: Any) -> list[Any]:
+def _list_learned(made: Any) -> list[Any]:
     """Return the weights that would train without any freezing; moving averages are left out."""
     layers = [layer for layer in [made, *made.submodules] if hasattr(layer, "trainable_weights")]
     before = [layer.trainable for layer in layers]

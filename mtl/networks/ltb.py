@@ -96,7 +96,7 @@ class LTB(types.Network):
         if not training:  # Not a product: other parents may hold NaN.
             chosen = tf.gather(parents, tf.argmax(logarithms, axis=1), axis=1)
         else:
-            _monitor(shown, logarithms)
+            _monitor_parents(shown, logarithms)
             weights = tf.cast(self._draw(logarithms, scopes), parents.dtype)
             chosen = tf.linalg.matmul(weights, parents)
         return tf.unstack(chosen, len(scopes), axis=1)
@@ -126,7 +126,7 @@ class LTB(types.Network):
 _LEAST = 0.01
 
 
-def _monitor(shown: Sequence[str], logarithms: tf.Tensor) -> None:
+def _monitor_parents(shown: Sequence[str], logarithms: tf.Tensor) -> None:
     """Show the probability of each parent in a training step, `branch/<child>/node_<parent>`."""
     names = [
         f"branch/{child}/node_{parent}" for child in shown for parent in range(logarithms.shape[1])

@@ -50,12 +50,12 @@ class MaskNet:
             hidden, outputs = trunk.join_columns("MaskNet", normed), []
             for index, size in enumerate(self.blocks):
                 with tf1.variable_scope(f"block_{index}"):
-                    output = self._block(seen, hidden, size)
+                    output = self._build_block(seen, hidden, size)
                 hidden = hidden if self.parallel else output
                 outputs.append(output)
         return tf.concat(outputs, axis=1) if self.parallel else hidden
 
-    def _block(self, seen: tf.Tensor, hidden: tf.Tensor, size: int) -> tf.Tensor:
+    def _build_block(self, seen: tf.Tensor, hidden: tf.Tensor, size: int) -> tf.Tensor:
         units = max(1, round(self.reduction * seen.shape[-1]))
         mask = layers.dense(seen, units, "aggregation", tf.nn.relu)
         mask = layers.dense(mask, hidden.shape[-1], "projection")

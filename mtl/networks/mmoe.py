@@ -50,10 +50,10 @@ class MMoE(types.Network):
         else:
             experts, shared = precision.share_output(trunk.stack_vectors(made))  # [B, E, H]
             joined = trunk.join_columns(type(self).__name__, inputs)
-            mixed = self._mix(joined, experts, scopes, tasks, training)
+            mixed = self._mix_experts(joined, experts, scopes, tasks, training)
         return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
 
-    def _mix(
+    def _mix_experts(
         self,
         inputs: tf.Tensor,
         experts: tf.Tensor,
@@ -77,7 +77,7 @@ class OMoE(MMoE):
     Local Experts", Neural Computation 3, 1991, with a tower for each task.
     """
 
-    def _mix(
+    def _mix_experts(
         self,
         inputs: tf.Tensor,
         experts: tf.Tensor,

@@ -88,22 +88,24 @@ class MTAN(types.Network):
         for level, units in enumerate(sizes):
             with tf1.variable_scope(f"stage_{level}"):
                 if level > 0:
-                    hidden = self._shrink(hidden)
-                hidden, masked = self._stage(hidden, masked, units, self._shrink, shared, training)
+                    hidden = self._shrink_map(hidden)
+                hidden, masked = self._build_stage(
+                    hidden, masked, units, self._shrink_map, shared, training
+                )
             kept.append(hidden)
         for level in reversed(range(len(sizes) - 1)) if self.decoder else ():
-            enlarge = functools.partial(self._enlarge, like=kept[level])
+            enlarge = functools.partial(self._enlarge_map, like=kept[level])
             with tf1.variable_scope(f"decoder_{level}"):
                 joined = tf.concat([enlarge(hidden), kept[level]], axis=-1)
-                hidden, masked = self._stage(
+                hidden, masked = self._build_stage(
                     joined, masked, sizes[level], enlarge, shared, training
                 )
         ends = list(masked.values())
         if not self.decoder:
-            ends = [trunk.join_columns("MTAN", {"": _average(h), **others}) for h in ends]
+            ends = [trunk.join_columns("MTAN", {"": _average_places(h), **others}) for h in ends]
         return types.Towers(trunk.build_towers(self.tower, ends, tasks, training), shared=shared)
 
-    def _stage(
+    def _build_stage(
         self,
         hidden: tf.Tensor,
         masked: Mapping[str, tf.Tensor | None],
@@ -128,13 +130,13 @@ class MTAN(types.Network):
             for index, (task, found) in enumerate(masked.items())
         }
         with tf1.variable_scope("shared"):
-            first = self._layer(hidden, units, "first", 3, self.activation, training)
+            first = self._build_layer(hidden, units, "first", 3, self.activation, training)
             first, shared_first = precision.share_output(first)
-            hidden = self._layer(first, units, "second", 3, self.activation, training)
+            hidden = self._build_layer(first, units, "second", 3, self.activation, training)
             hidden, shared_second = precision.share_output(hidden)
         shared += [shared_first, shared_second]
         return hidden, {
-            task: hidden * self._mask(task, [first, *found], units, training)
+            task: hidden * self._build_mask(task, [first, *found], units, training)
             for task, found in passed.items()
         }
 
@@ -151,25 +153,27 @@ class MTAN(types.Network):
         if found is None:
             return []
         with tf1.variable_scope("passed_on", reuse=is_built or None):
-            sums = self._sum(found, units, "hidden", 3)
+            sums = self._build_sums(found, units, "hidden", 3)
         with tf1.variable_scope(f"task_{task}"):
             hidden = self._finish(sums, "passed_on", self.activation, training)
         return [resize(hidden)]
 
-    def _mask(self, task: str, seen: Sequence[tf.Tensor], units: int, training: bool) -> tf.Tensor:
+    def _build_mask(
+        self, task: str, seen: Sequence[tf.Tensor], units: int, training: bool
+    ) -> tf.Tensor:
         """Build the mask of a task, numbers in (0, 1) with the shape of the stage's output."""
         with tf1.variable_scope(f"task_{task}"):
             joined = tf.concat(seen, axis=-1)
-            hidden = self._layer(joined, units, "hidden", 1, self.activation, training)
-            return self._layer(hidden, units, "mask", 1, "sigmoid", training)
+            hidden = self._build_layer(joined, units, "hidden", 1, self.activation, training)
+            return self._build_layer(hidden, units, "mask", 1, "sigmoid", training)
 
-    def _layer(
+    def _build_layer(
         self, inputs: tf.Tensor, units: int, name: str, size: int, activation: str, training: bool
     ) -> tf.Tensor:
         """Build a dense layer on vectors, or a convolution of this size on images."""
-        return self._finish(self._sum(inputs, units, name, size), name, activation, training)
+        return self._finish(self._build_sums(inputs, units, name, size), name, activation, training)
 
-    def _sum(self, inputs: tf.Tensor, units: int, name: str, size: int) -> tf.Tensor:
+    def _build_sums(self, inputs: tf.Tensor, units: int, name: str, size: int) -> tf.Tensor:
         """Build a layer without norm and activation."""
         use_bias = not self.batch_norm
         if self.filters:
@@ -179,15 +183,15 @@ class MTAN(types.Network):
     def _finish(self, sums: tf.Tensor, name: str, activation: str, training: bool) -> tf.Tensor:
         return trunk.finish_layer(sums, name, activation, 0.0, self.batch_norm, training)
 
-    def _shrink(self, hidden: tf.Tensor) -> tf.Tensor:
+    def _shrink_map(self, hidden: tf.Tensor) -> tf.Tensor:
         is_pooled = self.filters and self.pool > 1
         return layers.max_pool(hidden, self.pool) if is_pooled else hidden
 
-    def _enlarge(self, hidden: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    def _enlarge_map(self, hidden: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
         """Enlarge a map to the height and width of `like`."""
         return layers.enlarge(hidden, self.pool, *like.shape[1:3])
 
 
-def _average(hidden: tf.Tensor) -> tf.Tensor:
+def _average_places(hidden: tf.Tensor) -> tf.Tensor:
     """Average images over height and width, [B, H, W, C] -> [B, C]; vectors stay."""
     return tf.reduce_mean(hidden, axis=[1, 2]) if hidden.shape.rank == 4 else hidden

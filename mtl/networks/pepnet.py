@@ -65,25 +65,25 @@ class PEPNet(types.Network):
         checks.require(bool(others), "PEPNet inputs", "hold another column", list(inputs), fix)
         hidden = trunk.join_columns("PEPNet", others)
         if domain:
-            hidden = self._gate(hidden, domain, hidden, "embedding_gate")
+            hidden = self._gate_values(hidden, domain, hidden, "embedding_gate")
         hidden, shared = precision.share_output(hidden)
         towers = {}
         for task in tasks:
             with tf1.variable_scope(f"tower_{task}"):
-                towers[task] = self._tower(hidden, personal, training)
+                towers[task] = self._build_tower(hidden, personal, training)
         return types.Towers(towers, shared=[shared])
 
-    def _tower(self, inputs: tf.Tensor, personal: types.Tensors, training: bool) -> tf.Tensor:
+    def _build_tower(self, inputs: tf.Tensor, personal: types.Tensors, training: bool) -> tf.Tensor:
         hidden = inputs
         for index, size in enumerate(self.layers):
             hidden = layers.dense(hidden, size, f"hidden_{index}")
             hidden = layers.ACTIVATIONS[self.activation](hidden)
             if personal:
-                hidden = self._gate(hidden, personal, inputs, f"gate_{index}")
+                hidden = self._gate_values(hidden, personal, inputs, f"gate_{index}")
             hidden = layers.dropout(hidden, self.dropout, f"hidden_{index}_dropout", training)
         return hidden
 
-    def _gate(
+    def _gate_values(
         self, values: tf.Tensor, prior: types.Tensors, seen: tf.Tensor, name: str
     ) -> tf.Tensor:
         """Scale values [B, H] by a gate on the prior columns and on `seen`, the inputs."""

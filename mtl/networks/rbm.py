@@ -88,11 +88,11 @@ class RBM:
         # Always: exports need the same variables as training, and warm starts look for them.
         machine, chains = self._create_variables(columns.shape[1])
         if self.output == _FREE_ENERGY:
-            energies = machine.compute_free_energies(self._check(columns))
+            energies = machine.compute_free_energies(self._check_columns(columns))
             output = tf.cast(energies[:, tf.newaxis], columns.dtype)
         if self.weight:
             visible = tf.stop_gradient(columns)
-            outlets.add_loss(_LOSS, lambda: self._contrast(machine, chains, visible))
+            outlets.add_loss(_LOSS, lambda: self._contrast_rows(machine, chains, visible))
         return output
 
     def _create_variables(self, width: int) -> tuple[Machine, tf.Variable | None]:
@@ -113,11 +113,11 @@ class RBM:
         initial = np.zeros([2, self.chains, width], np.float32)
         return machine, step_state.create_variable("chains", initial)
 
-    def _contrast(
+    def _contrast_rows(
         self, machine: Machine, chains: tf.Variable | None, columns: tf.Tensor
     ) -> tf.Tensor:
         """Compute the losses of rows, [B, D] -> [B]."""
-        columns = self._check(columns)
+        columns = self._check_columns(columns)
         if chains is None:
             samples = self._draw_samples(machine, columns)
         else:
@@ -127,7 +127,7 @@ class RBM:
             others = tf.reduce_mean(others)
         return precision.share_output(machine.compute_free_energies(columns) - others)[1]
 
-    def _check(self, columns: tf.Tensor) -> tf.Tensor:
+    def _check_columns(self, columns: tf.Tensor) -> tf.Tensor:
         """Return the columns in 32 bits; when run, fail on values that binary units cannot have."""
         columns = tf.cast(columns, tf.float32)
         if self.visible != _BINARY:

@@ -101,10 +101,10 @@ class AITM(types.Network):
         for task, others in before.items():
             given = {other: related[other] for other in others}
             with tf1.variable_scope(f"transfer_{task}"):
-                related[task] = self._attend(inner[task], given) if given else inner[task]
+                related[task] = self._attend_to_towers(inner[task], given) if given else inner[task]
         return _with_towers(inner, related)
 
-    def _attend(self, own: tf.Tensor, given: types.Tensors) -> tf.Tensor:
+    def _attend_to_towers(self, own: tf.Tensor, given: types.Tensors) -> tf.Tensor:
         """Attend to the task's own and to the given towers, [B, H], {task: [B, G]} -> [B, H]."""
         units, seen = own.shape[-1], [own]
         for other, tower in given.items():

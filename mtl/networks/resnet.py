@@ -56,36 +56,40 @@ class ResNet:
         """Run the trunk, {column: [B, H, W, C] or [B, D]} -> [B, filters[-1] + D]."""
         images, others = trunk.join_images("ResNet", inputs)
         with freezing.hold_part(self.trainable):
-            hidden = self._residual(images, training)
+            hidden = self._apply_blocks(images, training)
         return trunk.join_columns("ResNet", {"images": hidden, **others})
 
-    def _residual(self, images: tf.Tensor, training: bool) -> tf.Tensor:
+    def _apply_blocks(self, images: tf.Tensor, training: bool) -> tf.Tensor:
         """Apply stem and blocks, and average over all places: [B, H, W, C] -> [B, filters[-1]]."""
-        hidden = tf.nn.relu(self._convolved(images, self.filters[0], "stem", 1, training))
+        hidden = tf.nn.relu(self._convolve_inputs(images, self.filters[0], "stem", 1, training))
         for size, filters in enumerate(self.filters):
             for index in range((self.depth - 2) // 6):
                 stride = 2 if size and not index else 1
                 with tf.compat.v1.variable_scope(f"block_{size}_{index}"):
-                    hidden = self._block(hidden, filters, stride, training)
+                    hidden = self._build_block(hidden, filters, stride, training)
         return tf.reduce_mean(hidden, [1, 2])
 
-    def _block(self, inputs: tf.Tensor, filters: int, stride: int, training: bool) -> tf.Tensor:
-        hidden = tf.nn.relu(self._convolved(inputs, filters, "conv_0", stride, training))
-        hidden = self._convolved(hidden, filters, "conv_1", 1, training)
-        return tf.nn.relu(self._shortcut(inputs, filters, stride, training) + hidden)
+    def _build_block(
+        self, inputs: tf.Tensor, filters: int, stride: int, training: bool
+    ) -> tf.Tensor:
+        hidden = tf.nn.relu(self._convolve_inputs(inputs, filters, "conv_0", stride, training))
+        hidden = self._convolve_inputs(hidden, filters, "conv_1", 1, training)
+        return tf.nn.relu(self._build_shortcut(inputs, filters, stride, training) + hidden)
 
-    def _convolved(
+    def _convolve_inputs(
         self, inputs: tf.Tensor, filters: int, name: str, stride: int, training: bool, size: int = 3
     ) -> tf.Tensor:
         hidden = layers.conv(inputs, filters, name, size, stride, use_bias=False)
         return layers.batch_norm(hidden, f"{name}_norm", training)
 
-    def _shortcut(self, inputs: tf.Tensor, filters: int, stride: int, training: bool) -> tf.Tensor:
+    def _build_shortcut(
+        self, inputs: tf.Tensor, filters: int, stride: int, training: bool
+    ) -> tf.Tensor:
         added = filters - inputs.shape[-1]
         if stride == 1 and not added:
             return inputs
         if self.shortcut == "projection":
-            return self._convolved(inputs, filters, "shortcut", stride, training, size=1)
+            return self._convolve_inputs(inputs, filters, "shortcut", stride, training, size=1)
         # Half of the zero channels come before the others, and half after them.
         sides = [[0, 0]] * 3 + [[added // 2, added - added // 2]]
         return tf.pad(inputs[:, ::stride, ::stride], sides)

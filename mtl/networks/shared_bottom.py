@@ -50,10 +50,10 @@ class SharedBottom:
             scopes = [f"tower_{task}" for task in tasks]
             made = tower.build_stack({"trunk": hidden}, scopes)
             return types.Towers(dict(zip(tasks, made, strict=True)), shared=[shared])
-        towers = {task: self._towered(hidden, task, training) for task in tasks}
+        towers = {task: self._apply_tower(hidden, task, training) for task in tasks}
         return types.Towers(towers, shared=[shared])
 
-    def _towered(self, hidden: tf.Tensor, task: str, training: bool) -> tf.Tensor:
+    def _apply_tower(self, hidden: tf.Tensor, task: str, training: bool) -> tf.Tensor:
         if self.tower is None:
             return hidden
         with tf.compat.v1.variable_scope(f"tower_{task}"):

@@ -73,7 +73,7 @@ class STAR:
                 groups = tf.one_hot(domains, count)
                 hidden = partitioned_norm.normalise(hidden, groups, "norm", training)
             for index, size in enumerate(self.layers):
-                hidden = _dense(hidden, domains, count, size, f"hidden_{index}")
+                hidden = _apply_layer(hidden, domains, count, size, f"hidden_{index}")
                 hidden = layers.ACTIVATIONS[self.activation](hidden)
                 hidden = layers.dropout(hidden, self.dropout, f"hidden_{index}_dropout", training)
             if self.auxiliary is None:
@@ -82,7 +82,9 @@ class STAR:
                 return tf.concat([hidden, self.auxiliary(inputs, training)], axis=1)
 
 
-def _dense(inputs: tf.Tensor, domains: tf.Tensor, count: int, units: int, name: str) -> tf.Tensor:
+def _apply_layer(
+    inputs: tf.Tensor, domains: tf.Tensor, count: int, units: int, name: str
+) -> tf.Tensor:
     """Apply the layer of each row's domain, [B, D] and [B] in [0, count) -> [B, units]."""
     width, dtype = inputs.shape[-1], inputs.dtype
     zeros, ones = tf1.zeros_initializer(), tf1.ones_initializer()

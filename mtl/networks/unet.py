@@ -56,16 +56,20 @@ class UNet:
             for level, filters in enumerate(self.filters):
                 if level > 0:
                     hidden = layers.max_pool(hidden, self.pool)
-                hidden = self._convolve(hidden, filters, f"encoder_{level}", training)
+                hidden = self._convolve_twice(hidden, filters, f"encoder_{level}", training)
                 skipped.append(hidden)
             for level in reversed(range(len(self.filters) - 1)):
                 kept = skipped[level]
                 hidden = layers.enlarge(hidden, self.pool, *kept.shape[1:3])
                 hidden = tf.concat([hidden, kept], -1)
-                hidden = self._convolve(hidden, self.filters[level], f"decoder_{level}", training)
+                hidden = self._convolve_twice(
+                    hidden, self.filters[level], f"decoder_{level}", training
+                )
         return hidden
 
-    def _convolve(self, hidden: tf.Tensor, filters: int, scope: str, training: bool) -> tf.Tensor:
+    def _convolve_twice(
+        self, hidden: tf.Tensor, filters: int, scope: str, training: bool
+    ) -> tf.Tensor:
         """Apply two convolutions, [B, H, W, C] -> [B, H, W, filters]."""
         with tf1.variable_scope(scope):
             for name in ("first", "second"):

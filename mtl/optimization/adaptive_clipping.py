@@ -54,29 +54,31 @@ class AGC:
         return [
             gradient
             if any(patterns.matches(pattern, variable) for pattern in self.skipped)
-            else self._clipped(gradient, variable)
+            else self._clip_gradient(gradient, variable)
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
 
-    def _clipped(
+    def _clip_gradient(
         self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable
     ) -> tf.Tensor | tf.IndexedSlices:
         if isinstance(gradient, tf.IndexedSlices):
             weights = tf.gather(variable, gradient.indices)
             axes = list(range(1, weights.shape.rank))
-            values = self._bounded(gradient.values, weights, axes)
+            values = self._bound_values(gradient.values, weights, axes)
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         rank = gradient.shape.rank
         axes = list(range(max(rank - 1, min(rank, 1))))
-        return self._bounded(gradient, tf.convert_to_tensor(variable), axes)
+        return self._bound_values(gradient, tf.convert_to_tensor(variable), axes)
 
-    def _bounded(self, values: tf.Tensor, weights: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-        norms, own = (_norms(of, axes) for of in (values, weights))
+    def _bound_values(
+        self, values: tf.Tensor, weights: tf.Tensor, axes: Sequence[int]
+    ) -> tf.Tensor:
+        norms, own = (_measure_units(of, axes) for of in (values, weights))
         scale = clipping.find_factor(norms, self.max_ratio * tf.maximum(own, self.least_norm))
         return values * tf.cast(scale, values.dtype)
 
 
-def _norms(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+def _measure_units(values: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
     """Return the norm of each unit, float32."""
 
     def squares(dtype: tf.DType) -> tf.Tensor:
@@ -112,11 +114,11 @@ class AutoClip:
         """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
         del variables
         with tf1.variable_scope("auto_clip"):
-            seen, count = self._seen(norm)
-        scale = clipping.find_factor(norm, self._percentile(seen, count))
+            seen, count = self._update_norms(norm)
+        scale = clipping.find_factor(norm, self._find_percentile(seen, count))
         return [clipping.scale_gradient(gradient, scale) for gradient in gradients]
 
-    def _seen(self, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _update_norms(self, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the norms [window] with this step's norm, and how many of them are filled."""
         norms = step_state.create_variable("norms", np.zeros(self.window, np.float32))
         count = step_state.create_variable("count", np.zeros([], np.int32))
@@ -130,7 +132,7 @@ class AutoClip:
         step_state.assign_with_update(count, steps)
         return new, tf.minimum(steps, self.window)
 
-    def _percentile(self, seen: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    def _find_percentile(self, seen: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         infinite = tf.fill([self.window], float("inf"))
         ordered = tf.sort(tf.where(tf.range(self.window) < count, seen, infinite))
         place = self.percentile / 100 * tf.cast(tf.maximum(count - 1, 0), tf.float32)

@@ -88,9 +88,9 @@ def guard_update(
         gradients, number = zero_gradients(gradients)
         squares = gradients_lib.squared_norms(gradients)
         number = number if moves is True else tf.where(moves, number, 0)
-        monitors["zeroed_entries"] = _counted("zeroed_entries", number)
+        monitors["zeroed_entries"] = _count_total("zeroed_entries", number)
     if moves is not True:
-        monitors["skipped_steps"] = _counted("skipped_steps", tf.cast(~moves, tf.int64))
+        monitors["skipped_steps"] = _count_total("skipped_steps", tf.cast(~moves, tf.int64))
     return Guarded(
         gradients=gradients, squares=squares, moves=moves, before=before, monitors=monitors
     )
@@ -208,7 +208,7 @@ def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Grad
     return gradients, tf.add_n(counts)
 
 
-def _counted(name: str, number: tf.Tensor) -> tf.Tensor:
+def _count_total(name: str, number: tf.Tensor) -> tf.Tensor:
     """Sum an int64 scalar over all steps, in a variable of the scope."""
     total = step_state.create_variable(name, np.zeros([], np.int64))
     new = total.read_value() + number

@@ -70,21 +70,23 @@ def mask_gradients(
     gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[types.Connected]:
     """Set entries of N gradients to 0 if `freezing` holds the entry of the variable."""
-    return list(map(_masked, gradients, variables))
+    return list(map(_mask_gradient, gradients, variables))
 
 
-def _masked(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
+def _mask_gradient(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
     reached = freezing.is_reached(freezing.first_step(variable))
     if reached is not True:
-        gradient = gradients_lib.transform_gradient(gradient, functools.partial(_if, reached))
+        gradient = gradients_lib.transform_gradient(
+            gradient, functools.partial(_select_values, reached)
+        )
     entries = freezing.moving_entries(variable)
     if entries is None:
         return gradient
     fitted = pruned.fit_mask(entries, gradient, len(variable.shape))
-    return gradients_lib.transform_gradient(gradient, functools.partial(_if, fitted))
+    return gradients_lib.transform_gradient(gradient, functools.partial(_select_values, fitted))
 
 
-def _if(condition: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+def _select_values(condition: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     return tf.where(condition, values, tf.zeros_like(values))
 
 
@@ -110,7 +112,7 @@ def apply_groups(
       UserError: if a pattern matches no variable, or only variables of earlier patterns.
     """
     operations = []
-    for group, members in _groups(pairs, rates, [*filter(None, optimizers)]).items():
+    for group, members in _group_pairs(pairs, rates, [*filter(None, optimizers)]).items():
         optimizer = optimizers[group.own]
         factors = [schedules.evaluate_rate(rates[pattern], step) for pattern in group.patterns]
         factors += [] if factor is None else [factor]
@@ -146,7 +148,7 @@ def moves_all_rows(
     Rows are rows of looked-up tables. Only Adam, of TensorFlow's optimizers, moves them all. Your
     own optimizer can say so by the attribute `moves_all_rows`.
     """
-    owners = _owners(variables, [*filter(None, optimizers)])
+    owners = _find_owners(variables, [*filter(None, optimizers)])
     are_all = {key: _moves_all_rows(optimizer) for key, optimizer in optimizers.items()}
     return [are_all[owners.get(patterns.variable_name(variable))] for variable in variables]
 
@@ -198,7 +200,7 @@ def _mask_moves(
     return wrapped.Masked(optimizer, given) if given else optimizer
 
 
-def _groups(
+def _group_pairs(
     pairs: types.GradientsAndVariables, rates: Rates, own: Sequence[str]
 ) -> dict[Group, types.GradientsAndVariables]:
     """Return the groups; the first has the variables without a pattern.
@@ -208,7 +210,7 @@ def _groups(
     variables = [variable for _, variable in pairs]
     for pattern in rates:
         patterns.select_variables("Update.rates", pattern, [*variables, *freezing.frozen_names()])
-    owners = _owners(variables, own)
+    owners = _find_owners(variables, own)
     groups: dict[Group, types.GradientsAndVariables] = {Group((), 0): []}
     for gradient, variable in pairs:
         matching = tuple(pattern for pattern in rates if patterns.matches(pattern, variable))
@@ -218,7 +220,7 @@ def _groups(
     return {group: members for group, members in groups.items() if members}
 
 
-def _owners(variables: Sequence[tf.Variable], own: Sequence[str]) -> dict[str, str]:
+def _find_owners(variables: Sequence[tf.Variable], own: Sequence[str]) -> dict[str, str]:
     """Return {variable name: the pattern of its optimizer}."""
     owners: dict[str, str] = {}
     for pattern in own:

@@ -58,7 +58,7 @@ class Regularization:
         """
         gradients, values = list(gradients), []
         if self.l1 or self.l2:
-            values = self._penalise(gradients, variables)
+            values = self._add_penalties(gradients, variables)
         losses, sources = tf1.losses.get_regularization_losses(), list(variables)
         if losses and replicas.count() > 1:
             losses, sources = penalties.share_terms(losses, variables)
@@ -68,23 +68,25 @@ class Regularization:
             gradients = list(map(gradients_lib.add_gradients, gradients, terms))
         return gradients, tf.add_n(values) if values else None
 
-    def _penalise(
+    def _add_penalties(
         self, gradients: list[types.Gradient], variables: Sequence[tf.Variable]
     ) -> list[tf.Tensor]:
         """Add the gradients of the penalties to the list; return the values of the penalties."""
         values = []
-        l1 = _factors("Regularization.l1", self.l1, variables)
-        l2 = _factors("Regularization.l2", self.l2, variables)
+        l1 = _sum_factors("Regularization.l1", self.l1, variables)
+        l2 = _sum_factors("Regularization.l2", self.l2, variables)
         for i, variable in enumerate(variables):
             name = patterns.variable_name(variable)
             if name in l1 or name in l2:
-                penalty = _penalty(gradients[i], variable, l1.get(name, 0), l2.get(name, 0))
+                penalty = _penalise_variable(
+                    gradients[i], variable, l1.get(name, 0), l2.get(name, 0)
+                )
                 gradients[i] = gradients_lib.add_gradients(gradients[i], penalty[0])
                 values.append(penalty[1])
         return values
 
 
-def _factors(
+def _sum_factors(
     where: str, by_pattern: Mapping[str, float], variables: Sequence[tf.Variable]
 ) -> dict[str, float]:
     """Return {variable name: sum of its factors}, for variables that a pattern matches."""
@@ -96,7 +98,7 @@ def _factors(
     return factors
 
 
-def _penalty(
+def _penalise_variable(
     gradient: types.Gradient, variable: tf.Variable, l1: float, l2: float
 ) -> tuple[types.Gradient, tf.Tensor]:
     """Return the gradient and the value of a variable's penalty; sparse if `gradient` is."""

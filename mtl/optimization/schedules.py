@@ -38,13 +38,13 @@ class _Schedule(abc.ABC):
         """Return the rate at a step, int64 scalar -> float32 scalar."""
         # float32 rounds steps above 2^24, and a change could come a step early.
         step = tf.cast(step, tf.float64)
-        rate = self._rate(step)
+        rate = self._compute_rate(step)
         if self.warmup_steps:
             rate *= tf.minimum(tf.constant(1, step.dtype), (step + 1) / self.warmup_steps)
         return tf.cast(rate, tf.float32)
 
     @abc.abstractmethod
-    def _rate(self, step: tf.Tensor) -> tf.Tensor:
+    def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the rate without warm-up; float64 scalar -> float64 scalar."""
 
 
@@ -59,7 +59,7 @@ class Constant(_Schedule):
 
     value: checks.Positive
 
-    def _rate(self, step: tf.Tensor) -> tf.Tensor:
+    def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
         return tf.constant(self.value, step.dtype)
 
 
@@ -80,7 +80,7 @@ class Exponential(_Schedule):
     decay_steps: checks.Count
     staircase: bool = False
 
-    def _rate(self, step: tf.Tensor) -> tf.Tensor:
+    def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
         exponent = step / self.decay_steps
         if self.staircase:
             exponent = tf.floor(exponent)
@@ -106,8 +106,8 @@ class Cosine(_Schedule):
     decay_steps: checks.Count | None = None
     end_value: checks.NotNegative = 0.0
 
-    def _rate(self, step: tf.Tensor) -> tf.Tensor:
-        progress = _progress(self, step)
+    def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
+        progress = _compute_progress(self, step)
         share = (1 + tf.cos(math.pi * progress)) / 2
         return self.end_value + (self.value - self.end_value) * share
 
@@ -133,7 +133,7 @@ class Piecewise(_Schedule):
         rule = f"hold one more than the {len(self.boundaries)} boundaries"
         checks.require(fits, "Piecewise.values", rule, self.values)
 
-    def _rate(self, step: tf.Tensor) -> tf.Tensor:
+    def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
         passed = tf.reduce_sum(tf.cast(step >= tf.constant(self.boundaries, step.dtype), tf.int32))
         return tf.gather(tf.constant(self.values, step.dtype), passed)
 
@@ -156,8 +156,8 @@ class Polynomial(_Schedule):
     end_value: checks.NotNegative = 0.0
     power: checks.Positive = 1.0
 
-    def _rate(self, step: tf.Tensor) -> tf.Tensor:
-        left = 1 - _progress(self, step)
+    def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
+        left = 1 - _compute_progress(self, step)
         return self.end_value + (self.value - self.end_value) * tf.pow(left, self.power)
 
 
@@ -175,7 +175,7 @@ class InverseSqrt(_Schedule):
 
     value: checks.Positive
 
-    def _rate(self, step: tf.Tensor) -> tf.Tensor:
+    def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
         flat = tf.constant(max(self.warmup_steps, 1), step.dtype)
         return self.value * tf.sqrt(flat / tf.maximum(step + 1, flat))
 
@@ -198,16 +198,16 @@ class Sigmoid(_Schedule):
     rise_steps: checks.Count | None = None
     steepness: checks.Positive = 10.0
 
-    def _rate(self, step: tf.Tensor) -> tf.Tensor:
+    def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
         # tanh is 2 / (1 + exp(-x)) - 1, without its rounding error near 0.
-        return self.value * tf.tanh(self.steepness / 2 * _progress(self, step))
+        return self.value * tf.tanh(self.steepness / 2 * _compute_progress(self, step))
 
 
 _LENGTHS = ("decay_steps", "rise_steps")
 """The settings for the length of a schedule; None is filled in later."""
 
 
-def _progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
+def _compute_progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
     """Return the finished share of the schedule, in [0, 1]."""
     setting = next(name for name in _LENGTHS if hasattr(schedule, name))
     where, fix = f"{type(schedule).__name__}.{setting}", "No experiment says how long it trains."
@@ -222,7 +222,7 @@ def fill_decay_steps(part: Any, steps: int) -> Any:
     made = {place: fill_decay_steps(one, steps) for place, one in held.items()}
     if isinstance(part, (Cosine, Polynomial, Sigmoid)):
         made |= {name: steps for name in _LENGTHS if held.get(name, steps) is None}
-    return _rebuild(part, made) if _differ(made.values(), held.values()) else part
+    return _rebuild_part(part, made) if _items_differ(made.values(), held.values()) else part
 
 
 def zero_from(learning_rate: Any, last: int) -> int | None:
@@ -251,12 +251,12 @@ def _list_held(part: Any) -> dict[Any, Any]:
     return {own.name: getattr(part, own.name) for own in dataclasses.fields(part) if own.init}
 
 
-def _rebuild(part: Any, held: dict[Any, Any]) -> Any:
+def _rebuild_part(part: Any, held: dict[Any, Any]) -> Any:
     """Return a list, dict or part of the same kind with these values."""
     if type(part) in (list, tuple):
         return type(part)(held.values())
     return held if type(part) is dict else dataclasses.replace(part, **held)
 
 
-def _differ(ours: Iterable[Any], theirs: Iterable[Any]) -> bool:
+def _items_differ(ours: Iterable[Any], theirs: Iterable[Any]) -> bool:
     return any(a is not b for a, b in zip(ours, theirs, strict=True))

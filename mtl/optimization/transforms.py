@@ -38,10 +38,10 @@ class Centralization:
     ) -> list[types.Connected]:
         """Change N gradients (rows merged) of N variables with this global norm -> N gradients."""
         del norm
-        return list(map(_centered, gradients, variables))
+        return list(map(_center_gradient, gradients, variables))
 
 
-def _centered(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
+def _center_gradient(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
     if isinstance(gradient, tf.IndexedSlices) or gradient.shape.rank < 2:
         return gradient
     axes = list(range(gradient.shape.rank - 1))
@@ -87,16 +87,16 @@ class Noise:
         for name in dict.fromkeys(names):
             own = [index for index, other in enumerate(names) if other == name]
             parts, of = [gradients[index] for index in own], [variables[index] for index in own]
-            for index, part, draw in zip(own, parts, _draws(name, parts, of), strict=True):
-                noisy[index] = _added(part, tf.cast(deviation, draw.dtype) * draw)
+            for index, part, draw in zip(own, parts, _draw_noise(name, parts, of), strict=True):
+                noisy[index] = _add_values(part, tf.cast(deviation, draw.dtype) * draw)
         return noisy
 
 
-def _added(gradient: types.Connected, values: tf.Tensor) -> types.Connected:
+def _add_values(gradient: types.Connected, values: tf.Tensor) -> types.Connected:
     return gradients_lib.transform_gradient(gradient, lambda own: own + values)
 
 
-def _draws(
+def _draw_noise(
     name: str, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
 ) -> list[tf.Tensor]:
     """Return normal draws for the gradients of a variable: a whole one, or all its shards."""

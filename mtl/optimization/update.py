@@ -116,9 +116,9 @@ class Update(types.Update):
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
         # Penalties come first: they may reach a variable that no loss depends on.
         gradients, penalty = self.regularization(gradients, variables)
-        gradients, variables = _connected(gradients, variables)
+        gradients, variables = _select_connected(gradients, variables)
         # Masked before the norm: entries that do not move must not count for it or for clipping.
-        gradients = self._mask(gradients, variables)
+        gradients = self._mask_gradients(gradients, variables)
         monitors = {"learning_rate": learning_rate}
         if penalty is not None:
             monitors["regularization"] = penalty
@@ -129,7 +129,7 @@ class Update(types.Update):
                 self.if_not_finite, losses or {}, gradients, variables, step
             )
             monitors["gradient_norm"] = norm = gradients_lib.norm_from_squares(guarded.squares)
-            gradients = self._shaped(guarded.gradients, variables, norm)
+            gradients = self._shape_gradients(guarded.gradients, variables, norm)
             extensions.show_update(gradients, variables)
 
         # The norm needs all gradients, so no variable moves while another one is still being read.
@@ -140,13 +140,13 @@ class Update(types.Update):
         # The caller's name scope must not change the names of optimizer state.
         with tf1.name_scope(None), tf.control_dependencies([ready]):
             pairs = list(zip(gradients, variables, strict=True))
-            applied = self._move(pairs, step, guarded.moves, learning_rate, factor)
+            applied = self._move_variables(pairs, step, guarded.moves, learning_rate, factor)
             with tf.control_dependencies(applied):
                 # Counted last: schedules, draws and freezing read the number of this step first.
                 train_op = step.assign_add(one, read_value=False)
         return train_op, monitors | guarded.monitors
 
-    def _mask(
+    def _mask_gradients(
         self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
     ) -> Sequence[types.Connected]:
         """Set entries of N gradients to 0 if the entry of the variable does not move."""
@@ -160,7 +160,7 @@ class Update(types.Update):
         rule = f"stay None where tables have 16 bits, as {small[0]!r}" if small else ""
         checks.require(not small, "Update.average", rule, self.average)
 
-    def _move(
+    def _move_variables(
         self,
         pairs: types.GradientsAndVariables,
         step: tf.Variable,
@@ -201,7 +201,7 @@ class Update(types.Update):
         patterned = cast(Mapping[str | None, types.Optimizer], self.optimizers)
         return {**patterned, None: self.optimizer}
 
-    def _shaped(
+    def _shape_gradients(
         self,
         gradients: Sequence[types.Connected],
         variables: Sequence[tf.Variable],
@@ -216,26 +216,26 @@ class Update(types.Update):
         for index, part in enumerate(self.transforms):
             own_norm = gradients_lib.norm_from_squares(gradients_lib.squared_norms(gradients))
             with tf1.variable_scope(f"transform_{index}"):
-                gradients = self._mask(part(gradients, variables, own_norm), variables)
+                gradients = self._mask_gradients(part(gradients, variables, own_norm), variables)
         return list(gradients)
 
 
 _NO_PENALTY = regularization_lib.Regularization()
 
 
-def _few(names: Sequence[str]) -> str:
+def _list_few(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{', '.join(names[:3])}{more} frozen"
 
 
-def _connected(
+def _select_connected(
     gradients: Sequence[types.Gradient], variables: Sequence[tf.Variable]
 ) -> tuple[list[types.Connected], list[tf.Variable]]:
     """Return the gradients that exist, and their variables."""
     pairs = [pair for pair in zip(gradients, variables, strict=True) if pair[0] is not None]
     if not pairs:
         rule, frozen = "leave a variable to train that a loss depends on", freezing.frozen_names()
-        checks.require(not frozen, "Freezing", rule, _few(frozen))
+        checks.require(not frozen, "Freezing", rule, _list_few(frozen))
         names = [patterns.variable_name(variable) for variable in variables]
         checks.fail("Update", "get a gradient", names, "No loss depends on these.")
     return [gradient for gradient, _ in pairs], [variable for _, variable in pairs]

@@ -55,16 +55,16 @@ class Masked(Wrapped):
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
         move = super()._resource_apply_dense
-        return self._masked(var, lambda: move(grad, var))
+        return self._mask_move(var, lambda: move(grad, var))
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
     ) -> Any:
         # Some optimizers move rows without a gradient as well, so the whole table is restored.
         move = super()._resource_apply_sparse_duplicate_indices
-        return self._masked(handle, lambda: move(grad, handle, indices))
+        return self._mask_move(handle, lambda: move(grad, handle, indices))
 
-    def _masked(self, var: tf.Variable, move: Callable[[], Any]) -> Any:
+    def _mask_move(self, var: tf.Variable, move: Callable[[], Any]) -> Any:
         name = patterns.shard_name(var)
         if name not in self._masks:
             return move()
@@ -95,11 +95,11 @@ class Lookahead(Wrapped):
 
     def _prepare(self) -> None:
         super()._prepare()
-        position = self._taken().read_value() % self._steps
+        position = self._steps_taken().read_value() % self._steps
         self._is_first = tf.equal(position, 0)
         self._is_last = tf.equal(position, self._steps - 1)
 
-    def _taken(self) -> tf.Variable:
+    def _steps_taken(self) -> tf.Variable:
         with tf.init_scope():  # Finds the outermost graph from within a loop or a branch.
             graph = tf1.get_default_graph()
         return self._get_non_slot_variable("lookahead_steps", graph)
@@ -111,12 +111,12 @@ class Lookahead(Wrapped):
         with tf.control_dependencies([start]):
             moved = super()._resource_apply_dense(grad, var)
         with tf.control_dependencies([moved]):
-            return tf.cond(self._is_last, lambda: self._back(var, start), tf.no_op)
+            return tf.cond(self._is_last, lambda: self._move_back(var, start), tf.no_op)
 
-    def _back(self, var: tf.Variable, start: tf.Tensor) -> tf.Operation:
+    def _move_back(self, var: tf.Variable, start: tf.Tensor) -> tf.Operation:
         return tf.group(var.assign(start + self._rate * (var.read_value() - start)))
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> tf.Operation:
         with tf.control_dependencies(update_ops):
-            counted = self._taken().assign_add(1)
+            counted = self._steps_taken().assign_add(1)
         return tf.group(super()._finish(update_ops, name_scope), counted)

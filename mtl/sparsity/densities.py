@@ -46,7 +46,7 @@ class Uniform:
         if not self.per_unit:
             return _select_by_layer(scores, densities, progress)
         return [
-            _keep_largest_of_units(own, _count(own.shape[-2], density, progress))
+            _keep_largest_of_units(own, _count_groups(own.shape[-2], density, progress))
             for own, density in zip(scores, densities, strict=True)
         ]
 
@@ -118,7 +118,7 @@ class Global:
             least = max(1, math.ceil(self.floor * size))
             at_least = keep_largest(own, tf.constant(least))
             raised.append(tf.where(at_least > 0, own.dtype.max, own))
-        total = _count(sum(sizes), densities[0], progress, least=len(sizes))
+        total = _count_groups(sum(sizes), densities[0], progress, least=len(sizes))
         kept = tf.split(keep_largest(tf.concat(raised, 0), total), sizes)
         return [tf.reshape(own, like.shape) for own, like in zip(kept, scores, strict=True)]
 
@@ -138,12 +138,12 @@ def _select_by_layer(
 ) -> list[tf.Tensor]:
     kept = []
     for own, density in zip(scores, densities, strict=True):
-        count = _count(own.shape.num_elements(), density, progress)
+        count = _count_groups(own.shape.num_elements(), density, progress)
         kept.append(tf.reshape(keep_largest(tf.reshape(own, [-1]), count), own.shape))
     return kept
 
 
-def _count(size: int, density: float, progress: tf.Tensor, least: int = 1) -> tf.Tensor:
+def _count_groups(size: int, density: float, progress: tf.Tensor, least: int = 1) -> tf.Tensor:
     """Return how many of a layer's groups are kept now, an int32 scalar."""
     share = 1 - (1 - tf.constant(density, tf.float64)) * progress
     return tf.cast(tf.clip_by_value(tf.round(share * size), least, size), tf.int32)

@@ -55,13 +55,13 @@ class _Groups:
     ) -> list[tf.Tensor]:
         """Return the masks of N variables, which broadcast to them, from the scores of weights."""
         kept = density.select([self.pool(own) for own in scores], densities, progress)
-        return [self._spread(own, like) for own, like in zip(kept, scores, strict=True)]
+        return [self._spread_mask(own, like) for own, like in zip(kept, scores, strict=True)]
 
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
         """Return a score for each group."""
         return scores
 
-    def _spread(self, kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    def _spread_mask(self, kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
         del like
         return kept
 
@@ -113,9 +113,9 @@ class NOfM(_Groups):
         del density, densities
         # With the tolerance, rounding errors just below an integer do not keep a weight too many.
         cut = tf.cast(tf.floor((self.m - self.n) * progress + 1e-9), tf.int32)
-        return [self._keep(own, self.m - cut) for own in scores]
+        return [self._keep_scores(own, self.m - cut) for own in scores]
 
-    def _keep(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    def _keep_scores(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         *outer, inputs, units = scores.shape
         grouped = tf.reshape(scores, [-1, inputs // self.m, self.m, units])
         kept = densities_lib.keep_largest_of_last(tf.transpose(grouped, [0, 1, 3, 2]), count)
@@ -156,7 +156,7 @@ class Blocks(_Groups):
         blocks = tf.reshape(scores, [*outer, inputs, self.shape[0], units, self.shape[1]])
         return tf.reduce_mean(blocks, [-3, -1])
 
-    def _spread(self, kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    def _spread_mask(self, kept: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
         del like
         return tf.repeat(tf.repeat(kept, self.shape[0], axis=-2), self.shape[1], axis=-1)
 

@@ -85,7 +85,7 @@ class Change(NamedTuple):
         task_gradients = self._differentiate_where(is_due, reached)
 
         def select() -> tuple[Any, ...]:
-            found = self.part.select_masks(self._see(task_gradients()), masks, progress)
+            found = self.part.select_masks(self._read_weights(task_gradients()), masks, progress)
             return found.is_finite, found.masks, tf.convert_to_tensor(found.overlaps, tf.float32)
 
         is_finite, chosen, overlaps = tf.cond(
@@ -97,7 +97,7 @@ class Change(NamedTuple):
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
         if self.part.criterion.gathers:
             with tf.control_dependencies(chosen):
-                gathered = tf.cond(self.step <= self.part.last_step, self._gather, tf.no_op)
+                gathered = tf.cond(self.step <= self.part.last_step, self._gather_totals, tf.no_op)
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gathered)
         regrowth = self.part.regrowth
         if regrowth is None:
@@ -105,7 +105,7 @@ class Change(NamedTuple):
         is_swapped = regrowth.is_due(self.step) & ~is_due
 
         def swap() -> list[tf.Tensor]:
-            pairs = zip(chosen, self._see(), strict=True)
+            pairs = zip(chosen, self._read_weights(), strict=True)
             return [regrowth.swap(mask, seen, self.step) for mask, seen in pairs]
 
         return tf.cond(is_swapped, swap, lambda: chosen), is_due | is_swapped
@@ -121,7 +121,7 @@ class Change(NamedTuple):
     def _list_reached(self) -> dict[str, set[str]]:
         """Return {variable: the tasks whose losses depend on it}."""
         # Gradients of the first part show which losses reach a variable; they are never run.
-        found = self._differentiate(self.batch.first)
+        found = self._differentiate_losses(self.batch.first)
         reached: dict[str, set[str]] = {}
         rule = "choose kernels that a task's loss depends on, each of them"
         for name, of_tasks in zip(self.cuts, zip(*found.values(), strict=True), strict=True):
@@ -143,7 +143,7 @@ class Change(NamedTuple):
         if not self.part.criterion.reads_tasks:
             return dict
         if replicas.count() == 1:
-            return lambda: self.batch.sum(self._differentiate)
+            return lambda: self.batch.sum(self._differentiate_losses)
         # Replicas compute gradients only when they are due, but must exchange them in every step.
         own, variables = self.batch.without_replicas(), [c.variable for c in self.cuts.values()]
 
@@ -153,7 +153,7 @@ class Change(NamedTuple):
                     tf.zeros(variable.shape, variable.dtype) if gradient is None else gradient
                     for gradient, variable in zip(gradients, variables, strict=True)
                 ]
-                for task, gradients in own.sum(self._differentiate).items()
+                for task, gradients in own.sum(self._differentiate_losses).items()
             }
 
         def nothing() -> dict[str, list[tf.Tensor]]:
@@ -170,7 +170,9 @@ class Change(NamedTuple):
         }
         return lambda: connected
 
-    def _differentiate(self, forward: whole_batch.ForwardPass) -> dict[str, list[tf.Tensor | None]]:
+    def _differentiate_losses(
+        self, forward: whole_batch.ForwardPass
+    ) -> dict[str, list[tf.Tensor | None]]:
         """Return {task: N gradients} of a part of the batch."""
         cuts = list(self.cuts.values())
         variables = [cut.variable for cut in cuts]
@@ -179,7 +181,7 @@ class Change(NamedTuple):
             for task, loss in forward.losses.items()
         }
 
-    def _see(
+    def _read_weights(
         self, task_gradients: Mapping[str, Sequence[tf.Tensor | None]] = MappingProxyType({})
     ) -> list[criteria.Seen]:
         """Return the values for the criteria; call it in a branch, because it copies tables."""
@@ -198,9 +200,9 @@ class Change(NamedTuple):
             )
         ]
 
-    def _gather(self) -> tf.Operation:
+    def _gather_totals(self) -> tf.Operation:
         assigned = []
-        for seen, cut in zip(self._see(), self.cuts.values(), strict=True):
+        for seen, cut in zip(self._read_weights(), self.cuts.values(), strict=True):
             new = self.part.criterion.gather(seen)
             new = tf.where(tf.math.is_finite(new), new, seen.total)
             assigned.append(cast(tf.Variable, cut.total).assign(new, read_value=False))

@@ -153,9 +153,9 @@ class _Pruner:
             self.held[name] = None
             return _pass_gradient(tf.convert_to_tensor(value), kept)
         self.held[name] = kept
-        return self._mask(value, kept, part)
+        return self._mask_value(value, kept, part)
 
-    def _mask(self, value: Any, kept: tf.Tensor, part: cuts_lib.Part) -> Any:
+    def _mask_value(self, value: Any, kept: tf.Tensor, part: cuts_lib.Part) -> Any:
         """Return a variable, or the value that is read instead, without cut weights."""
         # Cut weights are 0 themselves, and the update leaves out their gradients. Only code that
         # reads gradients before the update needs masked ones, which take a product in each pass. A
@@ -181,7 +181,7 @@ class _Pruner:
         if name not in self._beside:  # Only once: tensors of a loop over slices stay in the loop.
             self._beside[name] = (kernel, value)
             self.held[name] = tf.reshape(self._cuts[kernel].kept, [-1])
-        return self._mask(value, cast(tf.Tensor, self.held[name]), self._cuts[kernel].part)
+        return self._mask_value(value, cast(tf.Tensor, self.held[name]), self._cuts[kernel].part)
 
     def _find_part(self, name: str, value: Any) -> cuts_lib.Part | None:
         can_be_cut = value.shape.rank >= 2 and freezing.first_step(name) < math.inf
@@ -219,13 +219,13 @@ class _Pruner:
                 masks, has_changed = change.choose_masks(cuts_lib.share_name(index))
                 new |= dict(zip(own, masks, strict=True))
                 is_due |= has_changed
-            self._watch(new, is_due)
-            self._assign(new)
+            self._watch_masks(new, is_due)
+            self._assign_masks(new)
         zeros = [(new[n], cut.variable) for n, cut in self._cuts.items() if cut.sets_to_zero]
         zeros += [(tf.reshape(new[k], [-1]), vector) for k, vector in self._beside.values()]
         return functools.partial(_set_to_zero, zeros, is_due)
 
-    def _assign(self, new: Mapping[str, tf.Tensor]) -> None:
+    def _assign_masks(self, new: Mapping[str, tf.Tensor]) -> None:
         """Have UPDATE_OPS write the next masks."""
         known = {patterns.variable_name(v): v for v in tf1.global_variables()}
         for name, mask in new.items():
@@ -254,7 +254,7 @@ class _Pruner:
             fix = "Earlier parts cut all of them."
             checks.require(used, "Pruning.patterns", rule, list(part.patterns), fix)
 
-    def _watch(self, new: Mapping[str, tf.Tensor], is_due: tf.Tensor) -> None:
+    def _watch_masks(self, new: Mapping[str, tf.Tensor], is_due: tf.Tensor) -> None:
         """Have the step show sparsity, dead units and changes of the masks."""
         churn = step_state.create_variable("pruning/churn", np.zeros([len(new)], np.float32))
 

@@ -156,7 +156,7 @@ class Pruning:
         else:
             scores = of_tasks = [self.criterion.scores(one) for one in seen]
             is_finite = _are_finite(scores)
-        new = self._keep(seen, scores, masks, progress)
+        new = self._keep_weights(seen, scores, masks, progress)
         chosen = [tf.where(is_finite, own, mask) for own, mask in zip(new, masks, strict=True)]
         for one, own, mask in zip(seen, of_tasks, chosen, strict=True):
             tasks = [n for n, g in enumerate(one.task_gradients.values()) if g is not None]
@@ -164,7 +164,7 @@ class Pruning:
                 overlaps.append(self._compare_tasks([own[task] for task in tasks], mask))
         return Selection(is_finite, chosen, overlaps)
 
-    def _keep(
+    def _keep_weights(
         self,
         seen: Sequence[criteria.Seen],
         scores: Sequence[tf.Tensor],

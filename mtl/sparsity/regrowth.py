@@ -54,14 +54,14 @@ class Regrowth:
         kept = tf.reduce_sum(mask)
         share = tf.cast(self.share / 2 * (1 + tf.cos(angle)), tf.float32)
         count = tf.minimum(tf.round(share * kept), tf.size(mask, tf.float32) - kept)
-        stay = self._keep(tf.where(mask > 0, tf.abs(seen.weights), -1.0), kept - count)
+        stay = self._keep_largest(tf.where(mask > 0, tf.abs(seen.weights), -1.0), kept - count)
         if self.by == GRADIENT:
             growth = tf.abs(seen.gradient)
         else:
             growth = tf.random.stateless_uniform(mask.shape, draws.make_step_seed(seen.name))
         # As in RigL's code, a weight that was just cut may grow again at once.
-        return stay + self._keep(tf.where(stay > 0, -1.0, growth), count)
+        return stay + self._keep_largest(tf.where(stay > 0, -1.0, growth), count)
 
-    def _keep(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    def _keep_largest(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         flat = tf.reshape(scores, [-1])
         return tf.reshape(densities_lib.keep_largest(flat, tf.cast(count, tf.int32)), scores.shape)

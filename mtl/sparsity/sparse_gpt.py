@@ -51,9 +51,9 @@ def prune_layer(
             # Count from the first block on, so that rounding errors do not add up.
             upto = round((1 - sparsity) * end * num_units)
             count = min(max(upto - int(chosen.sum()), 0), scores.size)
-            chosen[start:end] = _keep(scores.reshape([1, -1]), count).reshape(scores.shape)
+            chosen[start:end] = _keep_largest(scores.reshape([1, -1]), count).reshape(scores.shape)
         else:
-            chosen[start:end] = _keep(scores.T, n_of_m[0]).T
+            chosen[start:end] = _keep_largest(scores.T, n_of_m[0]).T
         chosen[start:end] &= before[start:end]
         errors = np.empty([end - start, num_units])
         for j in range(start, end):
@@ -71,7 +71,7 @@ def _factor_inverse(gramian: np.ndarray, damping: float) -> np.ndarray:
     return np.linalg.cholesky(np.linalg.inv(gramian)).T
 
 
-def _keep(scores: np.ndarray, count: int) -> np.ndarray:
+def _keep_largest(scores: np.ndarray, count: int) -> np.ndarray:
     """Return a mask of the `count` largest scores of each row; equal scores in order."""
     ranks = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
     return ranks < count

@@ -39,7 +39,7 @@ class TargetAttention(types.HistoryEncoder):
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
         """Weigh events, [B, (L), D] and [B, T] -> [B, D]."""
         values, rows = events.flat_values, events.value_rowids()
-        weights = self._weigh(values, rows, padded.fit_target(events, target))
+        weights = self._weigh_events(values, rows, padded.fit_target(events, target))
         if self.normalization == "softmax":
             greatest = tf.math.unsorted_segment_max(weights, rows, events.nrows())
             shifted = tf.exp(weights - tf.stop_gradient(tf.gather(greatest, rows)))
@@ -48,7 +48,7 @@ class TargetAttention(types.HistoryEncoder):
         outlets.add_prediction("attention", by_row.to_tensor())
         return padded.sum_rows(weights * values, events)
 
-    def _weigh(self, values: tf.Tensor, rows: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    def _weigh_events(self, values: tf.Tensor, rows: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """Return the weights [N, 1] of events [N, D] in these rows, [N], for a target [B, D].
 
         The first layer, on [e, q, q - e, q * e], is three products: the product with q is computed
@@ -108,14 +108,15 @@ class HashedAttention(types.HistoryEncoder):
         drawn = np.random.default_rng(self.seed).normal(size=[size, self.num_hashes])
         projections = tf.constant(drawn, values.dtype)
         same = tf.equal(
-            self._hash(values, projections), self._hash(target, projections)[:, tf.newaxis]
+            self._hash_groups(values, projections),
+            self._hash_groups(target, projections)[:, tf.newaxis],
         )
         shares = tf.cast(same & is_event[:, :, tf.newaxis], values.dtype)
         outlets.add_prediction("attention", tf.reduce_mean(shares, axis=2))
         sums = tf.linalg.matmul(shares, values, transpose_a=True)  # [B, groups, D]
         return tf.reduce_mean(tf.math.l2_normalize(sums, axis=2), axis=1)
 
-    def _hash(self, values: tf.Tensor, projections: tf.Tensor) -> tf.Tensor:
+    def _hash_groups(self, values: tf.Tensor, projections: tf.Tensor) -> tf.Tensor:
         """Return the hash of each group, [..., D] -> int64 [..., groups]."""
         signs = tf.cast(tf.tensordot(values, projections, 1) > 0, tf.int64)
         shape = tf.concat([tf.shape(signs)[:-1], [self.num_hashes // self.width, self.width]], 0)

@@ -30,7 +30,7 @@ class Pooling(types.HistoryEncoder):
             greatest = tf.math.unsorted_segment_max(values, rows, events.nrows())
             return tf.where(counts > 0, greatest, tf.zeros_like(greatest))
         if self.kind == "last":
-            is_last = tf.equal(tf.gather(events.row_splits[1:], rows) - 1, _count(values))
+            is_last = tf.equal(tf.gather(events.row_splits[1:], rows) - 1, _number_rows(values))
             values = tf.where(is_last[:, tf.newaxis], values, tf.zeros_like(values))
         total = padded.sum_rows(values, events)
         if self.kind != "mean":
@@ -38,5 +38,5 @@ class Pooling(types.HistoryEncoder):
         return tf.math.divide_no_nan(total, tf.cast(counts, total.dtype))
 
 
-def _count(values: tf.Tensor) -> tf.Tensor:
+def _number_rows(values: tf.Tensor) -> tf.Tensor:
     return tf.range(tf.shape(values, tf.int64)[0])

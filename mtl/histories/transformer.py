@@ -63,7 +63,7 @@ class Transformer(types.HistoryEncoder):
         for index in range(self.num_blocks):
             with tf1.variable_scope(f"block_{index}"):
                 given = layers.layer_norm(tokens, "attention_norm")
-                attended, weights = self._attend(given, is_token)
+                attended, weights = self._attend_among(given, is_token)
                 tokens += attended
                 given = layers.layer_norm(tokens, "feed_forward_norm")
                 units = self.feed_forward_factor * self.dimension
@@ -78,7 +78,7 @@ class Transformer(types.HistoryEncoder):
         count = tf.maximum(tf.reduce_sum(shares, axis=1), 1)
         return tf.reduce_sum(tokens * shares, axis=1) / count
 
-    def _attend(self, tokens: tf.Tensor, is_token: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _attend_among(self, tokens: tf.Tensor, is_token: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Attend among tokens [B, L, dimension]; return outputs and weights [B, heads, L, L]."""
         mixed = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
         width = self.dimension // self.num_heads

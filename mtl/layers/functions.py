@@ -17,7 +17,7 @@ from mtl.step import draws, layer_hooks, replicas
 from mtl.variables import freezing, pruned, sharding
 
 
-def _shown(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+def _show_outputs(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
     """Return an activation that also shows its outputs to the hooks of layers."""
 
     def activate(sums: tf.Tensor) -> tf.Tensor:
@@ -28,7 +28,9 @@ def _shown(activation: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor]
     return activate
 
 
-def _activate(activation: Callable[[tf.Tensor], tf.Tensor] | None, sums: tf.Tensor) -> tf.Tensor:
+def _activate_sums(
+    activation: Callable[[tf.Tensor], tf.Tensor] | None, sums: tf.Tensor
+) -> tf.Tensor:
     """Apply the activation of a layer, and note the outputs even of a user's function."""
     if activation in (None, ACTIVATIONS["linear"]):
         return tf.identity(sums)
@@ -38,13 +40,13 @@ def _activate(activation: Callable[[tf.Tensor], tf.Tensor] | None, sums: tf.Tens
 
 
 ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
-    "relu": _shown(lambda sums: tf.nn.relu(sums)),
-    "gelu": _shown(lambda sums: tf.nn.gelu(sums)),
-    "elu": _shown(lambda sums: tf.nn.elu(sums)),
-    "selu": _shown(lambda sums: tf.nn.selu(sums)),
-    "swish": _shown(lambda sums: tf.nn.swish(sums)),
-    "tanh": _shown(lambda sums: tf.tanh(sums)),
-    "sigmoid": _shown(lambda sums: tf.sigmoid(sums)),
+    "relu": _show_outputs(lambda sums: tf.nn.relu(sums)),
+    "gelu": _show_outputs(lambda sums: tf.nn.gelu(sums)),
+    "elu": _show_outputs(lambda sums: tf.nn.elu(sums)),
+    "selu": _show_outputs(lambda sums: tf.nn.selu(sums)),
+    "swish": _show_outputs(lambda sums: tf.nn.swish(sums)),
+    "tanh": _show_outputs(lambda sums: tf.tanh(sums)),
+    "sigmoid": _show_outputs(lambda sums: tf.sigmoid(sums)),
     "linear": lambda sums: tf.identity(sums),
 }
 
@@ -69,7 +71,7 @@ def dense(
         if use_bias:
             initializer = bias_initializer or tf1.zeros_initializer()
             outputs += tf1.get_variable("bias", [units], inputs.dtype, initializer)
-        return _activate(activation, outputs)
+        return _activate_sums(activation, outputs)
 
 
 def conv(  # noqa: PLR0913  Callers name them.
@@ -98,7 +100,7 @@ def conv(  # noqa: PLR0913  Callers name them.
         if use_bias:
             initializer = bias_initializer or tf1.zeros_initializer()
             outputs += tf1.get_variable("bias", [filters], inputs.dtype, initializer)
-        return _activate(activation, outputs)
+        return _activate_sums(activation, outputs)
 
 
 def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:

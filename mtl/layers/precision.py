@@ -170,11 +170,11 @@ class _Step:
 
     def enter(self, value: tf.Tensor) -> tf.Tensor:
         """Take a value into the network; its gradient comes out unscaled."""
-        return self._cast(value, self.dtype, lambda gradient, scale: gradient / scale)
+        return self._cast_value(value, self.dtype, lambda gradient, scale: gradient / scale)
 
     def leave(self, value: tf.Tensor) -> tf.Tensor:
         """Take a value out of the network; its gradient goes in scaled."""
-        return self._cast(value, tf.float32, lambda gradient, scale: gradient * scale)
+        return self._cast_value(value, tf.float32, lambda gradient, scale: gradient * scale)
 
     @contextlib.contextmanager
     def cast_variables(self) -> Iterator[None]:
@@ -193,9 +193,9 @@ class _Step:
         if settings.get("trainable") is False or not wanted.is_floating:
             return variable
         value = tf.convert_to_tensor(variable)
-        return self._cast(value, wanted, lambda gradient, scale: gradient / scale)
+        return self._cast_value(value, wanted, lambda gradient, scale: gradient / scale)
 
-    def _cast(
+    def _cast_value(
         self,
         value: tf.Tensor,
         dtype: tf.DType,

@@ -170,7 +170,7 @@ class _Scope(layer_hooks.LayerHook):
         # Averages and bounds are state, not weights.
         if settings.get("trainable") is False:
             return getter(name, **settings)
-        quantizer = self._quantizer("weights", name)
+        quantizer = self._find_quantizer("weights", name)
         if quantizer is None:
             return getter(name, **settings)
         # Every step reads the whole variable, so shards would not help.
@@ -182,7 +182,7 @@ class _Scope(layer_hooks.LayerHook):
 
     def take_inputs(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the inputs of a layer, quantised if a pattern matches its scope."""
-        quantizer = self._quantizer("activations", tf1.get_variable_scope().name)
+        quantizer = self._find_quantizer("activations", tf1.get_variable_scope().name)
         if quantizer is None:
             return inputs
         floats = tf.cast(inputs, tf.float32)
@@ -195,7 +195,7 @@ class _Scope(layer_hooks.LayerHook):
             for pattern in getattr(self._quantization, setting):
                 patterns.select_variables(f"Quantization.{setting}", pattern, names)
 
-    def _quantizer(self, setting: str, name: str) -> Quantizer | None:
+    def _find_quantizer(self, setting: str, name: str) -> Quantizer | None:
         self.seen[setting].append(name)
         chosen = getattr(self._quantization, setting)
         return next((chosen[p] for p in chosen if patterns.matches(p, name)), None)

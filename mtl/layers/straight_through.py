@@ -28,7 +28,7 @@ def replace_gradient(forward: Function, backward: Function) -> Function:
     return function
 
 
-def _clipped(x: tf.Tensor) -> tf.Tensor:
+def _clip_to_one(x: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(x, -1.0, 1.0)
 
 
@@ -40,7 +40,7 @@ def round_to_integers(x: tf.Tensor) -> tf.Tensor:
 def sign(x: tf.Tensor) -> tf.Tensor:
     """Return 1 if x >= 0, else -1; the gradient is 1 if |x| is at most 1, else 0."""
     return replace_gradient(
-        lambda x: tf.where(x >= 0, tf.ones_like(x), -tf.ones_like(x)), _clipped
+        lambda x: tf.where(x >= 0, tf.ones_like(x), -tf.ones_like(x)), _clip_to_one
     )(x)
 
 

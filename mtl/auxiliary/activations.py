@@ -79,15 +79,15 @@ class _Withheld(Mapping[str, "tf.Tensor"]):
         self._where, self._declaration = where, declaration
 
     def __getitem__(self, name: str) -> tf.Tensor:
-        self._refuse(name)
+        self._refuse_field(name)
 
     def __iter__(self) -> Iterator[str]:
-        self._refuse(None)
+        self._refuse_field(None)
 
     def __len__(self) -> int:
-        self._refuse(None)
+        self._refuse_field(None)
 
-    def _refuse(self, name: str | None) -> NoReturn:
+    def _refuse_field(self, name: str | None) -> NoReturn:
         rule = f"say {self._declaration} = True to read a field where MultiTaskModel.mixing mixes"
         checks.fail(self._where, rule, name)
 

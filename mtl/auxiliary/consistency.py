@@ -42,7 +42,7 @@ class VirtualAdversarial(moved_inputs.OfBounded, base.OfHeads):
         """Return how far predictions move, [B]."""
         space = self.open_space(activations.inputs)
         free = dataclasses.replace(space, bounds=None)
-        target = _hold(activations)
+        target = _hold_logits(activations)
         direction = space.draw_normal("direction", 1.0)
         for _ in range(self.iterations):
             at = activations.run(free.apply(space.scale(direction, self.xi)))
@@ -68,7 +68,7 @@ class Trades(moved_inputs.OfAscent, base.OfHeads):
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Return how far predictions move, [B]."""
-        target = _hold(activations)
+        target = _hold_logits(activations)
         ascent = self.plan_ascent(
             activations, lambda at: tf.reduce_sum(self._diverge(target, at.logits))
         )
@@ -133,7 +133,7 @@ class MeanTeacher(moved_inputs.OfNoise, base.OfHeads):
         student = activations
         if self.noise:
             student = activations.run(self.add_noise(activations.inputs), draw=2)
-        return self._diverge(_hold(teacher), student.logits)
+        return self._diverge(_hold_logits(teacher), student.logits)
 
 
 @checks.dataclass
@@ -169,7 +169,7 @@ class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
         for task in self._choose(activations.heads):
             head: Any = activations.heads[task]
             found = head.predictions(tf.stop_gradient(activations.logits[task]))
-            counts = _confidence(found) >= self.threshold
+            counts = _find_confidence(found) >= self.threshold
             counts &= tf.equal(head.row_weights(activations.labels), 0)
             logits = given.logits[task]
             is_binary = "probability" in found
@@ -199,13 +199,13 @@ class EntropyMinimization(base.OfHeads):
         return tf.add_n([heads[task].entropy(activations.logits[task]) for task in tasks])
 
 
-def _hold(activations: types.Activations) -> types.Activations:
+def _hold_logits(activations: types.Activations) -> types.Activations:
     """Return the activations with logits that stop gradients."""
     held = {task: tf.stop_gradient(own) for task, own in activations.logits.items()}
     return dataclasses.replace(activations, logits=held)  # type: ignore[type-var]
 
 
-def _confidence(predicted: types.Tensors) -> tf.Tensor:
+def _find_confidence(predicted: types.Tensors) -> tf.Tensor:
     """Return the probability of the predicted class, [B]."""
     if "probability" in predicted:
         return tf.maximum(predicted["probability"], 1 - predicted["probability"])

@@ -173,7 +173,7 @@ class CentreLoss(_OfClass):
 
 def compute_nt_xent(vectors: tf.Tensor, rows: int, temperature: float) -> tf.Tensor:
     """Return the NT-Xent loss of each view, [2 B, D] -> [2 B]; views i and i + B share a row."""
-    similar = _compare(vectors, temperature)
+    similar = _compare_pairs(vectors, temperature)
     partners = (tf.range(2 * rows) + rows) % (2 * rows)
     own = tf.gather(similar, partners, batch_dims=1)
     return tf.reduce_logsumexp(_leave_out(similar, tf.eye(2 * rows) > 0), 1) - own
@@ -183,7 +183,7 @@ def compute_supervised(
     vectors: tf.Tensor, classes: tf.Tensor, counts: tf.Tensor, temperature: float
 ) -> tf.Tensor:
     """Return the supervised contrastive loss of each row, [B, D], [B], bool [B] -> [B]."""
-    similar = _compare(vectors, temperature)
+    similar = _compare_pairs(vectors, temperature)
     others = counts[:, tf.newaxis] & counts & ~(tf.eye(tf.shape(similar)[0]) > 0)
     positive = others & tf.equal(classes[:, tf.newaxis], classes)
     number = tf.reduce_sum(tf.cast(positive, similar.dtype), 1)
@@ -194,7 +194,7 @@ def compute_supervised(
     return tf.math.divide_no_nan(tf.reduce_sum(chosen, 1), number)
 
 
-def _compare(vectors: tf.Tensor, temperature: float) -> tf.Tensor:
+def _compare_pairs(vectors: tf.Tensor, temperature: float) -> tf.Tensor:
     """Return the cosines of all pairs divided by the temperature, [N, D] -> [N, N]."""
     unit = tf.math.l2_normalize(vectors, 1)
     return tf.linalg.matmul(unit, unit, transpose_b=True) / temperature

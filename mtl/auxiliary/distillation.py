@@ -187,7 +187,7 @@ class Teacher:
         metadata.require_intact(directory)
         self.described = metadata.read_metadata(directory)
         self._where = where
-        self._model = _load(directory)
+        self._model = _load_export(directory)
         signatures = self._model.signatures
         checks.one_of(f"{where}: its signature", signature, sorted(signatures))
         self._signature = signatures[signature]
@@ -302,7 +302,7 @@ def _find_export(checkpoint: str, where: str) -> str:
     return found[-1]
 
 
-def _load(directory: str) -> loaded.Loaded:
+def _load_export(directory: str) -> loaded.Loaded:
     """Return the model in a folder, loaded once for each graph that is being built."""
     models = _MODELS.setdefault(graphs.outermost_graph(), {})
     if directory not in models:

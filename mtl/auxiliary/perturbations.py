@@ -39,10 +39,10 @@ class Space:
         moved = dict(self.inputs)
         for name, change in perturbation.items():
             given = self.inputs[name]
-            moved[name] = given + proof.declare(tf.stop_gradient(self._bound(given, change)))
+            moved[name] = given + proof.declare(tf.stop_gradient(self._bound_change(given, change)))
         return moved
 
-    def _bound(self, given: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
+    def _bound_change(self, given: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
         """Return the change, cut to keep the sum within the bounds."""
         if self.bounds is None:
             return change
@@ -59,9 +59,11 @@ class Space:
             return {name: size * tf.sign(values) for name, values in directions.items()}
         # Divides by the greatest value first, so that squares neither overflow nor vanish.
         greatest = self._over_row(directions, tf.abs, tf.reduce_max, tf.maximum)
-        shrunk = self._times(directions, tf.math.divide_no_nan(tf.ones_like(greatest), greatest))
+        shrunk = self._scale_rows(
+            directions, tf.math.divide_no_nan(tf.ones_like(greatest), greatest)
+        )
         squares = self._over_row(shrunk, tf.square, tf.reduce_sum, tf.add)
-        return self._times(
+        return self._scale_rows(
             shrunk, tf.math.divide_no_nan(size * tf.ones_like(squares), tf.sqrt(squares))
         )
 
@@ -72,7 +74,7 @@ class Space:
         squares = self._over_row(perturbation, tf.square, tf.reduce_sum, tf.add)
         too_long = squares > size**2
         root = tf.sqrt(tf.where(too_long, squares, tf.ones_like(squares)))
-        return self._times(perturbation, tf.where(too_long, size / root, tf.ones_like(root)))
+        return self._scale_rows(perturbation, tf.where(too_long, size / root, tf.ones_like(root)))
 
     def differentiate(self, loss: tf.Tensor, inputs: types.Tensors) -> dict[str, tf.Tensor]:
         """Return the derivatives of a loss by the chosen columns; 0 for columns it ignores."""
@@ -106,7 +108,7 @@ class Space:
         total = sum(math.prod(self.inputs[column].shape[1:]) for column in self.columns)
         rows = count_rows(self.inputs[self.columns[0]])
         radius = size * draws.draw_rows(f"{name}/radius", rows, 1)[:, 0] ** (1 / total)
-        return self._times(direction, radius)
+        return self._scale_rows(direction, radius)
 
     def _draw(self, name: str) -> dict[str, tf.Tensor]:
         found = {}
@@ -125,7 +127,7 @@ class Space:
             total = own if total is None else of_two(total, own)
         return total
 
-    def _times(self, values: types.Tensors, factors: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _scale_rows(self, values: types.Tensors, factors: tf.Tensor) -> dict[str, tf.Tensor]:
         """Multiply each row by a factor [B]."""
         return {
             name: each * tf.reshape(factors, [-1] + [1] * (each.shape.rank - 1))
@@ -182,7 +184,7 @@ class Ascent:
         at = activations.run(self.space.apply(perturbation)) if perturbation else activations
         yield at
         for _ in range(steps):
-            perturbation = self._move(at, perturbation)
+            perturbation = self._move_perturbation(at, perturbation)
             at = activations.run(self.space.apply(perturbation))
             yield at
 
@@ -197,7 +199,9 @@ class Ascent:
 
         def body(step: tf.Tensor, *given: tf.Tensor) -> list[tf.Tensor]:
             perturbation = dict(zip(names, given, strict=True))
-            moved = self._move(activations.run(self.space.apply(perturbation)), perturbation)
+            moved = self._move_perturbation(
+                activations.run(self.space.apply(perturbation)), perturbation
+            )
             return [step + 1, *(moved[name] for name in names)]
 
         first = [start.get(name, tf.zeros_like(inputs[name])) for name in names]
@@ -210,7 +214,9 @@ class Ascent:
         )
         return activations.run(self.space.apply(dict(zip(names, last, strict=True))))
 
-    def _move(self, at: types.Activations, perturbation: types.Tensors) -> dict[str, tf.Tensor]:
+    def _move_perturbation(
+        self, at: types.Activations, perturbation: types.Tensors
+    ) -> dict[str, tf.Tensor]:
         """Return the perturbation after a step, from the activations before the step."""
         directions = self.space.differentiate(self.measure(at), at.inputs)
         ascent = self.space.scale(directions, self.step_size)

@@ -83,7 +83,7 @@ class TaskAffinity(types.Surgery):
             or there is a single loss.
         """
         gradients, monitors = self.surgery(losses, variables, batch)
-        whole = _unweigh(whole_batch.or_losses(batch, losses))
+        whole = _unweigh_losses(whole_batch.or_losses(batch, losses))
         tasks = task_gradients.BatchGradients(whole, variables, lambda shared: [])
         self._require_measurable(tasks, list(losses))
         due = decision.is_due(self.every_steps)
@@ -128,7 +128,7 @@ class TaskAffinity(types.Surgery):
         leaves = task_gradients.build_leaves(
             tasks.sum(lambda part: part.differentiate_anew(shared))
         )
-        before = _stack(whole.sum(lambda part: part.losses))
+        before = _stack_losses(whole.sum(lambda part: part.losses))
 
         @tf.autograph.experimental.do_not_convert
         def step_of(task: tf.Tensor) -> tf.Tensor:
@@ -137,7 +137,7 @@ class TaskAffinity(types.Surgery):
             # The same rows and draws: only the step makes a difference.
             with moved.move(variables, changes), whole_batch.withhold_collections():
                 again = dataclasses.replace(whole, first=build(0))
-                return _stack(again.sum(lambda part: part.losses))
+                return _stack_losses(again.sum(lambda part: part.losses))
 
         # One task after the other: T passes at once would take T times the memory.
         after = tf.map_fn(
@@ -150,11 +150,11 @@ class TaskAffinity(types.Surgery):
         return tf.stack([affinities, task_gradients.compute_gramian(leaves, count)])
 
 
-def _stack(losses: types.Tensors) -> tf.Tensor:
+def _stack_losses(losses: types.Tensors) -> tf.Tensor:
     return tf.stack([tf.cast(loss, tf.float64) for loss in losses.values()])
 
 
-def _unweigh(batch: whole_batch.WholeBatch) -> whole_batch.WholeBatch:
+def _unweigh_losses(batch: whole_batch.WholeBatch) -> whole_batch.WholeBatch:
     """Return the batch with its unweighted losses."""
 
     def plain(forward: whole_batch.ForwardPass) -> whole_batch.ForwardPass:

@@ -90,7 +90,7 @@ def decide_weights(
         new = decide()
     else:
         step = tf1.train.get_or_create_global_step().read_value()
-        new = tf.cond(tf.equal(step % every_steps, 0), decide, lambda: _copy(old))
+        new = tf.cond(tf.equal(step % every_steps, 0), decide, lambda: _copy_values(old))
     for name, kept in variables.items():
         step_state.assign_with_update(kept, new[name])
     return new["weights"]
@@ -109,10 +109,10 @@ def decide_once(
 
     def decide():
         tasks = method_lib.Tasks(
-            gramian=_choose(gramian, chosen),
-            losses=_choose(values, chosen),
+            gramian=_choose_entries(gramian, chosen),
+            losses=_choose_entries(values, chosen),
             seed=seed,
-            state={name: _choose(value, chosen) for name, value in old.items()},
+            state={name: _choose_entries(value, chosen) for name, value in old.items()},
             names=tuple(losses),
             places=chosen,
         )
@@ -124,14 +124,14 @@ def decide_once(
             return {name: _replace_chosen(old[name], chosen, new[name]) for name in old}
 
     # Methods divide by norms and take their maxima, so they need at least one task.
-    return tf.cond(tf.size(chosen) > 0, decide, lambda: _copy(old))
+    return tf.cond(tf.size(chosen) > 0, decide, lambda: _copy_values(old))
 
 
-def _copy(values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def _copy_values(values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     return {name: tf.identity(value) for name, value in values.items()}
 
 
-def _choose(whole: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
+def _choose_entries(whole: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
     """Return the chosen entries along every axis."""
     for axis in range(whole.shape.rank):
         whole = tf.gather(whole, chosen, axis=axis)

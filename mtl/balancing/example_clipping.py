@@ -113,7 +113,9 @@ class ExampleClipping(types.Surgery):
         count: int,
     ) -> tuple[Gradients, tf.Tensor]:
         by_name = found.by_variable(found.cotangents(tf.add_n(list(forward.losses.values()))))
-        scales = self._scale(_squared_norms(by_name.values(), _examples_of(forward).count), count)
+        scales = self._find_factors(
+            _squared_norms(by_name.values(), _examples_of(forward).count), count
+        )
         made = [by_name.get(patterns.variable_name(variable)) for variable in variables]
         gradients = [
             own and gradient_forms.to_gradient(own.scaled(scales), variable)
@@ -128,12 +130,12 @@ class ExampleClipping(types.Surgery):
         gradients = tf.gradients(tf.add_n(list(forward.losses.values())), list(variables))
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
         there = [gradient for gradient in gradients if gradient is not None]
-        scale = self._scale(tf.reduce_sum(gradients_lib.squared_norms(there)), count)
+        scale = self._find_factors(tf.reduce_sum(gradients_lib.squared_norms(there)), count)
         return [clipping.scale_gradient(gradient, scale) for gradient in gradients], _num_below_one(
             scale
         )
 
-    def _scale(self, squares: tf.Tensor, count: int) -> tf.Tensor:
+    def _find_factors(self, squares: tf.Tensor, count: int) -> tf.Tensor:
         """Return clipping factors, from squared norms of the examples' shares in the mean.
 
         The gradient of an example is B times its share.

@@ -75,7 +75,9 @@ class Monitored(types.Surgery):
         if len(losses) == 1:
             return gradients, monitors
         whole = whole_batch.or_losses(batch, losses)
-        batch_gradients = task_gradients.BatchGradients(whole, variables, self._representation)
+        batch_gradients = task_gradients.BatchGradients(
+            whole, variables, self._check_representation
+        )
         due = decision.is_due(self.every_steps)
         unknown = tf.fill([len(losses)] * 2, tf.constant(math.nan, tf.float64))
         for prefix, compared in self._list_compared(batch_gradients.first).items():
@@ -87,7 +89,7 @@ class Monitored(types.Surgery):
             monitors = {f"{prefix}{name}": value for name, value in shown.items()} | monitors
         return gradients, monitors
 
-    def _representation(self, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _check_representation(self, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         places = list(shared) if self.on != "parameters" and not self.scopes else []
         fits = bool(places) or self.on != "representation"
         fix = 'The network has no output that tasks share: use "parameters".'

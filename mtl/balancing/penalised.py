@@ -27,7 +27,9 @@ def watch_penalties(
 
     def watch(part: whole_batch.ForwardPass) -> whole_batch.ForwardPass:
         pairs = zip(part.penalties, tangents, strict=True)
-        value = share * tf.add_n([_follow(penalty.means, tangent) for penalty, tangent in pairs])
+        value = share * tf.add_n(
+            [_follow_tangent(penalty.means, tangent) for penalty, tangent in pairs]
+        )
         found = value, tf.gradients(value, list(variables))
         return part._replace(watched={**part.watched, _NAME: found})
 
@@ -78,18 +80,18 @@ def _take_tangent(
     flat = tf.nest.flatten(means)
     value = penalty.compute(means)
     slopes = tf.gradients(value, flat, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return value - _multiply(slopes, flat), slopes
+    return value - _multiply_slopes(slopes, flat), slopes
 
 
-def _follow(means: Any, tangent: tuple[tf.Tensor, list[tf.Tensor]] | None) -> tf.Tensor:
+def _follow_tangent(means: Any, tangent: tuple[tf.Tensor, list[tf.Tensor]] | None) -> tf.Tensor:
     """Return the value of a tangent at the means of a part."""
     if tangent is None:
         return tf.cast(means, tf.float32)
     start, slopes = tangent
-    return start + _multiply(slopes, tf.nest.flatten(means))
+    return start + _multiply_slopes(slopes, tf.nest.flatten(means))
 
 
-def _multiply(slopes: Sequence[tf.Tensor], means: Sequence[tf.Tensor]) -> tf.Tensor:
+def _multiply_slopes(slopes: Sequence[tf.Tensor], means: Sequence[tf.Tensor]) -> tf.Tensor:
     products = [tf.reduce_sum(a * b) for a, b in zip(slopes, means, strict=True)]
     return tf.add_n([tf.cast(product, tf.float32) for product in products])
 

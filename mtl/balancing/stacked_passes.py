@@ -46,9 +46,9 @@ class StackedPasses:
         left = [tensors for tensors, _ in self._parts]
         while left:
             tensors = left.pop()
-            if _name(tensors) in self._inputs:
+            if _list_names(tensors) in self._inputs:
                 continue
-            inputs = self._inputs[_name(tensors)] = _find_inputs(tensors)
+            inputs = self._inputs[_list_names(tensors)] = _find_inputs(tensors)
             if inputs:
                 replaced.update(tensor.op for tensor in tensors)
                 left += _find_own(inputs).values()
@@ -60,30 +60,32 @@ class StackedPasses:
     def build(self, index: int) -> _Column:
         """Build the T gradients by one variable."""
         column, (tensors, factor) = self._columns[index], self._parts[index]
-        if not self._are_stacked or not self._inputs[_name(tensors)]:
+        if not self._are_stacked or not self._inputs[_list_names(tensors)]:
             return column
-        parts = iter(tf.unstack(self._stack(tensors)))
-        return [own if own is None else _replace(own, factor, next(parts)) for own in column]
+        parts = iter(tf.unstack(self._stack_tensors(tensors)))
+        return [own if own is None else _replace_part(own, factor, next(parts)) for own in column]
 
-    def _stack(self, tensors: _Tensors) -> tf.Tensor:
+    def _stack_tensors(self, tensors: _Tensors) -> tf.Tensor:
         left = [tensors]
         while left:  # No recursion: networks may be deep.
             current = left.pop()
-            if _name(current) in self._stacks:
+            if _list_names(current) in self._stacks:
                 continue
-            inputs = self._inputs[_name(current)]
+            inputs = self._inputs[_list_names(current)]
             own = _find_own(inputs).values()
-            missing = [given for given in own if _name(given) not in self._stacks]
+            missing = [given for given in own if _list_names(given) not in self._stacks]
             if missing:
                 left += [current, *missing]
             else:
-                self._stacks[_name(current)] = self._build_stack(current, inputs)
-        return self._stacks[_name(tensors)]
+                self._stacks[_list_names(current)] = self._build_stack(current, inputs)
+        return self._stacks[_list_names(tensors)]
 
     def _build_stack(self, tensors: _Tensors, inputs: _Inputs) -> tf.Tensor:
         if not inputs:
             return tf.stack(tensors)
-        given = [self._stacks[_name(own)] if isinstance(own, tuple) else own for own in inputs]
+        given = [
+            self._stacks[_list_names(own)] if isinstance(own, tuple) else own for own in inputs
+        ]
         return _RULES[tensors[0].op.type].build(tensors[0], given)
 
 
@@ -101,7 +103,7 @@ class _Rule(NamedTuple):
     suits: Callable[[tf.Operation], bool] = lambda op: True
 
 
-def _multiply(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+def _multiply_matrix(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     stacked, weight = inputs
     count, size, width = stacked.shape
     rows = tf.reshape(stacked, [count * size, width])
@@ -109,45 +111,45 @@ def _multiply(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.reshape(product, [count, *one.shape])
 
 
-def _scale(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+def _scale_derivative(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """Multiply by the derivative of an activation; these ops do not broadcast."""
     (place,) = (n for n, given in enumerate(inputs) if given.shape.rank > one.shape.rank)
     ones = [tf.ones(one.shape) if n == place else given for n, given in enumerate(inputs)]
-    return inputs[place] * _apply(one.op, ones)
+    return inputs[place] * _copy_op(one.op, ones)
 
 
-def _broadcast(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    return _apply(one.op, inputs)
+def _broadcast_op(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    return _copy_op(one.op, inputs)
 
 
-def _add(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+def _add_stacks(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     del one
     return sum(inputs[1:], inputs[0])
 
 
-def _reshape(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+def _reshape_stack(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.reshape(inputs[0], [inputs[0].shape[0], *one.shape])
 
 
-def _slice(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+def _slice_stack(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     stacked, begin, _ = inputs
     return tf.slice(stacked, tf.concat([[0], begin], 0), [stacked.shape[0], *one.shape])
 
 
-def _split(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+def _split_stack(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     stacked, sizes, axis = inputs
-    along = tf.one_hot(_shift(axis, stacked), stacked.shape.rank, dtype=sizes.dtype)
+    along = tf.one_hot(_shift_axes(axis, stacked), stacked.shape.rank, dtype=sizes.dtype)
     begin = tf.reduce_sum(sizes[: one.value_index]) * along
     return tf.slice(stacked, begin, [stacked.shape[0], *one.shape])
 
 
-def _sum(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+def _sum_stack(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     stacked, axes = inputs
     keep = one.op.get_attr("keep_dims")
-    return tf.reduce_sum(stacked, _shift(axes, stacked), keepdims=keep)
+    return tf.reduce_sum(stacked, _shift_axes(axes, stacked), keepdims=keep)
 
 
-def _shift(axes: tf.Tensor, stacked: tf.Tensor) -> tf.Tensor:
+def _shift_axes(axes: tf.Tensor, stacked: tf.Tensor) -> tf.Tensor:
     """Convert axes of a task's tensor into axes of the stack."""
     return axes % (stacked.shape.rank - 1) + 1
 
@@ -157,7 +159,7 @@ def _sum_rows(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.reduce_sum(inputs[0], list(range(1, inputs[0].shape.rank - 1)))
 
 
-def _tile(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+def _tile_stack(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     del one
     stacked, multiples = inputs
     return tf.tile(stacked, tf.concat([[1], multiples], 0))
@@ -173,24 +175,24 @@ def _is_channels_last(op: tf.Operation) -> bool:
 
 
 _RULES = {
-    "AddN": _Rule(_add, None),
+    "AddN": _Rule(_add_stacks, None),
     "BiasAddGrad": _Rule(_sum_rows, suits=_is_channels_last),
-    "MatMul": _Rule(_multiply, suits=_is_of_rows),
-    "Reshape": _Rule(_reshape),
-    "Slice": _Rule(_slice),
-    "SplitV": _Rule(_split),
-    "Sum": _Rule(_sum),
-    "Tile": _Rule(_tile),
-    **dict.fromkeys(["EluGrad", "ReluGrad", "SeluGrad"], _Rule(_scale)),
-    **dict.fromkeys(["RsqrtGrad", "SigmoidGrad", "TanhGrad"], _Rule(_scale, 1)),
+    "MatMul": _Rule(_multiply_matrix, suits=_is_of_rows),
+    "Reshape": _Rule(_reshape_stack),
+    "Slice": _Rule(_slice_stack),
+    "SplitV": _Rule(_split_stack),
+    "Sum": _Rule(_sum_stack),
+    "Tile": _Rule(_tile_stack),
+    **dict.fromkeys(["EluGrad", "ReluGrad", "SeluGrad"], _Rule(_scale_derivative)),
+    **dict.fromkeys(["RsqrtGrad", "SigmoidGrad", "TanhGrad"], _Rule(_scale_derivative, 1)),
     **dict.fromkeys(
         ["AddV2", "Cast", "Identity", "Mul", "Neg", "RealDiv", "SelectV2", "Sub"],
-        _Rule(_broadcast, None),
+        _Rule(_broadcast_op, None),
     ),
 }
 
 
-def _apply(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+def _copy_op(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """Build a copy of an op with other inputs."""
     arguments = op.op_def.input_arg
     inferred = {argument.type_attr for argument in arguments}
@@ -201,7 +203,7 @@ def _apply(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     return getattr(tf.raw_ops, op.type)(**named)
 
 
-def _name(tensors: _Tensors) -> _Names:
+def _list_names(tensors: _Tensors) -> _Names:
     return tuple(tensor.name for tensor in tensors)
 
 
@@ -228,7 +230,7 @@ def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
     return values, None
 
 
-def _replace(
+def _replace_part(
     gradient: tf.Tensor | tf.IndexedSlices, factor: int | None, part: tf.Tensor
 ) -> tf.Tensor | tf.IndexedSlices:
     """Return a gradient with another value in the place that `_take_apart` has found."""
@@ -238,7 +240,7 @@ def _replace(
         return part
     inputs = list(gradient.op.inputs)
     inputs[factor] = part
-    return _apply(gradient.op, inputs)
+    return _copy_op(gradient.op, inputs)
 
 
 def _find_inputs(tensors: _Tensors) -> _Inputs:
@@ -265,7 +267,7 @@ def _are_alike(tensors: _Tensors) -> bool:
 def _match_inputs(tensors: _Tensors) -> _Inputs:
     """Return the inputs of S ops that do the same; [] if they do not."""
     one, *others = tensors
-    if any(_describe(one) != _describe(other) for other in others):
+    if any(_describe_tensor(one) != _describe_tensor(other) for other in others):
         return []
     columns = zip(*[tensor.op.inputs for tensor in tensors], strict=True)
     return [
@@ -274,7 +276,7 @@ def _match_inputs(tensors: _Tensors) -> _Inputs:
     ]
 
 
-def _describe(tensor: tf.Tensor) -> tuple[Any, ...]:
+def _describe_tensor(tensor: tf.Tensor) -> tuple[Any, ...]:
     """Describe a tensor, without the inputs of its op."""
     op = tensor.op
     settings = [op.node_def.attr[attribute.name] for attribute in op.op_def.attr]
@@ -287,7 +289,7 @@ def _are_equal(one: tf.Tensor, other: tf.Tensor, depth: int = 8) -> bool:
         return True
     # A branch of tf.cond holds placeholders for all that comes from outside.
     is_open = one.op.op_def.is_stateful or one.op.type.startswith("Placeholder")
-    if depth == 0 or is_open or _describe(one) != _describe(other):
+    if depth == 0 or is_open or _describe_tensor(one) != _describe_tensor(other):
         return False
     pairs = zip(one.op.inputs, other.op.inputs, strict=True)
     return all(_are_equal(*pair, depth - 1) for pair in pairs)

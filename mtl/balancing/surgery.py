@@ -109,33 +109,35 @@ class Combine(types.Surgery):
         checks.require(alone, "Combine.scopes", "be empty on the representation", self.scopes, fix)
         if self._sees_coordinates:
             fix = "decides for every coordinate; it has no weights to keep."
-            self._require("every_steps", 1, fix)
-            self._require("average", 0, fix)
+            self._require_setting("every_steps", 1, fix)
+            self._require_setting("average", 0, fix)
         elif self._keeps_gradients:
-            self._require("every_steps", 1, "keeps what it learns of the gradients of every step.")
+            self._require_setting(
+                "every_steps", 1, "keeps what it learns of the gradients of every step."
+            )
             fix = "keeps gradients over steps; a batch's activations are new in each."
-            self._require("on", "parameters", fix)
-        elif self._weighing.samples > 1:
+            self._require_setting("on", "parameters", fix)
+        elif self._weighing_method.samples > 1:
             fix = "multiplies gradients of different rows; on the representation rows do not meet."
-            self._require("on", "parameters", fix)
+            self._require_setting("on", "parameters", fix)
 
-    def _require(self, setting: str, value: Any, why: str) -> None:
+    def _require_setting(self, setting: str, value: Any, why: str) -> None:
         own, fix = getattr(self, setting), f"{type(self.method).__name__} {why}"
         checks.require(own == value, f"Combine.{setting}", f"be {value}", own, fix)
 
     @property
-    def _weighing(self) -> method_lib.Method:
+    def _weighing_method(self) -> method_lib.Method:
         """The method, if it decides weights."""
         return cast(method_lib.Method, self.method)
 
     @property
-    def _choosing(self) -> method_lib.CoordinateMethod:
+    def _choosing_method(self) -> method_lib.CoordinateMethod:
         """The method, if it chooses by coordinate."""
         return cast(method_lib.CoordinateMethod, self.method)
 
     @property
     def _keeps_gradients(self) -> bool:
-        return self._weighing.tracking_rate < 1 or self._weighing.preconditions
+        return self._weighing_method.tracking_rate < 1 or self._weighing_method.preconditions
 
     @property
     def _sees_coordinates(self) -> bool:
@@ -168,7 +170,9 @@ class Combine(types.Surgery):
         whole = whole_batch.or_losses(batch, losses)
         if self.per_replica:
             whole = whole.without_replicas()
-        batch_gradients = task_gradients.BatchGradients(whole, variables, self._representation)
+        batch_gradients = task_gradients.BatchGradients(
+            whole, variables, self._check_representation
+        )
         # Gradients are combined in one of three ways, by the method's inputs:
         # - by coordinate, if the method reads gradients (GradDrop) and not only their products;
         # - by decisions, if weights are decided at some steps only or from samples of the batch.
@@ -178,7 +182,7 @@ class Combine(types.Surgery):
         #   sums these same gradients.
         if self._sees_coordinates:
             combine = self._combine_by_coordinate
-        elif self.every_steps > 1 or self._weighing.samples > 1:
+        elif self.every_steps > 1 or self._weighing_method.samples > 1:
             combine = self._combine_by_decisions
         else:
             combine = self._combine_by_weights
@@ -186,7 +190,7 @@ class Combine(types.Surgery):
         # A replica's losses are shares of the losses of the whole batch, so the results add up.
         return replicas.sum_over_replicas(gradients) if self.per_replica else gradients, monitors
 
-    def _representation(self, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _check_representation(self, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         if self.on == "parameters":
             return []
         fix = 'The network has no output that tasks share: use "parameters".'
@@ -222,26 +226,26 @@ class Combine(types.Surgery):
         tasks = batch_gradients.sum_gradients()
         compared = self._list_compared(tasks)
         if self._keeps_gradients:
-            leaves, gramian, judged = self._track(tasks, compared, len(losses))
+            leaves, gramian, judged = self._track_gradients(tasks, compared, len(losses))
         else:
             gramian, leaves = tasks.multiply(compared)
             judged = gramian
-        weights = self._decide(lambda: judged, losses)
+        weights = self._decide_weights(lambda: judged, losses)
         combined = [leaf.combine(weights) for leaf in leaves.values()]
         return batch_gradients.complete(tasks, list(leaves), combined, weights), weights, gramian
 
-    def _track(
+    def _track_gradients(
         self, tasks: task_gradients.TaskGradients, compared: Sequence[int], num_tasks: int
     ) -> tuple[dict[int, task_gradients.Leaf], tf.Tensor, tf.Tensor]:
         """Return leaves of tracked gradients, and the products to show and to decide by."""
         names = [patterns.variable_name(tasks.variables[n]) for n in compared]
         leaves = tasks.list_leaves(compared)
-        if self._weighing.tracking_rate < 1:
+        if self._weighing_method.tracking_rate < 1:
             leaves = tracking.track_gradients(
-                leaves, names, num_tasks, self._weighing.tracking_rate
+                leaves, names, num_tasks, self._weighing_method.tracking_rate
             )
         gramian = judged = task_gradients.compute_gramian(leaves, num_tasks)
-        if self._weighing.preconditions:
+        if self._weighing_method.preconditions:
             judged = task_gradients.compute_gramian(
                 tracking.precondition_gradients(leaves, names), num_tasks
             )
@@ -255,7 +259,7 @@ class Combine(types.Surgery):
         gramian = batch_gradients.sum(
             lambda tasks: task_gradients.compute_gramian(tasks.list_leaves(), len(losses))
         )
-        weights = self._decide(lambda: gramian, losses)
+        weights = self._decide_weights(lambda: gramian, losses)
 
         def spread(tasks: task_gradients.TaskGradients) -> Gradients:
             return tasks.continue_below(
@@ -264,9 +268,9 @@ class Combine(types.Surgery):
 
         return batch_gradients.sum(spread, update=True), weights, gramian
 
-    def _decide(self, gramian: Callable[[], tf.Tensor], losses: types.Tensors) -> tf.Tensor:
+    def _decide_weights(self, gramian: Callable[[], tf.Tensor], losses: types.Tensors) -> tf.Tensor:
         return decision.decide_weights(
-            self._weighing, gramian, losses, self.every_steps, self.average
+            self._weighing_method, gramian, losses, self.every_steps, self.average
         )
 
     def _combine_by_decisions(
@@ -278,11 +282,15 @@ class Combine(types.Surgery):
             "Combine", self.every_steps, compared, self._take_deciding
         )
         # With two samples, this block holds the products between samples; with one it is all.
-        weights = self._decide(lambda: gramian()[:size, -size:], losses)
+        weights = self._decide_weights(lambda: gramian()[:size, -size:], losses)
 
         def weighted(tasks: task_gradients.TaskGradients) -> Gradients:
             # A third sample moves the variables: the weights do not depend on its rows.
-            moving = self._take_samples(tasks)[-1] if self._weighing.samples == 3 else tasks.losses
+            moving = (
+                self._take_samples(tasks)[-1]
+                if self._weighing_method.samples == 3
+                else tasks.losses
+            )
             tasks = dataclasses.replace(tasks, losses=moving)
             return tasks.complete(tasks.differentiate_weighted(weights, tasks.shared))
 
@@ -292,7 +300,7 @@ class Combine(types.Surgery):
 
     def _take_deciding(self, tasks: task_gradients.TaskGradients) -> task_gradients.TaskGradients:
         """Return a part with the losses that decide: of two samples if the method samples."""
-        if self._weighing.samples == 1:
+        if self._weighing_method.samples == 1:
             return tasks
         first, second, *_ = self._take_samples(tasks)
         return dataclasses.replace(tasks, losses=[*first, *second])
@@ -304,7 +312,7 @@ class Combine(types.Surgery):
         )
         if not tasks.samples:
             checks.fail("Combine.method", "suit the model", self.method, fix)
-        return [list(losses.values()) for losses in tasks.samples(self._weighing.samples)]
+        return [list(losses.values()) for losses in tasks.samples(self._weighing_method.samples)]
 
     def _combine_by_coordinate(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
@@ -317,14 +325,14 @@ class Combine(types.Surgery):
             compared = self._list_compared(tasks)
             leaves = tasks.list_leaves(compared)
             gramian = task_gradients.compute_gramian(leaves, count)
-            evidence = [self._choosing.evidence(leaf.rows, None) for leaf in leaves]
+            evidence = [self._choosing_method.evidence(leaf.rows, None) for leaf in leaves]
             chosen = self._choose_gradients(leaves, evidence, gramian)
             gradients = batch_gradients.complete(tasks, compared, chosen, ones)
         else:
 
             def compare(tasks: task_gradients.TaskGradients) -> tuple[tf.Tensor, list[tf.Tensor]]:
                 places = zip(tasks.list_leaves(), tasks.representation, strict=True)
-                evidence = [self._choosing.evidence(leaf.rows, at) for leaf, at in places]
+                evidence = [self._choosing_method.evidence(leaf.rows, at) for leaf, at in places]
                 return task_gradients.compute_gramian(tasks.list_leaves(), count), evidence
 
             # The choice in each part needs the evidence of the whole batch first.
@@ -362,8 +370,8 @@ class Combine(types.Surgery):
         def choose_some() -> tf.Tensor:
             # The zeros of an absent task would count as values, for example in a trimmed mean.
             own = evidence if evidence is None else tf.boolean_mask(evidence, there)
-            return self._choosing(tf.boolean_mask(rows, there), own, seed)
+            return self._choosing_method(tf.boolean_mask(rows, there), own, seed)
 
         # Without absent tasks this copies nothing, and keeps the static number of rows.
-        choose_all = functools.partial(self._choosing, rows, evidence, seed)
+        choose_all = functools.partial(self._choosing_method, rows, evidence, seed)
         return tf.cond(tf.reduce_all(there), choose_all, choose_some)

@@ -259,7 +259,7 @@ class BatchGradients:
     @replicas.once
     def first(self) -> TaskGradients:
         """Return the tasks' gradients of the first part; all parts share the same variables."""
-        return self._differentiate(self.batch.first)
+        return self._differentiate_losses(self.batch.first)
 
     def sum(self, function: Callable[[TaskGradients], Any], update: bool = False) -> Any:
         """Return the sum of `function` over all parts; see `WholeBatch.sum`."""
@@ -267,12 +267,12 @@ class BatchGradients:
         def of_part(forward: whole_batch.ForwardPass) -> Any:
             # The loop over slices has to build gradients anew.
             return function(
-                self.first if forward is self.batch.first else self._differentiate(forward)
+                self.first if forward is self.batch.first else self._differentiate_losses(forward)
             )
 
         return self.batch.sum(of_part, update)
 
-    def _differentiate(self, forward: whole_batch.ForwardPass) -> TaskGradients:
+    def _differentiate_losses(self, forward: whole_batch.ForwardPass) -> TaskGradients:
         representation = self.representation(forward.shared)
         tasks = TaskGradients.from_losses(
             list(forward.losses.values()), self.variables, representation

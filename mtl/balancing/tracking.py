@@ -28,7 +28,7 @@ def track_gradients(
       UserError: if a leaf is a looked-up table: its averages would be as large as the table.
     """
     _require_dense(leaves, names)
-    present = _present(leaves, num_tasks)
+    present = _find_present(leaves, num_tasks)
     return [
         _average_leaf(leaf, name, present, rate) for leaf, name in zip(leaves, names, strict=True)
     ]
@@ -55,7 +55,7 @@ def _require_dense(leaves: Sequence[task_gradients.Leaf], names: Sequence[str]) 
     checks.require(not sparse, "Combine.scopes", "match dense variables", sparse, fix)
 
 
-def _present(leaves: Sequence[task_gradients.Leaf], num_tasks: int) -> tf.Tensor:
+def _find_present(leaves: Sequence[task_gradients.Leaf], num_tasks: int) -> tf.Tensor:
     """Find tasks with a gradient other than zero: [T] bool."""
     found = tf.zeros([num_tasks], tf.bool)
     for leaf in leaves:

@@ -81,9 +81,9 @@ class AlignedMTL(method.Method):
         used = values > _DEPENDENT * values[-1]
         roots = tf.where(used, tf.math.rsqrt(tf.abs(values)), tf.zeros_like(values))
         aligned = tf.linalg.matvec(vectors, roots * tf.reduce_sum(vectors, 0))
-        return aligned * tf.sqrt(self._square(tf.boolean_mask(values, used)))
+        return aligned * tf.sqrt(self._square_length(tf.boolean_mask(values, used)))
 
-    def _square(self, values: tf.Tensor) -> tf.Tensor:
+    def _square_length(self, values: tf.Tensor) -> tf.Tensor:
         """Return the squared length s^2, from the ascending eigenvalues."""
         if self.scale == "rmse":
             return tf.reduce_mean(values)

@@ -56,8 +56,10 @@ def minimum(
         _, ds, dz = solve(-point)
         step = _longest_step(point, ds, dz, size)
         ahead = tf.reduce_sum((point + step * ds) * (point + step * dz))
-        center = tf.maximum(ahead / gap, 0) ** 3 * gap / degree * _one(point, size)
-        dy, ds, dz = solve(_quotient(center - _product(ds, dz, size), point, size) - point)
+        center = tf.maximum(ahead / gap, 0) ** 3 * gap / degree * _make_identity(point, size)
+        dy, ds, dz = solve(
+            _divide_elements(center - _multiply_elements(ds, dz, size), point, size) - point
+        )
         step = 0.99 * _longest_step(point, ds, dz, size)
         next_y, next_z = y + step * dy, z + step * tf.linalg.matvec(inverse, dz)
         return i + 1, next_y, next_z, tf.tensordot(slack(next_y), next_z, 1), y, gap
@@ -72,9 +74,9 @@ def _inverse_scaling(s: tf.Tensor, z: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Return the inverse [N, N] of the symmetric W that keeps the cone and has `W z = W^-1 s`."""
     numbers = tf.sqrt(z[:-size] / s[:-size])
     s, z = s[-size:], z[-size:]
-    lengths = tf.sqrt(_determinant(s)), tf.sqrt(_determinant(z))
+    lengths = tf.sqrt(_find_determinant(s)), tf.sqrt(_find_determinant(z))
     s, z = s / lengths[0], z / lengths[1]
-    signs = _signs(s)
+    signs = _make_signs(s)
     middle = (signs * s + z) / tf.sqrt(2 + 2 * tf.tensordot(s, z, 1)) + (1 + signs) / 2
     scale = tf.sqrt(lengths[1] / lengths[0])
     normal = tf.concat([tf.zeros_like(numbers), middle * tf.sqrt(scale / middle[0])], 0)
@@ -98,41 +100,41 @@ def _normal_equations(scaled: tf.Tensor, missing: tf.Tensor):
     return solve
 
 
-def _signs(pair: tf.Tensor) -> tf.Tensor:
+def _make_signs(pair: tf.Tensor) -> tf.Tensor:
     """Return (1, -1, -1, ...), of the length of the pair."""
     return 2 * tf.one_hot(0, tf.size(pair), dtype=tf.float64) - 1
 
 
-def _determinant(pair: tf.Tensor) -> tf.Tensor:
+def _find_determinant(pair: tf.Tensor) -> tf.Tensor:
     """Return `u0^2 - |u1|^2`, kept above 0."""
-    return tf.maximum(tf.reduce_sum(_signs(pair) * pair**2), _ROUNDING * pair[0] ** 2)
+    return tf.maximum(tf.reduce_sum(_make_signs(pair) * pair**2), _ROUNDING * pair[0] ** 2)
 
 
-def _one(u: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+def _make_identity(u: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Return the e with `e o u = u`."""
     count = tf.size(u)
     return tf.cast(tf.range(count) <= count - size, tf.float64)
 
 
-def _product(u: tf.Tensor, v: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+def _multiply_elements(u: tf.Tensor, v: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Return `u o v`: the numbers' products, and (u'v, u0 v1 + v0 u1) of the pairs."""
     (p, q), numbers = (u[-size:], v[-size:]), u[:-size] * v[:-size]
     first = tf.tensordot(p, q, 1)[tf.newaxis]
     return tf.concat([numbers, first, p[0] * q[1:] + q[0] * p[1:]], 0)
 
 
-def _quotient(v: tf.Tensor, u: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+def _divide_elements(v: tf.Tensor, u: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Return the w with `u o w = v`."""
     p, q = u[-size:], v[-size:]
-    first = tf.reduce_sum(_signs(p) * p * q) / _determinant(p)
+    first = tf.reduce_sum(_make_signs(p) * p * q) / _find_determinant(p)
     return tf.concat([v[:-size] / u[:-size], first[tf.newaxis], (q[1:] - first * p[1:]) / p[0]], 0)
 
 
 def _longest_step(u: tf.Tensor, du: tf.Tensor, dv: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """Return the largest t, at most 1, with u + t du and u + t dv in the cone."""
     moves, pair = tf.stack([du, dv]), u[-size:]
-    pairs, signs = moves[:, -size:], _signs(pair)
-    own, mixed = _determinant(pair), tf.linalg.matvec(pairs, signs * pair)
+    pairs, signs = moves[:, -size:], _make_signs(pair)
+    own, mixed = _find_determinant(pair), tf.linalg.matvec(pairs, signs * pair)
     # The greatest root of `own y^2 + 2 mixed y + det(move)`: there u + move / y is on the border.
     root = tf.sqrt(tf.maximum(mixed**2 - own * tf.reduce_sum(signs * pairs**2, 1), 0))
     fastest = tf.maximum((root - mixed) / own, tf.reduce_max(-moves[:, :-size] / u[:-size], 1))

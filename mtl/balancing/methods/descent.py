@@ -38,14 +38,14 @@ class MGDA(method.Method):
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], at least 0; they sum to 1 unless the update is normalised."""
-        divisor = self._divisor(tasks)
+        divisor = self._find_divisor(tasks)
         divided = dataclasses.replace(
             tasks, gramian=tasks.gramian / divisor[:, tf.newaxis] / divisor
         )
         weights = solvers.min_norm_weights(divided)
         return weights / divisor if self.normalize_update else weights
 
-    def _divisor(self, tasks: method.Tasks) -> tf.Tensor:
+    def _find_divisor(self, tasks: method.Tasks) -> tf.Tensor:
         divisor = tf.ones_like(tasks.norms)
         if self.normalizer in ("l2", "loss+"):
             divisor *= tasks.norms

@@ -58,7 +58,7 @@ class PCD(method.Method):
         steps = tasks.state["norm_steps"] + 1
         squares = tasks.state["squared_norms"] * self.decay + (1 - self.decay) * tasks.norms**2
         lengths = tasks.norms / tf.sqrt(squares / (1 - self.decay**steps))
-        mixed = self._direction(tasks.cosines, lengths / tf.reduce_max(lengths), primary)
+        mixed = self._find_direction(tasks.cosines, lengths / tf.reduce_max(lengths), primary)
         square = tf.reduce_sum(mixed * tf.linalg.matvec(tasks.cosines, mixed))
         cancels = square <= _ROUNDING * tf.reduce_sum(mixed) ** 2
         length = tf.reduce_sum(tf.where(primary, tasks.norms, tf.zeros_like(mixed)))
@@ -66,7 +66,9 @@ class PCD(method.Method):
         weights = mixed / tasks.norms * scale
         return weights, {"squared_norms": squares, "norm_steps": steps}
 
-    def _direction(self, cosines: tf.Tensor, lengths: tf.Tensor, primary: tf.Tensor) -> tf.Tensor:
+    def _find_direction(
+        self, cosines: tf.Tensor, lengths: tf.Tensor, primary: tf.Tensor
+    ) -> tf.Tensor:
         """Return the weights [T] of the unit gradients in d: multipliers for the other tasks."""
         others = tf.cast(~primary, tf.float64)
         start = tf.where(primary, lengths, tf.zeros_like(lengths))

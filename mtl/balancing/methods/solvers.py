@@ -53,7 +53,7 @@ def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
 
     quadratic += _RIDGE * tf.eye(tf.shape(linear)[-1], dtype=tf.float64)
     ones = tf.ones_like(linear)
-    return _repeat(goes_on, body, ones, ones)[0]
+    return _repeat_body(goes_on, body, ones, ones)[0]
 
 
 def _longest_step(x: tf.Tensor, dx: tf.Tensor, z: tf.Tensor, dz: tf.Tensor) -> tf.Tensor:
@@ -160,7 +160,7 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
 
     start = scales ** (1 / (1 - power))  # Solves it for orthogonal gradients.
     one = tf.constant(1.0, tf.float64)
-    solution, change, _ = _repeat(goes_on, body, start, one, one)
+    solution, change, _ = _repeat_body(goes_on, body, start, one, one)
     # Values far below the others may still fall to 0; only growth shows that no solution exists.
     grown = (change > 1e-6) & (tf.reduce_max(solution) > 1e4 * tf.reduce_max(start))
     return tf.where(grown, solution / tf.reduce_max(solution), solution)
@@ -174,12 +174,12 @@ def _best_fraction(value: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, step: 
     return tf.gather(fractions, tf.argmin(values))
 
 
-def _repeat(goes_on: Callable, body: Callable, *start: tf.Tensor) -> list[tf.Tensor]:
+def _repeat_body(goes_on: Callable, body: Callable, *start: tf.Tensor) -> list[tf.Tensor]:
     """Run a loop with a counter before its values; return the values."""
     return tf.while_loop(goes_on, body, [tf.constant(0), *start])[1:]
 
 
 def repeat(times: tf.Tensor, body: Callable, *start: tf.Tensor):
     """Run `body(i, *values) -> (i + 1, *values)` `times` times; return a single value unpacked."""
-    values = _repeat(lambda i, *_: i < times, body, *start)
+    values = _repeat_body(lambda i, *_: i < times, body, *start)
     return values[0] if len(values) == 1 else values

@@ -40,13 +40,13 @@ class DynamicWeightAverage(base.Weighting):
           InvalidArgumentError: when run, on a loss below 0.
         """
         values = base.require_nonnegative("DynamicWeightAverage", losses)
-        latest, earlier = self._averages(values, step)
+        latest, earlier = self._average_periods(values, step)
         known = earlier > 0
         ratios = tf.where(known, latest / tf.where(known, earlier, 1.0), 1.0)
         shares = tf.nn.softmax(ratios / self.temperature)
         return base.scale_losses(len(losses) * shares, losses)
 
-    def _averages(self, values: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _average_periods(self, values: tf.Tensor, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the losses [T] of the last two finished periods; 0 for none."""
         names = ("sums", "counts", "latest", "earlier")
         zeros = np.zeros(values.shape[0])
@@ -101,12 +101,12 @@ class FAMO(base.Weighting):
         del step
         values = base.require_nonnegative("FAMO", losses)
         present = base.are_present(values)
-        shares = base.softmax(self._logits(values, present), present)
+        shares = base.softmax(self._update_logits(values, present), present)
         inverses = tf.math.divide_no_nan(shares, tf.where(present, values, 0.0))
         scale = tf.math.divide_no_nan(tf.constant(1.0, tf.float64), tf.reduce_sum(inverses))
         return base.scale_losses(scale * shares, base.take_logarithms(losses))
 
-    def _logits(self, values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
+    def _update_logits(self, values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
         """Return the xi [T] of this step, after the losses of this batch judged the last step."""
         zeros = np.zeros(values.shape[0])
         kept, last = (
@@ -119,12 +119,12 @@ class FAMO(base.Weighting):
         shares = base.softmax(logits, judged)
         gradient = shares * (falls - tf.reduce_sum(shares * falls)) + self.decay * logits
         moves = tf.reduce_any(judged)
-        change = self._adam(gradient, moves) if self.adam else gradient
+        change = self._step_adam(gradient, moves) if self.adam else gradient
         logits -= self.learning_rate * tf.where(moves, change, 0.0)
         step_state.assign_with_update(kept, logits)
         return logits
 
-    def _adam(self, gradient: tf.Tensor, moves: tf.Tensor) -> tf.Tensor:
+    def _step_adam(self, gradient: tf.Tensor, moves: tf.Tensor) -> tf.Tensor:
         """Return the direction of Adam with its usual constants.
 
         The state of Adam changes only if `moves` is true.

@@ -95,11 +95,11 @@ class Scheduled(base.Weighting):
         return {task: weights[task] * loss for task, loss in losses.items()}
 
 
-def _normal(num_tasks: int, seed: tf.Tensor) -> tf.Tensor:
+def _draw_normal(num_tasks: int, seed: tf.Tensor) -> tf.Tensor:
     return tf.nn.softmax(tf.random.stateless_normal([num_tasks], seed))
 
 
-def _uniform(num_tasks: int, seed: tf.Tensor) -> tf.Tensor:
+def _draw_uniform(num_tasks: int, seed: tf.Tensor) -> tf.Tensor:
     return tf.nn.softmax(tf.random.stateless_uniform([num_tasks], seed))
 
 
@@ -109,8 +109,8 @@ def _one_task(num_tasks: int, seed: tf.Tensor) -> tf.Tensor:
 
 
 _DISTRIBUTIONS: dict[str, Callable[[int, tf.Tensor], tf.Tensor]] = {
-    "normal": _normal,
-    "uniform": _uniform,
+    "normal": _draw_normal,
+    "uniform": _draw_uniform,
     "one_task": _one_task,
 }
 

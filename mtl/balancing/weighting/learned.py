@@ -48,9 +48,9 @@ class UncertaintyWeighting(base.Weighting):
         for task in self.gaussian:
             checks.one_of("UncertaintyWeighting.gaussian", task, losses)
         weighted = {}
-        for task, (loss, present) in _checked("UncertaintyWeighting", losses).items():
+        for task, (loss, present) in _check_losses("UncertaintyWeighting", losses).items():
             factor = 0.5 if task in self.gaussian else 1.0
-            log_variance = _trained(f"log_variance/{task}")
+            log_variance = _create_trained(f"log_variance/{task}")
             value = factor * tf.exp(-log_variance) * loss + log_variance / 2
             weighted[task] = tf.where(present, value, 0.0)
         return weighted
@@ -73,13 +73,13 @@ class IMTLL(base.Weighting):
         """
         del step
         weighted = {}
-        for task, (loss, present) in _checked("IMTLL", losses).items():
-            scale = _trained(f"scale/{task}")
+        for task, (loss, present) in _check_losses("IMTLL", losses).items():
+            scale = _create_trained(f"scale/{task}")
             weighted[task] = tf.where(present, tf.exp(scale) * loss - scale, 0.0)
         return weighted
 
 
-def _checked(where: str, losses: types.Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+def _check_losses(where: str, losses: types.Tensors) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
     """Return {task: (loss, or 0 if absent; whether present)}; fail on a loss below 0."""
     present = tf.unstack(base.are_present(base.require_nonnegative(where, losses)))
     return {
@@ -88,7 +88,7 @@ def _checked(where: str, losses: types.Tensors) -> dict[str, tuple[tf.Tensor, tf
     }
 
 
-def _trained(name: str) -> tf.Variable:
+def _create_trained(name: str) -> tf.Variable:
     return tf1.get_variable(
         name,
         [],

@@ -59,12 +59,12 @@ class SmoothTchebycheff(base.Weighting):
         """
         del step
         values = base.stack_losses(losses)
-        preferences = self._setting("preferences", losses, 1 / len(losses))
-        distances = preferences * (values - self._setting("ideal", losses, 0.0))
+        preferences = self._order_setting("preferences", losses, 1 / len(losses))
+        distances = preferences * (values - self._order_setting("ideal", losses, 0.0))
         shares = base.softmax(distances / self.smoothing, base.are_present(values))
         return base.scale_losses(preferences * shares, losses)
 
-    def _setting(self, name: str, losses: types.Tensors, default: float) -> tf.Tensor:
+    def _order_setting(self, name: str, losses: types.Tensors, default: float) -> tf.Tensor:
         """Return a setting {task: value} as [T], in the order of the losses."""
         setting = getattr(self, name)
         if setting is None:
@@ -101,7 +101,7 @@ class SmoothTchebycheffMTL(base.Weighting):
         """
         values = base.require_nonnegative("SmoothTchebycheffMTL", losses)
         present = base.are_present(values)
-        nadir = self._nadir(values, present, step)
+        nadir = self._find_nadir(values, present, step)
         ratios = tf.where(present, values, 1.0) / nadir
         shares = base.softmax(tf.math.log(ratios) / self.smoothing, present)
         count = tf.reduce_sum(tf.cast(present, tf.float64))
@@ -109,7 +109,7 @@ class SmoothTchebycheffMTL(base.Weighting):
         weights = tf.where(balanced, count * shares, tf.ones_like(shares))
         return base.scale_losses(weights, base.take_logarithms(losses))
 
-    def _nadir(self, values: tf.Tensor, present: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+    def _find_nadir(self, values: tf.Tensor, present: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
         """Return average losses [T] of the measured steps; 1 for tasks that none of them had."""
         scope, zeros = "smooth_tchebycheff_mtl", np.zeros(values.shape[0])
         sums, counts = (

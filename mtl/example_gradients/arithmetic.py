@@ -22,16 +22,16 @@ def _entry_by_entry(given: Given) -> list[State] | None:
                 return None
         elif given.op.inputs[n].dtype != tf.resource and not given.fits(n, from_end):
             return None
-    return given.to(rank - from_end, _broadcast(given, rank))
+    return given.to(rank - from_end, _broadcast_sizes(given, rank))
 
 
-def _select(given: Given) -> list[State] | None:
+def _place_select(given: Given) -> list[State] | None:
     """Place the output of a Select, which takes inputs without broadcasting."""
     is_alike = len({tensor.shape.rank for tensor in given.op.inputs}) == 1
     return _entry_by_entry(given) if is_alike else None
 
 
-def _broadcast(given: Given, rank: int) -> sizes.Known:
+def _broadcast_sizes(given: Given, rank: int) -> sizes.Known:
     """Return the sizes of the common broadcast shape; None for unknown sizes."""
     found: sizes.Known = []
     for from_end in range(rank, 0, -1):
@@ -97,7 +97,7 @@ def _cross_entropy(given: Given) -> list[State] | None:
     return given.to(0, logits.dims)
 
 
-def _reduced(given: Given) -> list[State] | None:
+def _place_reduction(given: Given) -> list[State] | None:
     rank, layout = given.op.inputs[0].shape.rank, given.layout
     axes = given.axes(1, rank)
     if axes is None or given.states[0] is not layout:
@@ -118,7 +118,7 @@ def _added_up(given: Given) -> list[State] | None:
     return [TOTAL] if is_sum else None
 
 
-def _matmul(given: Given) -> list[State] | None:
+def _place_matmul(given: Given) -> list[State] | None:
     """Treat [..., M, K] by [..., K, N]; examples along K would be added up."""
     op, rank = given.op, given.output.shape.rank
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
@@ -137,7 +137,7 @@ def _matmul(given: Given) -> list[State] | None:
     return given.to(found.pop()[0]) if len(found) == 1 else None
 
 
-def _einsum(given: Given) -> list[State] | None:
+def _place_einsum(given: Given) -> list[State] | None:
     equation = given.op.get_attr("equation").decode().replace(" ", "")
     terms, _, result = equation.partition("->")
     if "." in equation or "->" not in equation:
@@ -165,7 +165,7 @@ def _find_letter(given: Given, terms: Sequence[str]) -> str | None:
     return letter if len(found) == 1 and fit and once else None
 
 
-def _segments(given: Given) -> list[State] | None:
+def _place_segments(given: Given) -> list[State] | None:
     """Treat reductions of the values of each list."""
     layout, (_, segments, count) = given.layout, given.op.inputs
     if given.states[0] is not layout or not layout.owner or layout.axis:
@@ -184,15 +184,15 @@ OF_SEGMENTS = {f"UnsortedSegment{name}": (1, 2) for name in ("Max", "Min", "Prod
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ENTRY_BY_ENTRY, _entry_by_entry),
     **dict.fromkeys(OF_IMAGES, _of_images),
-    **dict.fromkeys(OF_SEGMENTS, _segments),
+    **dict.fromkeys(OF_SEGMENTS, _place_segments),
     **dict.fromkeys(("LogSoftmax", "Softmax", "TopKV2"), _along_last),
-    **dict.fromkeys(("All", "Any", "ArgMax", "ArgMin", "EuclideanNorm"), _reduced),
-    **dict.fromkeys(("Max", "Mean", "Min", "Prod", "Sum"), _reduced),
-    **dict.fromkeys(("BatchMatMulV2", "BatchMatMulV3", "MatMul"), _matmul),
+    **dict.fromkeys(("All", "Any", "ArgMax", "ArgMin", "EuclideanNorm"), _place_reduction),
+    **dict.fromkeys(("Max", "Mean", "Min", "Prod", "Sum"), _place_reduction),
+    **dict.fromkeys(("BatchMatMulV2", "BatchMatMulV3", "MatMul"), _place_matmul),
     "BiasAdd": _bias_add,
-    "Einsum": _einsum,
+    "Einsum": _place_einsum,
     "FusedBatchNormV3": _batch_norm,
-    "Select": _select,
+    "Select": _place_select,
     "SoftmaxCrossEntropyWithLogits": _cross_entropy,
     "SparseSoftmaxCrossEntropyWithLogits": _cross_entropy,
 }

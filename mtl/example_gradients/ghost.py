@@ -42,7 +42,7 @@ class Gradients:
         rows: int | None = None,
     ):
         found, self.gap = uses.find_uses(losses, batch, variables, rows)
-        self._uses = {name: own for name, own in found.items() if own is not None and _fits(own)}
+        self._uses = {name: own for name, own in found.items() if own is not None and _can_add(own)}
         self.unknown = [name for name in found if name not in self._uses]
         self._batch_size = batch_size
         self._inputs: dict[str, tf.Tensor] = {}
@@ -75,16 +75,16 @@ class Gradients:
         # Equal kinds of uses of the variable itself are joined without building gradients.
         if is_alike and all(use.is_plain for use in own):
             return gradient_forms.join_gradients(made)
-        return self._through(own, made)
+        return self._differentiate_through(own, made)
 
     def _of_use(self, use: uses.Use, cotangent: tf.Tensor) -> gradient_forms.ExampleGradients:
         cotangent = tf.convert_to_tensor(cotangent)
         if use.kind == uses.ROWS:
             return self._rows(use, cotangent)
         if use.kind == uses.ELEMENTWISE:
-            return self._elementwise(use, cotangent)
-        sides = _sides(use)
-        given = self._patches(use), cotangent
+            return self._differentiate_elements(use, cotangent)
+        sides = _find_widths(use)
+        given = self._find_factor(use), cotangent
         pair = [
             self._by_example(values, use.placed, [size])
             for values, size in zip(given, sides, strict=True)
@@ -120,7 +120,7 @@ class Gradients:
             outer = shape[layout.axis] // (self._batch_size * layout.inner.number)
         return outer * tf.reduce_prod(shape[: layout.axis])
 
-    def _patches(self, use: uses.Use) -> tf.Tensor:
+    def _find_factor(self, use: uses.Use) -> tf.Tensor:
         """Return the factor of a weight: the inputs, or the patches of a convolution."""
         op = use.op
         if use.kind == uses.MATRIX:
@@ -147,7 +147,7 @@ class Gradients:
         after = tf.size(ids) // tf.maximum(before * count, 1)
         return tf.reshape(tf.broadcast_to(order, [before, count, after]), [-1])
 
-    def _elementwise(self, use: uses.Use, cotangent: tf.Tensor) -> gradient_forms.Plain:
+    def _differentiate_elements(self, use: uses.Use, cotangent: tf.Tensor) -> gradient_forms.Plain:
         if use.op.type == "Mul":
             cotangent *= use.op.inputs[1 - use.place]
         elif use.op.type == "FusedBatchNormV3" and use.place == 1:
@@ -161,7 +161,7 @@ class Gradients:
         shape = [self._batch_size, *use.parameter.shape]
         return gradient_forms.Plain(tf.reshape(tf.reduce_sum(by_place, axis=1), shape))
 
-    def _through(
+    def _differentiate_through(
         self, own: Sequence[uses.Use], made: Sequence[gradient_forms.ExampleGradients]
     ) -> gradient_forms.Plain:
         """Differentiate from a tensor computed from a variable on to the variable itself."""
@@ -185,13 +185,13 @@ class Gradients:
         return gradient_forms.Plain(tf.vectorized_map(pulled, given))
 
 
-def _fits(own: Sequence[uses.Use]) -> bool:
+def _can_add(own: Sequence[uses.Use]) -> bool:
     """Return whether the gradients of the uses can be added: rows of a table only to each other."""
     kinds = {use.kind for use in own}
     return uses.ROWS not in kinds or kinds == {uses.ROWS}
 
 
-def _sides(use: uses.Use) -> tuple[int, int]:
+def _find_widths(use: uses.Use) -> tuple[int, int]:
     """Return the widths of the input rows and the output rows of a weight."""
     *inputs, outputs = use.parameter.shape.as_list()
     if use.kind == uses.MATRIX and _is_turned(use.op):

@@ -12,11 +12,11 @@ from mtl.example_gradients import layouts, sizes
 from mtl.example_gradients.layouts import EVEN, Layout, State
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-ENTRY_BY_ENTRY = _words(
+ENTRY_BY_ENTRY = _split_words(
     """
     Abs Acos Acosh Add AddN AddV2 AsString Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr
     BitwiseXor Bucketize Cast Ceil CheckNumerics ClipByValue Cos Cosh DebugGradientIdentity Digamma
@@ -32,13 +32,13 @@ ENTRY_BY_ENTRY = _words(
     Sub Tan Tanh TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy ZerosLike Zeta
     """
 )
-OF_IMAGES = _words(
+OF_IMAGES = _split_words(
     """
     AvgPool AvgPool3D Conv2D Conv3D DepthToSpace DepthwiseConv2dNative Dilation2D LRN MaxPool
     MaxPool3D MaxPoolGrad ResizeArea ResizeBicubic ResizeBilinear ResizeNearestNeighbor SpaceToDepth
     """
 )
-DRAWS = _words(
+DRAWS = _split_words(
     """
     RandomStandardNormal RandomUniform RandomUniformInt StatelessRandomNormal
     StatelessRandomNormalV2 StatelessRandomUniform StatelessRandomUniformInt

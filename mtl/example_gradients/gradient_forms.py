@@ -49,7 +49,7 @@ class Plain(NamedTuple):
     gradients: tf.Tensor
 
     def squared_norms(self) -> tf.Tensor:
-        return tf.math.reduce_euclidean_norm(_flat(self.gradients), axis=1) ** 2
+        return tf.math.reduce_euclidean_norm(_flatten_rows(self.gradients), axis=1) ** 2
 
     def scaled(self, factors: tf.Tensor) -> Plain:
         ones = [1] * (self.gradients.shape.rank - 1)
@@ -59,7 +59,7 @@ class Plain(NamedTuple):
         return tf.reduce_sum(self.gradients, axis=0)
 
     def products(self, total: tf.Tensor) -> tf.Tensor:
-        return tf.linalg.matvec(_flat(self.gradients), tf.reshape(total, [-1]))
+        return tf.linalg.matvec(_flatten_rows(self.gradients), tf.reshape(total, [-1]))
 
 
 class Products(NamedTuple):
@@ -154,7 +154,7 @@ def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
 
 def weighted_sum(parts: Sequence[tuple[tf.Tensor, Plain]]) -> Plain:
     """Return the weighted sum of gradients by the same variable, from pairs (weight, gradients)."""
-    return Plain(tf.add_n([weight * _flat(part.gradients) for weight, part in parts]))
+    return Plain(tf.add_n([weight * _flatten_rows(part.gradients) for weight, part in parts]))
 
 
 def to_gradient(part: ExampleGradients, variable: tf.Variable) -> types.Gradient:
@@ -166,7 +166,7 @@ def to_gradient(part: ExampleGradients, variable: tf.Variable) -> types.Gradient
     return tf.IndexedSlices(part.total(), rows, tf.constant(variable.shape.as_list(), tf.int64))
 
 
-def _flat(gradients: tf.Tensor) -> tf.Tensor:
+def _flatten_rows(gradients: tf.Tensor) -> tf.Tensor:
     shape = tf.shape(gradients)
     size = gradients.shape[1:].num_elements()
     return tf.reshape(gradients, [shape[0], -1 if size is None else size])

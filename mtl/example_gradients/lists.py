@@ -46,11 +46,11 @@ def _is_made(
         splits = tf1.placeholder(given.dtype, given.shape) if value is None else tf.constant(value)
         flat = tf1.placeholder(ragged.flat_values.dtype, ragged.flat_values.shape)
         made = make(tf.RaggedTensor.from_row_splits(flat, splits, validate=False))
-        return _are_alike(tensor, made, {splits.name: _source(given).name})
+        return _are_alike(tensor, made, {splits.name: _find_source(given).name})
 
 
 def _are_alike(tensor: tf.Tensor, made: tf.Tensor, given: dict[str, str]) -> bool:
-    tensor, made = _source(tensor), _source(made)
+    tensor, made = _find_source(tensor), _find_source(made)
     if made.name in given:
         return tensor.name == given[made.name]
     ours, theirs = tensor.op, made.op
@@ -63,7 +63,7 @@ def _are_alike(tensor: tf.Tensor, made: tf.Tensor, given: dict[str, str]) -> boo
     )
 
 
-def _source(tensor: tf.Tensor) -> tf.Tensor:
+def _find_source(tensor: tf.Tensor) -> tf.Tensor:
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor

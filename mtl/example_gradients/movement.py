@@ -12,7 +12,7 @@ from mtl.example_gradients.given import Given, Rule
 from mtl.example_gradients.layouts import Layout, State
 
 
-def _reshaped(given: Given) -> list[State] | None:
+def _place_reshaped(given: Given) -> list[State] | None:
     static = given.output.shape
     dims = given.entries(1) or [None] * static.rank
     dims = [
@@ -22,7 +22,7 @@ def _reshaped(given: Given) -> list[State] | None:
     return [found] if found else None
 
 
-def _expanded(given: Given) -> list[State] | None:
+def _place_expanded(given: Given) -> list[State] | None:
     axes = given.axes(1, given.output.shape.rank)
     if axes is None:
         return None
@@ -31,7 +31,7 @@ def _expanded(given: Given) -> list[State] | None:
     return given.to(axis + (axes[0] <= axis), dims)
 
 
-def _squeezed(given: Given) -> list[State] | None:
+def _place_squeezed(given: Given) -> list[State] | None:
     layout, rank = given.layout, given.op.inputs[0].shape.rank
     axes = [n % rank for n in given.op.get_attr("squeeze_dims")]
     left = [n for n in range(rank) if n not in axes]
@@ -40,14 +40,14 @@ def _squeezed(given: Given) -> list[State] | None:
     return given.to(left.index(layout.axis), [layout.dims[n] for n in left])
 
 
-def _transposed(given: Given) -> list[State] | None:
+def _place_transposed(given: Given) -> list[State] | None:
     layout, order = given.layout, given.axes(1, given.output.shape.rank)
     if order is None:
         return None
     return given.to(order.index(layout.axis), [layout.dims[n] for n in order])
 
 
-def _tiled(given: Given) -> list[State] | None:
+def _place_tiled(given: Given) -> list[State] | None:
     layout, times = given.layout, sizes.all_known(given.entries(1) or [None])
     if times is None or given.states[0] is not layout:
         return None
@@ -55,17 +55,17 @@ def _tiled(given: Given) -> list[State] | None:
     return given.to(layout.axis, dims, outer=times[layout.axis] * layout.outer)
 
 
-def _joined(given: Given) -> list[State] | None:
-    """Treat ConcatV2 along another axis than the examples' axis, or along it (`_repeated`)."""
+def _place_joined(given: Given) -> list[State] | None:
+    """Treat ConcatV2 along another axis than the examples, or along it (`_place_repeated`)."""
     axes, layout = given.axes(len(given.states) - 1, given.output.shape.rank), given.layout
     if axes is None:
         return None
     if axes[0] == layout.axis:
-        return _repeated(given)
-    return given.to(layout.axis, _kept(layout, axes)) if _are_aligned(given, 1) else None
+        return _place_repeated(given)
+    return given.to(layout.axis, _forget_sizes(layout, axes)) if _are_aligned(given, 1) else None
 
 
-def _repeated(given: Given) -> list[State] | None:
+def _place_repeated(given: Given) -> list[State] | None:
     """Treat ConcatV2 along the axis of the examples: all of them several times."""
     layout, own = given.layout, given.states[:-1]
     placed = [
@@ -81,7 +81,7 @@ def _repeated(given: Given) -> list[State] | None:
     return given.to(layout.axis, layout.dims, outer=outer)
 
 
-def _packed(given: Given) -> list[State] | None:
+def _place_packed(given: Given) -> list[State] | None:
     axis, layout = given.op.get_attr("axis") % given.output.shape.rank, given.layout
     dims = list(layout.dims)
     dims.insert(axis, sizes.Size(len(given.states)))
@@ -100,12 +100,12 @@ def _are_aligned(given: Given, arguments: int) -> bool:
     )
 
 
-def _kept(layout: Layout, axes: Sequence[int]) -> sizes.Known:
+def _forget_sizes(layout: Layout, axes: Sequence[int]) -> sizes.Known:
     """Return the sizes, with None for some axes."""
     return [None if n in axes else size for n, size in enumerate(layout.dims)]
 
 
-def _split(given: Given) -> list[State] | None:
+def _place_split(given: Given) -> list[State] | None:
     place = 0 if given.op.type == "Split" else 2
     layout, axes = given.layout, given.axes(place, given.output.shape.rank)
     if axes is None or given.states[0 if place else 1] is not layout:
@@ -117,10 +117,10 @@ def _split(given: Given) -> list[State] | None:
         if place or found is None:
             return None
         outer = found
-    return given.to(layout.axis, _kept(layout, axes), outer=outer)
+    return given.to(layout.axis, _forget_sizes(layout, axes), outer=outer)
 
 
-def _unpacked(given: Given) -> list[State] | None:
+def _place_unpacked(given: Given) -> list[State] | None:
     layout, rank = given.layout, given.op.inputs[0].shape.rank
     axis = given.op.get_attr("axis") % rank
     left = [n for n in range(rank) if n != axis]
@@ -129,7 +129,7 @@ def _unpacked(given: Given) -> list[State] | None:
     return given.to(left.index(layout.axis), [layout.dims[n] for n in left])
 
 
-def _sliced(given: Given) -> list[State] | None:
+def _place_strided(given: Given) -> list[State] | None:
     """Treat a StridedSlice that takes all of the axis that examples lie along."""
     layout, rank = given.layout, given.op.inputs[0].shape.rank
     steps = given.static(3)
@@ -173,7 +173,7 @@ def _trace_axes(
     return [*left, *range(axis, rank)], cut
 
 
-def _slice(given: Given) -> list[State] | None:
+def _place_slice(given: Given) -> list[State] | None:
     layout, begin, size = given.layout, given.static(1), given.static(2)
     if begin is None or size is None or given.states[0] is not layout:
         return None
@@ -181,11 +181,13 @@ def _slice(given: Given) -> list[State] | None:
     return given.to(layout.axis) if is_whole else None
 
 
-def _padded(given: Given) -> list[State] | None:
+def _place_padded(given: Given) -> list[State] | None:
     layout, pads = given.layout, given.static(1)
     if pads is None or given.states[0] is not layout or np.any(pads[layout.axis]):
         return None
-    return given.to(layout.axis, _kept(layout, np.flatnonzero(np.any(pads, axis=1)).tolist()))
+    return given.to(
+        layout.axis, _forget_sizes(layout, np.flatnonzero(np.any(pads, axis=1)).tolist())
+    )
 
 
 def _by_axes(given: Given) -> list[State] | None:
@@ -197,7 +199,7 @@ def _by_axes(given: Given) -> list[State] | None:
     return given.to(layout.axis, layout.dims)
 
 
-def _gathered(given: Given) -> list[State] | None:
+def _place_gathered(given: Given) -> list[State] | None:
     """Treat GatherV2: rows by indices of examples, or the same indices of every example."""
     table, indices = given.states[:2]
     ranks = [tensor.shape.rank for tensor in given.op.inputs[:2]]
@@ -254,20 +256,20 @@ def _all_alike(given: Given) -> list[State] | None:
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("BatchToSpaceND", "SpaceToBatchND"), _to_blocks),
     **dict.fromkeys(("Cumprod", "Cumsum", "ReverseV2", "Roll"), _by_axes),
-    **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _padded),
-    **dict.fromkeys(("Split", "SplitV"), _split),
-    "ConcatV2": _joined,
-    "ExpandDims": _expanded,
-    "GatherV2": _gathered,
+    **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _place_padded),
+    **dict.fromkeys(("Split", "SplitV"), _place_split),
+    "ConcatV2": _place_joined,
+    "ExpandDims": _place_expanded,
+    "GatherV2": _place_gathered,
     "IdentityN": _all_alike,
     "OneHot": _one_hot,
-    "Pack": _packed,
-    "Reshape": _reshaped,
+    "Pack": _place_packed,
+    "Reshape": _place_reshaped,
     "ResourceGather": _looked_up,
-    "Slice": _slice,
-    "Squeeze": _squeezed,
-    "StridedSlice": _sliced,
-    "Tile": _tiled,
-    "Transpose": _transposed,
-    "Unpack": _unpacked,
+    "Slice": _place_slice,
+    "Squeeze": _place_squeezed,
+    "StridedSlice": _place_strided,
+    "Tile": _place_tiled,
+    "Transpose": _place_transposed,
+    "Unpack": _place_unpacked,
 }

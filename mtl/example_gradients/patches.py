@@ -23,26 +23,26 @@ _FEW = 4
 
 def extract_patches(op: tf.Operation) -> tf.Tensor:
     """Return the patches of an NHWC convolution padded as "SAME" or "VALID"."""
-    return (_copied if op.inputs[0].shape[3] <= _FEW else _sliced)(op)
+    return (_convolve_patches if op.inputs[0].shape[3] <= _FEW else _slice_patches)(op)
 
 
-def _copied(op: tf.Operation) -> tf.Tensor:
+def _convolve_patches(op: tf.Operation) -> tf.Tensor:
     shape = op.inputs[1].shape[:3]
     size = shape.num_elements()
     return layers.replace_kernel(op, np.eye(size, dtype=np.float32).reshape([*shape, size]))
 
 
-def _sliced(op: tf.Operation) -> tf.Tensor:
+def _slice_patches(op: tf.Operation) -> tf.Tensor:
     images, kernel = op.inputs
     sizes = kernel.shape[:2].as_list()
     strides, dilations = (op.get_attr(name)[1:3] for name in ("strides", "dilations"))
-    outputs = _sizes(op.outputs[0])
+    outputs = _find_sizes(op.outputs[0])
     reaches = [
         (out - 1) * stride + (size - 1) * dilation + 1
         for out, stride, size, dilation in zip(outputs, strides, sizes, dilations, strict=True)
     ]
     if op.get_attr("padding") == b"SAME":
-        images = _padded(images, reaches)
+        images = _pad_images(images, reaches)
     offsets = itertools.product(*map(range, sizes))
     ends = [(out - 1) * stride + 1 for out, stride in zip(outputs, strides, strict=True)]
     return tf.concat(
@@ -54,15 +54,15 @@ def _sliced(op: tf.Operation) -> tf.Tensor:
     )
 
 
-def _padded(images: tf.Tensor, reaches: list[_Size]) -> tf.Tensor:
+def _pad_images(images: tf.Tensor, reaches: list[_Size]) -> tf.Tensor:
     """Pad images with zeros on all sides; an odd row or column comes at the end."""
-    missing = [reach - own for reach, own in zip(reaches, _sizes(images), strict=True)]
+    missing = [reach - own for reach, own in zip(reaches, _find_sizes(images), strict=True)]
     totals = [tf.maximum(pixels, 0) for pixels in missing]
     sides = [[total // 2, total - total // 2] for total in totals]
     return tf.pad(images, [[0, 0], *sides, [0, 0]])
 
 
-def _sizes(images: tf.Tensor) -> list[_Size]:
+def _find_sizes(images: tf.Tensor) -> list[_Size]:
     """Return height and width."""
     dynamic = tf.shape(images)
     return [images.shape[n] or dynamic[n] for n in (1, 2)]

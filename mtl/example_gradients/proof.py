@@ -56,9 +56,9 @@ class Proof:
         self._declared = {tensor.name for tensor in tf1.get_collection(_DECLARED)}
         self.gap: tf.Operation | None = None
         for values in tf.nest.flatten(batch):
-            self._enter(values)
+            self._enter_values(values)
         for op in ops:
-            self._pass(op)
+            self._pass_op(op)
         self._tied = self._leading_to_gaps(ops, losses)
 
     def find_layout(self, tensor: tf.Tensor) -> layouts.Layout | None:
@@ -126,7 +126,7 @@ class Proof:
         found = tf.gradients(outputs, inputs, upstream, stop_gradients=inputs)
         ops = op.graph.get_operations()[first:]
         for made in ops:
-            self._pass(made)
+            self._pass_op(made)
         is_apart = _are_linear(ops, upstream) and all(map(self._lies_like_input, found, inputs))
         self.gap = gap if is_apart else self.gap
         return is_apart
@@ -147,7 +147,7 @@ class Proof:
         pair = sizes.all_known([self.find_layout(gradient), self.find_layout(given)])
         return pair is not None and len({(of.axis, of.key) for of in pair}) == 1
 
-    def _enter(self, values: tf.Tensor | tf.RaggedTensor) -> None:
+    def _enter_values(self, values: tf.Tensor | tf.RaggedTensor) -> None:
         if isinstance(values, tf.Tensor):
             if values.shape.rank:
                 self._states[values.name] = self.examples(0, layouts.own_dims(values))
@@ -162,10 +162,10 @@ class Proof:
             dims = layouts.own_dims(flat)
             self._states[flat.name] = layouts.along(owner, dims[0], 0, dims)
 
-    def _pass(self, op: tf.Operation) -> None:
+    def _pass_op(self, op: tf.Operation) -> None:
         """Find the states of the outputs of an op."""
         states = [self.state(tensor) for tensor in op.inputs]
-        is_moved = self._moves(op)
+        is_moved = self._depends_on_variables(op)
         if is_moved:
             self._moved.update(tensor.name for tensor in op.outputs)
         if any(states):
@@ -191,7 +191,7 @@ class Proof:
             self.gap = self.gap or op
         return [layouts.UNKNOWN] * len(op.outputs)
 
-    def _moves(self, op: tf.Operation) -> bool:
+    def _depends_on_variables(self, op: tf.Operation) -> bool:
         """Return whether the values of an op's outputs depend on variables."""
         # Shapes do not depend on the values of variables.
         if op.type in _SIZES:

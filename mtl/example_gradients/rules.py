@@ -54,11 +54,11 @@ def _apart_from_layouts(given: Given) -> list[State] | None:
     if is_size and given.known.is_of_one(given.output):
         return [None]
     if TOTAL in given.states:
-        return _total(given)
+        return _place_total(given)
     if _are_lengths(given):
         return [given.known.examples(0, layouts.own_dims(given.output))]
     if op.type in ("BroadcastTo", "Tile") and given.is_free(0):
-        return _spread(given)
+        return _place_spread(given)
     is_even = _EVEN_IF.get(op.type, lambda given: False)
     return [EVEN] if is_even(given) else None
 
@@ -89,7 +89,7 @@ def _are_lengths(given: Given) -> bool:
     return any(lists.is_lengths(given.output, ragged) for ragged in given.known.lists())
 
 
-def _total(given: Given) -> list[State] | None:
+def _place_total(given: Given) -> list[State] | None:
     """Treat ops on a sum over examples whose result is again such a sum."""
     if given.op.type == "StopGradient":
         return [DATA]
@@ -118,7 +118,7 @@ _TOTAL_IF: dict[str, Callable[[Given], bool]] = {
 """{op: when a sum over examples that enters it comes out as such a sum}."""
 
 
-def _spread(given: Given) -> list[State] | None:
+def _place_spread(given: Given) -> list[State] | None:
     """Treat ops that repeat a common value once for each example."""
     dims, target = given.known.dims(given.op.inputs[0]), given.entries(1)
     if dims is None or target is None or len(target) != given.output.shape.rank:

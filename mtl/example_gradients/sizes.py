@@ -100,24 +100,24 @@ def is_made(op: tf.Operation) -> bool:
 _Of = Callable[["tf.Tensor"], Known | None]
 
 
-def _shape(op: tf.Operation, _: _Of, dims_of: DimsOf) -> Known | None:
+def _read_shape(op: tf.Operation, _: _Of, dims_of: DimsOf) -> Known | None:
     found = dims_of(op.inputs[0])
     return None if found is None else list(found)
 
 
-def _same(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
+def _pass_entries(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
     is_flat = op.outputs[0].shape.rank in (0, 1)
     return entries(op.inputs[0]) if is_flat and op.outputs[0].dtype.is_integer else None
 
 
-def _joined(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
+def _join_entries(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
     values = op.inputs if op.type == "Pack" else op.inputs[:-1]
     is_flat = all(value.shape.rank == (0 if op.type == "Pack" else 1) for value in values)
     parts = all_known(entries(value) for value in values) if is_flat else None
     return None if parts is None else [size for part in parts for size in part]
 
 
-def _sliced(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
+def _slice_entries(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
     values, bounds = entries(op.inputs[0]), _read_bounds(op)
     if values is None or bounds is None:
         return None
@@ -137,14 +137,14 @@ def _read_bounds(op: tf.Operation) -> list[int] | None:
     return [int(bound[0]) for bound in bounds]
 
 
-def _gathered(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
+def _gather_entries(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
     values, places = entries(op.inputs[0]), tf.get_static_value(op.inputs[1])
     if values is None or places is None or places.ndim > 1 or op.get_attr("batch_dims"):
         return None
     return [values[place] for place in places.reshape(-1)]
 
 
-def _multiplied(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
+def _multiply_entries(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
     """Multiply all entries of a vector, or two scalars."""
     values = op.inputs[:1] if op.type == "Prod" else op.inputs
     factors = all_known(entries(value) for value in values)
@@ -155,16 +155,16 @@ def _multiplied(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:
 
 
 _MAKERS: dict[str, Callable[[tf.Operation, _Of, DimsOf], Known | None]] = {
-    "Shape": _shape,
-    "Identity": _same,
-    "Cast": _same,
-    "ExpandDims": _same,
-    "Reshape": _same,
-    "Squeeze": _same,
-    "Pack": _joined,
-    "ConcatV2": _joined,
-    "StridedSlice": _sliced,
-    "GatherV2": _gathered,
-    "Prod": _multiplied,
-    "Mul": _multiplied,
+    "Shape": _read_shape,
+    "Identity": _pass_entries,
+    "Cast": _pass_entries,
+    "ExpandDims": _pass_entries,
+    "Reshape": _pass_entries,
+    "Squeeze": _pass_entries,
+    "Pack": _join_entries,
+    "ConcatV2": _join_entries,
+    "StridedSlice": _slice_entries,
+    "GatherV2": _gather_entries,
+    "Prod": _multiply_entries,
+    "Mul": _multiply_entries,
 }

@@ -49,11 +49,11 @@ class _Twins:
 
     def find_twin(self, tensor: tf.Tensor) -> tf.Tensor:
         """Return the tensor's twin, or itself."""
-        source = self._source(tensor)
+        source = self._find_source(tensor)
         # The source of a reading is a handle, but the caller needs the value.
         return tensor if source.dtype == tf.resource else source
 
-    def _source(self, tensor: tf.Tensor) -> tf.Tensor:
+    def _find_source(self, tensor: tf.Tensor) -> tf.Tensor:
         """Return the twin of the origin of a tensor; for a variable's reading, its handle."""
         while self._passes_on(tensor.op):
             tensor = tensor.op.inputs[0]
@@ -65,7 +65,7 @@ class _Twins:
         return is_read or op.type == "Identity"
 
     def _look_for(self, op: tf.Operation) -> None:
-        sources = list(map(self._source, op.inputs))
+        sources = list(map(self._find_source, op.inputs))
         if op.type == "Const" or (sources and all(s.op.name in self._constant for s in sources)):
             self._constant.add(op.name)
         if twin := self._find_earlier(op, sources):
@@ -76,13 +76,13 @@ class _Twins:
         earlier = next((source for source in sources if source.op.name not in self._new), None)
         if earlier is None or self._passes_on(op):
             return None
-        return next((own for own in self._users(earlier) if self._are_alike(op, own)), None)
+        return next((own for own in self._list_users(earlier) if self._are_alike(op, own)), None)
 
-    def _users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
+    def _list_users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
         """Yield the earlier ops that read a tensor."""
         for op in source.consumers():
             if self._passes_on(op):
-                yield from self._users(op.outputs[0])
+                yield from self._list_users(op.outputs[0])
             elif op.name not in self._new:
                 yield op
 
@@ -96,7 +96,7 @@ class _Twins:
         )
 
     def _are_same(self, tensor: tf.Tensor, other: tf.Tensor) -> bool:
-        tensor, other = self._source(tensor), self._source(other)
+        tensor, other = self._find_source(tensor), self._find_source(other)
         is_constant = tensor.op.name in self._constant and tensor.value_index == other.value_index
         return tensor.name == other.name or (is_constant and self._are_alike(tensor.op, other.op))
 

@@ -100,7 +100,7 @@ def find_uses(
     graph = tf.compat.v1.get_default_graph()
     given = tf.nest.flatten(batch, expand_composites=True)
     ops = _leading_to(losses, given)
-    of_batch = _dependent(ops, given)
+    of_batch = _find_dependent(ops, given)
     known = {op.name for op in ops}
     proof = proof_lib.Proof(ops, losses, batch, rows)
     found: dict[str, list[Use] | None] = {}
@@ -108,7 +108,7 @@ def find_uses(
     for variable, name in zip(variables, names, strict=True):
         name_of_handle = find_handle(graph, variable)
         readers = [op for op in ops if name_of_handle in [tensor.name for tensor in op.inputs]]
-        own = _place_all(_uses(readers, of_batch, known), proof)
+        own = _place_all(_find_uses(readers, of_batch, known), proof)
         is_whole = names.count(name) == 1  # Shards of a table share their name.
         found[name] = own if is_whole else None
     return Found(found, proof.gap and proof.gap.name)
@@ -116,11 +116,11 @@ def find_uses(
 
 def _place_all(own: Sequence[Use] | None, proof: proof_lib.Proof) -> list[Use] | None:
     """Return uses with their layouts; None unless all uses are known."""
-    placed = [_placed(use, proof) for use in own or ()]
+    placed = [_place_use(use, proof) for use in own or ()]
     return placed if own is not None and all(map(_is_known, placed)) else None
 
 
-def _placed(use: Use, proof: proof_lib.Proof) -> Use:
+def _place_use(use: Use, proof: proof_lib.Proof) -> Use:
     """Return the use with the layout of its output, if that is proved."""
     layout = proof.find_layout(use.output)
     if layout is None or not proof.is_apart(use.op):
@@ -146,7 +146,7 @@ def _leading_to(losses: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]) -> list
     return [op for op in tf.compat.v1.get_default_graph().get_operations() if op.name in names]
 
 
-def _dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[str]:
+def _find_dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[str]:
     """Return the names of the ops that depend on examples."""
     tensors, names = {tensor.name for tensor in batch}, set()
     for op in ops:
@@ -156,7 +156,9 @@ def _dependent(ops: Sequence[tf.Operation], batch: Iterable[tf.Tensor]) -> set[s
     return names
 
 
-def _uses(readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]) -> list[Use] | None:
+def _find_uses(
+    readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]
+) -> list[Use] | None:
     """Return the uses by the readers of a variable's handle; None if a reader is unknown."""
     found: dict[tuple[str, int], Use] = {}
     for reader in readers:

@@ -49,7 +49,7 @@ class Moments:
 
     def update(self, fields: types.Tensors) -> None:
         """Merge the moments of a batch."""
-        self._merge(np.asarray(self.read(fields), np.float64))
+        self._merge_values(np.asarray(self.read(fields), np.float64))
 
     def deal(self, parts: Sequence[Moments], widths: Sequence[int]) -> None:
         """Split the moments of all elements among the parts, which have `widths` elements."""
@@ -58,7 +58,7 @@ class Moments:
             for part, values in zip(parts, np.split(getattr(self, name), ends), strict=True):
                 setattr(part, name, values)
 
-    def _merge(self, values: np.ndarray) -> None:
+    def _merge_values(self, values: np.ndarray) -> None:
         finite = np.isfinite(values)
         added = finite.sum(0)
         mean = np.where(finite, values, 0).sum(0) / np.maximum(added, 1)
@@ -130,7 +130,7 @@ class Quantiles:
 
     def update(self, fields: types.Tensors) -> None:
         """Add the values of a batch."""
-        values = _widen(np.asarray(self.read(fields)).ravel())
+        values = _widen_values(np.asarray(self.read(fields)).ravel())
         self._sample.add(values[np.isfinite(values)])
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Bins:
 
     def update(self, fields: types.Tensors) -> None:
         """Add the values of a batch."""
-        values = _widen(np.asarray(self.read(fields)))
+        values = _widen_values(np.asarray(self.read(fields)))
         if self._sample is None:
             most = _SAMPLE_SIZE * _MOST_ELEMENTS // max(values.shape[1], _MOST_ELEMENTS)
             self._sample, self._ends = _Sample(most), [each[:0] for each in values.T]
@@ -184,7 +184,7 @@ class Bins:
         return {"boundaries": boundaries, "least": list(least), "greatest": list(greatest)}
 
 
-def _widen(values: np.ndarray) -> np.ndarray:
+def _widen_values(values: np.ndarray) -> np.ndarray:
     """Return float64 or int64; integers stay integers, because float64 rounds them above 2^53."""
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
@@ -208,17 +208,17 @@ class _Sample:
         self._values = np.concatenate([earlier, values])
         self._keys = np.concatenate([self._keys, self._random.random(len(values))])
         if len(self._keys) > 2 * self._size:
-            self._trim()
+            self._trim_values()
 
     def take(self) -> np.ndarray:
         """Return the sample: at most `size` rows."""
-        self._trim()
+        self._trim_values()
         return self._values
 
-    def _trim(self) -> None:
+    def _trim_values(self) -> None:
         if len(self._keys) > self._size:
-            kept = np.argpartition(self._keys, self._size)[: self._size]
-            self._values, self._keys = self._values[kept], self._keys[kept]
+            places = np.argpartition(self._keys, self._size)[: self._size]
+            self._values, self._keys = self._values[places], self._keys[places]
 
 
 def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
@@ -275,7 +275,7 @@ class Vocabulary:
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, one value a line, and return its file and size."""
-        kept = self._rank()
+        kept = self._rank_values()
         rule = f"see a value {self.min_count} times (min_count)"
         fix = "Lower min_count, leave the field out, or use a Hashed column."
         checks.require(len(kept) > 0, f"features.{column}", rule, 0, fix)
@@ -284,7 +284,7 @@ class Vocabulary:
             file.write(b"".join(value + b"\n" for value in kept))
         return {"file": name, "size": len(kept)}
 
-    def _rank(self) -> list[bytes]:
+    def _rank_values(self) -> list[bytes]:
         """Return the kept values, by falling frequency."""
         ranked = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
         values = (
@@ -307,7 +307,10 @@ class VocabularyOfBlocks(Vocabulary):
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, and return its file and size and the counts of its blocks."""
-        saved, counts = super().save(directory, column), [self._counts[v] for v in self._rank()]
+        saved, counts = (
+            super().save(directory, column),
+            [self._counts[v] for v in self._rank_values()],
+        )
         rule = f"have more than {self.ends[-1]} categories, at which its last block begins"
         checks.require(len(counts) > self.ends[-1], f"features.{column}", rule, len(counts))
         pairs = itertools.pairwise((0, *self.ends, None))

@@ -42,7 +42,7 @@ class Flip(types.Augmentation):
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
         """Mirror images: [B, H, W, C] and [B, 1] -> [B, H, W, C]."""
         mirrored = tf.reverse(pixels, [_DIRECTIONS[self.direction]])
-        return tf.where(_spread(draws[:, 0] < self.rate), mirrored, pixels)
+        return tf.where(_spread_values(draws[:, 0] < self.rate), mirrored, pixels)
 
 
 @checks.dataclass
@@ -155,12 +155,12 @@ class ColorJitter(types.Augmentation):
             checks.require(is_coloured, f"ColorJitter.{name}", rule, getattr(self, name))
         draws = draws[:, :, tf.newaxis, tf.newaxis, tf.newaxis]
         if self.brightness:
-            pixels = _blend(pixels, tf.zeros([]), self.brightness, draws[:, 0])
+            pixels = _blend_pixels(pixels, tf.zeros([]), self.brightness, draws[:, 0])
         if self.contrast:
             mean = tf.reduce_mean(_find_grey(pixels), axis=[1, 2, 3], keepdims=True)
-            pixels = _blend(pixels, mean, self.contrast, draws[:, 1])
+            pixels = _blend_pixels(pixels, mean, self.contrast, draws[:, 1])
         if self.saturation:
-            pixels = _blend(pixels, _find_grey(pixels), self.saturation, draws[:, 2])
+            pixels = _blend_pixels(pixels, _find_grey(pixels), self.saturation, draws[:, 2])
         if self.hue:
             hue, *others = tf.unstack(tf.image.rgb_to_hsv(pixels), axis=-1)
             hue = tf.math.floormod(hue + self.hue * (2 * draws[:, 3, :, :, 0] - 1), 1.0)
@@ -168,7 +168,9 @@ class ColorJitter(types.Augmentation):
         return pixels
 
 
-def _blend(pixels: tf.Tensor, other: tf.Tensor, spread: float, drawn: tf.Tensor) -> tf.Tensor:
+def _blend_pixels(
+    pixels: tf.Tensor, other: tf.Tensor, spread: float, drawn: tf.Tensor
+) -> tf.Tensor:
     """Return `f pixels + (1 - f) other`, clipped to [0, 1]; `drawn` in [0, 1) gives f."""
     least = max(0.0, 1 - spread)
     factors = least + (1 + spread - least) * drawn
@@ -192,7 +194,7 @@ def _is_within(places: tf.Tensor, size: int) -> tf.Tensor:
     return (places >= 0) & (places < size)
 
 
-def _spread(values: tf.Tensor) -> tf.Tensor:
+def _spread_values(values: tf.Tensor) -> tf.Tensor:
     """Turn [B] into [B, 1, 1, 1]."""
     return values[:, tf.newaxis, tf.newaxis, tf.newaxis]
 

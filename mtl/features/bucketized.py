@@ -52,15 +52,15 @@ class Bucketized(column.Lookup, column.PerField):
         if not isinstance(self.boundaries, int):
             return {}
         return {
-            output: _quantiles("Bucketized", field, self.boundaries)
+            output: _make_quantiles("Bucketized", field, self.boundaries)
             for output, (field,) in self.columns.items()
         }
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
-        boundaries = _boundaries(self.boundaries, output, fitted)
-        ids = _buckets(column.numbers("Bucketized", features, field), boundaries)
+        boundaries = _find_boundaries(self.boundaries, output, fitted)
+        ids = _find_buckets(column.numbers("Bucketized", features, field), boundaries)
         size = len(boundaries) + 2
         return self._look_up(output, ids, size)
 
@@ -121,7 +121,7 @@ class Crossed(tables.Embedded):
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {`<prefix>_<field>`: the accumulator of the quantiles of a field}."""
         return {
-            column.name(self.prefix, field): _quantiles("Crossed", field, boundaries)
+            column.name(self.prefix, field): _make_quantiles("Crossed", field, boundaries)
             for field, boundaries in self.boundaries.items()
             if isinstance(boundaries, int)
         }
@@ -136,20 +136,22 @@ class Crossed(tables.Embedded):
         outputs = {}
         for output, fields in self.columns.items():
             with tf.compat.v1.variable_scope(output):
-                ids = self._cross([self._categories(features, field, fitted) for field in fields])
+                ids = self._cross_categories(
+                    [self._read_categories(features, field, fitted) for field in fields]
+                )
                 outputs[output] = self._look_up(output, ids, self.num_buckets)
         return outputs
 
-    def _categories(
+    def _read_categories(
         self, features: types.Tensors, field: str, fitted: types.Statistics
     ) -> column.Values:
         if field not in self.boundaries:
             return column.tokens("Crossed", features, field)
         name = column.name(self.prefix, field)
-        boundaries = _boundaries(self.boundaries[field], name, fitted)
-        return _buckets(column.numbers("Crossed", features, field), boundaries)
+        boundaries = _find_boundaries(self.boundaries[field], name, fitted)
+        return _find_buckets(column.numbers("Crossed", features, field), boundaries)
 
-    def _cross(self, categories: Sequence[column.Values]) -> column.Values:
+    def _cross_categories(self, categories: Sequence[column.Values]) -> column.Values:
         rows = [
             values[:, tf.newaxis] if values.shape.rank == 1 else values for values in categories
         ]
@@ -158,7 +160,7 @@ class Crossed(tables.Embedded):
         return crossed.flat_values if has_one_each else crossed
 
 
-def _quantiles(kind: str, field: str, num_buckets: int) -> accumulators.Quantiles:
+def _make_quantiles(kind: str, field: str, num_buckets: int) -> accumulators.Quantiles:
     return accumulators.Quantiles(
         source=field,
         read=lambda features: column.flat(column.numbers(kind, features, field)).numpy(),
@@ -166,13 +168,13 @@ def _quantiles(kind: str, field: str, num_buckets: int) -> accumulators.Quantile
     )
 
 
-def _boundaries(
+def _find_boundaries(
     boundaries: column.Boundaries, name: str, fitted: types.Statistics
 ) -> Sequence[float]:
     return fitted.for_column(name)["boundaries"] if isinstance(boundaries, int) else boundaries
 
 
-def _buckets(values: column.Values, boundaries: Sequence[float]) -> column.Values:
+def _find_buckets(values: column.Values, boundaries: Sequence[float]) -> column.Values:
     """Turn numbers into int64 ids in [0, len(boundaries) + 2), of the same shape."""
     bucket = _bucket_of_integers if values.dtype.is_integer else _bucket_of_floats
     return tf.ragged.map_flat_values(bucket, values, boundaries)

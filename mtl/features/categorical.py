@@ -100,17 +100,17 @@ class Categorical(tables.Embedded, tables.Coded):
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column or table: the accumulators of its vocabulary and of its word vectors}."""
         names = dict.fromkeys(map(self._name, self.columns))
-        of_file = {word_vectors.key(name): self._vectors(name) for name in names}
-        return {**self._vocabularies(), **({} if self.word_vectors is None else of_file)}
+        of_file = {word_vectors.key(name): self._make_vectors(name) for name in names}
+        return {**self._make_vocabularies(), **({} if self.word_vectors is None else of_file)}
 
-    def _vocabularies(self) -> dict[str, types.Accumulator]:
+    def _make_vocabularies(self) -> dict[str, types.Accumulator]:
         if self.vocabulary is not None:
             return {}
-        found: dict[str, accumulators.Vocabulary] = {}
+        vocabularies: dict[str, accumulators.Vocabulary] = {}
         for output, (field,) in self.columns.items():
             name = self._name(output)
             settings: dict[str, Any] = {
-                "reads": {field: functools.partial(_tokens, field=field)},
+                "reads": {field: functools.partial(_read_tokens, field=field)},
                 "min_count": self.min_count,
                 "max_size": self.max_size,
             }
@@ -120,10 +120,12 @@ class Categorical(tables.Embedded, tables.Coded):
                 if ends
                 else accumulators.Vocabulary(**settings)
             )
-            found[name] = found[name].join(gathered) if name in found else gathered
-        return dict(found)
+            vocabularies[name] = (
+                vocabularies[name].join(gathered) if name in vocabularies else gathered
+            )
+        return dict(vocabularies)
 
-    def _vectors(self, name: str) -> types.Accumulator:
+    def _make_vectors(self, name: str) -> types.Accumulator:
         is_list = isinstance(self.vocabulary, (list, tuple))
         return word_vectors.WordVectors(
             where="Categorical.word_vectors",
@@ -146,7 +148,7 @@ class Categorical(tables.Embedded, tables.Coded):
         """Return {column or table: the categories of its embedding}, or {block: its categories}."""
         found: dict[str, types.RowNames] = {}
         for output in self.columns:
-            name, entries = self._name(output), self._entries(output, fitted)[0]
+            name, entries = self._name(output), self._find_entries(output, fitted)[0]
             names = types.RowNames(names=entries, axis=0, and_unknown=True)
             starts, ends = (0, *self._block_ends), (*self._block_ends, None)
             if self.embedding is None:
@@ -163,15 +165,15 @@ class Categorical(tables.Embedded, tables.Coded):
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         ids = self._read_ids(features, field, output, fitted)
-        size = self._entries(output, fitted)[1] + self.num_unknown
-        counts, initializer = self._counts(output, fitted), self._initializer(output, fitted)
+        size = self._find_entries(output, fitted)[1] + self.num_unknown
+        counts, initializer = self._counts(output, fitted), self._make_initializer(output, fitted)
         return self._look_up(output, ids, size, initializer, counts)
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
         """Return the places of values [N] in the vocabulary, int64 [N]."""
         tokens = columns_lib.tokens("Categorical", {column: values}, column)
-        entries, _ = self._entries(column, fitted)
-        return _find(vocabulary.create_table(entries, self.num_unknown), tokens)
+        entries, _ = self._find_entries(column, fitted)
+        return _find_places(vocabulary.create_table(entries, self.num_unknown), tokens)
 
     @property
     def limited_fields(self) -> Sequence[str]:
@@ -184,8 +186,8 @@ class Categorical(tables.Embedded, tables.Coded):
         """Return which values of each field are missing from the vocabulary, bool [N]."""
         found = {}
         for output, (field,) in self.columns.items():
-            tokens = _tokens(features, field)
-            entries, size = self._entries(output, fitted)
+            tokens = _read_tokens(features, field)
+            entries, size = self._find_entries(output, fitted)
             places = vocabulary.create_table(entries, self.num_unknown).lookup(tokens)
             found[field] = (places >= size) & tf.not_equal(tokens, "")
         return found
@@ -195,7 +197,7 @@ class Categorical(tables.Embedded, tables.Coded):
         is_fitted = self.vocabulary is None and self._block_ends
         return fitted.for_column(self._name(output))["block_counts"] if is_fitted else ()
 
-    def _initializer(
+    def _make_initializer(
         self, output: str, fitted: types.Statistics
     ) -> Callable[..., tf.Tensor] | None:
         """Return an initializer that starts the table from the word vectors; None without them."""
@@ -204,7 +206,9 @@ class Categorical(tables.Embedded, tables.Coded):
         stddev = self.initial_stddev or cast(int, self.dimension) ** -0.5
         return word_vectors.make_initializer(fitted, self._name(output), stddev)
 
-    def _entries(self, output: str, fitted: types.Statistics) -> tuple[tuple[str, ...] | str, int]:
+    def _find_entries(
+        self, output: str, fitted: types.Statistics
+    ) -> tuple[tuple[str, ...] | str, int]:
         """Return the vocabulary or its file, and its size."""
         if isinstance(self.vocabulary, (list, tuple)):
             return self._listed(), len(self.vocabulary)
@@ -215,14 +219,14 @@ class Categorical(tables.Embedded, tables.Coded):
         return path, len(vocabulary.read_file("Categorical.vocabulary", path))
 
 
-def _find(table: Any, tokens: tf.Tensor) -> tf.Tensor:
+def _find_places(table: Any, tokens: tf.Tensor) -> tf.Tensor:
     """Return the places of tokens [...] in a vocabulary, int64 [...]."""
     places = table.lookup(tokens)
     # Graph optimisations know no shape after a lookup, and would skip all ops behind it.
     return tf.ensure_shape(places, tokens.shape) if tokens.shape.is_fully_defined() else places
 
 
-def _tokens(features: types.Tensors, field: str) -> tf.Tensor:
+def _read_tokens(features: types.Tensors, field: str) -> tf.Tensor:
     return columns_lib.flat(columns_lib.tokens("Categorical", features, field))
 
 

@@ -271,10 +271,10 @@ def embed(
     found = tf.ragged.map_flat_values(look_up, ids)
     if ids.shape.rank == 1:
         return found
-    return tf.ensure_shape(_pool(found, pooling), [None, width])
+    return tf.ensure_shape(_pool_values(found, pooling), [None, width])
 
 
-def _pool(looked_up: Values, pooling: str) -> tf.Tensor:
+def _pool_values(looked_up: Values, pooling: str) -> tf.Tensor:
     """Turn [B, n, D] or [B, (L), D] into [B, D]."""
     total = tf.reduce_sum(looked_up, axis=1)
     if pooling == "sum":

@@ -141,33 +141,33 @@ class _Table:
         """Return an op that runs `moved` and then changes which keys have rows."""
         # After the update nothing looks keys up any more, and "norm" compares the new weights.
         with tf.control_dependencies([moved]):
-            return self._change_after(_see(self.part.create_keys(), keys), moved)
+            return self._change_after(_see_keys(self.part.create_keys(), keys), moved)
 
     def _change_after(self, seen: _Seen, moved: tf.Operation) -> tf.Operation:
         known = tf.reduce_sum(tf.where(seen.is_known, seen.counts, tf.zeros_like(seen.counts)))
         all_seen = tf.maximum(tf.reduce_sum(seen.counts), 1)
-        self._watch("unknown_share", 1 - known / all_seen)
+        self._watch_value("unknown_share", 1 - known / all_seen)
         first = freezing.first_step(f"{self.scope}/embedding")
         if first == _NEVER:  # A frozen table keeps its rows, and so its keys.
             return moved
         self._require_free_rows()
-        writes, evicted = self._change(seen, freezing.is_reached(first))
+        writes, evicted = self._change_rows(seen, freezing.is_reached(first))
         with tf.control_dependencies([write.values for write in writes]):  # Read before written.
             if evicted is not None:
-                writes += self._reset(evicted)
-            return _apply(writes)
+                writes += self._reset_rows(evicted)
+            return _apply_writes(writes)
 
-    def _change(
+    def _change_rows(
         self, seen: _Seen, is_growing: bool | tf.Tensor
     ) -> tuple[list[_Write], tf.Tensor | None]:
         """Return all writes except to weights, and the evicted rows, or None without eviction."""
         known, eviction = seen.select(seen.is_known), self.part.eviction
-        fresh, writes = self._admit(seen.select(~seen.is_known).sort(), is_growing)
-        last_seen = self._create("last_seen") if eviction == "age" else None
-        comings = self._create("comings") if eviction == "count" else None
+        fresh, writes = self._admit_keys(seen.select(~seen.is_known).sort(), is_growing)
+        last_seen = self._create_variable("last_seen") if eviction == "age" else None
+        comings = self._create_variable("comings") if eviction == "count" else None
         rows, placed, evicted = self._place(fresh, known.rows, last_seen, comings)
         new = fresh.select(placed)
-        size = self._create("size", shape=[])
+        size = self._create_variable("size", shape=[])
         added, lost = (tf.shape(values, tf.int64)[0] for values in (rows, evicted))
         now = size.read_value() + added - lost
         writes += [_Write(size, now, None), _Write(self.part.create_keys(), new.keys, rows)]
@@ -181,7 +181,7 @@ class _Table:
         without = tf.shape(fresh.keys, tf.int64)[0] - added
         watched = {"size": now, "new": added, "evicted": lost, "without_place": without}
         for kind, value in watched.items():
-            self._watch(kind, value)
+            self._watch_value(kind, value)
         return writes, evicted if eviction else None
 
     def _require_free_rows(self) -> None:
@@ -194,11 +194,11 @@ class _Table:
             fits = freezing.find_mask(table) is None
             checks.require(fits, "Freezing.entries", rule, name)
 
-    def _watch(self, kind: str, value: tf.Tensor) -> None:
+    def _watch_value(self, kind: str, value: tf.Tensor) -> None:
         name = self.scope.removeprefix("features/")
         outlets.add_scalar(f"table/{name}/{kind}", tf.cast(value, tf.float32))
 
-    def _create(
+    def _create_variable(
         self, name: str, shape: Sequence[int] | None = None, dtype: tf.DType | None = None
     ) -> tf.Variable:
         """Create a variable of zeros with `shape`, or with a number for each row."""
@@ -212,7 +212,7 @@ class _Table:
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
-    def _admit(self, fresh: _Seen, is_growing: bool | tf.Tensor) -> tuple[_Seen, list[_Write]]:
+    def _admit_keys(self, fresh: _Seen, is_growing: bool | tf.Tensor) -> tuple[_Seen, list[_Write]]:
         """Return the keys that get a row, with their known counts, and writes to the sketch."""
         admitted, counts, writes = tf.fill(tf.shape(fresh.keys), is_growing), fresh.counts, []
         if self.part.admission_rate < 1:
@@ -222,7 +222,7 @@ class _Table:
             admitted &= drawn >= left_out ** tf.cast(counts, tf.float64)
         if self.part.min_count > 1:
             size = _SKETCH_FACTOR * self.part.num_rows
-            sketch = self._create("sketch", [size], tf.int32)
+            sketch = self._create_variable("sketch", [size], tf.int32)
             # A key has two counters, and the smaller one errs less. Raising both only up to its
             # new value errs least (Estan and Varghese, 2002).
             places = key_table.list_buckets(fresh.keys, size)
@@ -245,7 +245,7 @@ class _Table:
         places = tf.range(key_table.PLACES, dtype=tf.int64)
         rows = buckets[:, :, tf.newaxis] * key_table.PLACES + places  # [M, 2, 8]
         is_free = tf.equal(tf.gather(self.part.create_keys(), buckets), key_table.NO_KEY)
-        scores = self._score(rows, fresh.counts, last_seen, comings)
+        scores = self._score_rows(rows, fresh.counts, last_seen, comings)
         # Rows of the batch stay: their weights have just been moved.
         scores = tf.where(_is_among(in_use, rows), tf.constant(_NEVER, scores.dtype), scores)
         scores = tf.where(is_free, tf.constant(_FREE, scores.dtype), scores)
@@ -266,7 +266,7 @@ class _Table:
         placed = (rank < key_table.PLACES) & tf.math.is_finite(score)
         return tf.boolean_mask(row, placed), placed, tf.boolean_mask(row, placed & (score > _FREE))
 
-    def _score(
+    def _score_rows(
         self,
         rows: tf.Tensor,
         counts: tf.Tensor,
@@ -286,7 +286,7 @@ class _Table:
             return tf.cast(tf.norm(tf.cast(vectors, tf.float32), axis=-1), tf.float64)
         return never
 
-    def _reset(self, rows: tf.Tensor) -> list[_Write]:
+    def _reset_rows(self, rows: tf.Tensor) -> list[_Write]:
         """Return writes that give rows new weights, and their slots first values."""
         dimension = cast(int, self.part.dimension)
         stddev = self.part.initial_stddev or dimension**-0.5
@@ -309,7 +309,7 @@ class _Table:
         return writes
 
 
-def _see(table: tf.Variable, keys: tf.Tensor) -> _Seen:
+def _see_keys(table: tf.Variable, keys: tf.Tensor) -> _Seen:
     """Return the distinct keys of a batch, of all replicas."""
     keys = tf.boolean_mask(keys, tf.not_equal(keys, key_table.NO_KEY))
     keys, _, counts = tf.unique_with_counts(keys, tf.int64)
@@ -360,16 +360,16 @@ def _start_slot(slot: tf.Variable, weights: tf.Tensor) -> tf.Tensor:
     return tf.fill(shape, tf.constant(slots.find_first_value(slot), slot.dtype.base_dtype))
 
 
-def _apply(writes: Sequence[_Write]) -> tf.Operation:
+def _apply_writes(writes: Sequence[_Write]) -> tf.Operation:
     """Return the op that applies the writes on all replicas."""
     groups: dict[bool, list[tuple[Any, tf.Variable]]] = {}
     for write in writes:
         rows = write.rows
         if rows is not None:
             # Gradients need a shape; nothing reads its numbers.
-            given = tf.IndexedSlices(write.values, rows, write.variable.shape)
+            slices = tf.IndexedSlices(write.values, rows, write.variable.shape)
         groups.setdefault(write.is_greatest, []).append(
-            (write.values if rows is None else given, write.variable)
+            (write.values if rows is None else slices, write.variable)
         )
     return tf.group(
         *(

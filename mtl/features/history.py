@@ -93,7 +93,7 @@ class History(types.Column):
     def columns(self) -> dict[str, tuple[str, ...]]:
         """{the column: the fields that it reads}."""
         own = () if self.now is None else (self.now,)
-        return {self.name: (*self._lists, *own)}
+        return {self.name: (*self._fields_with_lists, *own)}
 
     @property
     def parts(self) -> Sequence[types.Column]:
@@ -117,7 +117,7 @@ class History(types.Column):
         return self.target
 
     @property
-    def _lists(self) -> list[str]:
+    def _fields_with_lists(self) -> list[str]:
         """The fields that are lists."""
         read = (fields for part in self.events for fields in part.columns.values())
         times = () if self.times is None else (self.times,)
@@ -129,7 +129,7 @@ class History(types.Column):
             name: own
             # A vocabulary reads lists directly, and can be joined with other columns' vocabularies.
             if isinstance(own, accumulators.Vocabulary)
-            else accumulators.OfEvents(own, tuple(self._lists))
+            else accumulators.OfEvents(own, tuple(self._fields_with_lists))
             for part in self.events
             for name, own in types.read_member(part, types.Column, "accumulators")().items()
         }
@@ -159,7 +159,7 @@ class History(types.Column):
     def check(self, features: Mapping[str, types.PythonValue]) -> str | None:
         """Return an error about lists of different lengths in one record, or None."""
         lengths = {}
-        for field in self._lists:
+        for field in self._fields_with_lists:
             counts = spec_lib.counts_name(field)
             entries = features.get(counts, features.get(field))
             lengths[field] = len(cast(Sequence[Any], entries))
@@ -176,7 +176,7 @@ class History(types.Column):
     ) -> types.Tensors:
         """Encode the history: {field: [B, (L)] or [B, L]}, {column: [B, D]} -> {name: [B, H]}."""
         lists = self._read_lists(features)
-        row_splits, entries = lists[self._lists[0]].row_splits, _list_entries(lists)
+        row_splits, entries = lists[self._fields_with_lists[0]].row_splits, _list_entries(lists)
         vectors: list[tf.Tensor] = []
         for part in self.events:
             with freezing.hold_part(types.read_member(part, types.Column, "trainable")):
@@ -191,7 +191,9 @@ class History(types.Column):
 
     def _read_lists(self, features: types.Tensors) -> dict[str, tf.RaggedTensor]:
         """Return the last events of each list."""
-        return self._take_last({field: self._as_list(features, field) for field in self._lists})
+        return self._take_last(
+            {field: self._as_list(features, field) for field in self._fields_with_lists}
+        )
 
     def _as_list(self, features: types.Tensors, field: str) -> tf.RaggedTensor:
         values, counts = features[field], spec_lib.counts_name(field)
@@ -199,7 +201,7 @@ class History(types.Column):
             rule = "hold one time for each event"
             checks.require(field != self.times, "History.times", rule, field)
             held = tf.cast(self._as_list(features, counts), tf.int64)
-            return self._nest(field, values, held)
+            return self._nest_values(field, values, held)
         if isinstance(values, tf.RaggedTensor):
             return values
         fix = f"Its batches have shape {values.shape}; in Spec.features, (None,) is a list."
@@ -207,7 +209,7 @@ class History(types.Column):
         checks.require(values.shape.rank == 2, where, "read fields that are lists", field, fix)
         return tf.RaggedTensor.from_tensor(values)
 
-    def _nest(
+    def _nest_values(
         self, field: str, values: tf.RaggedTensor, counts: tf.RaggedTensor
     ) -> tf.RaggedTensor:
         """Split values into entries: [B, (N)] and counts [B, (L)] -> [B, (L), (n)].
@@ -246,7 +248,7 @@ class History(types.Column):
         is_last = _count_from_end(equal[first]) < self.last
         return {
             field: tf.RaggedTensor.from_row_lengths(
-                _mask(own.values, is_last),
+                _mask_entries(own.values, is_last),
                 tf.minimum(lengths, self.last),
                 validate=False,
             )
@@ -257,7 +259,7 @@ class History(types.Column):
         """Return the vectors [N, D] of the places of N events; [] without such an embedding."""
         if self.place_dimension is None or self.last is None:
             return []
-        places = _count_from_end(lists[self._lists[0]])
+        places = _count_from_end(lists[self._fields_with_lists[0]])
         return [layers.embedding(places, self.last, self.place_dimension, "place")]
 
     def _embed_gaps(
@@ -282,7 +284,7 @@ def _list_entries(lists: Mapping[str, tf.RaggedTensor]) -> dict[str, column.Valu
     return {field: values.values for field, values in lists.items()}
 
 
-def _mask(entries: column.Values, is_kept: tf.Tensor) -> column.Values:
+def _mask_entries(entries: column.Values, is_kept: tf.Tensor) -> column.Values:
     """Return the entries [N] or [N, (n)] that a mask [N] keeps."""
     is_nested = isinstance(entries, tf.RaggedTensor)
     return (tf.ragged if is_nested else tf).boolean_mask(entries, is_kept)

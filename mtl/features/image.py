@@ -72,7 +72,7 @@ class Image(column.PerField):
         return {
             output: accumulators.Moments(
                 source=f"channels of {field} / {self.greatest}",
-                read=functools.partial(self._channels, field=field),
+                read=functools.partial(self._read_channels, field=field),
             )
             for output, (field,) in self.columns.items()
         }
@@ -95,7 +95,7 @@ class Image(column.PerField):
         """Turn [B, H, W], [B, H, W, C] or [B] strings into [B, H, W, C]."""
         pixels = self.pixels(features, field)
         if self.augmentations and column.are_training():
-            pixels = self._augment(pixels, output)
+            pixels = self._augment_images(pixels, output)
         if self.normalization == "per_image":
             return tf.image.per_image_standardization(pixels)
         if self.normalization == "z_score":
@@ -104,7 +104,7 @@ class Image(column.PerField):
             return (pixels - mean) * column.inverse(entry["stddev"])
         return pixels
 
-    def _augment(self, pixels: tf.Tensor, output: str) -> tf.Tensor:
+    def _augment_images(self, pixels: tf.Tensor, output: str) -> tf.Tensor:
         """Change every image [B, H, W, C] with separate random draws."""
         size = pixels.shape[0]
         # Draws need the number of images, which is unknown for the events of a history.
@@ -119,7 +119,7 @@ class Image(column.PerField):
             pixels = tf.ensure_shape(changed, pixels.shape)
         return pixels
 
-    def _channels(self, features: types.Tensors, field: str) -> np.ndarray:
+    def _read_channels(self, features: types.Tensors, field: str) -> np.ndarray:
         pixels = self.pixels(features, field).numpy()
         return pixels.reshape(-1, pixels.shape[-1])
 
@@ -127,7 +127,7 @@ class Image(column.PerField):
         """Return the pixels of a field, [B, H, W, C], divided by `greatest`."""
         values = features[field]
         if values.dtype == tf.string:
-            values = self._decode(values, field)
+            values = self._decode_images(values, field)
         if values.shape.rank == 3:
             values = values[..., tf.newaxis]
         if values.shape.rank != 4:
@@ -135,7 +135,7 @@ class Image(column.PerField):
             checks.fail("Image.names", rule, field, f"Its shape is {values.shape}.")
         return tf.cast(values, tf.float32) / self.greatest
 
-    def _decode(self, encoded: tf.Tensor, field: str) -> tf.Tensor:
+    def _decode_images(self, encoded: tf.Tensor, field: str) -> tf.Tensor:
         if self.shape is None:
             fix = f"Field {field!r} holds strings; say to which size they are scaled."
             checks.fail("Image.shape", "be (height, width, channels)", None, fix)

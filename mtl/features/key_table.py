@@ -76,7 +76,7 @@ def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
             chosen = np.where(filled[first] <= filled[second], first, second)
             order = np.argsort(chosen, kind="stable")
             chosen, own = chosen[order], part[order]
-            place = filled[chosen] + _rank(chosen)
+            place = filled[chosen] + _rank_equals(chosen)
             fits = place < PLACES
             origins[chosen[fits], place[fits]] = own[fits]
             filled += np.bincount(chosen[fits], minlength=count)
@@ -87,6 +87,6 @@ def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
     return origins.reshape(-1)
 
 
-def _rank(ascending: np.ndarray) -> np.ndarray:
+def _rank_equals(ascending: np.ndarray) -> np.ndarray:
     """Return how many equal values come before each value."""
     return np.arange(len(ascending)) - np.searchsorted(ascending, ascending)

@@ -41,7 +41,7 @@ class _Vectors(numeric.Numbers):
         share = 2 if self.missing_flags else 1
         sizes = {output: value.shape[1] // share for output, value in given.items()}
         numbers = tf.concat([given[output][:, :size] for output, size in sizes.items()], axis=1)
-        made = self._vectors(tf.transpose(numbers), sizes, fitted)
+        made = self._encode_numbers(tf.transpose(numbers), sizes, fitted)
         encoded = {}
         for output, size in sizes.items():
             by_row = tf.transpose(made[output], [1, 0, 2])
@@ -51,7 +51,7 @@ class _Vectors(numeric.Numbers):
         return encoded
 
     @abc.abstractmethod
-    def _vectors(
+    def _encode_numbers(
         self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
         """Encode normalised numbers, [N, B] -> {column: [n, B, D]}.
@@ -129,11 +129,11 @@ class PiecewiseLinear(_Vectors):
         return least, column.inverse(np.array(entry["greatest"]) - least)
 
     def _stand_in(self, entry: Mapping[str, Any]) -> np.ndarray:
-        between = [_normalise(bins) for bins in entry["boundaries"]]
+        between = [_normalise_boundaries(bins) for bins in entry["boundaries"]]
         middles = [np.interp((len(b) - 1) / 2, np.arange(len(b)), b) for b in between]
         return np.array(middles, np.float32)
 
-    def _vectors(
+    def _encode_numbers(
         self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
         elements: dict[str, list[np.ndarray]] = {}
@@ -141,17 +141,17 @@ class PiecewiseLinear(_Vectors):
             bins = self._entry(output, fitted)["boundaries"]
             # Given boundaries apply to all elements.
             elements[output] = [
-                _normalise(own) for own in (bins if len(bins) == size else bins * size)
+                _normalise_boundaries(own) for own in (bins if len(bins) == size else bins * size)
             ]
         counts = {o: max(1, *(len(b) - 1 for b in own)) for o, own in elements.items()}
         encoded = _encode_by_bin(numbers, sum(elements.values(), []), max(counts.values()))
         if self.dimension is None:
-            own = _split(encoded, sizes)
+            own = _split_columns(encoded, sizes)
             return {output: own[output][:, :, :count] for output, count in counts.items()}
-        return _split(_linear(encoded, sizes, counts, self.dimension), sizes)
+        return _split_columns(_apply_layers(encoded, sizes, counts, self.dimension), sizes)
 
 
-def _normalise(boundaries: Sequence[float]) -> np.ndarray:
+def _normalise_boundaries(boundaries: Sequence[float]) -> np.ndarray:
     """Scale boundaries to [0, 1]; an element that never varies gets only 0."""
     # Subtracting integers as integers is exact.
     from_least = (np.asarray(boundaries) - boundaries[0]).astype(np.float64)
@@ -202,7 +202,7 @@ class Periodic(_Vectors, numeric.Numeric):
     sigma: checks.Positive = 0.01
     prefix: str = "periodic"
 
-    def _vectors(
+    def _encode_numbers(
         self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
         del fitted
@@ -212,8 +212,8 @@ class Periodic(_Vectors, numeric.Numeric):
         waves = tf.concat([tf.sin(angles), tf.cos(angles)], axis=2)
         if self.dimension is not None:
             counts = dict.fromkeys(sizes, 2 * self.num_frequencies)
-            waves = _linear(waves, sizes, counts, self.dimension)
-        return _split(waves, sizes)
+            waves = _apply_layers(waves, sizes, counts, self.dimension)
+        return _split_columns(waves, sizes)
 
 
 @checks.dataclass
@@ -250,13 +250,15 @@ class AutoDis(_Vectors, numeric.Numeric):
     skip: checks.NotNegative = 0.1
     prefix: str = "autodis"
 
-    def _vectors(
+    def _encode_numbers(
         self, numbers: tf.Tensor, sizes: Mapping[str, int], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
         del fitted
         count = self.num_buckets
-        slopes = _get_variables("hidden/kernel", sizes, [count], _glorot(1, count))
-        kernels = _get_variables("buckets/kernel", sizes, [count, count], _glorot(count, count))
+        slopes = _get_variables("hidden/kernel", sizes, [count], _make_glorot(1, count))
+        kernels = _get_variables(
+            "buckets/kernel", sizes, [count, count], _make_glorot(count, count)
+        )
         normal = tf1.truncated_normal_initializer(stddev=self.dimension**-0.5)
         embeddings = _get_variables("embedding", sizes, [count, self.dimension], normal)
         hidden = tf.nn.leaky_relu(
@@ -264,10 +266,10 @@ class AutoDis(_Vectors, numeric.Numeric):
         )
         logits = tf.linalg.matmul(hidden, kernels) + self.skip * hidden
         weights = tf.nn.softmax(logits / self.temperature)
-        return _split(tf.linalg.matmul(weights, embeddings), sizes)
+        return _split_columns(tf.linalg.matmul(weights, embeddings), sizes)
 
 
-def _linear(
+def _apply_layers(
     encoded: tf.Tensor, sizes: Mapping[str, int], counts: Mapping[str, int], units: int
 ) -> tf.Tensor:
     """Apply a separate ReLU layer to each element, [N, B, K] -> [N, B, units].
@@ -281,14 +283,14 @@ def _linear(
     kernels = []
     for output, size in sizes.items():
         shape = [counts[output], units]
-        own = _get_variables("linear/kernel", {output: size}, shape, _glorot(*shape))
-        kernels.append(tf.pad(own, [[0, 0], [0, encoded.shape[2] - counts[output]], [0, 0]]))
+        kernel = _get_variables("linear/kernel", {output: size}, shape, _make_glorot(*shape))
+        kernels.append(tf.pad(kernel, [[0, 0], [0, encoded.shape[2] - counts[output]], [0, 0]]))
     biases = _get_variables("linear/bias", sizes, [units], tf1.zeros_initializer())
     products = tf.linalg.matmul(encoded, tf.concat(kernels, axis=0))
     return tf.nn.relu(products + biases[:, tf.newaxis])
 
 
-def _glorot(inputs: int, outputs: int) -> Callable:
+def _make_glorot(inputs: int, outputs: int) -> Callable:
     """Return Glorot's uniform initializer for one element; TensorFlow's counts all elements."""
     bound = math.sqrt(6 / (inputs + outputs))
     return tf1.random_uniform_initializer(-bound, bound)
@@ -305,6 +307,6 @@ def _get_variables(
     return tf.concat(found, axis=0)
 
 
-def _split(joined: tf.Tensor, sizes: Mapping[str, int]) -> dict[str, tf.Tensor]:
+def _split_columns(joined: tf.Tensor, sizes: Mapping[str, int]) -> dict[str, tf.Tensor]:
     """Split the elements by column, [N, B, D] -> {column: [n, B, D]}."""
     return dict(zip(sizes, tf.split(joined, list(sizes.values())), strict=True))

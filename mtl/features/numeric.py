@@ -64,18 +64,18 @@ class Numbers(column.PerField):
         for output, (field,) in self.columns.items():
             entry, values = self._entry(output, fitted), features[field]
             is_one = isinstance(values, tf.Tensor) and values.shape.rank == 1
-            kind = (values.dtype, self._precision(entry)) if is_one else output
+            kind = (values.dtype, self._choose_precision(entry)) if is_one else output
             alike.setdefault(kind, {})[output] = field
         encoded: dict[str, tf.Tensor] = {}
         for fields in alike.values():
             if len(fields) >= (_LOGS_TOGETHER if self.log else 2):
-                encoded |= self._together(features, fields, fitted)
+                encoded |= self._encode_together(features, fields, fitted)
             else:
                 alone = dataclasses.replace(self, names=list(fields.values()))
                 encoded |= super(Numbers, alone).__call__(features, fitted)
         return encoded
 
-    def _together(
+    def _encode_together(
         self, features: types.Tensors, fields: Mapping[str, str], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
         """Encode fields of one type and precision: {column: field [B]} -> {column: [B, 1 or 2]}."""
@@ -83,11 +83,11 @@ class Numbers(column.PerField):
         entries = [self._entry(output, fitted) for output in outputs]
         (first, *_), stacked = fields.values(), [features[field] for field in fields.values()]
         one = {first: tf.stack(stacked, axis=1)}
-        values = self._values(one, first, self._precision(entries[0]))
-        numbers, known = self._normalised(values, entries)
+        values = self._values(one, first, self._choose_precision(entries[0]))
+        numbers, known = self._normalise_values(values, entries)
         parts = tf.split(numbers, len(outputs), axis=1)
         if self.missing_flags:
-            pairs = tf.stack([numbers, _flags(known, numbers.dtype)], axis=2)
+            pairs = tf.stack([numbers, _make_flags(known, numbers.dtype)], axis=2)
             parts = tf.unstack(pairs, axis=1)
         return dict(zip(outputs, parts, strict=True))
 
@@ -96,13 +96,13 @@ class Numbers(column.PerField):
     ) -> tf.Tensor:
         """Turn [B] or [B, n] into [B, n], or [B, 2 n] with flags."""
         entry = self._entry(output, fitted)
-        values = self._values(features, field, self._precision(entry))
-        numbers, known = self._normalised(values, [entry])
+        values = self._values(features, field, self._choose_precision(entry))
+        numbers, known = self._normalise_values(values, [entry])
         if self.missing_flags:
-            numbers = tf.concat([numbers, _flags(known, numbers.dtype)], axis=1)
+            numbers = tf.concat([numbers, _make_flags(known, numbers.dtype)], axis=1)
         return numbers
 
-    def _normalised(
+    def _normalise_values(
         self, values: tf.Tensor, entries: Sequence[Mapping[str, Any] | None]
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Normalise [B, n] by the statistics of n elements, in one entry or several.
@@ -128,7 +128,7 @@ class Numbers(column.PerField):
             return values.numpy()[:, np.newaxis]  # Ten times as fast as three ops.
         return self._values(features, field, tf.float64).numpy()
 
-    def _precision(self, entry: Mapping[str, Any] | None) -> tf.DType:
+    def _choose_precision(self, entry: Mapping[str, Any] | None) -> tf.DType:
         """Return the type for integers: float32 if it is exact for the training split."""
         if entry is None:
             return tf.float32
@@ -198,5 +198,5 @@ class Numeric(Numbers):
         return shift, column.inverse(spread)
 
 
-def _flags(known: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+def _make_flags(known: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.cast(tf.logical_not(known), dtype)

@@ -62,7 +62,7 @@ def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> 
             column: {**accumulator.save(temporary, column), "fitted": repr(accumulator)}
             for column, accumulator in fitted.items()
         }
-        _write(entries, temporary)
+        _write_entries(entries, temporary)
         if tf.io.gfile.exists(directory):
             tf.io.gfile.rmtree(directory)
         storage.sync([*storage.listed(temporary), temporary])
@@ -106,7 +106,7 @@ def seal_statistics(directory: str) -> None:
     entries = load_statistics(directory).entries
     path = os.path.join(directory, _FILE)
     if any("file" in entry and checksums.KEY not in entry for entry in entries.values()):
-        _write(entries, directory)
+        _write_entries(entries, directory)
     checksums.seal(path, _FIX)
 
 
@@ -131,10 +131,10 @@ def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
             tf.io.gfile.copy(path, own, overwrite=True)
             storage.sync([own])
     entries = {**ours.entries, **{name: theirs.for_column(name) for name in names}}
-    _write(entries, directory)
+    _write_entries(entries, directory)
 
 
-def _write(entries: Mapping[str, Any], directory: str) -> None:
+def _write_entries(entries: Mapping[str, Any], directory: str) -> None:
     for entry in entries.values():
         if "file" in entry:
             entry[checksums.KEY] = checksums.of_file(os.path.join(directory, entry["file"]))

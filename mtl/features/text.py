@@ -59,17 +59,17 @@ class Text(column.PerField):
             rule = "be set where places are embedded"
             checks.require(self.max_tokens is not None, "Text.max_tokens", rule, self.max_tokens)
         word_vectors.check("Text.word_vectors", self.word_vectors, self.dimension)
-        has_words = self.word_vectors is None or self._file or self._accumulator("")
+        has_words = self.word_vectors is None or self._vocabulary_file or self._make_accumulator("")
         fix = f"{type(self.tokenizer).__name__} has none."
         rule = "stay None where tokens have no vocabulary"
         checks.require(bool(has_words), "Text.word_vectors", rule, self.word_vectors, fix)
 
     @property
-    def _file(self) -> str | None:
+    def _vocabulary_file(self) -> str | None:
         """The file of the tokenizer's vocabulary, or None if it is learned or missing."""
         return types.read_member(self.tokenizer, types.Tokenizer, "file")
 
-    def _accumulator(self, field: str) -> types.Accumulator | None:
+    def _make_accumulator(self, field: str) -> types.Accumulator | None:
         """Return the accumulator of the tokenizer for a field, or None."""
         read = functools.partial(_read_texts, field=field)
         return types.read_member(self.tokenizer, types.Tokenizer, "accumulator")(field, read)
@@ -78,7 +78,7 @@ class Text(column.PerField):
         """Return {column: the accumulators of its vocabulary and of its word vectors}."""
         found: dict[str, types.Accumulator] = {}
         for output, (field,) in self.columns.items():
-            own = self._accumulator(field)
+            own = self._make_accumulator(field)
             if own is not None:
                 found[output] = own
             if self.word_vectors is not None:
@@ -87,7 +87,7 @@ class Text(column.PerField):
                     path=self.word_vectors,
                     dimension=self.dimension,
                     column=output,
-                    given=self._file,
+                    given=self._vocabulary_file,
                 )
         return found
 
@@ -96,7 +96,7 @@ class Text(column.PerField):
         """{column: the file of its vocabulary, if given}, and the files of word vectors."""
         found: dict[str, str] = {}
         for output in self.columns:
-            found |= {output: self._file} if self._file else {}
+            found |= {output: self._vocabulary_file} if self._vocabulary_file else {}
             if self.word_vectors is not None:
                 found[word_vectors.key(output)] = self.word_vectors
         return found

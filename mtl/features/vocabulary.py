@@ -41,8 +41,8 @@ def create_table(
 
     def create() -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
         if num_unknown == 1:  # One place needs no hash.
-            return tf.lookup.StaticHashTable(_initializer(entries), _count_entries(entries))
-        return tf.lookup.StaticVocabularyTable(_initializer(entries), num_unknown)
+            return tf.lookup.StaticHashTable(_make_initializer(entries), _count_entries(entries))
+        return tf.lookup.StaticVocabularyTable(_make_initializer(entries), num_unknown)
 
     return make_once((entries, num_unknown), create)
 
@@ -67,7 +67,7 @@ def _count_entries(entries: tuple[str, ...] | str) -> int:
         return len(row_names.split_lines(file.read()))
 
 
-def _initializer(entries: tuple[str, ...] | str) -> Any:
+def _make_initializer(entries: tuple[str, ...] | str) -> Any:
     if isinstance(entries, tuple):
         ids = list(range(len(entries)))
         return tf.lookup.KeyValueTensorInitializer(list(entries), ids, tf.string, tf.int64)

@@ -137,14 +137,16 @@ def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes])
     places = {token: place for place, token in enumerate(tokens)}
     vectors = np.full([len(tokens), dimension], np.nan, np.float32)
     for number, line in _read_lines(where, path, dimension):
-        word, values = _split(where, path, dimension, number, line)
+        word, values = _split_line(where, path, dimension, number, line)
         place = places.pop(word, None)
         if place is not None:
-            vectors[place] = _parse(where, path, number, values)
+            vectors[place] = _parse_numbers(where, path, number, values)
     return vectors
 
 
-def _split(where: str, path: str, dimension: int, number: int, line: bytes) -> tuple[bytes, bytes]:
+def _split_line(
+    where: str, path: str, dimension: int, number: int, line: bytes
+) -> tuple[bytes, bytes]:
     """Return the word and the numbers of a line."""
     spaces = line.count(b" ")
     word, _, values = line.partition(b" ")
@@ -159,12 +161,12 @@ def _split(where: str, path: str, dimension: int, number: int, line: bytes) -> t
     return word, values
 
 
-def _parse(where: str, path: str, number: int, values: bytes) -> list[float]:
+def _parse_numbers(where: str, path: str, number: int, values: bytes) -> list[float]:
     parts = values.split(b" ")
     good = all(map(_is_number, parts)) and all(abs(float(part)) <= _GREATEST for part in parts)
-    given = values[:80].decode(errors="replace")
+    excerpt = values[:80].decode(errors="replace")
     fix = f"In line {number} of {path}."
-    checks.require(good, where, "hold finite numbers behind each word", given, fix)
+    checks.require(good, where, "hold finite numbers behind each word", excerpt, fix)
     return [float(part) for part in parts]
 
 

@@ -85,7 +85,7 @@ def _clean_one(character: str, lowercase: bool) -> str:
     return "".join(part.lower() for part in parts if unicodedata.category(part) != "Mn")
 
 
-def _kind(character: str) -> int:
+def _find_kind(character: str) -> int:
     if character == " ":
         return SPACE
     category = unicodedata.category(character)[0]
@@ -102,7 +102,7 @@ def read_tables(lowercase: bool) -> Tables:
         character = chr(point)
         if unicodedata.category(character) == "Cn":
             continue
-        kinds[point] = _kind(character)
+        kinds[point] = _find_kind(character)
         cleaned = _clean_one(character, lowercase)
         if cleaned != character:
             row_of[point] = rows.setdefault(cleaned, len(rows))

@@ -79,9 +79,9 @@ def _cut_others(
 ) -> tf.RaggedTensor:
     """Cut words that are not pieces themselves, strings [N] -> int64 [N, (P)]."""
     points, begins = tf.strings.unicode_decode_with_offsets(words, "UTF-8")
-    letters = _describe(words, points.row_splits, begins)
+    letters = _describe_letters(words, points.row_splits, begins)
     ids, lengths = _find_longest(words, letters, table, pieces)
-    is_piece, is_cut = _follow(points.row_splits, lengths)
+    is_piece, is_cut = _follow_pieces(points.row_splits, lengths)
     is_cut = tf.gather(is_cut, letters.word_of)
     # The first character of a word that cannot be cut stands for its unknown token.
     is_first = tf.equal(tf.range(tf.size(ids, tf.int64)), letters.first)
@@ -96,7 +96,7 @@ def _cut_others(
     )
 
 
-def _describe(words: tf.Tensor, row_splits: tf.Tensor, begins: tf.RaggedTensor) -> _Letters:
+def _describe_letters(words: tf.Tensor, row_splits: tf.Tensor, begins: tf.RaggedTensor) -> _Letters:
     word_of = begins.value_rowids()
     first, end = tf.gather(row_splits, word_of), tf.gather(row_splits, word_of + 1)
     size = tf.gather(tf.cast(tf.strings.length(words), tf.int64), word_of)
@@ -146,7 +146,7 @@ def _find_longest(
     return ids, lengths
 
 
-def _follow(row_splits: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _follow_pieces(row_splits: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Follow the pieces of each word; return where pieces begin, and which words can be cut.
 
     The masks are bool [M] for characters, and bool [N] for words.

@@ -77,7 +77,7 @@ def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[b
     ranked = sorted(singles, key=lambda piece: (-singles[piece], len(piece), piece))
     alphabet = [piece for piece in ranked if singles[piece] >= min_count][:size]
     known = set(alphabet)
-    words = {word: n for word, n in words.items() if known.issuperset(_singles(word))}
+    words = {word: n for word, n in words.items() if known.issuperset(_list_singles(word))}
     library = _import_library()
     # The library counts every character as the beginning of a word, too.
     trainer = library.trainers.WordPieceTrainer(
@@ -99,7 +99,7 @@ def find_longest(pieces: Iterable[bytes]) -> int:
     return max(len(piece.removeprefix(greedy.INSIDE).decode(errors="replace")) for piece in pieces)
 
 
-def _singles(word: str) -> Iterator[str]:
+def _list_singles(word: str) -> Iterator[str]:
     """Yield the single characters of a word, and the marked pieces that the library adds."""
     yield from word
     yield from (f"{greedy.INSIDE.decode()}{character}" for character in word[1:])
@@ -108,7 +108,7 @@ def _singles(word: str) -> Iterator[str]:
 def _count_singles(words: Mapping[str, int]) -> dict[str, int]:
     found: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
-        for piece in _singles(word):
+        for piece in _list_singles(word):
             found[piece] += count
     return found
 

@@ -26,8 +26,8 @@ def split_words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
       Strings [B, (W)].
     """
     decoded = tf.strings.unicode_decode(texts, "UTF-8")
-    points, rows = _clean(decoded.flat_values, decoded.value_rowids(), lowercase)
-    kinds = _read("kinds", points, lowercase)
+    points, rows = _clean_points(decoded.flat_values, decoded.value_rowids(), lowercase)
+    kinds = _look_points_up("kinds", points, lowercase)
     # The first character follows a space, in row -1.
     before = tf.concat([[characters.SPACE], kinds[:-1]], 0)[: tf.size(kinds)]
     row_before = tf.concat([tf.constant([-1], rows.dtype), rows[:-1]], 0)[: tf.size(kinds)]
@@ -45,24 +45,26 @@ def split_words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
     )
 
 
-def _clean(points: tf.Tensor, rows: tf.Tensor, lowercase: bool) -> tuple[tf.Tensor, tf.Tensor]:
+def _clean_points(
+    points: tf.Tensor, rows: tf.Tensor, lowercase: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the clean code points [M] of N code points, and their rows."""
-    places = _read("row_of", points, lowercase)
-    made = tf.gather(_constant("expansions", lowercase), places)  # [N, K]
-    first = tf.where(tf.equal(places, 0), points, made[:, 0])
-    made, width = tf.concat([first[:, tf.newaxis], made[:, 1:]], axis=1), made.shape[1]
-    made = tf.reshape(made, [-1])
-    there = find_true(made >= 0)
-    return tf.gather(made, there), tf.gather(rows, there // width)
+    places = _look_points_up("row_of", points, lowercase)
+    cleaned = tf.gather(_make_constant("expansions", lowercase), places)  # [N, K]
+    first = tf.where(tf.equal(places, 0), points, cleaned[:, 0])
+    cleaned, width = tf.concat([first[:, tf.newaxis], cleaned[:, 1:]], axis=1), cleaned.shape[1]
+    cleaned = tf.reshape(cleaned, [-1])
+    there = find_true(cleaned >= 0)
+    return tf.gather(cleaned, there), tf.gather(rows, there // width)
 
 
-def _read(name: str, points: tf.Tensor, lowercase: bool) -> tf.Tensor:
+def _look_points_up(name: str, points: tf.Tensor, lowercase: bool) -> tf.Tensor:
     """Look code points up in a table of pages, int32 [N] -> [N]."""
-    page = tf.gather(_constant(f"{name}.page_of", lowercase), points // 256)
-    return tf.gather(_constant(f"{name}.pages", lowercase), page * 256 + points % 256)
+    page = tf.gather(_make_constant(f"{name}.page_of", lowercase), points // 256)
+    return tf.gather(_make_constant(f"{name}.pages", lowercase), page * 256 + points % 256)
 
 
-def _constant(name: str, lowercase: bool) -> tf.Tensor:
+def _make_constant(name: str, lowercase: bool) -> tf.Tensor:
     """Return a table as a constant, once in each graph."""
 
     def make() -> tf.Tensor:

@@ -212,7 +212,7 @@ class Labelled(types.Head):
             (weight, weights, (_is_weight, _WEIGHT_RULE)),
         ):
             for value in found:
-                if not _passes(accepts, value):
+                if not _accepts_value(accepts, value):
                     hint = self._explain_minus_one(value) if field == self.field else ""
                     return f"{self.message(field, rule)} {values.show(value)}{hint}"
         return None
@@ -429,7 +429,7 @@ def or_nan(
     return {**summary, **clean, NAN_PREDICTIONS: nan_predictions}
 
 
-def _passes(accepts: Callable[[Any], bool], value: Any) -> bool:
+def _accepts_value(accepts: Callable[[Any], bool], value: Any) -> bool:
     try:
         return accepts(value)
     except TypeError:  # A string where a number belongs, or the reverse.

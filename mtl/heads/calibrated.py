@@ -50,11 +50,11 @@ def calibrate(
       UserError: a field of a slice has several values, or values of another type.
     """
     if not slices:
-        return _bend(logits, _create_knots([num_knots, 2])) if num_knots else logits
+        return _bend_logits(logits, _create_knots([num_knots, 2])) if num_knots else logits
     own = slices_lib.find_first(slices, features, where)
     count = len(slices_lib.list_slices(slices)) + 1
     if num_knots:
-        return _bend(logits, tf.gather(_create_knots([count, num_knots, 2]), own))
+        return _bend_logits(logits, tf.gather(_create_knots([count, num_knots, 2]), own))
     shape = [count, 2, logits.shape[-1]]
     unchanged = tf1.constant_initializer(np.broadcast_to([[1.0], [0.0]], shape))
     lines = tf1.get_variable(LINES, shape, tf.float32, unchanged, trainable=False)
@@ -70,11 +70,11 @@ def _create_knots(shape: Sequence[int]) -> tf.Variable:
     )
 
 
-def _bend(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
+def _bend_logits(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
     """Map logits [B, 1] by knots: [K, 2] for all rows, or [B, K, 2]."""
-    given, calibrated = knots[..., 0], knots[..., 1]
-    left, low = given[..., :-1], calibrated[..., :-1]
-    widths, rises = given[..., 1:] - left, calibrated[..., 1:] - low
+    places, calibrated = knots[..., 0], knots[..., 1]
+    left, low = places[..., :-1], calibrated[..., :-1]
+    widths, rises = places[..., 1:] - left, calibrated[..., 1:] - low
     # A sum over the passed parts of segments cancels no large numbers, even in steep segments.
     passed = tf.clip_by_value((logits - left) / widths, 0.0, 1.0)  # [B, K - 1]
     moved = tf.reduce_sum(passed * (rises - widths), 1, keepdims=True)

@@ -107,7 +107,7 @@ class Density(unlabelled.Unlabelled):
             parts = [every[:, 0]] + [every[:, 0]] * (self.num_starts if self._has_starts else 0)
         else:
             every = self._log_joint(tower, weights, *own)
-            self._follow(-tf.reduce_mean(tf.reduce_logsumexp(every, axis=-1), axis=0))
+            self._follow_losses(-tf.reduce_mean(tf.reduce_logsumexp(every, axis=-1), axis=0))
             parts = [tf.gather(every, best, axis=1), *tf.unstack(every, axis=1)]
         drawn = self._draw(tower.shape[-1]) if is_predicted and self.num_samples else None
         if drawn is not None:
@@ -125,18 +125,18 @@ class Density(unlabelled.Unlabelled):
 
     def _find_best(self) -> tf.Tensor | int:
         """Return the start with the least training loss."""
-        return tf.argmin(self._averages().read_value()) if self._has_starts else 0
+        return tf.argmin(self._get_averages().read_value()) if self._has_starts else 0
 
-    def _averages(self) -> tf.Variable:
+    def _get_averages(self) -> tf.Variable:
         """Return the moving averages of the losses of all starts, [R]; they start at 0."""
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             return step_state.create_variable(
                 "average_losses", np.zeros([self.num_starts], np.float32)
             )
 
-    def _follow(self, losses: tf.Tensor) -> None:
+    def _follow_losses(self, losses: tf.Tensor) -> None:
         """Update the averages with the losses of a batch, [R], together with the step's update."""
-        averages = self._averages()
+        averages = self._get_averages()
         before = averages.read_value()
         step_state.assign_with_update(averages, before + (1 - _DECAY) * (losses - before))
 
@@ -202,16 +202,16 @@ class Density(unlabelled.Unlabelled):
             "shares": tf.reduce_sum(tf.cast(predictions["responsibilities"], tf.float64), axis=0),
             base.NAN_PREDICTIONS: base.nan_rows([*predictions.values(), losses], counts),
         }
-        return metrics.stream_sums(sums, _summarize)
+        return metrics.stream_sums(sums, _summarize_sums)
 
 
-def _summarize(sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+def _summarize_sums(sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     average = metrics.ratio(sums["loss"], sums["rows"])
     shares = metrics.ratio(sums["shares"], sums["rows"])
     entropy = -tf.reduce_sum(tf.math.xlogy(shares, shares))
-    found = {
+    summary = {
         "average_loss": average,
         "log_likelihood": -average,
         "used_components": tf.exp(entropy),
     }
-    return base.or_nan(found, sums[base.NAN_PREDICTIONS], ())
+    return base.or_nan(summary, sums[base.NAN_PREDICTIONS], ())

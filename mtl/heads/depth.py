@@ -104,15 +104,15 @@ class Depth(dense.Dense):
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits: [B, H, W, 1] -> depth float32 [B, H, W]."""
-        return {"depth": self._depth(tf.squeeze(logits, -1))}
+        return {"depth": self._compute_depth(tf.squeeze(logits, -1))}
 
-    def _depth(self, logits: tf.Tensor) -> tf.Tensor:
+    def _compute_depth(self, logits: tf.Tensor) -> tf.Tensor:
         return tf.exp(logits) if self.scale == "log" else logits
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the weighted sums of absolute, relative and squared errors."""
         logits, targets, weights = examples
-        errors = objectives.absolute_error(self._depth(logits), targets)
+        errors = objectives.absolute_error(self._compute_depth(logits), targets)
         return {
             "absolute_errors": metrics.sum_weighted(errors, weights),
             "relative_errors": metrics.sum_weighted(errors / targets, weights),

@@ -75,7 +75,7 @@ class EstimatorHead(types.Head):
 
     def loss(self, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
         """Compute the loss: [B, C] and {field: [B, ...]} -> a scalar."""
-        logits, label, fields = self._labelled(logits, labels)
+        logits, label, fields = self._select_labelled(logits, labels)
         return self.head.loss(label, logits, features=fields)
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
@@ -90,7 +90,7 @@ class EstimatorHead(types.Head):
         present = (values.are_present if is_number else values.are_ids_present)(labels[self.field])
         return present if present.shape.rank == 1 else tf.reduce_all(present, axis=-1)
 
-    def _labelled(
+    def _select_labelled(
         self, logits: tf.Tensor, labels: types.Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
         """Return logits, the label and dense label fields of the rows with a label."""
@@ -112,7 +112,7 @@ class EstimatorHead(types.Head):
         `nan_predictions` counts labelled rows of any weight with a NaN prediction. A single such
         row turns every metric except those of the labels alone into NaN.
         """
-        logits, label, fields = self._labelled(logits, labels)
+        logits, label, fields = self._select_labelled(logits, labels)
         rows = tf.ones_like(logits[:, 0], tf.bool)
         found = base.nan_rows(self.predictions(logits).values(), rows)
         is_nan, counted = metrics.stream_sums({"nan": found}, dict)["nan"]

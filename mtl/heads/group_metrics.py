@@ -51,7 +51,7 @@ def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
     ordered = rows.sum(positives * (below + within / 2))
     auc = tf.math.divide_no_nan(ordered, all_positives * all_negatives)
     counts = (all_positives > 0) & (all_negatives > 0)
-    return _mean(auc, tf.where(counts, all_positives + all_negatives, 0))
+    return _average_groups(auc, tf.where(counts, all_positives + all_negatives, 0))
 
 
 def compute_ranking(
@@ -76,7 +76,7 @@ def compute_ranking(
     def ndcg(at: tf.Tensor) -> tf.Tensor:
         """Return the mean NDCG with these discounts, [N] in the order of the scores."""
         share = tf.math.divide_no_nan(rows.sum(gained * blocks.mean(at)), rows.sum(ideal * at))
-        return _mean(share, weights)
+        return _average_groups(share, weights)
 
     by_rank = discounts(tf.cast(blocks.places + 1, tf.float64))
     found = {"ndcg": ndcg(by_rank)}
@@ -86,10 +86,10 @@ def compute_ranking(
         recall = tf.math.divide_no_nan(hits, num_relevant)
         found |= {
             f"ndcg_at_{k}": ndcg(by_rank * is_first),
-            f"recall_at_{k}": _mean(recall, weights),
-            f"precision_at_{k}": _mean(hits / k, weights),
+            f"recall_at_{k}": _average_groups(recall, weights),
+            f"precision_at_{k}": _average_groups(hits / k, weights),
         }
-    found["mrr"] = _mean(_reciprocal_ranks(rows, blocks, relevant), weights)
+    found["mrr"] = _average_groups(_reciprocal_ranks(rows, blocks, relevant), weights)
     return {**found, "gauc": compute_gauc(rows)}
 
 
@@ -109,8 +109,8 @@ class _Blocks:
     """
 
     def __init__(self, rows: groups.Ranked):
-        new_group = _changes(rows.groups)
-        self.ids = tf.cumsum(tf.cast(new_group | _changes(rows.scores), tf.int32)) - 1
+        new_group = _find_changes(rows.groups)
+        self.ids = tf.cumsum(tf.cast(new_group | _find_changes(rows.scores), tf.int32)) - 1
         self._num = tf.maximum(tf.reduce_max(self.ids) + 1, 0)
         index = tf.range(tf.size(self.ids))
         firsts = tf.math.unsorted_segment_min(index, rows.groups, rows.num_groups)
@@ -129,7 +129,7 @@ class _Blocks:
         return tf.gather(self.sum(values) / self._counts, self.ids)
 
 
-def _changes(values: tf.Tensor) -> tf.Tensor:
+def _find_changes(values: tf.Tensor) -> tf.Tensor:
     """Return True for each value that differs from the value before it; the first does, [N]."""
     differ = tf.not_equal(values[1:], values[:-1])
     return tf.concat([tf.ones_like(values[:1], tf.bool), differ], 0)
@@ -160,6 +160,6 @@ def _log_choose(n: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
     return tf.math.lgamma(n + 1) - tf.math.lgamma(k + 1) - tf.math.lgamma(n - k + 1)
 
 
-def _mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+def _average_groups(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Return the weighted mean over the groups; NaN if no group counts."""
     return metrics.ratio(tf.reduce_sum(values * weights), tf.reduce_sum(weights))

@@ -74,21 +74,21 @@ class Ranking(base.Labelled):
         return self.checked(targets, self._in_range(targets), label, self.rule(None)), present
 
     def _in_range(self, grade: Any) -> Any:
-        return (grade >= 0) & (grade <= self._most)
+        return (grade >= 0) & (grade <= self._greatest_label)
 
     @property
-    def _most(self) -> float:
+    def _greatest_label(self) -> float:
         """The greatest label. Beyond it, exponential gains would lose precision or overflow."""
         return group_metrics.MAX_EXPONENT if self.gain == "exponential" else 1e30
 
     def accepts(self, value: Any) -> bool:
         """Return True if the value is a grade."""
-        return math.isfinite(value) and 0 <= value <= self._most
+        return math.isfinite(value) and 0 <= value <= self._greatest_label
 
     def rule(self, dtype: Any) -> str:
         """Return that a label must be a grade."""
         del dtype
-        return f"be a grade in [0, {self._most:g}]"
+        return f"be a grade in [0, {self._greatest_label:g}]"
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return an error about the label, weight or group of a record, or None."""
@@ -126,15 +126,15 @@ class Ranking(base.Labelled):
             "rows": groups.GroupedRows(*rows),
             base.NAN_PREDICTIONS: base.nan_rows([scores], rows[-1] > 0),
         }
-        return metrics.stream_sums(sums, self._summarize)
+        return metrics.stream_sums(sums, self._summarize_sums)
 
-    def _summarize(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    def _summarize_sums(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         ranked = sums["rows"]
         losses, weights = self._weigh_losses(rank_losses.of_split(ranked))
         average = metrics.ratio(tf.reduce_sum(losses * weights), tf.reduce_sum(weights))
-        found = group_metrics.compute_ranking(ranked, self.gain, tuple(self.cutoffs))
-        found = {"average_loss": average, **found}
-        return base.or_nan(found, sums[base.NAN_PREDICTIONS], ())
+        summary = group_metrics.compute_ranking(ranked, self.gain, tuple(self.cutoffs))
+        summary = {"average_loss": average, **summary}
+        return base.or_nan(summary, sums[base.NAN_PREDICTIONS], ())
 
     def _weigh_losses(self, lists: rank_losses.Lists) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the loss and the weight of each group, [G] each."""

@@ -88,7 +88,7 @@ class Ranked(NamedTuple):
 
     def order_by(self, values: tf.Tensor) -> tf.Tensor:
         """Return row indices by descending float32 values within each group, [N] int32."""
-        return _order(self.groups, values)
+        return _order_rows(self.groups, values)
 
 
 class GroupedRows:
@@ -116,12 +116,12 @@ class GroupedRows:
         """Return the sorted rows of all replicas."""
         keys, rows = buffers.read_all(replicas)
         names, groups = tf.unique(keys)
-        order = _order(groups, rows[:, 0])
+        order = _order_rows(groups, rows[:, 0])
         scores, labels, weights = tf.unstack(tf.cast(tf.gather(rows, order), tf.float64), axis=1)
         return Ranked(tf.gather(groups, order), scores, labels, weights, tf.size(names))
 
 
-def _order(groups: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+def _order_rows(groups: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """Return row indices by group, and within it by descending float32 values."""
     places = 2**_KEY_BITS - 1 - ranking.order_bits(values)
     return tf.argsort(tf.cast(groups, tf.int64) * 2**_KEY_BITS + places)

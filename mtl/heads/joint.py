@@ -75,7 +75,7 @@ class Joint(binary.Binary):
 
     def compose(self, logits: types.Tensors) -> tf.Tensor:
         """Compute the log-odds of the whole chain, {task: [B, 1]} -> [B, 1]."""
-        return _compose(self.of, logits)
+        return _compose_chain(self.of, logits)
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """Fail, as this task does not use a tower."""
@@ -120,10 +120,12 @@ def _list_tasks(where: str, chain: Any) -> list[str]:
     return found
 
 
-def _compose(chain: Any, logits: types.Tensors) -> tf.Tensor:
+def _compose_chain(chain: Any, logits: types.Tensors) -> tf.Tensor:
     if isinstance(chain, str):
         return logits[chain]
     if isinstance(chain, Mapping):
-        sides = (_compose(chain[side], logits) for side in _BRANCH[1:])
+        sides = (_compose_chain(chain[side], logits) for side in _BRANCH[1:])
         return objectives.branch_log_odds(logits[chain["if"]], *sides)
-    return functools.reduce(objectives.join_log_odds, [_compose(one, logits) for one in chain])
+    return functools.reduce(
+        objectives.join_log_odds, [_compose_chain(one, logits) for one in chain]
+    )

@@ -85,7 +85,8 @@ def stream_sums(
     for names in plain.values():
         totals[tuple(names)] = _Sums([sums[name] for name in names])
     states = [
-        [_variable(names[0], spec) for spec in total.state] for names, total in totals.items()
+        [_create_variable(names[0], spec) for spec in total.state]
+        for names, total in totals.items()
     ]
     added = [total.add(state) for total, state in zip(totals.values(), states, strict=True)]
     update = tf.group(added)
@@ -103,7 +104,7 @@ def stream_sums(
     return {metric: (value, update) for metric, value in values.items()}
 
 
-def _variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
+def _create_variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
     """Return a variable that is local to each replica."""
     return tf1.Variable(
         lambda: tf.zeros([size or 0 for size in spec.shape], spec.dtype),
@@ -170,15 +171,17 @@ class Moments:
         mean = tf.math.divide_no_nan(tf.reduce_sum(weights * distances), weight)
         squares = tf.reduce_sum(weights * (distances - mean) ** 2)
         batch = tf.where(weight > 0, tf.stack([weight, some + mean, squares]), 0)
-        return state[0].assign(_joined(state[0].read_value(), batch), read_value=False)
+        return state[0].assign(_join_moments(state[0].read_value(), batch), read_value=False)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Spread:
         """Return the mean, or NaN without rows, and the sum of squared distances from it."""
-        weight, mean, squares = tf.unstack(functools.reduce(_joined, [s for (s,) in replicas]))
+        weight, mean, squares = tf.unstack(
+            functools.reduce(_join_moments, [s for (s,) in replicas])
+        )
         return Spread(tf.where(weight > 0, mean, float("nan")), squares)
 
 
-def _joined(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+def _join_moments(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
     """Return the moments of the union of two sets."""
     weight = one[0] + other[0]
     distance, share = other[1] - one[1], tf.math.divide_no_nan(other[0], weight)

@@ -85,7 +85,7 @@ class MixtureDensity(standardized.Standardized):
         drawn = row_draws.draw(self.name, self.num_samples) if self.num_samples else None
         return logits if drawn is None else tf.concat([logits, drawn], axis=1)
 
-    def _mixture(self, logits: tf.Tensor) -> _Mixture:
+    def _split_mixture(self, logits: tf.Tensor) -> _Mixture:
         weights, means, scales = tf.split(logits[:, : self.size], 3, axis=1)
         return _Mixture(
             tf.nn.log_softmax(weights), means, self.min_scale + tf.math.softplus(scales)
@@ -93,7 +93,7 @@ class MixtureDensity(standardized.Standardized):
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, 3 K or more], [B] -> [B]."""
-        log_weights, means, scales = self._mixture(logits)
+        log_weights, means, scales = self._split_mixture(logits)
         targets = tf.cast((targets - self._shift) / self._unit, logits.dtype)
         deviations = (targets[:, tf.newaxis] - means) / scales
         of_components = objectives.gaussian_log_density(
@@ -103,12 +103,12 @@ class MixtureDensity(standardized.Standardized):
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:
         """Return the mean of the mixture, [B, 3 K or more] -> [B]."""
-        log_weights, means, _ = self._mixture(logits)
+        log_weights, means, _ = self._split_mixture(logits)
         return self._shift + self._unit * tf.reduce_sum(tf.exp(log_weights) * means, axis=1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits [B, 3 K or more], as the docstring of the class lists, in float32."""
-        mixture = self._mixture(logits)
+        mixture = self._split_mixture(logits)
         found = {
             "value": self.value(logits),
             "weights": tf.exp(mixture.log_weights),
@@ -131,7 +131,7 @@ class MixtureDensity(standardized.Standardized):
         sums = super().sums(examples)
         if not self.quantiles:
             return sums
-        quantiles = self._find_quantiles(self._mixture(examples.logits))
+        quantiles = self._find_quantiles(self._split_mixture(examples.logits))
         below = coverage.sum_below(quantiles, examples.targets, examples.weights)
         return {**sums, "below": below}
 

@@ -85,16 +85,18 @@ class MultiClass(classes.Classes):
         checks.is_a(where, given, (list, tuple, Mapping), "be a list or a map from class names")
         for name in given if isinstance(given, Mapping) else ():
             checks.one_of(where, name, self.class_names)
-        counts = self._counts or ()
+        counts = self._counts_in_order or ()
         for count in counts:
             checks.is_a(where, count, int, "hold numbers of rows")
             checks.at_least(where, count, 0)
         checks.require(len(counts) == self.size, where, f"hold {self.size} numbers", given)
 
     @property
-    def _counts(self) -> Sequence[int] | None:
-        given = self.class_counts
-        return [given.get(n, 0) for n in self.class_names] if isinstance(given, Mapping) else given
+    def _counts_in_order(self) -> Sequence[int] | None:
+        counts = self.class_counts
+        return (
+            [counts.get(n, 0) for n in self.class_names] if isinstance(counts, Mapping) else counts
+        )
 
     @property
     def balances(self) -> str | None:
@@ -139,7 +141,9 @@ class MultiClass(classes.Classes):
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, C], [B] -> [B]."""
-        return self.objective(logits, targets, softmax.Classes(self.class_names, self._counts))
+        return self.objective(
+            logits, targets, softmax.Classes(self.class_names, self._counts_in_order)
+        )
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Return the divergence of the classes: [B, C], [B, C] -> [B]."""
@@ -200,5 +204,5 @@ class MultiClass(classes.Classes):
                 summary[f"recall/{name}"] = recall
         if not self.shots:
             return summary
-        counts = cast(Sequence[int], self._counts)  # Set, or counted before training.
+        counts = cast(Sequence[int], self._counts_in_order)  # Set, or counted before training.
         return {**summary, **self.shots(recalls, counts)}

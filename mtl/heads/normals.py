@@ -52,7 +52,7 @@ class Normals(dense.Dense):
         vectors = self.checked(vectors, tf.math.is_finite(vectors), label, self.rule(label.dtype))
         # The division avoids an overflow in the square of large components.
         vectors = tf.math.divide_no_nan(vectors, tf.reduce_max(tf.abs(vectors), -1, keepdims=True))
-        return _normalise(vectors), tf.reduce_any(tf.not_equal(vectors, 0), -1)
+        return _normalise_vectors(vectors), tf.reduce_any(tf.not_equal(vectors, 0), -1)
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
         """Return the components of vectors that are complete and not zero."""
@@ -70,11 +70,11 @@ class Normals(dense.Dense):
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every place: [B, n, 3], [B, n, 3] -> [B, n]."""
-        return 1 - tf.reduce_sum(_normalise(logits) * targets, -1)
+        return 1 - tf.reduce_sum(_normalise_vectors(logits) * targets, -1)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Return the mean of `1 - cos` over the places: [B, H, W, 3] twice -> [B]."""
-        return tf.reduce_mean(self.losses(logits, _normalise(others)), [1, 2])
+        return tf.reduce_mean(self.losses(logits, _normalise_vectors(others)), [1, 2])
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
         """Return `normal`, [B, H, W, 3] -> [B, H, W, 3]."""
@@ -82,12 +82,12 @@ class Normals(dense.Dense):
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits: [B, H, W, 3] -> normal float32 [B, H, W, 3], of length 1."""
-        return {"normal": _normalise(logits)}
+        return {"normal": _normalise_vectors(logits)}
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the sum of the angles, and the weight of the places by angle and below limits."""
         logits, targets, weights = examples
-        angles = _angles(_normalise(logits), targets)
+        angles = _compute_angles(_normalise_vectors(logits), targets)
         bins = tf.cast(tf.reshape(angles, [-1]) * (_BINS / 180), tf.int32)
         return {
             "angles": metrics.sum_weighted(angles, weights),
@@ -108,12 +108,12 @@ class Normals(dense.Dense):
         }
 
 
-def _normalise(vectors: tf.Tensor) -> tf.Tensor:
+def _normalise_vectors(vectors: tf.Tensor) -> tf.Tensor:
     """Scale vectors [..., 3] to length 1; zero vectors stay zero."""
     return tf.math.l2_normalize(vectors, -1, epsilon=_LEAST)
 
 
-def _angles(ones: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
+def _compute_angles(ones: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     """Return the angles between unit vectors in degrees, [..., 3] twice -> [...].
 
     Sine and cosine give the angle, as a float32 cosine near 1 has an error of 1/50 degree.

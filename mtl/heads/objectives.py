@@ -127,19 +127,19 @@ def _log_other(logits: tf.Tensor, class_ids: tf.Tensor) -> tf.Tensor:
     return tf.reduce_logsumexp(others, axis=-1) - tf.reduce_logsumexp(logits, axis=-1)
 
 
-def _error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+def _compute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Return `p - y` in the type of p. Float64 targets keep their digits in the difference."""
     return tf.cast(tf.cast(predictions, targets.dtype) - targets, predictions.dtype)
 
 
 def squared_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Return `(p - y)^2`."""
-    return tf.square(_error(predictions, targets))
+    return tf.square(_compute_error(predictions, targets))
 
 
 def absolute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Return `|p - y|`."""
-    return tf.abs(_error(predictions, targets))
+    return tf.abs(_compute_error(predictions, targets))
 
 
 def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
@@ -157,7 +157,7 @@ def log_cosh(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 def pinball_loss(quantiles: tf.Tensor, targets: tf.Tensor, levels: Sequence[float]) -> tf.Tensor:
     """Return `mean_k max(l_k e_k, (l_k - 1) e_k)` of `e_k = y - q_k`: [B, Q], [B] -> [B]."""
-    errors = -_error(quantiles, targets[:, tf.newaxis])
+    errors = -_compute_error(quantiles, targets[:, tf.newaxis])
     shares = tf.constant(list(levels), errors.dtype)
     return tf.reduce_mean(tf.maximum(shares * errors, (shares - 1) * errors), axis=-1)
 

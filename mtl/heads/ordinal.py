@@ -50,9 +50,9 @@ class Ordinal(classes.Classes):
 
     def __post_init__(self):
         super().__post_init__()
-        self._shares()
+        self._class_shares()
 
-    def _shares(self) -> list[float]:
+    def _class_shares(self) -> list[float]:
         return [1.0] * (self.size + 1) if self.prior is None else self._per_class("prior")
 
     @property
@@ -62,7 +62,7 @@ class Ordinal(classes.Classes):
 
     def initial_bias(self) -> list[float]:
         """Return the first threshold of the prior, then d for each step to the next threshold."""
-        shares = self._shares()
+        shares = self._class_shares()
         below = list(itertools.accumulate(shares))[:-1]
         thresholds = [base.logit(share / sum(shares)) for share in below]
         steps = [after - before for before, after in itertools.pairwise(thresholds)]
@@ -97,9 +97,9 @@ class Ordinal(classes.Classes):
 
         [B, C - 1] -> probabilities [B, C]; class_id int64, class string and value, all [B].
         """
-        class_id = _median(logits)
+        class_id = _find_median(logits)
         return {
-            "probabilities": _probabilities(logits),
+            "probabilities": _compute_probabilities(logits),
             "class_id": class_id,
             "class": tf.gather(tf.constant(self.class_names), class_id),
             "value": tf.reduce_sum(tf.sigmoid(logits), axis=-1),
@@ -118,7 +118,7 @@ class Ordinal(classes.Classes):
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the weight of rows for each class, and for each distance of the prediction."""
         logits, targets, weights = examples
-        distance = tf.cast(tf.abs(_median(logits) - targets), tf.int32)
+        distance = tf.cast(tf.abs(_find_median(logits) - targets), tf.int32)
         num_classes = self.size + 1
         return {
             "rows": metrics.count_in_bins(tf.cast(targets, tf.int32), weights, num_classes),
@@ -137,7 +137,7 @@ class Ordinal(classes.Classes):
         }
 
 
-def _probabilities(logits: tf.Tensor) -> tf.Tensor:
+def _compute_probabilities(logits: tf.Tensor) -> tf.Tensor:
     """Turn falling logits [B, C - 1] into probabilities [B, C], precise even if tiny.
 
     A difference of sigmoids near 1 is 0 below 6e-8. For `a >= b` it is the product
@@ -152,6 +152,6 @@ def _probabilities(logits: tf.Tensor) -> tf.Tensor:
     return tf.concat([below[:, :1], between, above[:, -1:]], -1)
 
 
-def _median(logits: tf.Tensor) -> tf.Tensor:
+def _find_median(logits: tf.Tensor) -> tf.Tensor:
     """Return the median class [B] from [B, C - 1]: count thresholds with P(y > k) > 1/2."""
     return tf.reduce_sum(tf.cast(logits > 0, tf.int64), axis=-1)

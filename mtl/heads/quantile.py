@@ -63,7 +63,7 @@ class Quantile(standardized.Standardized):
         steps = [after - before for before, after in itertools.pairwise(start)]
         return [start[0], *(math.log(math.expm1(step)) for step in steps)]
 
-    def _quantiles(self, logits: tf.Tensor) -> tf.Tensor:
+    def _order_quantiles(self, logits: tf.Tensor) -> tf.Tensor:
         """Return the quantiles in order: [B, Q], or [B] for one level, -> [B, Q]."""
         logits = tf.reshape(logits, [-1, self.size])
         steps = tf.concat([logits[:, :1], tf.math.softplus(logits[:, 1:])], axis=1)
@@ -73,27 +73,29 @@ class Quantile(standardized.Standardized):
         """Return the middle quantile, or the mean of the two middle ones, [B, Q] -> [B]."""
         distances = [abs(level - 0.5) for level in self.levels]
         middle = [i for i, one in enumerate(distances) if math.isclose(one, min(distances))]
-        quantiles = self._quantiles(logits)
+        quantiles = self._order_quantiles(logits)
         if len(middle) == 1:
             return quantiles[:, middle[0]]
         return tf.reduce_mean(tf.gather(quantiles, middle, axis=1), 1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits, [B, Q] -> quantiles [B, Q] and value [B]."""
-        return {"quantiles": self._quantiles(logits), "value": self.value(logits)}
+        return {"quantiles": self._order_quantiles(logits), "value": self.value(logits)}
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, Q], [B] -> [B]."""
-        return objectives.pinball_loss(self._quantiles(logits), targets, self.levels)
+        return objectives.pinball_loss(self._order_quantiles(logits), targets, self.levels)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Return the mean of half the squared distances of quantiles: [B, Q] twice -> [B]."""
-        distances = objectives.gaussian_divergence(self._quantiles(logits), self._quantiles(others))
+        distances = objectives.gaussian_divergence(
+            self._order_quantiles(logits), self._order_quantiles(others)
+        )
         return tf.reduce_mean(distances, -1)
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the sums of `Number`, and the weight of labels at or below each quantile."""
-        quantiles = self._quantiles(examples.logits)
+        quantiles = self._order_quantiles(examples.logits)
         below = coverage.sum_below(quantiles, examples.targets, examples.weights)
         return {**super().sums(examples), "below": below}
 

@@ -113,7 +113,7 @@ class _Different:
         def compact() -> tf.Tensor:
             all_keys = tf.concat([buffers.read(keys, tf.int64)[:start], self._keys], 0)
             all_weights = tf.concat([buffers.read(weights, tf.float64)[:start], self._weights], 0)
-            some, total, bits = _compacted(
+            some, total, bits = _compact_keys(
                 all_keys, all_weights, buffers.read(dropped, tf.int64), self._most
             )
             count = tf.size(some)
@@ -134,7 +134,7 @@ class _Different:
         keys = tf.concat([keys[:used] for keys, _, used, _ in replicas], 0)
         weights = tf.concat([weights[:used] for _, weights, used, _ in replicas], 0)
         dropped = tf.reduce_max(tf.stack([dropped for *_, dropped in replicas]))
-        keys, weights, dropped = _compacted(keys, weights, dropped, self._most)
+        keys, weights, dropped = _compact_keys(keys, weights, dropped, self._most)
         classes = tf.bitwise.right_shift(keys, tf.constant(_SCORE_BITS, tf.int64))
         return Cells(classes, weights[:, 0], weights[:, 1], self._num_classes, dropped > 0)
 
@@ -146,11 +146,11 @@ def order_bits(logits: tf.Tensor) -> tf.Tensor:
     return tf.where(bits >= 0, half + bits, -bits)
 
 
-def _compacted(
+def _compact_keys(
     keys: tf.Tensor, weights: tf.Tensor, dropped: tf.Tensor, most: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return at most `most` different keys, ascending, their weights, and the dropped bits."""
-    keys = _without(keys, dropped)
+    keys = _drop_bits(keys, dropped)
     order = tf.argsort(keys)
     keys, weights = tf.gather(keys, order), tf.gather(weights, order)
     before = tf.concat([keys[:1], keys[:-1]], 0)
@@ -162,12 +162,12 @@ def _compacted(
     left = 1 + tf.cumsum(by_place, reverse=True, exclusive=True)  # By dropped bits.
     too_many = tf.reduce_sum(tf.cast(left[:_SCORE_BITS] > most, tf.int64))
     dropped = tf.maximum(dropped, too_many)
-    keys, before = _without(keys, dropped), _without(before, dropped)
+    keys, before = _drop_bits(keys, dropped), _drop_bits(before, dropped)
     ids = tf.cumsum(tf.cast(tf.not_equal(keys, before), tf.int32))
     return tf.math.segment_max(keys, ids), tf.math.segment_sum(weights, ids), dropped
 
 
-def _without(keys: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
+def _drop_bits(keys: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
     ones = tf.constant(-1, tf.int64)
     return tf.bitwise.bitwise_and(keys, tf.bitwise.left_shift(ones, bits))
 
@@ -230,7 +230,7 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     pairs = _by_class(cells, positives) * all_negatives
     ordered = _by_class(cells, positives * (below + negatives / 2))
     within = _by_class(cells, positives * negatives)
-    return metrics.ratio(ordered, pairs), _bound(cells, metrics.ratio(within / 2, pairs))
+    return metrics.ratio(ordered, pairs), _bound_error(cells, metrics.ratio(within / 2, pairs))
 
 
 def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
@@ -253,7 +253,7 @@ def average_precision(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     The area is the sum of recall steps times precision; NaN without positives. If cells are merged,
     the bound covers every order of the scores within a cell; else it is 0.
     """
-    hits, flagged_wrongly = _above(cells, cells.positives), _above(cells, cells.negatives)
+    hits, flagged_wrongly = _sum_above(cells, cells.positives), _sum_above(cells, cells.negatives)
     own = cells.positives
     before, others = hits - own, flagged_wrongly - cells.negatives
     precision = tf.math.divide_no_nan(hits, hits + flagged_wrongly)
@@ -263,18 +263,18 @@ def average_precision(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     area = metrics.ratio(_by_class(cells, own * precision), positives)
     too_low = metrics.ratio(_by_class(cells, own * (best - precision)), positives)
     too_high = metrics.ratio(_by_class(cells, own * (precision - worst)), positives)
-    return area, _bound(cells, tf.maximum(too_low, too_high))
+    return area, _bound_error(cells, tf.maximum(too_low, too_high))
 
 
 def _by_class(cells: Cells, values: tf.Tensor) -> tf.Tensor:
     return tf.math.unsorted_segment_sum(values, cells.classes, cells.num_classes)
 
 
-def _above(cells: Cells, weights: tf.Tensor) -> tf.Tensor:
+def _sum_above(cells: Cells, weights: tf.Tensor) -> tf.Tensor:
     """Return the weight at or above the score of each cell, within its class, [N]."""
     later = tf.cumsum(_by_class(cells, weights), reverse=True, exclusive=True)
     return tf.cumsum(weights, reverse=True) - tf.gather(later, cells.classes)
 
 
-def _bound(cells: Cells, bound: tf.Tensor) -> tf.Tensor:
+def _bound_error(cells: Cells, bound: tf.Tensor) -> tf.Tensor:
     return tf.where(cells.is_merged | tf.math.is_nan(bound), bound, 0)

@@ -425,7 +425,7 @@ class AllItems:
         self._width = rows.queries.shape[1]
         self.state = buffers.rows_state(2 * self._width + 1)
 
-    def _average(self, vectors: tf.Tensor, own: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
+    def _average_items(self, vectors: tf.Tensor, own: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
         """Return the mean vector of each item, [N, D], the same for any order of the rows.
 
         The mean of equal vectors is exactly that vector.
@@ -449,7 +449,7 @@ class AllItems:
         queries, items, weights = tf.split(rows, [self._width, self._width, 1], 1)
         weights = tf.cast(weights[:, 0], tf.float64)
         names, own = tf.unique(keys)
-        items = self._average(items, own, tf.size(names))
+        items = self._average_items(items, own, tf.size(names))
 
         def add(start: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             end = start + _TOGETHER

@@ -62,10 +62,10 @@ class Score(unlabelled.Unlabelled):
             "rows": tf.cast(tf.size(scores), tf.float64),
             base.NAN_PREDICTIONS: base.nan_rows([scores], tf.ones_like(scores, tf.bool)),
         }
-        return metrics.stream_sums(sums, _summarize)
+        return metrics.stream_sums(sums, _summarize_sums)
 
 
-def _summarize(sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+def _summarize_sums(sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     mean = metrics.ratio(sums["score"], sums["rows"])
     return {
         "average_loss": tf.zeros([], tf.float64),

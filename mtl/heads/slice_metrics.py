@@ -41,7 +41,7 @@ def build_metrics(
         rows = slices_lib.find_rows(fields, one, where)
         if one.field in labels and one.is_range:
             rows &= _are_present(one.field, heads, labels)  # A missing label is in no range.
-        own = (_cut(logits, rows), _cut(labels, rows))
+        own = (_cut_fields(logits, rows), _cut_fields(labels, rows))
         for name, metric in together.build_metrics(apart, *own).items():
             found[f"{name}{metrics.SLICE}{one.name}"] = metric
     return found
@@ -70,7 +70,7 @@ def _are_present(field: str, heads: Sequence[types.Head], labels: types.Tensors)
     return own[0].are_present(labels[field]) if own else values.are_ids_present(labels[field])
 
 
-def _cut(fields: types.Tensors, rows: tf.Tensor) -> dict[str, tf.Tensor]:
+def _cut_fields(fields: types.Tensors, rows: tf.Tensor) -> dict[str, tf.Tensor]:
     return {
         name: tf.ragged.boolean_mask(given, rows)
         if isinstance(given, tf.RaggedTensor)

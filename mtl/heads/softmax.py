@@ -167,14 +167,14 @@ class CrossEntropy:
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, classes: Classes) -> tf.Tensor:
         """Compute losses: [B, C], [B] -> [B]."""
         if self.margin is not None:
-            logits = self.margin(logits, targets, self._counts(classes))
+            logits = self.margin(logits, targets, self._check_counts(classes))
         return objectives.softmax_cross_entropy(
-            logits, targets, self._weights(classes), self.label_smoothing, self.focal_gamma
+            logits, targets, self._find_weights(classes), self.label_smoothing, self.focal_gamma
         )
 
-    def _weights(self, classes: Classes) -> Any:
+    def _find_weights(self, classes: Classes) -> Any:
         if callable(self.class_weights):
-            return self.class_weights(self._counts(classes))
+            return self.class_weights(self._check_counts(classes))
         return self._given_weights(classes.names)
 
     def _given_weights(self, names: Sequence[str]) -> list[float] | None:
@@ -183,7 +183,7 @@ class CrossEntropy:
             return None
         return values.per_class("CrossEntropy.class_weights", given, names)
 
-    def _counts(self, classes: Classes) -> np.ndarray:
+    def _check_counts(self, classes: Classes) -> np.ndarray:
         counts = cast(Sequence[int], classes.counts)  # Known if `needs_counts`.
         empty = [name for name, n in zip(classes.names, counts, strict=True) if n == 0]
         fix = "Give MultiClass.class_counts if it has."

@@ -36,7 +36,7 @@ def build_logits(
 
     {task: [B, H]} -> {task: [B, C]}, in the order of the heads. `build` builds a single head.
     """
-    stacked = [part for part in _parts(heads) if isinstance(part, Alike) and part.is_stacked]
+    stacked = [part for part in _group_heads(heads) if isinstance(part, Alike) and part.is_stacked]
     of_stacks = {head.name for part in stacked for head in part.heads}
     found, seeds = {}, {}
     for head in heads:
@@ -58,7 +58,7 @@ def compute_losses(
     {task: [B, C]} and {field: [B, ...]} -> {task: scalar}, in the order of the heads.
     """
     found: dict[str, tf.Tensor] = {}
-    for part in _parts(heads):
+    for part in _group_heads(heads):
         if isinstance(part, Alike):
             found |= part.each(part.loss(logits, labels))
         else:
@@ -72,7 +72,7 @@ def sum_label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dic
     {field: [B, ...]} -> {task: the sum of its weights}, in the order of the heads.
     """
     found: dict[str, tf.Tensor] = {}
-    for part in _parts(heads):
+    for part in _group_heads(heads):
         if isinstance(part, Alike):
             found |= part.each(part.label_weight(labels))
         else:
@@ -88,7 +88,7 @@ def build_metrics(
     {task: [B, C]} and {field: [B, ...]} -> {"<task>/<metric>": (value, update)}.
     """
     found: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
-    for part in _parts(heads):
+    for part in _group_heads(heads):
         if isinstance(part, Alike):
             found |= part.metrics(logits, labels)
         else:
@@ -100,7 +100,7 @@ def build_metrics(
 def build_predictions(heads: Sequence[types.Head], logits: types.Tensors) -> dict[str, tf.Tensor]:
     """Predict by every head: {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
     found: dict[str, types.Tensors] = {}
-    for part in _parts(heads):
+    for part in _group_heads(heads):
         if isinstance(part, Alike) and part.is_stacked:
             found |= part.predictions(logits)
     for head in heads:
@@ -120,7 +120,7 @@ def build_export_outputs(
     kinds of `Head.export_outputs`.
     """
     found: dict[str, dict[str, Any]] = {}
-    for part in _parts(heads):
+    for part in _group_heads(heads):
         if isinstance(part, Alike) and part.is_stacked:
             found |= part.export_outputs(logits, predictions)
     for head in heads:
@@ -181,8 +181,8 @@ class Alike:
 
     def predictions(self, logits: types.Tensors) -> dict[str, types.Tensors]:
         """Predict: {task: [B, 1]} -> {task: {prediction: [B]}}."""
-        made = self.heads[0].predictions(self._stacked(logits))
-        each = {name: self._columns(values) for name, values in made.items()}
+        made = self.heads[0].predictions(self._stack_logits(logits))
+        each = {name: self._split_columns(values) for name, values in made.items()}
         return {
             head.name: {name: values[head.name] for name, values in each.items()}
             for head in self.heads
@@ -199,14 +199,14 @@ class Alike:
             for head in self.heads
         }
         probabilities = [own[head.name]["probability"] for head in self.heads]
-        made = first.score_classes(self._stacked(logits), stacked.stack_parts(probabilities))
-        scores, classes = self._columns(made), base.tile_names(first.class_names, made)
+        made = first.score_classes(self._stack_logits(logits), stacked.stack_parts(probabilities))
+        scores, classes = self._split_columns(made), base.tile_names(first.class_names, made)
         return {
             head.name: head.list_outputs(own[head.name], scores[head.name], classes)
             for head in self.heads
         }
 
-    def _columns(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _split_columns(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
         """Split [B, T, ...] into {task: [B, ...]}."""
         each = tf.unstack(values, len(self.heads), axis=1)
         return dict(zip([head.name for head in self.heads], each, strict=True))
@@ -225,13 +225,15 @@ class Alike:
     def examples(self, logits: types.Tensors, labels: types.Tensors) -> types.LossInputs:
         """Align logits, targets and weights: {task: [B, 1]} and {field: [B]} -> [B, T] each."""
         targets, weights = self.targets_and_weights(labels)
-        return types.LossInputs(tf.where(weights > 0, self._logits(logits), 0.0), targets, weights)
+        return types.LossInputs(
+            tf.where(weights > 0, self._stack_flat_logits(logits), 0.0), targets, weights
+        )
 
-    def _logits(self, logits: types.Tensors) -> tf.Tensor:
+    def _stack_flat_logits(self, logits: types.Tensors) -> tf.Tensor:
         # The gradient of tf.stack is one op; a concatenation has several for each part.
         return tf.squeeze(tf.stack([logits[head.name] for head in self.heads], axis=1), axis=2)
 
-    def _stacked(self, logits: types.Tensors) -> tf.Tensor:
+    def _stack_logits(self, logits: types.Tensors) -> tf.Tensor:
         """Return the stacked logits from before they were split: {task: [B, 1]} -> [B, T, 1]."""
         return stacked.stack_parts([logits[head.name] for head in self.heads])
 
@@ -253,7 +255,7 @@ class Alike:
         """
         first, examples = self.heads[0], self.examples(logits, labels)
         own, counts = first.losses(examples.logits, examples.targets), examples.weights > 0
-        is_nan = counts & (tf.math.is_nan(self._logits(logits)) | tf.math.is_nan(own))
+        is_nan = counts & (tf.math.is_nan(self._stack_flat_logits(logits)) | tf.math.is_nan(own))
         sums = {
             "loss": metrics_lib.sum_weighted(own, examples.weights, axis=0),
             "weight": metrics_lib.sum_weighted(tf.ones_like(own), examples.weights, axis=0),
@@ -271,7 +273,7 @@ class Alike:
         }
 
 
-def _parts(heads: Sequence[types.Head]) -> list[Any]:
+def _group_heads(heads: Sequence[types.Head]) -> list[Any]:
     """Return the groups of equal heads, and all other heads."""
     if len(heads) < FROM:
         return list(heads)

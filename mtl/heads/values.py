@@ -53,14 +53,14 @@ def is_id_missing(value: Any) -> bool:
 def flatten_values(value: Any) -> list[Any]:
     """Return the label of a record as a flat list of Python values, with bytes as str."""
     elements = value if isinstance(value, (list, tuple)) else [value]
-    elements = [item for element in elements for item in _items(element)]
+    elements = [item for element in elements for item in _list_items(element)]
     return [
         element.decode(errors="replace") if isinstance(element, bytes) else element
         for element in elements
     ]
 
 
-def _items(value: Any) -> list[Any]:
+def _list_items(value: Any) -> list[Any]:
     return value.ravel().tolist() if isinstance(value, (np.ndarray, np.generic)) else [value]
 
 
@@ -156,11 +156,11 @@ def class_ids(
     """
     if isinstance(classes, range):
         return labels, (labels >= 0) & (labels < len(classes))
-    ids = _lookup(labels, classes)
+    ids = _look_labels_up(labels, classes)
     return ids, ids >= 0
 
 
-def _lookup(labels: tf.Tensor, classes: Sequence[str] | Sequence[int]) -> tf.Tensor:
+def _look_labels_up(labels: tf.Tensor, classes: Sequence[str] | Sequence[int]) -> tf.Tensor:
     if len(classes) <= _MAX_COMPARED:
         hits = tf.equal(labels[..., tf.newaxis], tf.constant(classes, labels.dtype))
         return tf.where(tf.reduce_any(hits, -1), tf.argmax(hits, -1), tf.constant(-1, tf.int64))
@@ -197,17 +197,17 @@ def require(valid: tf.Tensor, labels: tf.Tensor, text: str) -> tf.Operation:
     The single op formats its data only when it fails. `tf.debugging.Assert` would build a
     conditional around it, at a cost in every step.
     """
-    return _assert(valid, tf.gather_nd(labels, tf.where(~valid)), text)
+    return _assert_valid(valid, tf.gather_nd(labels, tf.where(~valid)), text)
 
 
 def require_each(valid: tf.Tensor, labels: tf.Tensor, texts: Sequence[str]) -> tf.Operation:
     """Return an op like `require` for labels [B, T]; each of T tasks has its error text."""
     places = tf.where(~valid)
     text = tf.gather(tf.constant(texts), places[:1, 1])
-    return _assert(valid, tf.gather_nd(labels, places), text)
+    return _assert_valid(valid, tf.gather_nd(labels, places), text)
 
 
-def _assert(valid: tf.Tensor, wrong: tf.Tensor, text: str | tf.Tensor) -> tf.Operation:
+def _assert_valid(valid: tf.Tensor, wrong: tf.Tensor, text: str | tf.Tensor) -> tf.Operation:
     if wrong.dtype == tf.string:
         wrong = tf.strings.join(["'", wrong, "'"])
     return tf.raw_ops.Assert(condition=tf.reduce_all(valid), data=[text, wrong], summarize=1)

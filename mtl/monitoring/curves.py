@@ -191,9 +191,9 @@ class Counting(tf.compat.v1.train.SessionRunHook):
         for head in heads:
             found = watch_head(head, logits[head.name], labels)
             if found is not None and has_shares(head, found):
-                self._watch(head, found, has_curves, has_matrices)
+                self._watch_task(head, found, has_curves, has_matrices)
 
-    def _watch(
+    def _watch_task(
         self, head: types.Head, said: types.Tensors, has_curves: bool, has_matrices: bool
     ) -> None:
         """Watch the tensors of a task that its curves and its matrix need."""

@@ -23,7 +23,7 @@ def record_doubts(model_dir: str, kind: str, lines: Sequence[str]) -> None:
     """Warn, and keep the lines in the run's folder; they replace earlier lines of this kind."""
     for line in lines:
         _log.warning("Warning: %s", line)
-    known = _read(model_dir)
+    known = _read_doubts(model_dir)
     after = {**known, kind: list(lines)}
     after = {name: kept for name, kept in after.items() if kept}
     if after != known:
@@ -32,15 +32,15 @@ def record_doubts(model_dir: str, kind: str, lines: Sequence[str]) -> None:
 
 def read_doubts(model_dir: str, kind: str) -> list[str]:
     """Return the lines of one kind."""
-    return _read(model_dir).get(kind, [])
+    return _read_doubts(model_dir).get(kind, [])
 
 
 def read_all_doubts(model_dir: str) -> list[str]:
     """Return the lines of all kinds."""
-    return [line for lines in _read(model_dir).values() for line in lines]
+    return [line for lines in _read_doubts(model_dir).values() for line in lines]
 
 
-def _read(model_dir: str) -> dict[str, list[str]]:
+def _read_doubts(model_dir: str) -> dict[str, list[str]]:
     path = os.path.join(model_dir, _FILE)
     if not tf.io.gfile.exists(path):
         return {}

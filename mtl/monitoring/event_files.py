@@ -39,11 +39,11 @@ def read_record(directory: str) -> Record:
                 _forget_from(record, event.step)
             for value in event.summary.value:
                 if value.HasField("simple_value"):
-                    _add(record, value.tag, event.step, value.simple_value)
+                    _add_value(record, value.tag, event.step, value.simple_value)
     return record
 
 
-def _add(record: Record, tag: str, step: int, value: float) -> None:
+def _add_value(record: Record, tag: str, step: int, value: float) -> None:
     record.curves.setdefault(tag, {}).pop(step, None)
     if math.isfinite(value):
         record.curves[tag][step] = value

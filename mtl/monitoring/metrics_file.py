@@ -53,8 +53,8 @@ def add_row(
         row[name] = value if math.isfinite(value) else None
     path = os.path.join(model_dir, NAME)
     try:
-        with _alone(model_dir):
-            _write(path, row)
+        with _lock_file(model_dir):
+            _write_row(path, row)
     except (tf.errors.OpError, OSError) as error:
         _log.warning("Metrics cannot be added to %s: %s.", path, str(error).rpartition("; ")[2])
 
@@ -62,11 +62,11 @@ def add_row(
 def forget_from(model_dir: str, step: int) -> None:
     """Drop the evaluations from this step on: a run that goes on makes them anew."""
     path = os.path.join(model_dir, NAME)
-    with _alone(model_dir):
+    with _lock_file(model_dir):
         rows = read_rows(path)
         kept = [row for row in rows if row["step"] < step]
         if len(kept) < len(rows):
-            atomic.write(path, "".join(map(_spell, kept)))
+            atomic.write(path, "".join(map(_spell_row, kept)))
 
 
 def read_rows(path: str) -> list[dict[str, Any]]:
@@ -77,25 +77,25 @@ def read_rows(path: str) -> list[dict[str, Any]]:
     return _parse_rows(_read(path))
 
 
-def _alone(model_dir: str) -> contextlib.AbstractContextManager[None]:
+def _lock_file(model_dir: str) -> contextlib.AbstractContextManager[None]:
     """Lock the file: a training and parallel evaluations must not lose each other's lines."""
     return (
         in_work.take_turns(model_dir) if storage.is_local(model_dir) else contextlib.nullcontext()
     )
 
 
-def _write(path: str, row: Mapping[str, Any]) -> None:
+def _write_row(path: str, row: Mapping[str, Any]) -> None:
     text = _read(path)
     rows = _parse_rows(text)
     same = [other for other in rows if all(other[key] == row[key] for key in _KEYS)]
     if same and {**same[-1], "timestamp": row["timestamp"]} == row:
         return
     if same or not _is_whole(text, rows):
-        kept = [other for other in rows if other not in same]
-        atomic.write(path, "".join(map(_spell, [*kept, row])))
+        others = [other for other in rows if other not in same]
+        atomic.write(path, "".join(map(_spell_row, [*others, row])))
         return
     with tf.io.gfile.GFile(path, "a") as file:
-        file.write(_spell(row))
+        file.write(_spell_row(row))
 
 
 def _is_whole(text: str, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -108,10 +108,10 @@ def _read(path: str) -> str:
 
 
 def _parse_rows(text: str) -> list[dict[str, Any]]:
-    return [row for row in map(_parse, text.splitlines()) if row is not None]
+    return [row for row in map(_parse_line, text.splitlines()) if row is not None]
 
 
-def _parse(line: str) -> dict[str, Any] | None:
+def _parse_line(line: str) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
     except ValueError:
@@ -119,5 +119,5 @@ def _parse(line: str) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and all(key in row for key in _KEYS) else None
 
 
-def _spell(row: Mapping[str, Any]) -> str:
+def _spell_row(row: Mapping[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False) + "\n"

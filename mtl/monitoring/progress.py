@@ -100,13 +100,13 @@ class Progress(hooks.StepHook):
     def on_step(self, run_context, step, values):
         is_logged = time.perf_counter() - self._logged > _LOG_SECS or step == self._last_step
         if is_logged or not self._bar.disable:
-            self._show(step, self._describe(step, values), is_logged)
+            self._show_step(step, self._describe(step, values), is_logged)
         self._step = step
 
-    def _show(self, step: int, fields: dict[str, Any], is_logged: bool) -> None:
+    def _show_step(self, step: int, fields: dict[str, Any], is_logged: bool) -> None:
         if not self._bar.disable:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns - _SPARE_COLUMNS
-            self._bar.bar_format, words = self._fit(step, fields, columns)
+            self._bar.bar_format, words = self._fit_words(step, fields, columns)
             self._bar.set_postfix_str(words, refresh=False)
             self._bar.update(step - self._step)
         if is_logged:
@@ -114,8 +114,8 @@ class Progress(hooks.StepHook):
             # A bar shows the same numbers: then only files such as --json_log get the line.
             level = logging.INFO if self._bar.disable else logging.DEBUG
             line = "step %d of %d, %s, %.0f s left"
-            told = (step, self._last_step, self._tell(fields, _LINE_TASKS), fields["secs_left"])
-            _log.log(level, line, *told, extra={"fields": fields})
+            details = (step, self._last_step, self._tell(fields, _LINE_TASKS), fields["secs_left"])
+            _log.log(level, line, *details, extra={"fields": fields})
 
     def _describe(self, step: int, values: np.ndarray) -> dict[str, Any]:
         """Return all known values by name, as plain numbers."""
@@ -127,7 +127,7 @@ class Progress(hooks.StepHook):
             fields["input_wait_share"] = self.time.waited_secs / self.time.secs
         return {**fields, "secs_left": (self._last_step - step) / steps_per_sec}
 
-    def _fit(self, step: int, fields: dict[str, Any], columns: int) -> tuple[str, str]:
+    def _fit_words(self, step: int, fields: dict[str, Any], columns: int) -> tuple[str, str]:
         """Return the format of the bar, and the text that leaves the bar ten columns."""
         loss = {"loss": fields["loss"], "losses": {}}
         speed = {**loss, "examples_per_sec": fields["examples_per_sec"]}

@@ -34,7 +34,7 @@ def _list_commands(model_dir: str, has_best: bool, model_name: str) -> list[str]
     """Return commands that can follow on a run."""
     checkpoint = "best" if has_best else "latest"
     served = storage.make_absolute(os.path.join(model_dir, "export", checkpoint))
-    python = shlex.quote(_python())
+    python = shlex.quote(_find_python())
     folder, mount = map(shlex.quote, (model_dir, f"{served}:/models/{model_name}"))
     return [
         f"{python} -m tensorboard.main --logdir {folder}",
@@ -113,16 +113,16 @@ def exactly(value: Any) -> str:
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:
     """Return the summary of a run of `steps` steps; `model_name` is the name for serving."""
-    best, last = _last(os.path.join(model_dir, "best")), _last(model_dir)
+    best, last = _find_last(os.path.join(model_dir, "best")), _find_last(model_dir)
     cut = pruned.count_weights(last) if last else None
     places = {
         "weights cut": cut and _describe_cut(*cut),
         **(_describe_tables(last) if last else {}),
         "checkpoint": last,
         "best checkpoint": best,
-        "export": _newest(os.path.join(model_dir, "export", "latest")),
+        "export": _find_newest(os.path.join(model_dir, "export", "latest")),
         # A run that starts anew keeps old exports, as a server may still serve them.
-        "best export": best and _newest(os.path.join(model_dir, "export", "best")),
+        "best export": best and _find_newest(os.path.join(model_dir, "export", "best")),
         "event files": model_dir,
         "all metrics": os.path.join(model_dir, metrics_file.NAME),
         "profile": _describe_profile(model_dir),
@@ -183,21 +183,21 @@ def _describe_tables(checkpoint: str) -> dict[str, str]:
     }
 
 
-def _last(directory: str) -> str | None:
+def _find_last(directory: str) -> str | None:
     return next(reversed(run_directory.list_checkpoints(directory)), None)
 
 
-def _newest(directory: str) -> str | None:
+def _find_newest(directory: str) -> str | None:
     versions = tf.io.gfile.listdir(directory) if tf.io.gfile.exists(directory) else []
     numbered = [version.rstrip("/") for version in versions if version.rstrip("/").isdigit()]
     return os.path.join(directory, max(numbered, key=int)) if numbered else None
 
 
-def _python() -> str:
+def _find_python() -> str:
     """Return the command of this Python: `python` if that finds it, else its path."""
-    found = shutil.which("python")
+    path = shutil.which("python")
     return (
         "python"
-        if found and os.path.samefile(found, sys.executable)
+        if path and os.path.samefile(path, sys.executable)
         else os.path.relpath(sys.executable)
     )

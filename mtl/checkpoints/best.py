@@ -181,7 +181,11 @@ class BestKeeper:
             since, steps = since + 1, [*steps, step]
         if self.is_best(metrics):
             value, since, steps = float(metrics[self._best.metric]), 0, []
-            record |= {"value": value, "step": step, "checkpoint": self._keep(checkpoint)}
+            record |= {
+                "value": value,
+                "step": step,
+                "checkpoint": self._keep_checkpoint(checkpoint),
+            }
         record |= {**self._goal, "last_step": step}
         if measured_on:
             record["measured_on"] = dict(measured_on)
@@ -190,17 +194,17 @@ class BestKeeper:
     def _write(self, record: Mapping[str, Any]) -> None:
         atomic.write(self._path, checksums.add_checksum(record))
 
-    def _keep(self, checkpoint: str) -> str:
+    def _keep_checkpoint(self, checkpoint: str) -> str:
         name = os.path.basename(checkpoint)
         older = {
-            found.group()
+            match.group()
             for path in storage.listed(self._dir, "model.ckpt-")
-            if (found := re.match(r".*/model\.ckpt-\d+(?=\.)", path))
+            if (match := re.match(r".*/model\.ckpt-\d+(?=\.)", path))
         }
         for file in storage.listed(*os.path.split(f"{checkpoint}.")):
-            kept = os.path.join(self._dir, os.path.basename(file))
-            tf.io.gfile.copy(file, kept, overwrite=True)
-            storage.sync([kept])
+            copy = os.path.join(self._dir, os.path.basename(file))
+            tf.io.gfile.copy(file, copy, overwrite=True)
+            storage.sync([copy])
         # `latest_checkpoint` reads this file. TensorFlow would write absolute paths in full.
         atomic.write(os.path.join(self._dir, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
         for path in older:

@@ -60,19 +60,19 @@ def flatten(part: Any, path: str = "") -> Iterator[Setting]:
         if not field.init:
             continue
         value, name = getattr(part, field.name), field.name
-        own, default = _hollow(value), _hollow(_default(field))
+        own, default = _replace_parts(value), _replace_parts(_find_default(field))
         is_required = default is dataclasses.MISSING
         yield Setting(
             path,
             type(part).__name__,
             name,
-            _write(own),
-            None if is_required else _write(default),
+            _write_value(own),
+            None if is_required else _write_value(default),
             canonical.canonical_text(own),
             None if is_required else canonical.canonical_text(default),
         )
         inner = f"{path}.{name}" if path else name
-        for place, found in _parts(value, inner):
+        for place, found in _walk_parts(value, inner):
             yield from flatten(found, place)
 
 
@@ -125,12 +125,12 @@ def cut_apart(values: Mapping[str, str], most: int = _LONGEST) -> dict[str, str]
     cuts = {text: cut(text, most) for text in values.values()}
     shown = list(cuts.values())
     return {
-        run: cuts[text] if shown.count(cuts[text]) == 1 else _mark(text, most)
+        run: cuts[text] if shown.count(cuts[text]) == 1 else _mark_text(text, most)
         for run, text in values.items()
     }
 
 
-def _mark(text: str, most: int) -> str:
+def _mark_text(text: str, most: int) -> str:
     return f"{cut(text, most - 10)} #{zlib.crc32(text.encode(errors='replace')):08x}"
 
 
@@ -143,19 +143,19 @@ def group_by_seed(experiments: Mapping[str, Any]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _walk_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield the parts that a value is or holds, each with its place."""
     if checks.is_part(value):
         yield path, value
     elif isinstance(value, list | tuple):
         for number, one in enumerate(value):
-            yield from _parts(one, f"{path}[{getattr(one, 'name', None) or number}]")
+            yield from _walk_parts(one, f"{path}[{getattr(one, 'name', None) or number}]")
     elif isinstance(value, Mapping):
         for key, one in value.items():
-            yield from _parts(one, f"{path}[{key}]")
+            yield from _walk_parts(one, f"{path}[{key}]")
 
 
-def _default(field: Any) -> Any:
+def _find_default(field: Any) -> Any:
     """Return the default of a field; MISSING if the field is required."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
@@ -172,17 +172,17 @@ class _Kind:
         return self._text
 
 
-def _hollow(value: Any) -> Any:
+def _replace_parts(value: Any) -> Any:
     """Return a value with each part in it replaced by its class."""
     if checks.is_part(value):
         return _Kind(value)
     if isinstance(value, list | tuple) and any(map(checks.is_part, value)):
-        return [_hollow(one) for one in value]
+        return [_replace_parts(one) for one in value]
     if isinstance(value, Mapping) and any(map(checks.is_part, value.values())):
-        return {key: _hollow(one) for key, one in value.items()}
+        return {key: _replace_parts(one) for key, one in value.items()}
     return value
 
 
-def _write(value: Any) -> str:
+def _write_value(value: Any) -> str:
     """Return a value as text, without the addresses of objects and without passwords."""
     return checks.mask(_ADDRESS.sub("", repr(value)))

@@ -33,17 +33,17 @@ _WORTH = 0.8
 _FIX = "Copy it back, or delete the files of this step: the order of the data then starts anew."
 
 
-def _files(path: str) -> list[str]:
+def _list_files(path: str) -> list[str]:
     """Return the files that TensorFlow saved under a path."""
     return [f for f in storage.listed(*os.path.split(f"{path}.")) if not f.endswith(_CHECKSUMS)]
 
 
-def _pack(path: str) -> None:
+def _pack_files(path: str) -> None:
     """Compress the data that was saved under a path, if it shrinks enough."""
-    for file in filter(_is_data, _files(path)):
+    for file in filter(_is_data, _list_files(path)):
         with tf.io.gfile.GFile(file, "rb") as source:
-            some = source.read(_CHUNK)
-            if len(zlib.compress(some, _LEVEL)) > _WORTH * len(some):
+            sample = source.read(_CHUNK)
+            if len(zlib.compress(sample, _LEVEL)) > _WORTH * len(sample):
                 if tf.io.gfile.exists(file + _PACKED):  # From an earlier training of this step.
                     tf.io.gfile.remove(file + _PACKED)
                 continue  # Images and the like are compressed already.
@@ -60,12 +60,12 @@ def _pack(path: str) -> None:
 
 
 @contextlib.contextmanager
-def _unpacked(path: str) -> Iterator[None]:
+def _unpack_files(path: str) -> Iterator[None]:
     """Unpack the data under a path for as long as TensorFlow reads it."""
-    packed = [file for file in _files(path) if file.endswith(_PACKED)]
-    made = [file.removesuffix(_PACKED) for file in packed]
+    packed = [file for file in _list_files(path) if file.endswith(_PACKED)]
+    unpacked = [file.removesuffix(_PACKED) for file in packed]
     try:
-        for file, target in zip(packed, made, strict=True):
+        for file, target in zip(packed, unpacked, strict=True):
             with tf.io.gfile.GFile(file, "rb") as source, tf.io.gfile.GFile(target, "wb") as to:
                 packer = zlib.decompressobj()
                 while data := source.read(_CHUNK):
@@ -73,7 +73,7 @@ def _unpacked(path: str) -> Iterator[None]:
                 to.write(packer.flush())
         yield
     finally:
-        for target in filter(tf.io.gfile.exists, made):
+        for target in filter(tf.io.gfile.exists, unpacked):
             tf.io.gfile.remove(target)
 
 
@@ -163,18 +163,18 @@ class InputState:
         tf.io.gfile.makedirs(self._folder)
         try:
             self._saver.save(session, self.path(step), write_meta_graph=False, write_state=False)
-            _pack(self.path(step))
-            self._seal(self.path(step))
+            _pack_files(self.path(step))
+            self._seal_files(self.path(step))
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
             self._can_be_saved = False
             why = "the state of this input cannot be saved"
             _log.warning("A run that goes on starts the order of its data anew: %s.", why)
             _log.debug("%s", error)
 
-    def _seal(self, path: str) -> None:
+    def _seal_files(self, path: str) -> None:
         """Write the checksums of the files: TensorFlow may end the process on a damaged file."""
-        found = {file.removeprefix(path): checksums.of_file(file) for file in _files(path)}
-        checksums.write_json(f"{path}{_CHECKSUMS}", found)
+        sums = {file.removeprefix(path): checksums.of_file(file) for file in _list_files(path)}
+        checksums.write_json(f"{path}{_CHECKSUMS}", sums)
 
     def _require_intact(self, path: str) -> None:
         record = f"{path}{_CHECKSUMS}"
@@ -194,7 +194,7 @@ class InputState:
         path = self.path(step, digest=digests[0])
         self._require_intact(path)
         try:
-            with _unpacked(path):
+            with _unpack_files(path):
                 self._saver.restore(session, path)
         except (tf.errors.DataLossError, tf.errors.OutOfRangeError, zlib.error) as error:
             raise checksums.describe_damage(f"{path}.*", "its checksum differs", _FIX) from error

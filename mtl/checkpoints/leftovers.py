@@ -52,11 +52,13 @@ def list_unused(model_dir: str, named: Sequence[str]) -> list[str]:
     steps = [int(name.rpartition("-")[2]) for name in names if re.fullmatch(r".+-\d+", name)]
     if not names or len(steps) < len(names):
         return []
-    found = _unnamed(model_dir, _CHECKPOINT, steps, oldest=0)
-    return found + _unnamed(os.path.join(model_dir, "input"), _INPUT, steps, oldest=min(steps))
+    found = _find_unnamed(model_dir, _CHECKPOINT, steps, oldest=0)
+    return found + _find_unnamed(os.path.join(model_dir, "input"), _INPUT, steps, oldest=min(steps))
 
 
-def _unnamed(folder: str, pattern: re.Pattern[str], steps: Sequence[int], oldest: int) -> list[str]:
+def _find_unnamed(
+    folder: str, pattern: re.Pattern[str], steps: Sequence[int], oldest: int
+) -> list[str]:
     groups: dict[str, list[re.Match[str]]] = {}
     for path in storage.listed(folder):
         if match := pattern.fullmatch(os.path.basename(path)):

@@ -59,7 +59,7 @@ def hold_lock(model_dir: str, role: Role = TRAINING) -> Iterator[None]:
       UserError: another process of this role holds it.
     """
     path = os.path.join(model_dir, role.file)
-    descriptor = _taken(path, role) if storage.is_local(path) else None
+    descriptor = _take_lock(path, role) if storage.is_local(path) else None
     if descriptor is None:
         message = "%s cannot be locked: make sure that nothing else %s there."
         _log.info(message, model_dir, role.does)
@@ -81,7 +81,7 @@ def require_free(model_dir: str) -> None:
     path = os.path.join(model_dir, FILE)
     if storage.is_local(path):
         with contextlib.suppress(FileNotFoundError):
-            descriptor = _open(path, os.O_RDONLY)
+            descriptor = _open_file(path, os.O_RDONLY)
             try:
                 # A shared lock, because two such checks must not refuse each other.
                 _is_locked(descriptor, path, fcntl.LOCK_SH, TRAINING)
@@ -89,10 +89,10 @@ def require_free(model_dir: str) -> None:
                 os.close(descriptor)
 
 
-def _taken(path: str, role: Role) -> int | None:
+def _take_lock(path: str, role: Role) -> int | None:
     """Return the locked file; None if the file system has no locks."""
     while True:
-        descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        descriptor = _open_file(path, os.O_RDWR | os.O_CREAT)
         with contextlib.ExitStack() as opened:
             opened.callback(os.close, descriptor)
             if not _is_locked(descriptor, path, fcntl.LOCK_EX, role):
@@ -102,7 +102,7 @@ def _taken(path: str, role: Role) -> int | None:
                 return descriptor
 
 
-def _open(path: str, flags: int) -> int:
+def _open_file(path: str, flags: int) -> int:
     try:
         # Other users of the folder may train there next.
         return os.open(path, flags, 0o666)
@@ -127,7 +127,7 @@ def _is_locked(descriptor: int, path: str, kind: int, role: Role) -> bool:
             if error.errno not in _TAKEN:
                 return False
         if time.monotonic() > until:
-            _refuse(path, os.pread(descriptor, 4096, 0), role)
+            _refuse_holder(path, os.pread(descriptor, 4096, 0), role)
         time.sleep(_PATIENCE_SECS / 10)
 
 
@@ -136,7 +136,7 @@ def _holder() -> bytes:
     return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode()
 
 
-def _refuse(path: str, told: bytes, role: Role) -> NoReturn:
+def _refuse_holder(path: str, told: bytes, role: Role) -> NoReturn:
     try:
         holder = "process {pid} on {host} {does} there since {since}"
         who = holder.format(**{**json.loads(told), "does": role.does})

@@ -75,7 +75,7 @@ def list_checkpoints(directory: str) -> list[str]:
     # The list is damaged, but the files say the same.
     found = sorted(leftovers.list_unfinished(directory), key=step_in_name)
     # If none is whole, the last one gives the reason.
-    return [path for path in found if _opens(path) is None] or found
+    return [path for path in found if _find_open_error(path) is None] or found
 
 
 def _listed(directory: str) -> Any:
@@ -106,9 +106,9 @@ def find_latest(directory: str) -> str | None:
     paths = list_checkpoints(directory)
     if not paths:
         return None
-    error = _opens(paths[-1])
+    error = _find_open_error(paths[-1])
     if error is not None:
-        raise _unreadable(paths[-1], error) from error
+        raise _describe_unreadable(paths[-1], error) from error
     return paths[-1]
 
 
@@ -126,21 +126,21 @@ def repair_run(directory: str) -> None:
     state, paths = _listed(directory), _not_removed(list_checkpoints(directory))
     whole = _drop_damaged(paths)
     if whole and (whole != list_checkpoints(directory) or state is None):
-        _list(directory, whole)
+        _write_list(directory, whole)
     # A list that was cut off, or written by hand, may not name all checkpoints.
     is_list = state is not None and state.model_checkpoint_path in state.all_model_checkpoint_paths
     unused = leftovers.list_unused(directory, paths) if is_list else []
     for path in [*leftovers.half_written(directory), *unused]:
-        _remove(path)
+        _remove_path(path)
 
 
 def _drop_damaged(paths: Sequence[str]) -> list[str]:
     """Return the checkpoints up to the newest whole one; warn about the damaged ones behind it."""
     whole, damaged = list(paths), {}
-    while whole and (error := _damage(whole[-1])):
+    while whole and (error := _find_damage(whole[-1])):
         damaged[whole.pop()] = error
     if damaged and not whole:
-        raise _unreadable(paths[-1], damaged[paths[-1]])
+        raise _describe_unreadable(paths[-1], damaged[paths[-1]])
     for path, error in damaged.items():
         _log.warning("Checkpoint %s is damaged: %s.", path, shorten_error(error))
     if damaged:
@@ -162,7 +162,7 @@ def _set_aside(directory: str) -> None:
     folders = (os.path.join(directory, f"earlier-{number}") for number in numbers)
     folder = next(folder for folder in folders if not tf.io.gfile.exists(folder))
     tf.io.gfile.makedirs(folder)
-    for file in (file for path in found for file in _files(path)):
+    for file in (file for path in found for file in _list_files(path)):
         tf.io.gfile.rename(file, os.path.join(folder, os.path.basename(file)))
     last = os.path.basename(found[-1])
     _log.warning(
@@ -179,15 +179,15 @@ def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> N
 
     All but the last `keep` are removed, except checkpoints of a step after `evaluated`.
     """
-    storage.sync(_files(checkpoint))
+    storage.sync(_list_files(checkpoint))
     directory = os.path.dirname(checkpoint)
     paths = [path for path in list_checkpoints(directory) if path != checkpoint] + [checkpoint]
     old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
-    _list(directory, paths)
+    _write_list(directory, paths)
     # The list names them until they are gone: after a kill in between, the next start goes on.
     removed = [path for path in old if remove_checkpoint(path)]
     if removed:
-        _list(directory, [path for path in paths if path not in removed])
+        _write_list(directory, [path for path in paths if path not in removed])
 
 
 def remove_checkpoint(checkpoint: str) -> bool:
@@ -195,19 +195,19 @@ def remove_checkpoint(checkpoint: str) -> bool:
     index = f"{checkpoint}.index"
     if storage.is_local(index) and in_work.remove_abandoned(index) is False:
         return False
-    for file in _files(checkpoint):
+    for file in _list_files(checkpoint):
         tf.io.gfile.remove(file)
     return True
 
 
-def _files(checkpoint: str) -> list[str]:
+def _list_files(checkpoint: str) -> list[str]:
     """Return the files of a checkpoint, its index first.
 
     TensorFlow's own search would take the path for a pattern.
     """
     index = f"{checkpoint}.index"
-    found = storage.listed(*os.path.split(f"{checkpoint}."))
-    return sorted(found, key=lambda file: file != index)
+    files = storage.listed(*os.path.split(f"{checkpoint}."))
+    return sorted(files, key=lambda file: file != index)
 
 
 def is_checkpoint(path: str) -> bool:
@@ -219,7 +219,7 @@ def is_checkpoint(path: str) -> bool:
     return is_file or tf.io.gfile.exists(f"{path}.index")
 
 
-def _list(directory: str, paths: Sequence[str]) -> None:
+def _write_list(directory: str, paths: Sequence[str]) -> None:
     """Write the list of checkpoints that TensorFlow reads."""
     names = [os.path.basename(path) for path in paths]
     lines = [f'model_checkpoint_path: "{names[-1]}"']
@@ -227,7 +227,7 @@ def _list(directory: str, paths: Sequence[str]) -> None:
     atomic.write(os.path.join(directory, "checkpoint"), "\n".join(lines) + "\n")
 
 
-def _opens(checkpoint: str) -> Exception | None:
+def _find_open_error(checkpoint: str) -> Exception | None:
     """Return the error if not even the step can be read, else None."""
     try:
         tf.train.load_variable(checkpoint, "global_step")
@@ -236,7 +236,7 @@ def _opens(checkpoint: str) -> Exception | None:
     return None
 
 
-def _damage(checkpoint: str) -> Exception | None:
+def _find_damage(checkpoint: str) -> Exception | None:
     try:
         for name, _ in tf.train.list_variables(checkpoint):
             tf.train.load_variable(checkpoint, name)
@@ -245,7 +245,7 @@ def _damage(checkpoint: str) -> Exception | None:
     return None
 
 
-def _unreadable(checkpoint: str, error: Exception) -> checks.UserError:
+def _describe_unreadable(checkpoint: str, error: Exception) -> checks.UserError:
     problem, fix = shorten_error(error), "Copy it back, or delete the file 'checkpoint' beside it"
     return checks.UserError(
         f"checkpoint {checkpoint} cannot be read: {problem}. {fix} to start again."
@@ -310,7 +310,7 @@ def hold_checkpoint(model_dir: str, which: str) -> Iterator[str]:
     Raises:
       UserError: there is none, or it was dropped meanwhile.
     """
-    path, descriptor = _hold(model_dir, which)
+    path, descriptor = _hold_index(model_dir, which)
     try:
         yield path
     except Exception as error:
@@ -323,7 +323,7 @@ def hold_checkpoint(model_dir: str, which: str) -> Iterator[str]:
             os.close(descriptor)
 
 
-def _hold(model_dir: str, which: str) -> tuple[str, int | None]:
+def _hold_index(model_dir: str, which: str) -> tuple[str, int | None]:
     while True:
         before = _list_all(model_dir)
         try:
@@ -344,9 +344,9 @@ def _list_all(model_dir: str) -> list[str]:
 
 def require_intact(checkpoint: str) -> None:
     """Fail unless every variable of the checkpoint can be read; read all of them."""
-    error = _damage(checkpoint)
+    error = _find_damage(checkpoint)
     if error is not None:
-        raise _unreadable(checkpoint, error) from error
+        raise _describe_unreadable(checkpoint, error) from error
 
 
 @contextlib.contextmanager
@@ -381,17 +381,17 @@ def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
       A function to call once there is something to keep. A continued run that fails earlier keeps
       its folder, and gets its notes back as they were.
     """
-    before, notes = set(_written(model_dir)), _notes(model_dir)
+    before, notes = set(_written(model_dir)), _read_notes(model_dir)
     kept: set[bool] = set()
     is_new = find_latest(model_dir) is None
     try:
         yield lambda: kept.add(True)
     except BaseException:
         if not kept and not is_new:
-            _restore(notes, model_dir)
+            _restore_notes(notes, model_dir)
         elif not kept:
             for path in set(_written(model_dir)) - before:
-                _remove(path)
+                _remove_path(path)
             for folder in (os.path.join(model_dir, name) for name in _SHARED):
                 _remove_empty(folder)
         raise
@@ -399,23 +399,26 @@ def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
 
 def copy_checkpoint(checkpoint: str, output_dir: str) -> None:
     """Copy a checkpoint into the folder of another run, as its only checkpoint."""
-    for file in _files(checkpoint):
+    for file in _list_files(checkpoint):
         tf.io.gfile.copy(file, os.path.join(output_dir, os.path.basename(file)), overwrite=True)
-    _list(output_dir, [os.path.join(output_dir, os.path.basename(checkpoint))])
+    _write_list(output_dir, [os.path.join(output_dir, os.path.basename(checkpoint))])
 
 
 def copy_notes(model_dir: str, output_dir: str) -> None:
     """Copy the statistics and notes that a run made before its first step, for the same data."""
     folder = "statistics"
     tf.io.gfile.makedirs(os.path.join(output_dir, folder))
-    files = [*_NOTES, *(os.path.join(folder, f) for f in _names(os.path.join(model_dir, folder)))]
+    files = [
+        *_NOTES,
+        *(os.path.join(folder, f) for f in _list_names(os.path.join(model_dir, folder))),
+    ]
     for file in files:
         if tf.io.gfile.exists(os.path.join(model_dir, file)):
             with tf.io.gfile.GFile(os.path.join(model_dir, file), "rb") as source:
                 atomic.write(os.path.join(output_dir, file), source.read())
 
 
-def _names(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     return tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
 
 
@@ -439,20 +442,20 @@ def _written(model_dir: str) -> list[str]:
     return [path for path in lying if _OWN.fullmatch(path.removeprefix(model_dir).lstrip("/"))]
 
 
-def _notes(model_dir: str) -> dict[str, bytes]:
+def _read_notes(model_dir: str) -> dict[str, bytes]:
     """Return {path: content} of the small files that a start writes before it restores."""
-    found = {}
+    notes = {}
     for path in (os.path.join(model_dir, name) for name in _NOTES):
         if tf.io.gfile.exists(path):
             with tf.io.gfile.GFile(path, "rb") as file:
-                found[path] = file.read()
-    return found
+                notes[path] = file.read()
+    return notes
 
 
-def _restore(notes: Mapping[str, bytes], model_dir: str) -> None:
-    now = _notes(model_dir)
+def _restore_notes(notes: Mapping[str, bytes], model_dir: str) -> None:
+    now = _read_notes(model_dir)
     for path in set(now) - set(notes):
-        _remove(path)
+        _remove_path(path)
     for path, content in notes.items():
         if now.get(path) != content:
             atomic.write(path, content)
@@ -463,7 +466,7 @@ def _remove_empty(folder: str) -> None:
         tf.io.gfile.rmtree(folder)
 
 
-def _remove(path: str) -> None:
+def _remove_path(path: str) -> None:
     (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
 
 

@@ -162,13 +162,13 @@ class Saving(tf.compat.v1.train.SessionRunHook):
             path = saver.save(session, prefix, global_step=step, write_state=False)
             run_directory.add_checkpoint(path, self._keep, self._evaluated())
         except (tf.errors.OpError, OSError) as error:
-            raise self._unsaved(step, error) from error
+            raise self._describe_unsaved(step, error) from error
         finally:
             kept = map(run_directory.step_in_name, run_directory.list_checkpoints(self._dir))
             self._inputs.keep([*kept, step])
         return path
 
-    def _unsaved(self, step: int, error: Exception) -> checks.UserError:
+    def _describe_unsaved(self, step: int, error: Exception) -> checks.UserError:
         last = run_directory.list_checkpoints(self._dir)
         reason = run_directory.shorten_error(error)
         kept = f"The last one is {last[-1]}." if last else "There is none yet."

@@ -27,55 +27,55 @@ def canonical_text(value: Any) -> str:
         case np.generic() if not isinstance(value.item(), np.generic):
             return canonical_text(value.item())
         case np.ndarray():
-            return _array(value)
+            return _write_array(value)
         case bool() | None | str() | bytes():
             return repr(value)
         case float() if value.is_integer():
             return repr(int(value))
         case Mapping():
-            return _joined(
+            return _join_parts(
                 "{}",
                 sorted(f"{canonical_text(key)}: {canonical_text(value[key])}" for key in value),
             )
         case list() | tuple():
-            return _joined("[]", map(canonical_text, value))
+            return _join_parts("[]", map(canonical_text, value))
         case Set():
-            return _joined("<>", sorted(map(canonical_text, value)))
+            return _join_parts("<>", sorted(map(canonical_text, value)))
     if checks.is_part(value):
-        return _part(value)
+        return _write_part(value)
     return _ADDRESS.sub("", repr(value))
 
 
-def _part(part: Any) -> str:
+def _write_part(part: Any) -> str:
     shown = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
     for field in dataclasses.fields(part):
         # A field at its earlier default leaves the text of older settings unchanged.
         if shown.get(field.name) == field.metadata.get("earlier", dataclasses.MISSING):
             del shown[field.name]
     parts = [f"{name}={canonical_text(own)}" for name, own in shown.items()]
-    return type(part).__qualname__ + _joined("()", parts)
+    return type(part).__qualname__ + _join_parts("()", parts)
 
 
 def compute_digest(value: Any) -> str:
     """Return eight digits that differ for settings of different meanings."""
-    return _checksum(canonical_text(value))
+    return _sum_text(canonical_text(value))
 
 
 def digest_of_repr(value: Any) -> str:
     """Return the digest of old versions, which depends on how the settings are written."""
-    return _checksum(_ADDRESS.sub("", repr(value)))
+    return _sum_text(_ADDRESS.sub("", repr(value)))
 
 
-def _checksum(content: str) -> str:
+def _sum_text(content: str) -> str:
     """Return eight hexadecimal digits for a text."""
     return f"{zlib.crc32(content.encode()):08x}"
 
 
-def _joined(brackets: str, parts: Iterable[str]) -> str:
+def _join_parts(brackets: str, parts: Iterable[str]) -> str:
     return f"{brackets[0]}{', '.join(parts)}{brackets[1]}"
 
 
-def _array(array: np.ndarray) -> str:
+def _write_array(array: np.ndarray) -> str:
     """Return a text for all of an array; `repr` shows only its ends."""
     if array.dtype.hasobject:
         return canonical_text(array.tolist())

@@ -34,7 +34,7 @@ def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
     record = os.path.join(model_dir, FILE)
     there = tf.io.gfile.exists(record) and not is_new
     before = checksums.read_json(record, _FIX) if there else {}
-    now = {path: _describe(path, before.get(path)) for path in dict.fromkeys(paths)}
+    now = {path: _describe_file(path, before.get(path)) for path in dict.fromkeys(paths)}
     if now == before and not is_new:
         return
     changes = _list_changes(before, now) if there else []
@@ -50,7 +50,7 @@ def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
         tf.io.gfile.remove(record)
 
 
-def _describe(path: str, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def _describe_file(path: str, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return {"bytes", "changed", "checksum"} of a file.
 
     A file in another place is not read: its time of change stands for its checksum.
@@ -59,10 +59,10 @@ def _describe(path: str, before: Mapping[str, Any] | None) -> dict[str, Any]:
         size, changed = remote.look(path)
         return {"bytes": size, "changed": changed, "checksum": f"changed:{changed}"}
     status = tf.io.gfile.stat(path)
-    found = {"bytes": status.length, "changed": status.mtime_nsec}
-    if before is not None and found.items() <= before.items():
+    status_now = {"bytes": status.length, "changed": status.mtime_nsec}
+    if before is not None and status_now.items() <= before.items():
         return dict(before)
-    return {**found, "checksum": checksums.of_file(path)}
+    return {**status_now, "checksum": checksums.of_file(path)}
 
 
 def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -196,16 +196,16 @@ def describe_settings(cls: type) -> dict[str, str]:
     for base in reversed(cls.__mro__):
         for setting, annotation in read_annotations(base).items():
             found.pop(setting, None)
-            told = _describe(annotation)
+            told = _describe_type(annotation)
             if told is not None:
                 found[setting] = told
     return found
 
 
-def _describe(annotation: Any) -> str | None:
+def _describe_type(annotation: Any) -> str | None:
     """Return the text of a type and of its checks, or None if it has no check."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    inner = [_describe(argument) for argument in arguments]
+    inner = [_describe_type(argument) for argument in arguments]
     if origin is Annotated:
         told = [_TOLD.get(check) or str(check) for check in annotation.__metadata__]
         # Others say nothing that a reader needs: an object's address, or the fields of a check.

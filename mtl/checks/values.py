@@ -59,11 +59,11 @@ def mask(text: str) -> str:
 
 def fail(where: str, rule: str, value: Any, fix: str = "", error: type = UserError) -> NoReturn:
     """Raise `<where> must <rule>, got <value>. <fix>`."""
-    got = _shortened(_ADDRESS.sub("", repr(value)))
-    raise error(f"{_shortened(where)} must {rule}, got {got}." + (f" {fix}" if fix else ""))
+    got = _shorten_text(_ADDRESS.sub("", repr(value)))
+    raise error(f"{_shorten_text(where)} must {rule}, got {got}." + (f" {fix}" if fix else ""))
 
 
-def _shortened(text: str) -> str:
+def _shorten_text(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:200]} ... {text[-50:]}"
 
 

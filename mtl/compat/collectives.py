@@ -23,10 +23,10 @@ def install() -> None:
 
     launcher = cross_device_utils.CollectiveReplicaLauncher
     if not hasattr(launcher._all_gather, "__wrapped__"):
-        launcher._all_gather = _padded(launcher._all_gather)
+        launcher._all_gather = _pad_rows(launcher._all_gather)
 
 
-def _padded(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+def _pad_rows(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     """Return a gather that pads rows to one of some 200 sizes; each size has a key."""
 
     @functools.wraps(all_gather)

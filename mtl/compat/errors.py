@@ -38,13 +38,13 @@ def naming(piece: str) -> Iterator[None]:
         if piece == "tensorflow":  # Its own error says more: launchers show the file and line.
             raise
         raise CompatError(
-            f"mtl.compat must prepare {piece} on TensorFlow {_installed('tensorflow')}, got "
+            f"mtl.compat must prepare {piece} on TensorFlow {_find_version('tensorflow')}, got "
             f"{type(error).__name__}: {error}. TensorFlow {versions.described()} are known to "
             "work. python -m launch.doctor tells more."
         ) from error
 
 
-def _installed(package: str) -> str:
+def _find_version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

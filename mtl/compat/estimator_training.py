@@ -183,15 +183,15 @@ def _set_place(config, context) -> None:
         cluster = server_lib.ClusterSpec({})
         ps, workers, global_id = 0, 0, None
     else:
-        ps = _count(cluster, PS)
-        workers = _count(cluster, WORKER) + _count(cluster, CHIEF)
+        ps = _count_tasks(cluster, PS)
+        workers = _count_tasks(cluster, WORKER) + _count_tasks(cluster, CHIEF)
         global_id = _global_id(cluster, context.task_type, context.task_id)
     config._cluster_spec = cluster
     config._num_ps_replicas, config._num_worker_replicas = ps, workers
     config._global_id_in_cluster = global_id
 
 
-def _count(cluster, job: str) -> int:
+def _count_tasks(cluster, job: str) -> int:
     return len(cluster.job_tasks(job)) if job in cluster.jobs else 0
 
 
@@ -201,4 +201,4 @@ def _global_id(cluster, task_type: str | None, task_id: Any) -> int:
         return 0
     jobs = sorted(cluster.jobs, key=lambda job: (job != CHIEF, job == PS, job))
     checks.one_of("TF_CONFIG.task.type", task_type, jobs)
-    return task_id + sum(_count(cluster, job) for job in jobs[: jobs.index(task_type)])
+    return task_id + sum(_count_tasks(cluster, job) for job in jobs[: jobs.index(task_type)])

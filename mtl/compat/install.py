@@ -34,7 +34,7 @@ def install() -> tuple[types.ModuleType, types.ModuleType]:
         v2 = importlib.import_module(f"{_API}._v2.estimator")
         v1 = importlib.import_module(f"{_API}._v1.estimator")
     with errors.naming("tf.compat"):
-        _attach(v1, v2)
+        _attach_names(v1, v2)
     with errors.naming("tf.keras"):
         keras.guard()
     return v2, v1
@@ -61,7 +61,7 @@ def _forget_failed_import() -> None:
             del sys.modules[name]
 
 
-def _attach(v1: types.ModuleType, v2: types.ModuleType) -> None:
+def _attach_names(v1: types.ModuleType, v2: types.ModuleType) -> None:
     """Set dropped names on `tensorflow` and every copy of its compat.v1 and compat.v2."""
     from mtl.compat import input_pipeline
 

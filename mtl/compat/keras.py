@@ -75,7 +75,7 @@ def guard() -> None:
     for path, pattern in NEEDS_VERSION_2.items():
         module = importlib.import_module(f"{_PACKAGE}.{path}")
         for name, member in _public_members(module, pattern):
-            refusal = _refusal(name.removesuffix("V2"), version)
+            refusal = _make_refusal(name.removesuffix("V2"), version)
             if inspect.isclass(member):
                 setattr(member, "__init__", refusal)  # noqa: B010 - mypy refuses the assignment.
             else:
@@ -108,7 +108,7 @@ def _public_members(module, pattern: str) -> list[tuple[str, Callable]]:
     ]
 
 
-def _refusal(name: str, version: str) -> Callable:
+def _make_refusal(name: str, version: str) -> Callable:
     """Return a function that says that `name` needs Keras 2, and how to get it."""
 
     def refuse(*args, **kwargs):

@@ -50,7 +50,7 @@ def put_place(
     message: str, name: str, scope: str | None, bindings: Sequence[gin_files.Binding]
 ) -> str:
     """Return a message about a class, after the file and line that set it, if one does."""
-    of_class = [binding for binding in bindings if _sets(binding, name, scope)]
+    of_class = [binding for binding in bindings if _sets_class(binding, name, scope)]
     named = _list_named(of_class, name, message)
     innermost = sorted(named, key=lambda binding: len(binding.scope))
     return f"{innermost[-1].place}: {message}" if named else message
@@ -68,7 +68,7 @@ def _list_named(
     return [binding for binding in bindings if word and word.group() in repr(binding.value)]
 
 
-def _sets(binding: gin_files.Binding, name: str, scope: str | None) -> bool:
+def _sets_class(binding: gin_files.Binding, name: str, scope: str | None) -> bool:
     """Return whether a binding belongs to a class, in a scope if that is known."""
     if not binding.target or binding.selector.rpartition(".")[2] != name:
         return False

@@ -142,7 +142,7 @@ class _Reader:
             raise checks.UserError(f"{file!r} includes itself.")
         if len(within) > _DEEPEST:
             raise checks.UserError(f"more than {_DEEPEST} files include one another.")
-        text = _text(file)
+        text = _load_text(file)
         try:
             self._read_text(file, text, within)
         except checks.UserError:
@@ -155,7 +155,7 @@ class _Reader:
         names, is_dynamic = gin_names.Names(self._trusted), False
         own: dict[Any, Binding] = {}
         for place, statement, uses in _statements(file, text):
-            with _located(place):
+            with _add_place(place):
                 match statement:
                     case config_parser.ImportStatement(module="__gin__.dynamic_registration"):
                         is_dynamic = True
@@ -168,7 +168,7 @@ class _Reader:
                     case config_parser.BindingStatement():
                         if statement.arg_name and not is_dynamic:
                             raise checks.UserError(f"the file must start with {_DYNAMIC!r}.")
-                        resolved = _resolved(statement, uses, names, place, names.known)
+                        resolved = _resolve_binding(statement, uses, names, place, names.known)
                         binding = dataclasses.replace(resolved, within=within)
                         _refuse_twice(own, binding)
                         own[binding.key] = binding
@@ -178,7 +178,7 @@ class _Reader:
     def read_param(self, param: str) -> None:
         """Read a binding that may name a class by the end of its full name."""
         place = Place(f"--gin_param {param!r}")
-        with _located(place):
+        with _add_place(place):
             try:
                 statements = list(_statements(place.file, param))
             except PlacedError as error:
@@ -189,10 +189,10 @@ class _Reader:
                 raise checks.UserError(_ONE_BINDING)
             ((_, statement, uses),) = statements
             full = self._names.full
-            self.bindings.append(_resolved(statement, uses, self._names, place, full))
+            self.bindings.append(_resolve_binding(statement, uses, self._names, place, full))
 
 
-def _resolved(
+def _resolve_binding(
     statement: config_parser.BindingStatement,
     uses: Sequence[Reference | Macro],
     names: gin_names.Names,
@@ -314,7 +314,7 @@ def _syntax_problem(error: SyntaxError) -> str:
     return f"{' '.join(message.split()).rstrip('.')}, in {line!r}."
 
 
-def _find(file: str) -> pathlib.Path | None:
+def _find_file(file: str) -> pathlib.Path | None:
     """Return the path of a file; a relative path starts here or in the folder of this project."""
     return next((p for p in (pathlib.Path(file), _ROOT / file) if p.is_file()), None)
 
@@ -324,14 +324,14 @@ def _may_be_private(file: str, within: tuple[str, ...]) -> bool:
 
     Errors then do not quote its lines. The user chooses the files that flags name.
     """
-    found = _find(file)
+    found = _find_file(file)
     is_other = found is not None and found.resolve().suffix != ".gin"
     return is_other and (bool(within) or file.endswith(".gin"))
 
 
-def _text(file: str) -> str:
+def _load_text(file: str) -> str:
     """Return the text of a file."""
-    found = _find(file)
+    found = _find_file(file)
     if found is None:
         folder, name = os.path.split(file)
         neighbours = next((p for p in (pathlib.Path(folder), _ROOT / folder) if p.is_dir()), None)
@@ -347,7 +347,7 @@ def _text(file: str) -> str:
 
 
 @contextlib.contextmanager
-def _located(place: Place) -> Iterator[None]:
+def _add_place(place: Place) -> Iterator[None]:
     """Add the place to an error without one."""
     try:
         yield

@@ -86,8 +86,8 @@ class Names:
         selector = old_names.current_selector(selector)
         if self.resolve(selector):
             return selector
-        ending = [full for full in self._classes() if full.endswith(f".{selector}")]
-        found = {self._class(full): full for full in reversed(ending)}
+        ending = [full for full in self._list_selectors() if full.endswith(f".{selector}")]
+        found = {self._find_class(full): full for full in reversed(ending)}
         if len(found) > 1:
             listed = " or ".join(sorted(found.values()))
             raise checks.UserError(f"{selector!r} can be {listed}: write one of these.")
@@ -100,7 +100,7 @@ class Names:
         first, _, last = selector.rpartition(".")
         module = self._modules.get(first)
         what = f"{first!r} has no class {last!r}." if module else f"{selector!r} is not imported."
-        classes = self._classes()
+        classes = self._list_selectors()
         same = [full for full in classes if full.rpartition(".")[2] == last]
         hint = checks.nearest(selector, same or classes)
         lasts = {full.rpartition(".")[2]: full for full in classes}
@@ -110,7 +110,7 @@ class Names:
         known = ", ".join(sorted(self._modules)) or "nothing"
         return f"{what} {hint or f'Imported are: {known}.'}"
 
-    def _classes(self) -> list[str]:
+    def _list_selectors(self) -> list[str]:
         """Return the full selectors of all objects in the imported modules."""
         return [
             f"{whole}.{name}"
@@ -118,7 +118,7 @@ class Names:
             for name in list_classes(module)
         ]
 
-    def _class(self, full: str) -> Any:
+    def _find_class(self, full: str) -> Any:
         whole, _, name = full.rpartition(".")
         return getattr(self._imported[whole], name, None)
 

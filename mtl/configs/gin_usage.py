@@ -57,7 +57,7 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
         excused.use(binding, binding.scope)
     for key, binding in effective.items():
         if key not in walk.used and key not in excused.used:
-            problem = _problem(binding, walk, effective.values())
+            problem = _explain_unused(binding, walk, effective.values())
             raise gin_files.PlacedError(f"{binding.place}: {problem}")
     return [binding for key, binding in effective.items() if key in walk.used]
 
@@ -93,12 +93,12 @@ def _tell_unused(by: gin_files.Binding, out: Sequence[gin_files.Binding]) -> lis
 
 def _list_settings(bindings: Sequence[gin_files.Binding]) -> str:
     """Return some bindings with their values and places, parts last."""
-    told = [f"{one.name} = {_shorten(one)} ({one.place})" for one in bindings[:_SHOWN]]
+    told = [f"{one.name} = {_shorten_value(one)} ({one.place})" for one in bindings[:_SHOWN]]
     more = len(bindings) - _SHOWN
     return ", ".join(told) + f" and {more} more" * (more > 0)
 
 
-def _shorten(binding: gin_files.Binding) -> str:
+def _shorten_value(binding: gin_files.Binding) -> str:
     text = repr(binding.value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
@@ -168,7 +168,9 @@ class _Walk:
                 self._within.pop()
 
 
-def _problem(binding: gin_files.Binding, walk: _Walk, bindings: Iterable[gin_files.Binding]) -> str:
+def _explain_unused(
+    binding: gin_files.Binding, walk: _Walk, bindings: Iterable[gin_files.Binding]
+) -> str:
     """Return why a binding is unused."""
     if not binding.parameter:
         return _problem_of_macro(binding.name, walk, [other.name for other in bindings])

@@ -62,7 +62,7 @@ class _Writer:
     def write(self, root: Any) -> str:
         tree = self._read(type(root).__name__, root)
         self._choose_scopes(tree, "")
-        blocks = [self._bind(part) for parts in self._kinds.values() for part in parts]
+        blocks = [self._bind_part(part) for parts in self._kinds.values() for part in parts]
         imports = sorted(self._imports.values())
         return "\n".join([_START, *imports, "", *filter(None, blocks)]) + "\n"
 
@@ -71,16 +71,18 @@ class _Writer:
         if checks.is_part(value):
             return self._read_part(where, value)
         if isinstance(value, Mapping):
-            read = {_plain(key): self._read(f"{where}[{key!r}]", value[key]) for key in value}
+            read = {
+                _simplify_number(key): self._read(f"{where}[{key!r}]", value[key]) for key in value
+            }
             return _Items("{}", tuple(read.items()))
         if isinstance(value, (list, tuple)):
             items = [self._read(f"{where}[{at}]", item) for at, item in enumerate(value)]
             return _Items("[]" if isinstance(value, list) else "()", tuple(items))
         if inspect.isfunction(value):
-            target = value if _homes(value) else inspect.unwrap(value)  # gin wraps functions.
+            target = value if _find_homes(value) else inspect.unwrap(value)  # gin wraps functions.
             _require_name(where, target)
             return _Function(target)
-        value = _plain(value)
+        value = _simplify_number(value)
         is_literal = value is None or isinstance(value, (bool, int, float, str))
         rule = "be a part, a function or plain values"
         checks.require(is_literal, where, rule, value, "A gin file can hold nothing else.")
@@ -97,7 +99,7 @@ class _Writer:
             value = getattr(part, field.name)
             inner = f"{kind.__name__}.{field.name}"
             read = self._read(inner, _without_nan(part, value))
-            default = _default(field)
+            default = _find_default(field)
             if default is not dataclasses.MISSING:
                 default = self._read(inner, _without_nan(part, default))
             # `repr` tells 1 from True. A changed default is written: earlier versions had another.
@@ -105,11 +107,11 @@ class _Writer:
                 settings.append((field.name, read))
         return _Part(kind, tuple(settings))
 
-    def _name(self, target: Any) -> str:
+    def _name_target(self, target: Any) -> str:
         """Return the name of a class or function in the file, and import its module."""
-        return f"{self._import(_homes(target)[0])}.{target.__name__}"
+        return f"{self._import_module(_find_homes(target)[0])}.{target.__name__}"
 
-    def _import(self, module: str) -> str:
+    def _import_module(self, module: str) -> str:
         """Return the name of a module in the file: its last word, if need be with a number."""
         if module not in self._modules:
             package, _, last = module.rpartition(".")
@@ -123,7 +125,7 @@ class _Writer:
 
     def _choose_scopes(self, value: Any, place: str) -> None:
         """Give each part its scope, "" for the only part of a class, and list parts by class."""
-        for part, where in _walk(value, place):
+        for part, where in _walk_parts(value, place):
             known = self._kinds.setdefault(part.kind, [])
             if part not in known:
                 known.append(part)
@@ -131,16 +133,16 @@ class _Writer:
         for parts in self._kinds.values():
             taken: set[str] = set()
             for part in parts:
-                wished = _scope(part, self._scopes[part]) if len(parts) > 1 else ""
+                wished = _wish_scope(part, self._scopes[part]) if len(parts) > 1 else ""
                 scope, number = wished, 2
                 while scope in taken:
                     scope, number = f"{wished}_{number}", number + 1
                 taken.add(scope)
                 self._scopes[part] = scope
 
-    def _bind(self, part: _Part) -> str:
+    def _bind_part(self, part: _Part) -> str:
         """Return the bindings of a part."""
-        key = self._reference(part).strip("@()")
+        key = self._refer_to(part).strip("@()")
         lines = []
         for setting, value in part.settings:
             text = pprint.pformat(self._spell(value), width=_WIDTH, sort_dicts=False)
@@ -152,9 +154,9 @@ class _Writer:
     def _spell(self, value: Any) -> Any:
         """Return a value in Python's notation, with references in place of parts."""
         if isinstance(value, _Part):
-            return _Code(self._reference(value))
+            return _Code(self._refer_to(value))
         if isinstance(value, _Function):
-            return _Code(f"@{self._name(value.target)}")
+            return _Code(f"@{self._name_target(value.target)}")
         if not isinstance(value, _Items):
             return value
         if value.brackets == "{}":
@@ -162,9 +164,13 @@ class _Writer:
         spelt = [self._spell(item) for item in value.items]
         return spelt if value.brackets == "[]" else tuple(spelt)
 
-    def _reference(self, part: _Part) -> str:
+    def _refer_to(self, part: _Part) -> str:
         scope = self._scopes[part]
-        return f"@{scope}/{self._name(part.kind)}()" if scope else f"@{self._name(part.kind)}()"
+        return (
+            f"@{scope}/{self._name_target(part.kind)}()"
+            if scope
+            else f"@{self._name_target(part.kind)}()"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,20 +191,20 @@ class _Items:
 def _require_name(where: str, target: Any) -> None:
     named = f"{target.__module__}.{target.__qualname__}"
     rule = "be a class or function that a gin file can name"
-    checks.require(bool(_homes(target)), where, rule, named, _FIX)
+    checks.require(bool(_find_homes(target)), where, rule, named, _FIX)
 
 
-def _homes(target: Any) -> list[str]:
+def _find_homes(target: Any) -> list[str]:
     """Return the modules that gin files find a class or function in: a package, or its module.
 
     Returns [] if it has no name that can be imported, as in a notebook.
     """
     module = target.__module__
     package = module.rpartition(".")[0]
-    return [home for home in (package, module) if home and _exports(home, target)]
+    return [home for home in (package, module) if home and _exports_target(home, target)]
 
 
-def _exports(home: str, target: Any) -> bool:
+def _exports_target(home: str, target: Any) -> bool:
     if home == "__main__":
         return False
     try:
@@ -209,18 +215,18 @@ def _exports(home: str, target: Any) -> bool:
     return is_listed and vars(loaded).get(target.__qualname__) is target
 
 
-def _walk(value: Any, place: str) -> Iterator[tuple[_Part, str]]:
+def _walk_parts(value: Any, place: str) -> Iterator[tuple[_Part, str]]:
     """Yield every part of a value with the setting that holds it, the outermost first."""
     if isinstance(value, _Part):
         yield value, place
         for setting, inner in value.settings:
-            yield from _walk(inner, setting)
+            yield from _walk_parts(inner, setting)
     elif isinstance(value, _Items):
         for item in value.items:
-            yield from _walk(item[1] if value.brackets == "{}" else item, place)
+            yield from _walk_parts(item[1] if value.brackets == "{}" else item, place)
 
 
-def _scope(part: _Part, place: str) -> str:
+def _wish_scope(part: _Part, place: str) -> str:
     """Return a scope that distinguishes a part of its class: its name, or its setting."""
     name = dict(part.settings).get("name")
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z_]\w*", name):
@@ -228,13 +234,13 @@ def _scope(part: _Part, place: str) -> str:
     return place
 
 
-def _default(field: dataclasses.Field) -> Any:
+def _find_default(field: dataclasses.Field) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
 
 
-def _plain(value: Any) -> Any:
+def _simplify_number(value: Any) -> Any:
     """Return numbers of NumPy as Python numbers."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 

@@ -40,22 +40,22 @@ def guard() -> None:
     atexit.register(gc.freeze)
     # A script in the background ignores this signal, which must stay so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end)
-    sys.excepthook = _tell
+        signal.signal(signal.SIGINT, _end_process)
+    sys.excepthook = _tell_error
 
 
 @contextlib.contextmanager
 def finished() -> Iterator[None]:
     """Make Ctrl-C raise KeyboardInterrupt again inside this context."""
     sys.excepthook = sys.__excepthook__
-    guarded = signal.getsignal(signal.SIGINT) is _end
+    guarded = signal.getsignal(signal.SIGINT) is _end_process
     try:
         if guarded:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     finally:
         if guarded:  # Python may end now.
-            signal.signal(signal.SIGINT, _end)
+            signal.signal(signal.SIGINT, _end_process)
 
 
 def silence_warnings() -> None:
@@ -101,7 +101,7 @@ class _Quiet:
             execute = found.loader.exec_module
 
             def execute_quietly(module: types.ModuleType) -> None:
-                with _ended_by_interrupts(), _stderr_held_back(), _uncollected():
+                with _ended_by_interrupts(), _stderr_held_back(), _hide_imports():
                     execute(module)
 
             found.loader.exec_module = execute_quietly  # type: ignore[method-assign]
@@ -116,7 +116,7 @@ def _ended_by_interrupts() -> Iterator[None]:
     if not (_is_launcher and is_main and before is signal.default_int_handler):
         yield
         return
-    signal.signal(signal.SIGINT, _end)
+    signal.signal(signal.SIGINT, _end_process)
     try:
         yield
     finally:
@@ -142,7 +142,7 @@ def _stderr_held_back() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def _hide_imports() -> Iterator[None]:
     """Hide the objects of imports in this context from a launcher's garbage collector, for good.
 
     Modules stay in memory anyway, and a search of their million objects takes a second.
@@ -192,12 +192,12 @@ def failure(module: str, error: BaseException) -> str:
     return f"importing {module!r} failed{place}: {type(error).__name__}: {what}."
 
 
-def _end(number: int, frame: types.FrameType | None) -> None:
+def _end_process(number: int, frame: types.FrameType | None) -> None:
     del number, frame
     os._exit(_INTERRUPTED)  # All files are complete, or not yet begun.
 
 
-def _tell(kind: type, error: BaseException, trace: Any) -> None:
+def _tell_error(kind: type, error: BaseException, trace: Any) -> None:
     said = problem(error.with_traceback(trace))
     if said is None:
         sys.__excepthook__(kind, error, trace)

@@ -118,26 +118,26 @@ def find(part: Any) -> Iterator[Found]:
                 if place is None or not f"{kind.__module__}.".startswith(_OWN):
                     continue
                 value = getattr(inner, setting.name, None)
-                effects = _effects(place, value)
+                effects = _find_effects(place, value)
                 if effects:
                     yield Found(f"{kind.__name__}.{setting.name}", value, effects)
 
 
-def _effects(place: Place, value: Any) -> tuple[str, ...]:
+def _find_effects(place: Place, value: Any) -> tuple[str, ...]:
     if place.by_package or (value is None and not place.by_itself):
         return ()
-    return place.effects or (CONNECTS,) * any(map(_URL.match, _texts(value)))
+    return place.effects or (CONNECTS,) * any(map(_URL.match, _list_texts(value)))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _list_texts(value: Any) -> Iterator[str]:
     """Yield all texts in a list or in the values of a map."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from _texts(list(value.values()))
+        yield from _list_texts(list(value.values()))
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _texts(item)
+            yield from _list_texts(item)
 
 
 def write_table() -> str:
@@ -145,12 +145,12 @@ def write_table() -> str:
     lines = ["| setting | what it names | may run code | may write | may connect |"]
     lines.append("| -- | -- | -- | -- | -- |")
     for setting, place in sorted(TABLE.items()):
-        told = [_tell(place, effect) for effect in _EFFECTS]
+        told = [_tell_effect(place, effect) for effect in _EFFECTS]
         lines.append(f"| `{setting}` | {place.names} | {' | '.join(told)} |")
     return "\n".join(lines) + "\n"
 
 
-def _tell(place: Place, effect: str) -> str:
+def _tell_effect(place: Place, effect: str) -> str:
     if effect in place.effects:
         return "by package" if place.by_package else "yes"
     return "a URL" if effect == CONNECTS and not place.effects else "no"

@@ -47,7 +47,7 @@ def describe_run(
     bindings = gin_files.read(given, params, trusted)
     folder = (model_dir, "--model_dir") if model_dir else (config.name_model_dir(given), _DEFAULT)
     lines = [] if names else [_write_line("--model_dir", *folder), ""]
-    blocks = dict(_blocks(bindings))
+    blocks = dict(_list_blocks(bindings))
     for title in _choose_titles(names, blocks) if names else blocks:
         lines += [_write_line(f"{title}.{setting}", *told) for setting, *told in blocks[title]]
         lines += [""] if blocks[title] else []
@@ -66,7 +66,7 @@ def gin_name(kind: Any) -> str:
 def write_default(kind: Any, parameter: inspect.Parameter) -> str:
     """Return the default of a setting in gin's notation; "required" if there is none."""
     value = _find_default(kind, parameter)
-    return "required" if value is inspect.Parameter.empty else _write(value, {})
+    return "required" if value is inspect.Parameter.empty else _write_value(value, {})
 
 
 def _find_default(kind: Any, parameter: inspect.Parameter) -> Any:
@@ -77,7 +77,7 @@ def _find_default(kind: Any, parameter: inspect.Parameter) -> Any:
     return parameter.default
 
 
-def _blocks(
+def _list_blocks(
     bindings: Sequence[gin_files.Binding],
 ) -> Iterator[tuple[str, list[_Row]]]:
     """Yield (part, the rows of its settings); parts that are defaults come last."""
@@ -104,7 +104,7 @@ def _list_rows(
 ) -> tuple[list[_Row], list[tuple[str, Any]]]:
     """Return the rows of a built part, and (setting, part) of parts that are defaults."""
     bound = {
-        name: (name, _write(binding.value, macros), _write_origin(binding, macros))
+        name: (name, _write_value(binding.value, macros), _write_origin(binding, macros))
         for name, binding in built.bindings.items()
     }
     rows, held = dict[str, _Row](), list[tuple[str, Any]]()
@@ -114,7 +114,7 @@ def _list_rows(
         elif parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             value = _find_default(built.target, parameter)
             held += [(name, part) for part in _parts_in(value)]
-            rows[name] = (name, _write(value, macros), _DEFAULT)
+            rows[name] = (name, _write_value(value, macros), _DEFAULT)
     rows |= bound  # A class that takes any settings does not list them.
     return list(rows.values()), held
 
@@ -123,7 +123,7 @@ def _list_default_rows(part: Any) -> tuple[list[_Row], list[tuple[str, Any]]]:
     """Return the rows of a default part, and (setting, part) of the parts that it holds."""
     names = [field.name for field in dataclasses.fields(part) if field.init]
     values = {name: getattr(part, name) for name in names}
-    rows = [(name, _write(value, {}), _DEFAULT) for name, value in values.items()]
+    rows = [(name, _write_value(value, {}), _DEFAULT) for name, value in values.items()]
     return rows, [(name, inner) for name, value in values.items() for inner in _parts_in(value)]
 
 
@@ -149,15 +149,15 @@ def _choose_titles(names: Sequence[str], titles: Iterable[str]) -> list[str]:
 
 
 def _write_all(values: Iterable[Any], macros: Mapping[str, gin_files.Binding]) -> str:
-    return ", ".join(_write(value, macros) for value in values)
+    return ", ".join(_write_value(value, macros) for value in values)
 
 
-def _write(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
+def _write_value(value: Any, macros: Mapping[str, gin_files.Binding]) -> str:
     """Return a value in gin's notation, with the values of macros in their place."""
     if isinstance(value, gin_files.Macro):
-        return _write(macros[value.name].value, macros)
+        return _write_value(macros[value.name].value, macros)
     if isinstance(value, Mapping):
-        items = [f"{key!r}: {_write(item, macros)}" for key, item in value.items()]
+        items = [f"{key!r}: {_write_value(item, macros)}" for key, item in value.items()]
         return f"{{{', '.join(items)}}}"
     if isinstance(value, list):
         return f"[{_write_all(value, macros)}]"

@@ -47,7 +47,7 @@ class Trusted:
         Raises:
           UserError: it is neither in mtl nor in a named package.
         """
-        if not self._covers(module):
+        if not self._covers_module(module):
             listed = ", ".join(self._packages or ())
             fix = f"Name its package in {FLAG} if you trust its code."
             raise checks.UserError(f"module {module!r} is not in {FLAG} ({listed}). {fix}")
@@ -84,7 +84,7 @@ class Trusted:
                 checks.fail(setting, rule, value, fix)
         for inner in part_types.walk_parts(part):
             for setting, module in getattr(inner, "modules", {}).items():
-                if not self._covers(module):
+                if not self._covers_module(module):
                     where = f"{type(inner).__name__}.{setting}"
                     listed = ", ".join(self._packages or ())
                     rule = f"name a module of {FLAG} ({listed})"
@@ -92,7 +92,7 @@ class Trusted:
                     fix = "" if module == value else f"It is code of {module!r}."
                     checks.fail(where, rule, value, fix)
 
-    def _covers(self, module: str) -> bool:
+    def _covers_module(self, module: str) -> bool:
         packages = self._packages
         return packages is None or any(self._is_in(module, package) for package in packages)
 

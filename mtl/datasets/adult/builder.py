@@ -49,7 +49,7 @@ class Adult(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
-        train, test = self._find_by_hand(dl_manager) or self._download(dl_manager)
+        train, test = self._find_by_hand(dl_manager) or self._download_files(dl_manager)
         return {
             "train": self._generate_examples(train),
             "test": self._generate_examples(test),
@@ -67,7 +67,7 @@ class Adult(tfds.core.GeneratorBasedBuilder):
         paths = [path for path in found if path is not None]
         return paths if len(paths) == len(found) else None
 
-    def _download(self, dl_manager: tfds.download.DownloadManager) -> list[str]:
+    def _download_files(self, dl_manager: tfds.download.DownloadManager) -> list[str]:
         if not storage.reachable(self.URL):
             raise ConnectionError(f"{self.URL} cannot be reached")
         folder = os.fspath(dl_manager.download_and_extract(self.URL))

@@ -104,7 +104,7 @@ class CensusIncome(tfds.core.GeneratorBasedBuilder):
         """Yield the rows of a file whose number modulo five is one of `places`."""
         for number, row in enumerate(_read_rows(path)):
             if number % _CYCLE in places:
-                yield number, _parse(path, number, row)
+                yield number, _parse_row(path, number, row)
 
 
 def _find_file(folder: str, name: str) -> str:
@@ -130,7 +130,7 @@ def _read_rows(path: str) -> Iterator[list[str]]:
         raise ValueError(f"{path} must have {expected:,} rows, got {rows:,}")
 
 
-def _parse(path: str, number: int, row: list[str]) -> dict[str, Any]:
+def _parse_row(path: str, number: int, row: list[str]) -> dict[str, Any]:
     """Return {column: value}."""
     where = f"{path} row {number + 1}"
     if len(row) != len(COLUMNS):

@@ -51,7 +51,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
         return {"train": self._generate_examples(False), "test": self._generate_examples(True)}
 
     def _generate_examples(self, test: bool) -> Iterator[tuple[int, dict[str, Any]]]:
-        for index, (*pixels, digit) in enumerate(_rows()):
+        for index, (*pixels, digit) in enumerate(_read_rows()):
             if (index % TEST_EVERY == 0) == test:
                 yield (
                     index,
@@ -65,7 +65,7 @@ class Digits(tfds.core.GeneratorBasedBuilder):
                 )
 
 
-def _rows() -> Iterator[list[int]]:
+def _read_rows() -> Iterator[list[int]]:
     """Return 64 pixels, row by row, and the digit."""
     file = importlib.resources.files("mtl.datasets.digits") / "digits.csv.gz"
     with file.open("rb") as compressed, gzip.open(compressed, "rt") as lines:

@@ -55,7 +55,7 @@ class MultiMnist(tfds.core.GeneratorBasedBuilder):
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         folder = os.fspath(dl_manager.manual_dir)
-        found = [part for part in (_read(folder, "train"), _read(folder, "t10k")) if part]
+        found = [part for part in (_read_part(folder, "train"), _read_part(folder, "t10k")) if part]
         if not found:
             raise FileNotFoundError(f"{folder} holds no images and labels of MNIST")
         if len(found) == 1:
@@ -90,7 +90,7 @@ def overlaid(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.rint(_SHARES @ canvas @ _SHARES.T).astype(np.uint8)
 
 
-def _shares() -> np.ndarray:
+def _compute_shares() -> np.ndarray:
     """Return [28, 36]: how much of each new row lies in each old one; rows sum to 1."""
     new = np.arange(_SIZE)[:, np.newaxis] * _CANVAS / _SIZE
     old = np.arange(_CANVAS)
@@ -98,25 +98,25 @@ def _shares() -> np.ndarray:
     return np.maximum(overlap, 0) * _SIZE / _CANVAS
 
 
-_SHARES = _shares()
+_SHARES = _compute_shares()
 
 
-def _read(folder: str, part: str) -> tuple[np.ndarray, np.ndarray] | None:
+def _read_part(folder: str, part: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the images [N, 28, 28] and labels [N] of a part of MNIST, if its files are there."""
     stems = (f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte")
-    found = [_existing(os.path.join(folder, stem)) for stem in stems]
-    paths = [path for path in found if path is not None]
+    existing = [_find_existing(os.path.join(folder, stem)) for stem in stems]
+    paths = [path for path in existing if path is not None]
     if len(paths) < len(stems):
         return None
-    images, labels = map(_values, paths)
+    images, labels = map(_read_values, paths)
     return images.reshape(-1, _SIZE, _SIZE), labels
 
 
-def _existing(stem: str) -> str | None:
+def _find_existing(stem: str) -> str | None:
     return next(filter(os.path.exists, (stem, f"{stem}.gz")), None)
 
 
-def _values(path: str) -> np.ndarray:
+def _read_values(path: str) -> np.ndarray:
     """Return the bytes of an IDX file behind its header: four bytes, and four for each axis."""
     with files.open_binary(path) as file:
         content = file.read()

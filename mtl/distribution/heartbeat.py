@@ -80,7 +80,7 @@ class Heartbeat:
         said = {"phase": phase, **more}
         if said != self._said:
             self._said = said
-            self._beat()
+            self._write_beat()
 
     def wait_for(self, other: str, phase: str) -> dict[str, Any]:
         """Wait until `other` is in this phase, and return its sign; a loss ends the process."""
@@ -113,7 +113,7 @@ class Heartbeat:
             now = time.monotonic()
             passed, looked = min(now - looked, 3 * self._interval), now
             with contextlib.suppress(tf.errors.OpError):  # The next sign may succeed.
-                self._beat()
+                self._write_beat()
             for other in self._signs:
                 self._look_at(other, passed)
 
@@ -149,7 +149,7 @@ class Heartbeat:
         sys.stderr.flush()
         os._exit(interruption.START_AGAIN)
 
-    def _beat(self) -> None:
+    def _write_beat(self) -> None:
         path = os.path.join(self._folder, self._name)
         with self._writing:
             self._beats += 1

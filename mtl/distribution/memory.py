@@ -62,7 +62,8 @@ def _read(path: str) -> str:
 def require_memory(where: str, value: Any, size: float, what: str) -> None:
     """Fail if `size` bytes, the minimum for a setting, are more than the memory."""
     most = find_limit()
-    fix = f"{what} at least {_gigabytes(size)}, and this process may use {_gigabytes(most)}."
+    needed, limit = _format_gigabytes(size), _format_gigabytes(most)
+    fix = f"{what} at least {needed}, and this process may use {limit}."
     checks.require(size <= most, where, "fit into memory", value, fix)
 
 
@@ -86,5 +87,5 @@ def measure_variable(variable: tf.Variable) -> int:
     return (variable.shape.num_elements() or 0) * variable.dtype.size
 
 
-def _gigabytes(size: float) -> str:
+def _format_gigabytes(size: float) -> str:
     return f"{size / 1e9:,.0f} GB" if size >= 1e11 else f"{size / 1e9:.3g} GB"

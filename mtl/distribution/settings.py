@@ -168,8 +168,8 @@ class Distribution:
             fix = "Or start no process of task type evaluator."
             checks.require(self.evaluator, "Distribution.evaluator", "be True", False, fix)
             return Place(ONE, ("/cpu:0",), cluster)
-        strategy = self._strategy(cluster)
-        devices = self._devices(strategy)
+        strategy = self._choose_strategy(cluster)
+        devices = self._choose_devices(strategy)
         if cluster is None and strategy != ONE:
             strategy = MIRRORED if len(devices) > 1 else ONE
         if strategy in (ONE, SERVERS):
@@ -212,7 +212,7 @@ class Distribution:
 
         return distributed
 
-    def _strategy(self, cluster: tf_config.Cluster | None) -> str:
+    def _choose_strategy(self, cluster: tf_config.Cluster | None) -> str:
         """Return the strategy, with "auto" replaced; fail if TF_CONFIG does not fit it."""
         chosen = self.strategy
         if cluster is None:
@@ -225,7 +225,7 @@ class Distribution:
         checks.require(chosen in ("auto", fits), "Distribution.strategy", rule, chosen)
         return fits
 
-    def _devices(self, strategy: str) -> Sequence[str]:
+    def _choose_devices(self, strategy: str) -> Sequence[str]:
         gpus = [f"/gpu:{n}" for n in range(len(tf.config.list_physical_devices("GPU")))]
         if strategy == MIRRORED:
             fix = f"Visible GPUs: {', '.join(gpus) or 'none'}."

@@ -109,7 +109,7 @@ def read_cluster() -> Cluster | None:
         checks.texts(f"{_VARIABLE}.cluster.{name}", addresses, rule)
     if not jobs and task.get("type") != EVALUATOR:
         return None
-    job, index = _task(task, jobs)
+    job, index = _read_task(task, jobs)
     if job == EVALUATOR:
         return Cluster(jobs=jobs, job=job, index=index)
     made = _with_chief(jobs, job, index)
@@ -142,9 +142,9 @@ def confine_server(cluster: Cluster | None) -> Iterator[None]:
         yield
         return
     if sys.platform != "linux":
-        _warn(cluster.port, "only Linux can bind a socket to an interface")
+        _warn_of_port(cluster.port, "only Linux can bind a socket to an interface")
     ended = threading.Event()
-    guard = threading.Thread(target=_guard, args=(cluster.port, ended), daemon=True)
+    guard = threading.Thread(target=_guard_port, args=(cluster.port, ended), daemon=True)
     guard.start()
     try:
         yield
@@ -153,16 +153,16 @@ def confine_server(cluster: Cluster | None) -> Iterator[None]:
         guard.join()
 
 
-def _guard(port: int, ended: threading.Event) -> None:
+def _guard_port(port: int, ended: threading.Event) -> None:
     has_listened = sys.platform != "linux"
     while not ended.wait(1.0 if has_listened else 0.005):
-        for own in _sockets(port):
-            with own, contextlib.suppress(OSError):
-                if own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    _bind_to_loopback(own, port, warn=not has_listened)
+        for own_socket in _sockets(port):
+            with own_socket, contextlib.suppress(OSError):
+                if own_socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    _bind_to_loopback(own_socket, port, warn=not has_listened)
                     has_listened = True
-                elif not _is_loopback(own.getpeername()[0]):
-                    own.shutdown(socket.SHUT_RDWR)
+                elif not _is_loopback(own_socket.getpeername()[0]):
+                    own_socket.shutdown(socket.SHUT_RDWR)
 
 
 def _sockets(port: int) -> Iterator[socket.socket]:
@@ -182,10 +182,10 @@ def _bind_to_loopback(listening: socket.socket, port: int, warn: bool) -> None:
         listening.setsockopt(socket.SOL_SOCKET, _BIND_TO_DEVICE, b"lo\0")
     except OSError as error:
         if warn:
-            _warn(port, error.strerror or str(error))
+            _warn_of_port(port, error.strerror or str(error))
 
 
-def _warn(port: int, why: str) -> None:
+def _warn_of_port(port: int, why: str) -> None:
     what = "Port %d can be reached from other machines (%s): whoever reaches it can read and write"
     _log.warning(f"{what} files as this user. Close it with a firewall.", port, why)
 
@@ -194,7 +194,7 @@ def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0].removeprefix("::ffff:")).is_loopback
 
 
-def _task(task: Mapping[str, Any], jobs: Mapping[str, Sequence[str]]) -> tuple[str, int]:
+def _read_task(task: Mapping[str, Any], jobs: Mapping[str, Sequence[str]]) -> tuple[str, int]:
     where = f"{_VARIABLE}.task"
     known = [*(set(jobs) & {*JOBS, "master"}), EVALUATOR]
     checks.one_of(f"{where}.type", task.get("type"), sorted(known))

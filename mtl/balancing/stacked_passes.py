@@ -72,8 +72,8 @@ class StackedPasses:
             if _list_names(current) in self._stacks:
                 continue
             inputs = self._inputs[_list_names(current)]
-            own = _find_own(inputs).values()
-            missing = [given for given in own if _list_names(given) not in self._stacks]
+            sources = _find_own(inputs).values()
+            missing = [given for given in sources if _list_names(given) not in self._stacks]
             if missing:
                 left += [current, *missing]
             else:

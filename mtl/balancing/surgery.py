@@ -122,8 +122,8 @@ class Combine(types.Surgery):
             self._require_setting("on", "parameters", fix)
 
     def _require_setting(self, setting: str, value: Any, why: str) -> None:
-        own, fix = getattr(self, setting), f"{type(self.method).__name__} {why}"
-        checks.require(own == value, f"Combine.{setting}", f"be {value}", own, fix)
+        current, fix = getattr(self, setting), f"{type(self.method).__name__} {why}"
+        checks.require(current == value, f"Combine.{setting}", f"be {value}", current, fix)
 
     @property
     def _weighing_method(self) -> method_lib.Method:

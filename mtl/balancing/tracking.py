@@ -57,13 +57,13 @@ def _require_dense(leaves: Sequence[task_gradients.Leaf], names: Sequence[str]) 
 
 def _find_present(leaves: Sequence[task_gradients.Leaf], num_tasks: int) -> tf.Tensor:
     """Find tasks with a gradient other than zero: [T] bool."""
-    found = tf.zeros([num_tasks], tf.bool)
+    present = tf.zeros([num_tasks], tf.bool)
     for leaf in leaves:
         count = len(leaf.tasks)
-        own = tf.reduce_any(tf.not_equal(tf.reshape(leaf.rows, [count, -1]), 0), 1)
+        has_gradient = tf.reduce_any(tf.not_equal(tf.reshape(leaf.rows, [count, -1]), 0), 1)
         indices = [[task] for task in leaf.tasks]
-        found |= tf.scatter_nd(indices, tf.cast(own, tf.int32), [num_tasks]) > 0
-    return found
+        present |= tf.scatter_nd(indices, tf.cast(has_gradient, tf.int32), [num_tasks]) > 0
+    return present
 
 
 def _average_leaf(

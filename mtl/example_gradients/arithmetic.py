@@ -33,18 +33,18 @@ def _place_select(given: Given) -> list[State] | None:
 
 def _broadcast_sizes(given: Given, rank: int) -> sizes.Known:
     """Return the sizes of the common broadcast shape; None for unknown sizes."""
-    found: sizes.Known = []
+    common: sizes.Known = []
     for from_end in range(rank, 0, -1):
-        own: set[sizes.Size | None] = set()
+        distinct: set[sizes.Size | None] = set()
         for tensor in given.op.inputs:
             dims = given.known.dims(tensor) if tensor.dtype != tf.resource else []
             if dims is None:
-                own.add(None)
+                distinct.add(None)
             elif len(dims) >= from_end:
-                own.add(dims[len(dims) - from_end])
-        own.discard(sizes.ONE)
-        found.append(own.pop() if len(own) == 1 else (None if own else sizes.ONE))
-    return found
+                distinct.add(dims[len(dims) - from_end])
+        distinct.discard(sizes.ONE)
+        common.append(distinct.pop() if len(distinct) == 1 else (None if distinct else sizes.ONE))
+    return common
 
 
 def _of_images(given: Given) -> list[State] | None:
@@ -123,18 +123,18 @@ def _place_matmul(given: Given) -> list[State] | None:
     op, rank = given.op, given.output.shape.rank
     names = ("transpose_a", "transpose_b") if op.type == "MatMul" else ("adj_x", "adj_y")
     turned = [op.get_attr(name) for name in names]
-    kept = (2 - turned[0], 1 + turned[1])  # The axes of M and N, counted from the end.
-    found = set()
+    kept_axes = (2 - turned[0], 1 + turned[1])  # The axes of M and N, counted from the end.
+    places = set()
     for place, layout in given.placed:
         from_end = op.inputs[place].shape.rank - layout.axis
         if from_end <= 2:
-            if from_end != kept[place] or len(given.placed) > 1:
+            if from_end != kept_axes[place] or len(given.placed) > 1:
                 return None
             return given.to(rank - 2 + place)
         if len(given.placed) == 1 and not given.fits(1 - place, from_end):
             return None
-        found.add((rank - from_end, layout.key))
-    return given.to(found.pop()[0]) if len(found) == 1 else None
+        places.add((rank - from_end, layout.key))
+    return given.to(places.pop()[0]) if len(places) == 1 else None
 
 
 def _place_einsum(given: Given) -> list[State] | None:
@@ -174,8 +174,8 @@ def _place_segments(given: Given) -> list[State] | None:
     is_plain = layout.outer == layout.inner == sizes.ONE
     if not is_plain or not (lists.is_rows(segments, ragged) and lists.is_count(count, ragged)):
         return None
-    own = layouts.own_dims(given.output)
-    return [given.known.examples(0, [own[0], *layout.dims[1:]])]
+    dims = layouts.own_dims(given.output)
+    return [given.known.examples(0, [dims[0], *layout.dims[1:]])]
 
 
 OF_SEGMENTS = {f"UnsortedSegment{name}": (1, 2) for name in ("Max", "Min", "Prod", "Sum")}

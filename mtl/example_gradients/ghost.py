@@ -173,7 +173,9 @@ class Gradients:
             for part in made
         ]
         shapes = [[self._batch_size, *use.parameter.shape] for use in own]
-        given = [tf.reshape(p.gradients, shape) for p, shape in zip(built, shapes, strict=True)]
+        cotangents = [
+            tf.reshape(p.gradients, shape) for p, shape in zip(built, shapes, strict=True)
+        ]
         ends = [use.parameter for use in own]
         reads = list({read.name: read for use in own for read in use.reads}.values())
 
@@ -182,7 +184,7 @@ class Gradients:
             back = tf.gradients(ends, reads, list(of_example), unconnected_gradients=zeros)
             return tf.add_n(list(map(tf.convert_to_tensor, back)))
 
-        return gradient_forms.Plain(tf.vectorized_map(pulled, given))
+        return gradient_forms.Plain(tf.vectorized_map(pulled, cotangents))
 
 
 def _can_add(own: Sequence[uses.Use]) -> bool:

@@ -18,8 +18,8 @@ def _place_reshaped(given: Given) -> list[State] | None:
     dims = [
         size if own is None else sizes.Size(own) for size, own in zip(dims, static, strict=True)
     ]
-    found = given.layout.reshaped(dims)
-    return [found] if found else None
+    layout = given.layout.reshaped(dims)
+    return [layout] if layout else None
 
 
 def _place_expanded(given: Given) -> list[State] | None:
@@ -67,15 +67,15 @@ def _place_joined(given: Given) -> list[State] | None:
 
 def _place_repeated(given: Given) -> list[State] | None:
     """Treat ConcatV2 along the axis of the examples: all of them several times."""
-    layout, own = given.layout, given.states[:-1]
+    layout, parts = given.layout, given.states[:-1]
     placed = [
         of
-        for of in own
+        for of in parts
         if isinstance(of, Layout)
         and (of.owner, of.axis, of.inner) == (layout.owner, layout.axis, layout.inner)
         and not of.outer.unknown
     ]
-    if len(placed) < len(own):
+    if len(placed) < len(parts):
         return None
     outer = sizes.Size(sum(of.outer.number for of in placed))
     return given.to(layout.axis, layout.dims, outer=outer)
@@ -113,10 +113,10 @@ def _place_split(given: Given) -> list[State] | None:
     outer = layout.outer
     if axes[0] == layout.axis:
         # Split cuts between whole repetitions of the batch; SplitV may cut anywhere.
-        found = outer.divide_by(sizes.Size(len(given.op.outputs)))
-        if place or found is None:
+        share = outer.divide_by(sizes.Size(len(given.op.outputs)))
+        if place or share is None:
             return None
-        outer = found
+        outer = share
     return given.to(layout.axis, _forget_sizes(layout, axes), outer=outer)
 
 

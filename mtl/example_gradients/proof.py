@@ -169,9 +169,10 @@ class Proof:
         if is_moved:
             self._moved.update(tensor.name for tensor in op.outputs)
         if any(states):
-            found = self._find_states(op, states, is_moved)
+            output_states = self._find_states(op, states, is_moved)
             self._states.update(
-                (tensor.name, state) for tensor, state in zip(op.outputs, found, strict=True)
+                (tensor.name, state)
+                for tensor, state in zip(op.outputs, output_states, strict=True)
             )
 
     def _find_states(

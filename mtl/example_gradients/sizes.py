@@ -101,8 +101,8 @@ _Of = Callable[["tf.Tensor"], Known | None]
 
 
 def _read_shape(op: tf.Operation, _: _Of, dims_of: DimsOf) -> Known | None:
-    found = dims_of(op.inputs[0])
-    return None if found is None else list(found)
+    dims = dims_of(op.inputs[0])
+    return None if dims is None else list(dims)
 
 
 def _pass_entries(op: tf.Operation, entries: _Of, _: DimsOf) -> Known | None:

@@ -160,24 +160,24 @@ def _find_uses(
     readers: Sequence[tf.Operation], of_batch: set[str], known: set[str]
 ) -> list[Use] | None:
     """Return the uses by the readers of a variable's handle; None if a reader is unknown."""
-    found: dict[tuple[str, int], Use] = {}
+    uses_by_place: dict[tuple[str, int], Use] = {}
     for reader in readers:
         if reader.type == "ResourceGather":
             if reader.get_attr("batch_dims"):
                 return None
-            found[reader.name, 0] = Use(ROWS, reader, 0, (), True)
+            uses_by_place[reader.name, 0] = Use(ROWS, reader, 0, (), True)
         elif reader.type == "ReadVariableOp":
             for use in _of_read(reader.outputs[0], of_batch, known):
                 # Several readings may reach one op, which then has a gradient by each.
-                before = found.get((use.op.name, use.place))
+                before = uses_by_place.get((use.op.name, use.place))
                 reads = (before.reads if before else ()) + use.reads
-                found[use.op.name, use.place] = use._replace(reads=reads)
+                uses_by_place[use.op.name, use.place] = use._replace(reads=reads)
         # Other readers, such as assignments, do not matter unless examples reach them.
         elif reader.name in of_batch or any(
             _of_read(output, of_batch, known) for output in reader.outputs
         ):
             return None
-    return list(found.values())
+    return list(uses_by_place.values())
 
 
 def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:

@@ -59,9 +59,9 @@ class TargetAttention(types.HistoryEncoder):
         with tf1.variable_scope("hidden_0"):
             kernel = tf1.get_variable("kernel", [4 * size, units], values.dtype)
             bias = tf1.get_variable("bias", [units], values.dtype, tf1.zeros_initializer())
-            own, of_target, difference, product = tf.split(kernel, 4)
+            of_values, of_target, difference, product = tf.split(kernel, 4)
             by_row = tf.linalg.matmul(target, of_target + difference) + bias
-            hidden = tf.linalg.matmul(values, own - difference)
+            hidden = tf.linalg.matmul(values, of_values - difference)
             hidden += tf.linalg.matmul(tf.gather(target, rows) * values, product)
             hidden = activation(hidden + tf.gather(by_row, rows))
         for index, units in enumerate(self.layers[1:], 1):

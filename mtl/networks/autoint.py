@@ -55,10 +55,10 @@ class AutoInt:
         count, width = hidden.shape[1], self.num_heads * self.units
         rows = tf.reshape(hidden, [-1, hidden.shape[2]])
         names = ["query", "key", "value"] + ["residual"] * self.residual
-        made = [layers.dense(rows, width, name, use_bias=False) for name in names]
+        projections = [layers.dense(rows, width, name, use_bias=False) for name in names]
         query, key, value = (
             tf.transpose(tf.reshape(one, [-1, count, self.num_heads, self.units]), [0, 2, 1, 3])
-            for one in made[:3]
+            for one in projections[:3]
         )
         products = tf.cast(tf.linalg.matmul(query, key, transpose_b=True), tf.float32)
         weights = tf.cast(tf.nn.softmax(products), value.dtype)
@@ -66,5 +66,5 @@ class AutoInt:
         mixed = tf.transpose(tf.linalg.matmul(weights, value), [0, 2, 1, 3])
         outputs = tf.reshape(mixed, [-1, count, width])
         if self.residual:
-            outputs += tf.reshape(made[3], [-1, count, width])
+            outputs += tf.reshape(projections[3], [-1, count, width])
         return tf.nn.relu(outputs)

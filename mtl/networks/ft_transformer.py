@@ -109,8 +109,8 @@ class FTTransformer:
           is_last: True if only the first token attends: the result is [B, dimension].
           training: as for the trunk.
         """
-        given = layers.layer_norm(rows, "attention_norm") if has_norm else rows
-        mixed = layers.dense(given, 3 * self.dimension, "attention/query_key_value")
+        normed = layers.layer_norm(rows, "attention_norm") if has_norm else rows
+        mixed = layers.dense(normed, 3 * self.dimension, "attention/query_key_value")
         width = self.dimension // self.num_heads
         mixed = tf.reshape(mixed, [-1, count, 3, self.num_heads, width])
         queries, keys, values = tf.unstack(tf.transpose(mixed, [2, 0, 3, 1, 4]))  # [B, heads, T, w]

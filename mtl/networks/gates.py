@@ -63,12 +63,12 @@ class Softmax:
 
     def _drop_weights(self, weights: tf.Tensor, scope: str) -> tf.Tensor:
         drawn = draws.draw_uniform(tf.shape(weights), draws.make_step_seed(f"{scope}/drop"))
-        kept = tf.where(drawn >= self.dropout, weights, tf.zeros_like(weights))
-        total = tf.reduce_sum(kept, axis=-1, keepdims=True)
+        remaining = tf.where(drawn >= self.dropout, weights, tf.zeros_like(weights))
+        total = tf.reduce_sum(remaining, axis=-1, keepdims=True)
         # A division by 0 would give NaN gradients even in the branch that `where` does not take.
         is_empty = tf.equal(total, 0)
         safe = tf.where(is_empty, tf.ones_like(total), total)
-        return tf.where(is_empty, weights, kept / safe)
+        return tf.where(is_empty, weights, remaining / safe)
 
 
 @checks.dataclass
@@ -244,9 +244,9 @@ def _describe_gates(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
     logarithms = tf.math.log(tf.maximum(weights, _LEAST))
     most = max(math.log(num_experts), _LEAST)
     entropies = -tf.reduce_mean(tf.reduce_sum(weights * logarithms, axis=-1), axis=0) / most
-    some = experts[:_SHOWN_ROWS]
-    dead = tf.reduce_mean(tf.cast(tf.reduce_all(tf.equal(some, 0), axis=0), tf.float32))
-    flat = tf.reshape(tf.transpose(some, [1, 0, 2]), [num_experts, -1])
+    sample = experts[:_SHOWN_ROWS]
+    dead = tf.reduce_mean(tf.cast(tf.reduce_all(tf.equal(sample, 0), axis=0), tf.float32))
+    flat = tf.reshape(tf.transpose(sample, [1, 0, 2]), [num_experts, -1])
     flat = tf.math.l2_normalize(flat, axis=1)
     cosines = tf.linalg.matmul(flat, flat, transpose_b=True)
     pairs = max(num_experts * (num_experts - 1), 1)

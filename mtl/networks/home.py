@@ -133,12 +133,12 @@ class HoME(types.Network):
         mixed = expert_groups.mix_experts(self.gate, owner, given, found, seen, training)
         if not self.self_gates:
             return mixed
-        own, activation = found[owner], tf.sigmoid if self.num_experts == 1 else tf.nn.softmax
+        experts, activation = found[owner], tf.sigmoid if self.num_experts == 1 else tf.nn.softmax
         with tf1.variable_scope(owner):
             inputs = given[owner]
             logits = layers.dense(inputs, self.num_experts, "self_gate", use_bias=False)
-        weights = tf.cast(activation(tf.cast(logits, tf.float32)), own.dtype)
-        return mixed + tf.linalg.matvec(own, weights, transpose_a=True)
+        weights = tf.cast(activation(tf.cast(logits, tf.float32)), experts.dtype)
+        return mixed + tf.linalg.matvec(experts, weights, transpose_a=True)
 
 
 @dataclasses.dataclass(frozen=True)

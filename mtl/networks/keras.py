@@ -52,13 +52,13 @@ class KerasModel:
             return self._call_model(inputs, training)
 
     def _call_model(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        made = self._model(inputs)
-        _hold_layers(made)
-        given = _copy_inputs(inputs)
-        with _weights_given(made):
-            outputs = made(given, training=training)
+        model = self._model(inputs)
+        _hold_layers(model)
+        new_inputs = _copy_inputs(inputs)
+        with _weights_given(model):
+            outputs = model(new_inputs, training=training)
         if training:
-            keras_layers.collect_updates(made, given)
+            keras_layers.collect_updates(model, new_inputs)
         is_flat = isinstance(outputs, tf.Tensor) and outputs.shape.rank == 2
         fix = "End it with Flatten or GlobalAveragePooling2D."
         checks.require(is_flat, "KerasModel.build", "make a model of [B, H]", outputs, fix)
@@ -77,12 +77,12 @@ class KerasModel:
 
     def _make_model(self, inputs: types.Tensors) -> Any:
         with keras_layers.computing(precision.current_dtype()):
-            made = self.build()
+            model = self.build()
         rule = f"make a model of Keras 2 (tf.keras is {keras_lib.in_use()})"
-        checks.require(_is_model(made), "KerasModel.build", rule, made, keras_lib.how_to_get())
-        if not made.built:
-            made(_copy_inputs(inputs), training=False)
-        return made
+        checks.require(_is_model(model), "KerasModel.build", rule, model, keras_lib.how_to_get())
+        if not model.built:
+            model(_copy_inputs(inputs), training=False)
+        return model
 
 
 def _is_model(made: Any) -> bool:
@@ -91,8 +91,8 @@ def _is_model(made: Any) -> bool:
 
 def _copy_inputs(inputs: types.Tensors) -> Any:
     """Return new tensors for each call: Keras tells the updates of calls apart by their inputs."""
-    given = {column: tf.identity(value) for column, value in inputs.items()}
-    return given if len(given) > 1 else next(iter(given.values()))
+    new_inputs = {column: tf.identity(value) for column, value in inputs.items()}
+    return new_inputs if len(new_inputs) > 1 else next(iter(new_inputs.values()))
 
 
 def _hold_layers(made: Any) -> None:

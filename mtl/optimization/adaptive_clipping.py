@@ -73,8 +73,10 @@ class AGC:
     def _bound_values(
         self, values: tf.Tensor, weights: tf.Tensor, axes: Sequence[int]
     ) -> tf.Tensor:
-        norms, own = (_measure_units(of, axes) for of in (values, weights))
-        scale = clipping.find_factor(norms, self.max_ratio * tf.maximum(own, self.least_norm))
+        norms, weight_norms = (_measure_units(of, axes) for of in (values, weights))
+        scale = clipping.find_factor(
+            norms, self.max_ratio * tf.maximum(weight_norms, self.least_norm)
+        )
         return values * tf.cast(scale, values.dtype)
 
 
@@ -125,8 +127,8 @@ class AutoClip:
         old, steps = norms.read_value(), count.read_value()
         is_finite = tf.math.is_finite(norm)
         place = steps % self.window
-        kept = tf.where(is_finite, norm, old[place])
-        new = tf.tensor_scatter_nd_update(old, [[place]], [kept])
+        entry = tf.where(is_finite, norm, old[place])
+        new = tf.tensor_scatter_nd_update(old, [[place]], [entry])
         steps += tf.cast(is_finite, tf.int32)
         step_state.assign_with_update(norms, new)
         step_state.assign_with_update(count, steps)

@@ -45,9 +45,9 @@ def _center_gradient(gradient: types.Connected, variable: tf.Variable) -> types.
     if isinstance(gradient, tf.IndexedSlices) or gradient.shape.rank < 2:
         return gradient
     axes = list(range(gradient.shape.rank - 1))
-    entries, kept = freezing.moving_entries(variable), pruned.kept_entries(variable)
-    if kept is not None:
-        is_kept = tf.broadcast_to(kept > 0, gradient.shape)
+    entries, mask = freezing.moving_entries(variable), pruned.kept_entries(variable)
+    if mask is not None:
+        is_kept = tf.broadcast_to(mask > 0, gradient.shape)
         entries = is_kept if entries is None else entries & is_kept
     if entries is None:
         return gradient - tf.reduce_mean(gradient, axes, keepdims=True)

@@ -118,8 +118,8 @@ class NOfM(_Groups):
     def _keep_scores(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         *outer, inputs, units = scores.shape
         grouped = tf.reshape(scores, [-1, inputs // self.m, self.m, units])
-        kept = densities_lib.keep_largest_of_last(tf.transpose(grouped, [0, 1, 3, 2]), count)
-        return tf.reshape(tf.transpose(kept, [0, 1, 3, 2]), [*outer, inputs, units])
+        mask = densities_lib.keep_largest_of_last(tf.transpose(grouped, [0, 1, 3, 2]), count)
+        return tf.reshape(tf.transpose(mask, [0, 1, 3, 2]), [*outer, inputs, units])
 
 
 @checks.dataclass

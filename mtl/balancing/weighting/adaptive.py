@@ -50,10 +50,10 @@ class DynamicWeightAverage(base.Weighting):
         """Return the losses [T] of the last two finished periods; 0 for none."""
         names = ("sums", "counts", "latest", "earlier")
         zeros = np.zeros(values.shape[0])
-        kept = [
+        states = [
             step_state.create_variable(f"dynamic_weight_average/{name}", zeros) for name in names
         ]
-        sums, counts, latest, earlier = (state.read_value() for state in kept)
+        sums, counts, latest, earlier = (state.read_value() for state in states)
         starts = tf.equal(step % self.period_steps, 0)
         ended = starts & (counts > 0)
         earlier = tf.where(ended, latest, earlier)
@@ -62,7 +62,7 @@ class DynamicWeightAverage(base.Weighting):
         goes_on = tf.cast(~starts, tf.float64)
         sums = goes_on * sums + tf.where(present, values, 0.0)
         counts = goes_on * counts + tf.cast(present, tf.float64)
-        for state, value in zip(kept, (sums, counts, latest, earlier), strict=True):
+        for state, value in zip(states, (sums, counts, latest, earlier), strict=True):
             step_state.assign_with_update(state, value)
         return latest, earlier
 
@@ -109,10 +109,10 @@ class FAMO(base.Weighting):
     def _update_logits(self, values: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
         """Return the xi [T] of this step, after the losses of this batch judged the last step."""
         zeros = np.zeros(values.shape[0])
-        kept, last = (
+        state, last = (
             step_state.create_variable(f"famo/{name}", zeros) for name in ("logits", "last")
         )
-        logits, before = kept.read_value(), last.read_value()
+        logits, before = state.read_value(), last.read_value()
         step_state.assign_with_update(last, tf.where(present, values, before))
         judged = present & (before > 0)
         falls = tf.math.log(tf.where(judged, before, 1.0) / tf.where(judged, values, 1.0))
@@ -121,7 +121,7 @@ class FAMO(base.Weighting):
         moves = tf.reduce_any(judged)
         change = self._step_adam(gradient, moves) if self.adam else gradient
         logits -= self.learning_rate * tf.where(moves, change, 0.0)
-        step_state.assign_with_update(kept, logits)
+        step_state.assign_with_update(state, logits)
         return logits
 
     def _step_adam(self, gradient: tf.Tensor, moves: tf.Tensor) -> tf.Tensor:

@@ -69,8 +69,8 @@ class SmoothTchebycheff(base.Weighting):
         setting = getattr(self, name)
         if setting is None:
             return tf.fill([len(losses)], tf.constant(default, tf.float64))
-        found = base.of_tasks(f"SmoothTchebycheff.{name}", setting, losses)
-        return tf.constant(found, tf.float64)
+        ordered = base.of_tasks(f"SmoothTchebycheff.{name}", setting, losses)
+        return tf.constant(ordered, tf.float64)
 
 
 @checks.dataclass

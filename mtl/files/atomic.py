@@ -52,7 +52,7 @@ def _replace_local(path: str) -> Iterator[str]:
     folder = os.path.dirname(target)
     made = _make_folders(folder)
     try:
-        _sweep(folder)
+        _sweep_folder(folder)
         partial, descriptor = in_work.create(lambda: _make_name(target))
         try:
             yield partial
@@ -108,7 +108,7 @@ def _check_links(path: str) -> None:
         path = above
 
 
-def _sweep(folder: str) -> None:
+def _sweep_folder(folder: str) -> None:
     """Remove files that killed processes left in a folder, before the first write there."""
     if folder not in _swept:
         _swept.add(folder)

@@ -78,14 +78,14 @@ def read_json(path: str, fix: str) -> dict[str, Any]:
     Raises:
       UserError: the file has changed since it was written; `fix` is the advice in the message.
     """
-    entries = _loaded(path, fix)
+    entries = _load_entries(path, fix)
     recorded = entries.pop(KEY, None)
     if recorded is not None and recorded != _of_entries(entries):
         raise describe_damage(path, "its checksum differs", fix)
     return entries
 
 
-def _loaded(path: str, fix: str) -> dict[str, Any]:
+def _load_entries(path: str, fix: str) -> dict[str, Any]:
     with tf.io.gfile.GFile(path, "rb") as file:
         data = file.read()
     try:
@@ -99,5 +99,5 @@ def _loaded(path: str, fix: str) -> dict[str, Any]:
 
 def seal(path: str, fix: str) -> None:
     """Add the missing checksum to a file of an earlier version."""
-    if tf.io.gfile.exists(path) and KEY not in _loaded(path, fix):
+    if tf.io.gfile.exists(path) and KEY not in _load_entries(path, fix):
         write_json(path, read_json(path, fix))

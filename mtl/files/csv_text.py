@@ -16,10 +16,10 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.AS
 
 def write(rows: Iterable[Sequence[Any]]) -> str:
     """Return rows, the header first, as CSV; numbers stay numbers, also numbers in text form."""
-    return "".join(",".join(map(_tell, row)) + "\n" for row in rows)
+    return "".join(",".join(map(_write_cell, row)) + "\n" for row in rows)
 
 
-def _tell(cell: Any) -> str:
+def _write_cell(cell: Any) -> str:
     text = "" if cell is None else str(cell)
     if isinstance(cell, str) and not _NUMBER.fullmatch(cell):
         text = escape_formula(text)

@@ -72,7 +72,7 @@ def explain(encoded: bytes, channels: int = 0) -> str:
     """Return why an image cannot be decoded to `channels` (0: as stored); "" if it can."""
     if not encoded:
         return "It is empty."
-    session, given, shape = _decoder(channels)
+    session, given, shape = _build_decoder(channels)
     try:
         session.run(shape, {given: encoded})
     except tf.errors.OpError as error:
@@ -86,10 +86,10 @@ def explain(encoded: bytes, channels: int = 0) -> str:
 
 
 @functools.cache
-def _decoder(channels: int) -> tuple[Any, tf.Tensor, tf.Tensor]:
+def _build_decoder(channels: int) -> tuple[Any, tf.Tensor, tf.Tensor]:
     """Return a session, an input and an output that decodes the input."""
     # A separate graph: callers may be inside another graph.
     graph = tf.Graph()
     with graph.as_default():
-        given = tf1.placeholder(tf.string, [])
-        return tf1.Session(graph=graph), given, tf.reduce_max(decode(given, channels))
+        encoded = tf1.placeholder(tf.string, [])
+        return tf1.Session(graph=graph), encoded, tf.reduce_max(decode(encoded, channels))

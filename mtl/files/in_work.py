@@ -73,12 +73,12 @@ def hold(path: str) -> int | None:
 
 def is_abandoned(path: str) -> bool | None:
     """Return True if the file is not held by a process; None if that is unknown."""
-    return _look(path, lambda: None)
+    return _act_if_abandoned(path, lambda: None)
 
 
 def remove_abandoned(path: str) -> bool | None:
     """Remove a file that is not held by a process, and return `is_abandoned`; others stay."""
-    return _look(path, lambda: os.remove(path))
+    return _act_if_abandoned(path, lambda: os.remove(path))
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ def is_folder_abandoned(folder: str) -> bool | None:
     return is_abandoned(os.path.join(folder, _IN_FOLDER))
 
 
-def _look(path: str, act: Callable[[], object]) -> bool | None:
+def _act_if_abandoned(path: str, act: Callable[[], object]) -> bool | None:
     """Return `is_abandoned`; if True, call `act` before another process can lock the file."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -68,28 +68,28 @@ def find(where: str, pattern: str, folders: bool = False) -> list[str]:
       UserError: nothing matches, the path is a folder, or the place cannot be reached.
     """
     store = stores.connect(pattern)
-    found = _look(store, pattern)
+    found = _look_up(store, pattern)
     if found is not None:
         fits_here = found.is_file or folders
         checks.require(fits_here, where, "name files", pattern, "It is a folder.")
         return [pattern]
-    paths = _match(store, pattern) if _MAGIC.search(store.name_inside(pattern)) else []
+    paths = _match_pattern(store, pattern) if _MAGIC.search(store.name_inside(pattern)) else []
     if not paths:
         checks.fail(where, "name existing files", pattern, _find_neighbour(store, pattern))
     return paths
 
 
-def _look(store: stores.Store, path: str) -> Any:
+def _look_up(store: stores.Store, path: str) -> Any:
     """Return the pyarrow.fs.FileInfo of a path, and note its version; None if it is absent."""
     name = store.name_inside(path).rstrip("/")
     info = stores.ask(path, lambda: store.system.get_file_info(name))
     if info.type.name == "NotFound":
         _versions.pop(path, None)
         return None
-    return _note(path, info)
+    return _note_version(path, info)
 
 
-def _note(path: str, info: Any) -> Any:
+def _note_version(path: str, info: Any) -> Any:
     if info.is_file:
         _versions[path] = Version(info.size or 0, info.mtime_ns or 0)
         if not info.mtime_ns:  # Nothing shows whether it has changed since it was copied.
@@ -97,7 +97,7 @@ def _note(path: str, info: Any) -> Any:
     return info
 
 
-def _list(store: stores.Store, folder: str, recursive: bool = False) -> list[Any]:
+def _list_folder(store: stores.Store, folder: str, recursive: bool = False) -> list[Any]:
     """Return the pyarrow.fs.FileInfo of all that lies in a folder, which may be absent."""
     from pyarrow import fs
 
@@ -109,17 +109,17 @@ def _list(store: stores.Store, folder: str, recursive: bool = False) -> list[Any
         return []
 
 
-def _match(store: stores.Store, pattern: str) -> list[str]:
+def _match_pattern(store: stores.Store, pattern: str) -> list[str]:
     parts = pattern[len(store.prefix) :].split("/")
     plain = next(number for number, part in enumerate(parts) if _MAGIC.search(part))
     folder = store.prefix + "/".join(parts[:plain])
     matched = []
-    for info in _list(store, folder, recursive=plain < len(parts) - 1):
+    for info in _list_folder(store, folder, recursive=plain < len(parts) - 1):
         path = store.name_outside(info.path)
         names = path[len(store.prefix) :].split("/")
         fits = len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
         if info.is_file and fits:
-            _note(path, info)
+            _note_version(path, info)
             matched.append(path)
     return sorted(matched)
 
@@ -134,7 +134,7 @@ def fits(path: str, pattern: str) -> bool:
 def _find_neighbour(store: stores.Store, path: str) -> str:
     """Return a hint: the nearest name in the folder of a path, or that the folder is missing."""
     folder, _, name = path.rpartition("/")
-    names = [info.base_name for info in _list(store, f"{folder}/")]
+    names = [info.base_name for info in _list_folder(store, f"{folder}/")]
     if names:
         return checks.nearest(name, names)
     return f"There is no {folder}, or it is empty."
@@ -146,7 +146,7 @@ def look(path: str) -> Version:
     Raises:
       UserError: it does not exist, or cannot be reached.
     """
-    found = _look(stores.connect(path), path)
+    found = _look_up(stores.connect(path), path)
     checks.require(found is not None and found.is_file, path, "exist", "no file")
     return _versions[path]
 
@@ -155,24 +155,24 @@ def exists(path: str) -> bool:
     """Return True if a file or a folder exists, here or in another place."""
     if not is_remote(path):
         return os.path.exists(path)
-    return _look(stores.connect(path), path) is not None
+    return _look_up(stores.connect(path), path) is not None
 
 
 def is_folder(path: str) -> bool:
     """Return True if a path is a folder, here or in another place."""
     if not is_remote(path):
         return os.path.isdir(path)
-    found = _look(stores.connect(path), path.rstrip("/"))
+    found = _look_up(stores.connect(path), path.rstrip("/"))
     return found is not None and not found.is_file
 
 
 def walk(folder: str) -> list[str]:
     """Return the paths of all files below a folder in another place, in any order."""
     store, folder = stores.connect(folder), f"{folder.rstrip('/')}/"
-    found = [info for info in _list(store, folder, recursive=True) if info.is_file]
+    found = [info for info in _list_folder(store, folder, recursive=True) if info.is_file]
     paths = [store.name_outside(info.path) for info in found]
     for path, info in zip(paths, found, strict=True):
-        _note(path, info)
+        _note_version(path, info)
     return paths
 
 
@@ -181,7 +181,7 @@ def list_names(folder: str) -> list[str]:
     if not is_remote(folder):
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     folder = f"{folder.rstrip('/')}/"
-    return sorted(info.base_name for info in _list(stores.connect(folder), folder))
+    return sorted(info.base_name for info in _list_folder(stores.connect(folder), folder))
 
 
 def copy_here(path: str) -> str:
@@ -200,11 +200,11 @@ def copy_here(path: str) -> str:
         known = _copies.get(path)
         # An earlier copy stays, because a reader may open it again.
         if known is None or known[0] != version:
-            _copies[path] = version, _copy(path, version)
+            _copies[path] = version, _copy_file(path, version)
         return _copies[path][1]
 
 
-def _copy(path: str, version: Version) -> str:
+def _copy_file(path: str, version: Version) -> str:
     folder = _open_folder()
     free = shutil.disk_usage(folder).free
     rule = f"fit into {free - _SPARE:,} free bytes of {os.path.dirname(folder)}"
@@ -303,7 +303,7 @@ def replacing(path: str) -> Iterator[str]:
             os.remove(partial)
         raise
     try:
-        _send(partial, path)
+        _send_file(partial, path)
     except (checks.UserError, FileNotFoundError) as error:
         kept = os.path.join(tempfile.mkdtemp(prefix="mtl-unsent-"), os.path.basename(path))
         shutil.move(partial, kept)
@@ -319,7 +319,7 @@ def write(path: str, data: bytes) -> None:
         file.write(data)
 
 
-def _send(source: str, path: str) -> None:
+def _send_file(source: str, path: str) -> None:
     store = stores.connect(path)
     name, size = store.name_inside(path), os.path.getsize(source)
     renames = stores.find_scheme(path) in _RENAMES

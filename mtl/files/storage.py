@@ -168,14 +168,14 @@ def explain_storage_errors() -> Iterator[None]:
     """Turn errors of a full, read-only, limited or absent disk into a UserError."""
     told, log = threading.excepthook, logging.getLogger("tensorflow")
     # A thread writes event files, and prints its error before it passes it on.
-    threading.excepthook = lambda args: None if _problem(args.exc_value) else told(args)
+    threading.excepthook = lambda args: None if _describe_problem(args.exc_value) else told(args)
     log.addFilter(_is_other)
     try:
         yield
     except checks.UserError:
         raise
     except Exception as error:  # TensorFlow's writer of events raises Python errors as well.
-        message = _problem(error)
+        message = _describe_problem(error)
         if message is None:
             raise
         raise checks.UserError(message) from error
@@ -188,7 +188,7 @@ def _is_other(record: logging.LogRecord) -> bool:
     return not _NO_SPACE.search(record.getMessage())
 
 
-def _problem(error: BaseException | None) -> str | None:
+def _describe_problem(error: BaseException | None) -> str | None:
     """Return a line with the file that cannot be written or reached, and the reason, or None."""
     text = getattr(error, "message", None) or str(error)
     absent, unreached = _NOT_THERE.search(text), _NOT_REACHED.search(text)

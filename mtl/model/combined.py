@@ -66,7 +66,7 @@ class Combined(types.CombinedMetric, abc.ABC):
 
     def fitted(self, statistics: types.Statistics) -> Combined:
         """Return a copy with a number for each baseline: kept by the run, or read now."""
-        kept = _read(statistics.path(_FILE)).get(self.name, {})
+        kept = _read_file(statistics.path(_FILE)).get(self.name, {})
         if kept.get("given") == self.baselines:
             return dataclasses.replace(self, baselines=kept["values"])
         return dataclasses.replace(self, baselines=self._find_values())
@@ -167,7 +167,7 @@ def keep_baselines(parts: Sequence[types.CombinedMetric], directory: str, is_new
     path = os.path.join(directory, _FILE)
     if is_new and tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
-    kept = _read(path)
+    kept = _read_file(path)
     for part in own:
         before = kept.get(part.name, {}).get("given", part.baselines)
         where, rule = f"{type(part).__name__}.baselines", "be as when the run was started"
@@ -180,7 +180,7 @@ def keep_baselines(parts: Sequence[types.CombinedMetric], directory: str, is_new
         checksums.write_json(path, {**kept, **found})
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read_file(path: str) -> dict[str, Any]:
     return checksums.read_json(path, _FIX) if tf.io.gfile.exists(path) else {}
 
 
@@ -198,7 +198,7 @@ def _read_result(where: str, model_dir: str, metric: str) -> float:
     best = os.path.join(model_dir, "best", "best.json")
     steps = {step for points in curves.values() for step in points}
     steps |= {step for points in broken.values() for step in points}
-    step = _read(best).get("step", max(steps))
+    step = _read_file(best).get("step", max(steps))
     rule = f"be of a run whose {metric} at step {step} is a number"
     checks.require(step in curves[metric], where, rule, model_dir)
     return curves[metric][step]

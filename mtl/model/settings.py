@@ -90,7 +90,7 @@ class Settings:
         for head in self.heads:
             if types.read_member(head, types.MapHead, "is_dense"):
                 self._check_places(head)
-        types.check_parts(self._parts, "check_model", self)
+        types.check_parts(self._all_parts, "check_model", self)
 
     def check_experiment(self, experiment: Any) -> None:
         """Fail unless the data have the fields of the parts, and the sampler suits the heads."""
@@ -282,7 +282,7 @@ class Settings:
         return types.are_entrywise([*parts, *optional])
 
     @property
-    def _parts(self) -> list[Any]:
+    def _all_parts(self) -> list[Any]:
         """All parts; extensions of earlier parts are further out in a step."""
         first = (self.pruning, self.columns, self.network, self.heads, self.built_losses)
         last = (self.mixing, self.weighting, self.surgery, self.update, self.combined_metrics)
@@ -291,7 +291,7 @@ class Settings:
     @functools.cached_property  # The search goes through all settings of all parts.
     def step_extensions(self) -> Sequence[types.MakeExtension]:
         """Functions that make the extensions of a training step: of the setting, then of parts."""
-        parts = types.walk_parts(self._parts)
+        parts = types.walk_parts(self._all_parts)
         brought = [part.step_extension for part in parts if hasattr(part, "step_extension")]
         return [*self.extensions, *dict.fromkeys(brought)]
 

@@ -180,17 +180,17 @@ class Field:
         if values is None:
             if self.is_required:
                 raise AbsentError
-            return [] if self.is_ragged else self._shaped([self.default] * self.size)
+            return [] if self.is_ragged else self._shape_values([self.default] * self.size)
         if not self.is_ragged and len(values) != self.size:
             raise ValueError(
                 f"must hold {self.size} value{'s' * (self.size > 1)}, got {len(values)}"
             )
-        return self._shaped([self._convert(value) for value in values])
+        return self._shape_values([self._convert_value(value) for value in values])
 
-    def _shaped(self, values: list[Any]) -> Any:
+    def _shape_values(self, values: list[Any]) -> Any:
         return values if self.shape else values[0]
 
-    def _convert(self, value: Any) -> Any:
+    def _convert_value(self, value: Any) -> Any:
         try:
             return literals.parse_literal(self.dtype, value)
         except ValueError:
@@ -263,7 +263,7 @@ class Spec:
         for name, kind in self.features.items():
             found.setdefault(name, kind)
             counts, expected = counts_name(name), ("int64", _LIST)
-            if not self._field(name, kind).is_nested:
+            if not self._make_field(name, kind).is_nested:
                 rule = f"be a list of lists, (None, None), as {counts!r} counts its values"
                 where = f"Spec.features[{name!r}]"
                 checks.require(counts not in self.features, where, rule, kind)
@@ -285,12 +285,12 @@ class Spec:
     @functools.cached_property
     def feature_fields(self) -> dict[str, Field]:
         """{name: field} of the features."""
-        return {name: self._field(name, kind) for name, kind in self.features.items()}
+        return {name: self._make_field(name, kind) for name, kind in self.features.items()}
 
     @functools.cached_property
     def label_fields(self) -> dict[str, Field]:
         """{name: field} of the labels; each has a default, the mark of a missing label."""
-        fields = {name: self._field(name, kind) for name, kind in self.labels.items()}
+        fields = {name: self._make_field(name, kind) for name, kind in self.labels.items()}
         absent = {"int64": NO_ID}  # Gin files may write the default -1 for a missing label.
         return {
             name: dataclasses.replace(field, default=field.missing)
@@ -304,7 +304,7 @@ class Spec:
         """{name: field} of features and labels."""
         return {**self.feature_fields, **self.label_fields}
 
-    def _field(self, name: str, kind: Any) -> Field:
+    def _make_field(self, name: str, kind: Any) -> Field:
         where = f"Spec field {name!r}"
         pair = (kind, ()) if isinstance(kind, str) else kind
         rule = "be a type or a pair of type and shape, such as ('uint8', (8, 8, 1))"
@@ -325,9 +325,9 @@ class Spec:
                 absent.append(name)
             except ValueError as error:
                 return f"field {name!r} {error}."
-        return Gaps(absent) if absent else self._miscounted(values) or values
+        return Gaps(absent) if absent else self._find_miscounted(values) or values
 
-    def _miscounted(self, values: Mapping[str, Any]) -> str | None:
+    def _find_miscounted(self, values: Mapping[str, Any]) -> str | None:
         """Return an error message for counts that do not fit a list of lists; None if all fit."""
         for name, field in self.counted.items():
             given, count = values.get(name, ()), len(values.get(field, ()))

@@ -29,19 +29,19 @@ def apply_reduced(
     """
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         pairs = list(gradients_and_variables)
-        return _if(when, lambda: optimizer.apply_gradients(pairs))
+        return _run_if(when, lambda: optimizer.apply_gradients(pairs))
 
     def apply_everywhere(strategy: tf.distribute.Strategy, pairs: Sequence, when: Any) -> Any:
         when = strategy.experimental_local_results(when)[0]
         # Of what TensorFlow offers only this private method skips the sum, and updates mirrored
         # variables by their copies, as sparse updates need.
-        return _if(when, lambda: optimizer._distributed_apply(_Reduced(strategy), pairs))
+        return _run_if(when, lambda: optimizer._distributed_apply(_Reduced(strategy), pairs))
 
     context = tf.distribute.get_replica_context()
     return context.merge_call(apply_everywhere, args=(list(gradients_and_variables), when))
 
 
-def _if(when: tf.Tensor | bool, operation: Callable[[], tf.Operation]) -> tf.Operation:
+def _run_if(when: tf.Tensor | bool, operation: Callable[[], tf.Operation]) -> tf.Operation:
     return operation() if when is True else tf.cond(when, operation, tf.no_op)
 
 

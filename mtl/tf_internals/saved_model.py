@@ -22,13 +22,13 @@ FILE = "saved_model.pb"
 
 def read(directory: str) -> Any:
     """Return the one MetaGraphDef of a SavedModel."""
-    return _read(directory).meta_graphs[0]
+    return _read_proto(directory).meta_graphs[0]
 
 
 @contextlib.contextmanager
 def edited(directory: str) -> Iterator[Any]:
     """Open the MetaGraphDef of a SavedModel; write it back when the context ends."""
-    proto = _read(directory)
+    proto = _read_proto(directory)
     yield proto.meta_graphs[0]
     with tf.io.gfile.GFile(os.path.join(directory, FILE), "wb") as file:
         file.write(proto.SerializeToString(deterministic=True))
@@ -44,6 +44,6 @@ def assets(meta_graph: Any) -> dict[str, str]:
     return {asset.tensor_info.name.partition(":")[0]: asset.filename for asset in found}
 
 
-def _read(directory: str) -> Any:
+def _read_proto(directory: str) -> Any:
     with tf.io.gfile.GFile(os.path.join(directory, FILE), "rb") as file:
         return saved_model_pb2.SavedModel.FromString(file.read())

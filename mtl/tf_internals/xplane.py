@@ -53,12 +53,14 @@ def _read_line(plane: Any, line: Any) -> list[Event]:
     first, events = line.timestamp_ns * 1000, []
     for event in line.events:
         start = first + event.offset_ps
-        stats = {plane.stat_metadata[s.metadata_id].name: _value(plane, s) for s in event.stats}
+        stats = {
+            plane.stat_metadata[s.metadata_id].name: _read_value(plane, s) for s in event.stats
+        }
         events.append(Event(names[event.metadata_id], start, start + event.duration_ps, stats))
     return events
 
 
-def _value(plane: Any, stat: Any) -> Any:
+def _read_value(plane: Any, stat: Any) -> Any:
     kind = stat.WhichOneof("value")
     value = getattr(stat, kind) if kind else None
     return plane.stat_metadata[value].name if kind == "ref_value" else value

@@ -116,7 +116,7 @@ class Calibration(refit.Refit):
         self, head: types.Head, old: refit.Classifier, rows: Iterable[refit.Rows]
     ) -> refit.Classifier:
         """Return the calibrated layer; log the cross-entropy on the split without and with it."""
-        scored, places = self._score(head.name, old, rows)
+        scored, places = self._score_rows(head.name, old, rows)
         whole = self.calibrate(head, scored)
         self._tell(head.name, scored, whole)
         names = [one.name for one in slices.list_slices(getattr(head, "calibration_slices", {}))]
@@ -151,17 +151,17 @@ class Calibration(refit.Refit):
         line = "Calibrated %s on %d rows of %r: %s; cross-entropy %.4f, before %.4f"
         _log.info(line, what, len(rows.logits), self.split, found.told, after, before)
 
-    def _score(
+    def _score_rows(
         self, task: str, old: refit.Classifier, rows: Iterable[refit.Rows]
     ) -> tuple[Scored, np.ndarray]:
         """Return the labelled rows, and the number of the slice of each."""
         found = []
         for towers, targets, weights, places in rows:
-            some = weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
+            has_label = weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
             logits = old.compute_logits(np.float64(towers))
             logits = logits[:, 0] if weights.ndim == 1 and logits.shape[1] == 1 else logits
             parts = (*map(np.float64, (logits, targets, weights)), places)
-            found.append([part[some] for part in parts])
+            found.append([part[has_label] for part in parts])
         *columns, places = (np.concatenate(part) for part in zip(*found, strict=True))
         scored = Scored(*columns)
         where = f"{type(self).__name__}.split"
@@ -272,28 +272,28 @@ def mean_loss(rows: Scored) -> float:
 def find_scale(rows: Scored) -> float:
     """Return the factor of the logits in [0, 100] with the least cross-entropy, by bisection."""
     low, high = 0.0, _LARGEST_SCALE
-    if _slope(rows, low) >= 0:
+    if _find_slope(rows, low) >= 0:
         return low
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        is_below = _slope(rows, middle) < 0
+        is_below = _find_slope(rows, middle) < 0
         low, high = (middle, high) if is_below else (low, middle)
     return (low + high) / 2
 
 
-def _slope(rows: Scored, scale: float) -> float:
+def _find_slope(rows: Scored, scale: float) -> float:
     """Return the derivative of the summed cross-entropy by the factor; it never decreases."""
     logits, targets, weights = rows
     if logits.ndim == targets.ndim:
-        shares = _sigmoid(scale * logits)
+        shares = _apply_sigmoid(scale * logits)
         return float((weights * logits * (shares - targets)).sum())
     scaled = scale * logits
     shares = np.exp(scaled - np.logaddexp.reduce(scaled, axis=1, keepdims=True))
-    own = np.take_along_axis(logits, targets.astype(int)[:, np.newaxis], 1)[:, 0]
-    return float((weights * ((shares * logits).sum(1) - own)).sum())
+    of_target = np.take_along_axis(logits, targets.astype(int)[:, np.newaxis], 1)[:, 0]
+    return float((weights * ((shares * logits).sum(1) - of_target)).sum())
 
 
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
+def _apply_sigmoid(logits: np.ndarray) -> np.ndarray:
     return np.exp(-np.logaddexp(0, -logits))
 
 
@@ -321,7 +321,7 @@ def fit_line(
     line = np.array([0.0, np.log((positive + 1) / (negative + 1))])
     loss = lose(line)
     for _ in range(_MOST_STEPS):
-        shares = _sigmoid(line @ inputs)
+        shares = _apply_sigmoid(line @ inputs)
         slope = inputs @ (weights * (shares - wanted))
         curvature = (inputs * (weights * shares * (1 - shares))) @ inputs.T
         step = np.linalg.solve(curvature + 1e-12 * np.eye(2) * np.trace(curvature), slope)
@@ -337,7 +337,7 @@ def fit_line(
 
 def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
     """Return rising logits [K] of the knots, and the calibrated logits [K] there."""
-    given, shares, sizes = _join(*_pool(rows), num_knots - 2)
+    given, shares, sizes = _join(*_pool_violators(rows), num_knots - 2)
     least, most = 0.5 / (sizes[0] + 1), 1 - 0.5 / (sizes[-1] + 1)
     shares = np.clip(shares, min(least, shares[shares > 0].min(initial=1.0)), None)
     shares = np.clip(shares, None, max(most, shares[shares < 1].max(initial=0.0)))
@@ -358,7 +358,7 @@ def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
     return given, calibrated
 
 
-def _pool(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pool_violators(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pool adjacent violators: return mean logit, share of positives and weight of each block."""
     # Logits that differ only by rounding belong to equal rows, and may come in any order.
     rounded = np.round(rows.logits / _LEAST_WIDTH) * _LEAST_WIDTH

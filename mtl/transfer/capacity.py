@@ -114,13 +114,13 @@ def enlarge_tables(
         reader = tf.train.load_checkpoint(path)
         changed: dict[str, np.ndarray] = {}
         for scope, capacity in capacities.items():
-            changed |= _enlarge(reader, path, scope, capacity, initial)
+            changed |= _enlarge_table(reader, path, scope, capacity, initial)
         if changed:
             others = reader.get_variable_to_shape_map().keys() - changed.keys()
             _replace(path, {**{name: reader.get_tensor(name) for name in others}, **changed})
 
 
-def _enlarge(
+def _enlarge_table(
     reader: Any,
     path: str,
     scope: str,
@@ -138,16 +138,16 @@ def _enlarge(
     rule = f"be {keys.size} at least, which {path} has"
     checks.require(keys.size < capacity, "Growing.capacity", rule, capacity)
     initials = initial(_list_with_keys(keys_name, shapes))
-    found = {name: np.array(value) for name, value in initials.items()}
+    enlarged = {name: np.array(value) for name, value in initials.items()}
     of_keys = place_keys(keys, capacity, path)
-    for name, value in found.items():
+    for name, value in enlarged.items():
         if is_sketch(name):
             continue
         origins = place_rows(of_keys, keys.size, shapes[name], value.shape)
         if averaging.is_state(name) and not averaging.is_decay(name):
-            value[:] = found[name.rpartition("/")[0]]  # The average of a new row is its weights.
+            value[:] = enlarged[name.rpartition("/")[0]]  # The average of a new row is its weights.
         _keep_rows(value, reader.get_tensor(name), origins)
-    return found
+    return enlarged
 
 
 def _list_with_keys(keys_name: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:

@@ -144,7 +144,7 @@ class Decision:
             self._require_equal_groups(name, here, there)
         elif here and there and fit(here, shape) and fit(there, old_shape):
             axis = here.axis % len(shape)
-            if _others(shape, axis) == _others(old_shape, there.axis % len(old_shape)):
+            if _other_sizes(shape, axis) == _other_sizes(old_shape, there.axis % len(old_shape)):
                 return self._rows_by_name(name, old, here, there)
         self._require_equal_shapes(name, shape, old_shape)
         return None
@@ -197,6 +197,6 @@ def is_optimizers(name: str, names: Mapping[str, Any]) -> bool:
     return is_own or any(owner in names for owner in owners)
 
 
-def _others(shape: Sequence[int], axis: int) -> tuple[int, list[int]]:
+def _other_sizes(shape: Sequence[int], axis: int) -> tuple[int, list[int]]:
     """Return the axis, and the sizes of all other axes."""
     return axis, [size for index, size in enumerate(shape) if index != axis]

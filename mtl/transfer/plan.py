@@ -89,8 +89,8 @@ class Plan:
         new = [entry.name for entry in self.entries if entry.outcome == "initialised"]
         mapped = [entry.name for entry in self.entries if entry.rows is not None]
         parts = [f"Warm start from {self.source.path}: {told}"]
-        parts += [f"initialised: {_shortened(new)}"] if new else []
-        parts += [f"rows by name: {_shortened(mapped)}"] if mapped else []
+        parts += [f"initialised: {_shorten_names(new)}"] if new else []
+        parts += [f"rows by name: {_shorten_names(mapped)}"] if mapped else []
         return "; ".join(parts)
 
     def table(self) -> str:
@@ -104,6 +104,6 @@ class Plan:
         return "\n".join([self.summary(), "", *aligned.align_columns(rows)])
 
 
-def _shortened(names: Sequence[str]) -> str:
+def _shorten_names(names: Sequence[str]) -> str:
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + rest

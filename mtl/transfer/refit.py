@@ -139,16 +139,16 @@ class Refit(abc.ABC):
             for head in network.heads
             if head.name in self.list_tasks() and isinstance(head, types.ExampleHead)
         }
-        layers = {task: self._layer(task) for task in self.list_tasks()}
+        layers = {task: self._find_layer(task) for task in self.list_tasks()}
         told: list[str] = []
         with tf1.Session() as session:
-            self._restore(session)
+            self._restore_source(session)
             session.run(tf1.tables_initializer())
             for task, layer in layers.items():
                 session.run(iterator.initializer)
                 one = examples[task]
                 places = _find_places(heads_by_task[task], features, towers[task])
-                rows = _rows(session, Rows(towers[task], one.targets, one.weights, places))
+                rows = _read_rows(session, Rows(towers[task], one.targets, one.weights, places))
                 new = self.fit(heads_by_task[task], Classifier(*session.run(layer)), rows)
                 told += new.doubts
                 for variable, value in zip(layer, (new.kernel, new.bias), strict=True):
@@ -185,7 +185,7 @@ class Refit(abc.ABC):
             value, rule = getattr(head, name, empty), f"be {empty} with {type(self).__name__}"
             checks.require(value == empty or name in self.computes, where, rule, value, fix)
 
-    def _restore(self, session: tf.compat.v1.Session) -> None:
+    def _restore_source(self, session: tf.compat.v1.Session) -> None:
         """Restore the graph's variables from the source."""
         where = f"{type(self).__name__}.source"
         storage.require_plain(where, self.source)
@@ -200,18 +200,18 @@ class Refit(abc.ABC):
         mismatch.require_same(checkpoint, used, wanted)
         average_saver.Saver().restore(session, checkpoint)
 
-    def _layer(self, task: str) -> list[tf.Variable]:
+    def _find_layer(self, task: str) -> list[tf.Variable]:
         """Return the kernel and the bias of a head."""
         pattern = f"^head/{task}/logits/"
-        own = {
+        layer = {
             patterns.variable_name(v): v
             for v in tf1.global_variables()
             if patterns.matches(pattern, v)
         }
         names = [f"head/{task}/logits/{name}" for name in ("kernel", "bias")]
         rule = "have the Linear classifier"
-        checks.require(sorted(own) == sorted(names), f"head {task!r}", rule, sorted(own))
-        return [own[name] for name in names]
+        checks.require(sorted(layer) == sorted(names), f"head {task!r}", rule, sorted(layer))
+        return [layer[name] for name in names]
 
 
 def _find_places(head: types.Head, features: types.Tensors, tower: tf.Tensor) -> tf.Tensor:
@@ -223,7 +223,7 @@ def _find_places(head: types.Head, features: types.Tensors, tower: tf.Tensor) ->
     return slices_lib.find_first(slices, features, where)
 
 
-def _rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
+def _read_rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
     read = session.make_callable(list(rows))
     while True:
         try:

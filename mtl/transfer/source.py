@@ -48,20 +48,20 @@ class Source:
         return row_names_lib.load(self.directory)
 
     @functools.cached_property
-    def _reader(self) -> Any:
+    def _checkpoint_reader(self) -> Any:
         return tf.train.load_checkpoint(self.path)
 
     def dtype(self, name: str) -> tf.DType:
         """Return the type of the numbers of a variable."""
-        return self._reader.get_variable_to_dtype_map()[name]
+        return self._checkpoint_reader.get_variable_to_dtype_map()[name]
 
     def trained_name(self, name: str) -> str:
         """Return the name of the value that the source was evaluated with."""
-        return averaging.name_in(self._reader, name)
+        return averaging.name_in(self._checkpoint_reader, name)
 
     def is_behind(self, name: str) -> bool:
         """Return True if `read_value` may differ from the saved value, such as an old average."""
-        return averaging.is_behind(self._reader, name)
+        return averaging.is_behind(self._checkpoint_reader, name)
 
     def read_value(self, name: str) -> np.ndarray:
         """Return the value of a variable; averages are first brought up to the checkpoint's step.
@@ -70,7 +70,7 @@ class Source:
           UserError: it cannot be read.
         """
         try:
-            return averaging.value_in(self._reader, name)
+            return averaging.value_in(self._checkpoint_reader, name)
         except (tf.errors.OpError, *_OTHER_READ_ERRORS) as error:
             problem = f"{name!r} cannot be read"
             raise checks.UserError(
@@ -91,15 +91,15 @@ def open_source(where: str, given: str) -> Source:
         fix = "Optimised exports and exports of pruned runs have none: take the run itself."
         has_variables = run_directory.is_checkpoint(variables)
         checks.require(has_variables, where, "hold variables", saved_model, fix)
-        return _opened(variables, saved_model)
+        return _open_source(variables, saved_model)
     path = run_directory.find_latest(given) if tf.io.gfile.isdir(given) else given
     if path is None or not run_directory.is_checkpoint(path):
         rule = "be a checkpoint, a model_dir or a SavedModel"
-        checks.fail(where, rule, given, _beside(given))
-    return _opened(path, _run_of(os.path.dirname(path)))
+        checks.fail(where, rule, given, _tell_nearby(given))
+    return _open_source(path, _run_of(os.path.dirname(path)))
 
 
-def _opened(path: str, directory: str) -> Source:
+def _open_source(path: str, directory: str) -> Source:
     try:
         tf.train.list_variables(path)
     except (tf.errors.OpError, *_OTHER_READ_ERRORS) as error:
@@ -125,14 +125,14 @@ def _run_of(directory: str) -> str:
     return os.path.dirname(next(filter(tf.io.gfile.exists, files), files[0]))
 
 
-def _beside(given: str) -> str:
+def _tell_nearby(given: str) -> str:
     """Return names that may be meant, or the place where the path ends."""
     folder, name = os.path.split(given.rstrip("/"))
     if tf.io.gfile.isdir(given):
         return run_directory.tell_unlisted(given) or "That folder holds no checkpoint."
     if not tf.io.gfile.isdir(folder or "."):
         return f"There is no folder {folder!r}."
-    found = {
+    names = {
         entry.rstrip("/").removesuffix(".index") for entry in tf.io.gfile.listdir(folder or ".")
     }
-    return checks.nearest(name, sorted(found))
+    return checks.nearest(name, sorted(names))

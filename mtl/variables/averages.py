@@ -53,9 +53,9 @@ class Averaging(tf.compat.v1.train.Optimizer):
 
     def _prepare(self) -> None:
         if self._tables:
-            self._so_far = self._total().read_value()
+            self._so_far = self._log_decay().read_value()
 
-    def _total(self) -> tf.Variable:
+    def _log_decay(self) -> tf.Variable:
         with tf.init_scope():  # The graph of the variable, even inside a loop or a branch.
             graph = tf1.get_default_graph()
         return self._get_non_slot_variable(DECAY, graph)
@@ -89,4 +89,4 @@ class Averaging(tf.compat.v1.train.Optimizer):
             return super()._finish(update_ops, name_scope)
         # The total product changes only after all rows were brought up to date with it.
         with tf.control_dependencies(update_ops):
-            return tf.group(self._total().assign_add(self._log), name=name_scope)
+            return tf.group(self._log_decay().assign_add(self._log), name=name_scope)

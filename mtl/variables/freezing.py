@@ -90,7 +90,7 @@ class Freezing:
         """Return `step_fn` with frozen variables; it also watches `frozen_weights`, if any."""
 
         def frozen_step(features: Any, labels: Any) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
-            with _entered(self) as scope:
+            with _enter_freezing(self) as scope:
                 train_op, monitors = step_fn(features, labels)
                 frozen = {"frozen_weights": scope.frozen_weights()} if scope.frozen() else {}
                 return train_op, {**monitors, **frozen}
@@ -100,11 +100,11 @@ class Freezing:
 
 def hold_part(trainable: bool) -> contextlib.AbstractContextManager[object]:
     """Freeze for good the variables that are created inside it, unless `trainable`."""
-    return contextlib.nullcontext() if trainable else _hold()
+    return contextlib.nullcontext() if trainable else _hold_variables()
 
 
 @contextlib.contextmanager
-def _hold() -> Iterator[None]:
+def _hold_variables() -> Iterator[None]:
     scope = _SCOPE.get()
     creates = tf.variable_creator_scope(scope.create) if scope else contextlib.nullcontext()
     with _IS_HELD.set(True), creates:
@@ -183,7 +183,7 @@ def frozen_names() -> list[str]:
 
 
 @contextlib.contextmanager
-def _entered(freezing: Freezing) -> Iterator[_Scope]:
+def _enter_freezing(freezing: Freezing) -> Iterator[_Scope]:
     """Freeze the variables that are created inside it.
 
     Raises:

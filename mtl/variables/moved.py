@@ -68,13 +68,13 @@ def read_moved() -> contextlib.AbstractContextManager[Any]:
     scope = tf1.get_variable_scope()
     if _MOVED.get() is None:
         return contextlib.nullcontext(scope)
-    return views.enter(views.Stage.MOVED, _read)
+    return views.enter(views.Stage.MOVED, _read_moved)
 
 
 def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
     """Return looked-up rows [..., D] of ids [...] plus the changes of their table."""
     moved = _MOVED.get()
-    change = _find(moved, table)
+    change = _find_change(moved, table)
     if moved is None or not isinstance(change, tf.IndexedSlices):
         return rows
     moved.read.add(patterns.variable_name(table))
@@ -89,9 +89,9 @@ def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
     return rows + tf.cast(tf.reshape(added, tf.shape(rows)), rows.dtype)
 
 
-def _read(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
+def _read_moved(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
     variable, moved = getter(name, **settings), _MOVED.get()
-    change = _find(moved, variable)
+    change = _find_change(moved, variable)
     # A step reads only some rows of a table: `add_to_rows` shifts them.
     if moved is None or change is None or _is_table(change):
         return variable
@@ -102,7 +102,7 @@ def _read(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
     return value + tf.cast(change, value.dtype)
 
 
-def _find(moved: _Moved | None, variable: Any) -> tf.Tensor | tf.IndexedSlices | None:
+def _find_change(moved: _Moved | None, variable: Any) -> tf.Tensor | tf.IndexedSlices | None:
     if moved is None or not isinstance(variable, tf.Variable):
         return None
     return moved.changes.get(patterns.variable_name(variable))

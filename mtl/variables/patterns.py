@@ -66,13 +66,13 @@ def select_variables(where: str, pattern: str, variables: Sequence[Variable]) ->
     """
     selected = [variable for variable in variables if matches(pattern, variable)]
     if not selected:
-        checks.fail(where, "match a variable", pattern, _suggestion(pattern, variables))
+        checks.fail(where, "match a variable", pattern, _suggest_names(pattern, variables))
     return selected
 
 
-def _suggestion(pattern: str, variables: Sequence[Variable]) -> str:
+def _suggest_names(pattern: str, variables: Sequence[Variable]) -> str:
     names = [variable_name(variable) for variable in variables]
-    pieces = {piece for path in names for piece in _pieces(path)}
+    pieces = {piece for path in names for piece in _split_path(path)}
     plain = re.sub(r"[\^$\\]|\.\*", "", pattern)
     nearest = difflib.get_close_matches(plain, sorted(pieces), n=3)
     if nearest:
@@ -81,7 +81,7 @@ def _suggestion(pattern: str, variables: Sequence[Variable]) -> str:
     return f"Variables: {', '.join(names[:5]) or '(none)'}{rest}."
 
 
-def _pieces(path: str) -> list[str]:
+def _split_path(path: str) -> list[str]:
     """Return the names that a pattern may refer to: `a/b/c` -> a, a/b, a/b/c, a, b, c."""
     parts = path.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)] + parts

@@ -67,11 +67,11 @@ def join(
 
 def save(named: Mapping[str, types.RowNames], model_dir: str) -> None:
     """Write {scope: names} beside the checkpoints; names in files stay in their files."""
-    entries = {scope: _entry(names) for scope, names in named.items()}
+    entries = {scope: _make_entry(names) for scope, names in named.items()}
     checksums.write_json(os.path.join(model_dir, FILE), entries)
 
 
-def _entry(names: types.RowNames) -> dict[str, Any]:
+def _make_entry(names: types.RowNames) -> dict[str, Any]:
     entry = names._asdict()
     for setting in _OF_SMALLER_TABLES:
         if entry[setting] == types.RowNames._field_defaults[setting]:
@@ -95,13 +95,13 @@ def load(directory: str) -> dict[str, types.RowNames]:
     if not all(isinstance(entry, Mapping) for entry in entries.values()):
         raise checksums.describe_damage(path, "it holds no names", _FIX)
     try:
-        found = {scope: _found(directory, **entry) for scope, entry in entries.items()}
+        found = {scope: _find_names(directory, **entry) for scope, entry in entries.items()}
     except TypeError as error:  # An old file has no checksum, so damage shows only here.
         raise checksums.describe_damage(path, "it holds no names", _FIX) from error
     return {scope: names for scope, names in found.items() if names}
 
 
-def _found(
+def _find_names(
     directory: str, names: Sequence[str] | str, checksum: str | None = None, **settings
 ) -> types.RowNames | None:
     if not isinstance(names, str):

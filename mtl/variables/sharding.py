@@ -45,7 +45,7 @@ class Sharding:
 
     def cut_tables(self) -> contextlib.AbstractContextManager[object]:
         """Cut the tables that are created inside it."""
-        return _change(sharding=self)
+        return _change_tables(sharding=self)
 
 
 def create_table(
@@ -58,7 +58,7 @@ def create_table(
     sharding, dtype = _TABLES.get().sharding, _TABLES.get().dtype or tf.float32
     count = sharding.count_shards(shape, dtype) if sharding else 1
     cut = tf1.fixed_size_partitioner(count) if count > 1 else None
-    with _change(is_created=True, is_cut=count > 1):
+    with _change_tables(is_created=True, is_cut=count > 1):
         table = tf1.get_variable(name, shape, dtype, initializer, partitioner=cut)
     if dtype == tf.bfloat16:
         parts = [table] if count == 1 else list(table)
@@ -77,7 +77,7 @@ def is_half(variable: tf.Variable) -> bool:
 
 def store_tables(dtype: tf.DType) -> contextlib.AbstractContextManager[object]:
     """Have tables that are created inside it hold numbers of this type."""
-    return _change(dtype=dtype)
+    return _change_tables(dtype=dtype)
 
 
 def is_table() -> bool:
@@ -110,7 +110,7 @@ class _Tables(NamedTuple):
     is_cut: bool = False
 
 
-def _change(**values: Any) -> contextlib.AbstractContextManager[object]:
+def _change_tables(**values: Any) -> contextlib.AbstractContextManager[object]:
     return _TABLES.set(_TABLES.get()._replace(**values))
 
 

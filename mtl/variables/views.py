@@ -53,7 +53,7 @@ def enter(stage: Stage, view: View) -> Iterator[Any]:
     with (
         _VIEWS.set((*_VIEWS.get(), (stage, view))),
         # Keras names its weights by name scopes, so a new name scope would rename them.
-        tf1.variable_scope(here, custom_getter=_read, auxiliary_name_scope=False) as scope,
+        tf1.variable_scope(here, custom_getter=_read_views, auxiliary_name_scope=False) as scope,
     ):
         yield scope
 
@@ -72,18 +72,18 @@ def read_as(variable: tf.Variable, name: str, **settings: Any) -> Any:
 
     def get(asked: str, **own: Any) -> Any:
         # Variables that views create beside it, such as a mask, have other names.
-        return variable if asked == name else _create(asked, **own)
+        return variable if asked == name else _create_variable(asked, **own)
 
     return getter(get, name, **settings)
 
 
-def _create(name: str, **settings: Any) -> Any:
+def _create_variable(name: str, **settings: Any) -> Any:
     scope = tf1.VariableScope(reuse=tf1.AUTO_REUSE, name="")
     with tf1.variable_scope(scope, auxiliary_name_scope=False):
         return tf1.get_variable(name, **settings)
 
 
-def _read(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
+def _read_views(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
     for _, view in sorted(_VIEWS.get(), key=lambda entered: entered[0]):
         getter = functools.partial(view, getter)
     # Each `enter` wraps the getter in this function once more, but one call applies all views.

@@ -73,14 +73,14 @@ else:
 def imports() -> Iterator[None]:
     """Defer the import statements of whole modules in this context."""
     before = builtins.__import__
-    builtins.__import__ = _defer
+    builtins.__import__ = _defer_import
     try:
         yield
     finally:
         builtins.__import__ = before
 
 
-def _defer(
+def _defer_import(
     name: str,
     globals: Any = None,
     locals: Any = None,

@@ -82,12 +82,12 @@ def fit(  # noqa: PLR0913  Callers name them.
     _check_holdout(holdout, {"test": test, "time": time or None, "key": key or None})
     folder = _choose_folder(model_dir)
     with _removed_at_a_mistake(folder):
-        files = _store(data, "data", os.path.join(folder, "data", "train.feather"))
+        files = _store_table(data, "data", os.path.join(folder, "data", "train.feather"))
         path = os.path.join(folder, "data", "test.feather")
-        tests = "" if test is None else _store(test, "test", path)
+        tests = "" if test is None else _store_table(test, "test", path)
         held_out = plans.Holdout(share=holdout, time=time, key=key, files=tests)
-        plan = _plan(files, tasks, held_out, missing, leave_out, keep)
-        experiment = _load(_write_draft(plan, folder, tasks), settings)
+        plan = _plan_run(files, tasks, held_out, missing, leave_out, keep)
+        experiment = _load_experiment(_write_draft(plan, folder, tasks), settings)
     last = from_python.train(experiment, folder, verbose)
     is_evaluated = os.path.exists(os.path.join(folder, "best", "best.json"))
     model = FittedModel(experiment, folder, "best" if is_evaluated else "latest", plan)
@@ -111,7 +111,7 @@ class FittedModel(from_python.Model):
         plan: plans.Plan,
     ):
         super().__init__(experiment, model_dir, checkpoint)
-        self.draft = _describe(plan)
+        self.draft = _describe_plan(plan)
 
     def report(self, output: str | os.PathLike[str] | None = None, rows: int = 100_000) -> str:
         """Write the results of the run to one HTML file, and return its path.
@@ -152,7 +152,7 @@ class FittedModel(from_python.Model):
         """Return the metrics, with a picture of the curves of the first tasks."""
         run = record.read_run(self.experiment, self.model_dir)
         tasks = self.experiment.model.tasks[:_MOST_DRAWN]
-        drawn = [one for task in tasks for one in _draw(run, task)]
+        drawn = [one for task in tasks for one in _draw_task(run, task)]
         picture = figures.lay_out("Curves of the training", drawn) if drawn else ""
         return f"<pre>{html.escape(repr(self))}</pre>{picture}"
 
@@ -199,7 +199,7 @@ def _removed_at_a_mistake(folder: str) -> Iterator[None]:
         raise
 
 
-def _store(data: Any, name: str, path: str) -> str:
+def _store_table(data: Any, name: str, path: str) -> str:
     """Return the path of a table; rows in memory are first written to a Feather file."""
     where = f"{_WHERE}: {name}"
     if isinstance(data, str | os.PathLike):
@@ -216,7 +216,7 @@ def _store(data: Any, name: str, path: str) -> str:
 
 def _read_table(where: str, data: Any) -> pa.Table:
     try:
-        table = _convert(data)
+        table = _convert_rows(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
         problem = " ".join(str(error).split())
         checks.fail(where, "be a table whose columns have one type each", type(data), problem)
@@ -225,7 +225,7 @@ def _read_table(where: str, data: Any) -> pa.Table:
     return table
 
 
-def _convert(data: Any) -> pa.Table | None:
+def _convert_rows(data: Any) -> pa.Table | None:
     if isinstance(data, pa.Table):
         return data
     if hasattr(data, "to_arrow"):  # polars
@@ -238,7 +238,7 @@ def _convert(data: Any) -> pa.Table | None:
     return pa.Table.from_pylist(list(data)) if isinstance(data, list | tuple) else None
 
 
-def _plan(
+def _plan_run(
     paths: str,
     tasks: Sequence[str],
     holding: plans.Holdout,
@@ -269,18 +269,18 @@ def _write_draft(plan: plans.Plan, folder: str, tasks: Sequence[str]) -> str:
     return path
 
 
-def _load(path: str, settings: Sequence[str]) -> experiment_lib.Experiment:
+def _load_experiment(path: str, settings: Sequence[str]) -> experiment_lib.Experiment:
     with config.isolated():
         return config.load([path], settings)
 
 
-def _describe(plan: plans.Plan) -> str:
-    told = aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])
+def _describe_plan(plan: plans.Plan) -> str:
+    lines_of_plan = aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])
     if plan.doubts:
-        told += ["", "Look at:", *(f"- {doubt}" for doubt in plan.doubts)]
-    return gin_text.join_lines(told)
+        lines_of_plan += ["", "Look at:", *(f"- {doubt}" for doubt in plan.doubts)]
+    return gin_text.join_lines(lines_of_plan)
 
 
-def _draw(run: record.Run, task: str) -> list[figures.Figure]:
+def _draw_task(run: record.Run, task: str) -> list[figures.Figure]:
     drawn = curve_sections.draw_task(run, task)
     return [one._replace(title=f"{task}: {one.title}") for one in drawn]

@@ -75,9 +75,9 @@ def train(
         data = experiment.data
         stored = frames.store(data.source, data.spec, os.path.join(model_dir, "data"))
         experiment = dataclasses.replace(experiment, data=dataclasses.replace(data, source=stored))
-        written = _write(experiment)
+        written = _write_settings(experiment)
         changes.tell(experiment, model_dir)
-        save = functools.partial(_save, model_dir, written)
+        save = functools.partial(_save_settings, model_dir, written)
         try:
             metrics, steps = verbs.train(experiment, model_dir, on_start=save)
         except SystemExit as stopped:
@@ -209,7 +209,7 @@ class Model:
           UserError: a column is not there, or by row a value is none of its field.
         """
         fields = self.experiment.data.spec.feature_fields
-        table = frames.Table(data, fields, cells=self._cells)
+        table = frames.Table(data, fields, cells=self._cell_settings)
         files = image_rows.find(self.experiment.data.source)
         found: list[dict[str, np.ndarray]] = []
         with self._used():
@@ -226,7 +226,7 @@ class Model:
                     raise checks.UserError(f"{where}: the model refused them: {error}") from error
             scorer.tell_once()
         outputs = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
-        return _like(data, {name: _decode(values) for name, values in outputs.items()})
+        return _match_type(data, {name: _decode_texts(values) for name, values in outputs.items()})
 
     def export(self, export_dir: str | os.PathLike[str] | None = None) -> str:
         """Write a SavedModel for TensorFlow Serving as `launch.export` does, and return its path.
@@ -262,7 +262,7 @@ class Model:
         return f"<pre>{html.escape(repr(self))}</pre>"
 
     @property
-    def _cells(self) -> csv.Csv:
+    def _cell_settings(self) -> csv.Csv:
         """Return the settings by which `launch.predict` reads the cells of a CSV for this run."""
         source = image_rows.unwrap(self.experiment.data.source)
         return source if isinstance(source, csv.Csv) else frames.PLAIN_CSV
@@ -270,7 +270,7 @@ class Model:
     def _with_rows(self, data: Any) -> experiment_lib.Experiment:
         """Return the settings of the run with these rows as the split that is evaluated."""
         pipeline = self.experiment.data
-        source: Any = frames.Frames(splits={_SPLIT: data}, cells=self._cells)
+        source: Any = frames.Frames(splits={_SPLIT: data}, cells=self._cell_settings)
         files = image_rows.find(pipeline.source)
         if files is not None:
             source = dataclasses.replace(files, source=source)
@@ -318,7 +318,7 @@ def _read_stamp(checkpoint: str) -> int:
     return tf.io.gfile.stat(f"{checkpoint}.index").mtime_nsec
 
 
-def _write(experiment: experiment_lib.Experiment) -> str | None:
+def _write_settings(experiment: experiment_lib.Experiment) -> str | None:
     """Return an experiment as the gin file that builds an equal one.
 
     None, with a warning, where there is none.
@@ -343,12 +343,12 @@ def _first_difference(text: str, again: str) -> str:
     return next((line for line in text.splitlines() if line not in lines), "")
 
 
-def _save(model_dir: str, written: str | None) -> None:
+def _save_settings(model_dir: str, written: str | None) -> None:
     # One of an earlier start would be another experiment's.
     config.forget(model_dir) if written is None else config.save(model_dir, written)
 
 
-def _like(data: Any, columns: dict[str, np.ndarray]) -> Any:
+def _match_type(data: Any, columns: dict[str, np.ndarray]) -> Any:
     """Return columns as a DataFrame where the data is one."""
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(data, pandas.DataFrame):
@@ -357,7 +357,7 @@ def _like(data: Any, columns: dict[str, np.ndarray]) -> Any:
     return pandas.DataFrame(cells, index=data.index)
 
 
-def _decode(values: np.ndarray) -> np.ndarray:
+def _decode_texts(values: np.ndarray) -> np.ndarray:
     """Return bytes as text, where they are text."""
     if values.dtype.kind not in "OS":
         return values

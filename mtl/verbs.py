@@ -224,7 +224,7 @@ def audit_clipping(
     data, model, run = experiment.data, experiment.model, experiment.run
     with (
         run_directory.dropping_empty(output),
-        _holding(model_dir, checkpoint) as paths,
+        _hold_checkpoints(model_dir, checkpoint) as paths,
         diagnosis.explain_run_errors(data, model, paths[-1], data.train_split),
     ):
         run_directory.require_writable("--output", output)
@@ -233,7 +233,7 @@ def audit_clipping(
 
 
 @contextlib.contextmanager
-def _holding(model_dir: str, checkpoint: str) -> Iterator[list[str]]:
+def _hold_checkpoints(model_dir: str, checkpoint: str) -> Iterator[list[str]]:
     """Hold "all" kept checkpoints, or one, so that they are not deleted."""
     with contextlib.ExitStack() as held:
         hold = functools.partial(run_directory.hold_checkpoint, model_dir)

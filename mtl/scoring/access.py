@@ -68,14 +68,14 @@ class Access:
         if not (self.token_file or self.token_env):
             return {}
         where = "--token_file" if self.token_file else "--token_env"
-        token = self._token().strip()
+        token = self._read_token().strip()
         # Its value appears in no message.
         if not re.fullmatch(r"[\x21-\x7e]+", token):
             named = self.token_file or self.token_env
             checks.fail(where, "hold a token, one line of ASCII without blanks", named)
         return {"authorization": f"Bearer {token}"}
 
-    def _token(self) -> str:
+    def _read_token(self) -> str:
         if self.token_env:
             return os.environ.get(self.token_env, "")
         try:

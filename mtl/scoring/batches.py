@@ -91,7 +91,7 @@ def in_order(
     pool = futures.ThreadPoolExecutor(concurrency)
     pending: collections.deque[futures.Future] = collections.deque()
     try:
-        for future in _submitted(items, work, pool):
+        for future in _submit_items(items, work, pool):
             pending.append(future)
             # One item waits, to keep all workers busy while the caller writes a result.
             if len(pending) > concurrency + 1:
@@ -102,7 +102,7 @@ def in_order(
         pool.shutdown(cancel_futures=True)
 
 
-def _submitted(
+def _submit_items(
     items: Iterable[Item], work: Callable[[Item], Result], pool: futures.Executor
 ) -> Iterator[futures.Future]:
     try:

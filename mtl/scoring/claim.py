@@ -29,10 +29,10 @@ def observe(path: str) -> dict[str, Any] | None:
     if atomic.is_special(path):
         return None
     # The dates first: a change while the file is read then shows in the dates.
-    return {**_look(path), "checksum": checksums.of_file(remote.copy_here(path))}
+    return {**_look_at(path), "checksum": checksums.of_file(remote.copy_here(path))}
 
 
-def _look(path: str) -> dict[str, Any]:
+def _look_at(path: str) -> dict[str, Any]:
     """Return the size and the dates of a file.
 
     A copy can carry an older date (`cp -p`, `rsync -t`, `tar -x`). Only the operating system
@@ -48,7 +48,7 @@ def _look(path: str) -> dict[str, Any]:
 def _is_unchanged(path: str, noted: Mapping[str, Any]) -> bool:
     if atomic.is_special(path):
         return False
-    now = _look(path)
+    now = _look_at(path)
     if now.items() <= noted.items():
         return True
     same = now["size"] == noted.get("size")

@@ -33,12 +33,12 @@ class Csv:
     images: image_files.ImageFiles | None = None
 
     def check(self, path: str) -> None:
-        self._source(path).parser(self._features_and_kept)
+        self._source_of(path).parser(self._features_and_kept)
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         for path in paths:
             self.check(path)
-            lines = self._source(path).lines(path)
+            lines = self._source_of(path).lines(path)
             while some := list(itertools.islice(lines, self.batch_size)):
                 numbers, rows = zip(*some, strict=True)
                 if isinstance(rows[-1], str):
@@ -46,20 +46,20 @@ class Csv:
                 yield batches.Chunk(path=path, numbers=numbers, rows=rows)
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        decode = self._decoder(tuple(self._source(chunk.path).names))
+        decode = self._decoder_of(tuple(self._source_of(chunk.path).names))
         try:
             columns = decode(np.array(chunk.rows, object))
         except source.list_refusals() as error:
             reason = self.problem(chunk) or f"{chunk.path}: {local.explain_refusal(error)}"
             raise checks.UserError(reason) from error
-        arrays = {name: _array(values) for name, values in columns.items()}
+        arrays = {name: _convert_column(values) for name, values in columns.items()}
         features = {name: arrays[name] for name in self.spec.features}
         features = image_rows.read_columns(self.images, chunk, features)
         kept = {name: arrays[name] for name in self.keep}
         return batches.Batch(examples=examples.serialize_examples(features), kept=kept)
 
     def problem(self, chunk: batches.Chunk) -> str:
-        parse = self._source(chunk.path).parser(self._features_and_kept)
+        parse = self._source_of(chunk.path).parser(self._features_and_kept)
         for number, line in zip(chunk.numbers, chunk.rows, strict=True):
             values = parse(line)
             if isinstance(values, str):
@@ -67,7 +67,7 @@ class Csv:
         return image_rows.find_problem(self.images, chunk, parse)
 
     @functools.cached_property
-    def _source(self) -> Callable[[str], csv.Csv]:
+    def _source_of(self) -> Callable[[str], csv.Csv]:
         """Return a function from a path to its source, with the settings for CSV if any."""
         known = isinstance(self.settings, csv.Csv)
         settings = self.settings if known else csv.Csv(files={_SPLIT: ""})
@@ -76,11 +76,11 @@ class Csv:
         )
 
     @functools.cached_property
-    def _decoder(self) -> Callable[[Sequence[str]], Any]:
+    def _decoder_of(self) -> Callable[[Sequence[str]], Any]:
         """Return a cached function from names of columns to a decoder of lines [B]."""
 
         def made(names: Sequence[str]) -> Any:
-            source = dataclasses.replace(self._source(""), columns=names)
+            source = dataclasses.replace(self._source_of(""), columns=names)
             return tf.function(
                 lambda lines: source.decode(lines, self._features_and_kept, with_labels=False),
                 input_signature=[tf.TensorSpec([None], tf.string)],
@@ -100,7 +100,7 @@ class Csv:
         )
 
 
-def _array(values: tf.Tensor | tf.RaggedTensor) -> Sequence[np.ndarray] | np.ndarray:
+def _convert_column(values: tf.Tensor | tf.RaggedTensor) -> Sequence[np.ndarray] | np.ndarray:
     if isinstance(values, tf.RaggedTensor):
         return np.split(values.flat_values.numpy(), values.row_splits.numpy()[1:-1])
     return values.numpy()

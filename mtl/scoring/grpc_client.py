@@ -55,9 +55,9 @@ class Grpc:
 
     def metadata(self, call: protocol.Call) -> protocol.Metadata:
         request = get_model_metadata_pb2.GetModelMetadataRequest(
-            model_spec=_spec(call), metadata_field=["signature_def"]
+            model_spec=_name_model(call), metadata_field=["signature_def"]
         )
-        return self._answer(self._get_metadata, request, call, _metadata)
+        return self._ask_server(self._get_metadata, request, call, _read_metadata)
 
     def predict(
         self,
@@ -66,15 +66,15 @@ class Grpc:
         examples: Sequence[bytes],
         outputs: Sequence[str],
     ) -> dict[str, np.ndarray]:
-        request = predict_pb2.PredictRequest(model_spec=_spec(call), output_filter=outputs)
+        request = predict_pb2.PredictRequest(model_spec=_name_model(call), output_filter=outputs)
         request.model_spec.signature_name = call.signature
         tensor = request.inputs[input_name]
         tensor.dtype = tf.string.as_datatype_enum
         tensor.tensor_shape.dim.add(size=len(examples))
         tensor.string_val.extend(examples)
-        return self._answer(self._predict, request, call, _arrays)
+        return self._ask_server(self._predict, request, call, _read_arrays)
 
-    def _answer(
+    def _ask_server(
         self,
         method: Callable[..., Any],
         request: Any,
@@ -85,37 +85,37 @@ class Grpc:
         try:
             return read(method(request, timeout=call.deadline_secs, metadata=headers))
         except grpc.RpcError as error:
-            raise _failure(error, call) from error
+            raise _explain_failure(error, call) from error
         except (message.DecodeError, ValueError, TypeError, KeyError) as error:
             rule = f"answer {type(request).__name__} as TensorFlow Serving does"
             raise checks.UserError(f"--server must {rule}, got {_one_line(error)!r}.") from error
 
 
-def _metadata(reply: bytes) -> protocol.Metadata:
+def _read_metadata(reply: bytes) -> protocol.Metadata:
     response = get_model_metadata_pb2.GetModelMetadataResponse.FromString(reply)
-    found = get_model_metadata_pb2.SignatureDefMap()
-    response.metadata["signature_def"].Unpack(found)
-    signatures = found.signature_def.items()
+    signature_map = get_model_metadata_pb2.SignatureDefMap()
+    response.metadata["signature_def"].Unpack(signature_map)
+    signatures = signature_map.signature_def.items()
     return protocol.Metadata(
         version=str(response.model_spec.version.value),
-        inputs={name: _types(signature.inputs) for name, signature in signatures},
-        outputs={name: _types(signature.outputs) for name, signature in signatures},
+        inputs={name: _read_types(signature.inputs) for name, signature in signatures},
+        outputs={name: _read_types(signature.outputs) for name, signature in signatures},
     )
 
 
-def _arrays(reply: bytes) -> dict[str, np.ndarray]:
+def _read_arrays(reply: bytes) -> dict[str, np.ndarray]:
     response = predict_pb2.PredictResponse.FromString(reply)
-    return {name: _array(tensor) for name, tensor in response.outputs.items()}
+    return {name: _read_array(tensor) for name, tensor in response.outputs.items()}
 
 
-def _array(tensor: Any) -> np.ndarray:
+def _read_array(tensor: Any) -> np.ndarray:
     count = math.prod(dim.size for dim in tensor.tensor_shape.dim)
     if count > max(tensor.ByteSize(), _MOST_REPEATED):
         raise ValueError(f"{count} values in {tensor.ByteSize()} bytes")
     return tf.make_ndarray(tensor)
 
 
-def _spec(call: protocol.Call) -> model_pb2.ModelSpec:
+def _name_model(call: protocol.Call) -> model_pb2.ModelSpec:
     spec = model_pb2.ModelSpec(name=call.model)
     if call.is_label:
         spec.version_label = call.version
@@ -124,11 +124,11 @@ def _spec(call: protocol.Call) -> model_pb2.ModelSpec:
     return spec
 
 
-def _types(tensors: Mapping[str, Any]) -> dict[str, tf.DType]:
+def _read_types(tensors: Mapping[str, Any]) -> dict[str, tf.DType]:
     return {name: tf.as_dtype(info.dtype) for name, info in tensors.items()}
 
 
-def _failure(error: grpc.RpcError, call: protocol.Call) -> Exception:
+def _explain_failure(error: grpc.RpcError, call: protocol.Call) -> Exception:
     details = _one_line(error.details() or "")
     reason = f"{error.code().name} {details}".strip(". ")
     if error.code() in _TRANSIENT:

@@ -72,7 +72,9 @@ class Http:
             return response.status, Reply(response.read(), named)
 
         try:
-            status, reply = deadlines.run_within(call.deadline_secs, ask, lambda: _cut(connection))
+            status, reply = deadlines.run_within(
+                call.deadline_secs, ask, lambda: _cut_connection(connection)
+            )
         except ssl.SSLCertVerificationError as error:
             fix = "Is --ca_file the authority that signed it?"
             reason = error.verify_message.strip(". ")
@@ -85,11 +87,11 @@ class Http:
         finally:
             connection.close()
         if status != 200:
-            raise _failure(status, _reason(reply.body), call)
+            raise _explain_failure(status, _read_reason(reply.body), call)
         return reply
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
+def _cut_connection(connection: http.client.HTTPConnection) -> None:
     """Wake the thread that reads from the connection."""
     if connection.sock is not None:
         with contextlib.suppress(OSError):
@@ -100,7 +102,7 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _failure(status: int, reason: str, call: protocol.Call) -> Exception:
+def _explain_failure(status: int, reason: str, call: protocol.Call) -> Exception:
     if status in _TRANSIENT:
         return protocol.ErrorReplyError(f"HTTP {status} {reason}".strip(". "))
     # MLServer answers 422 for values that do not fit.
@@ -109,7 +111,7 @@ def _failure(status: int, reason: str, call: protocol.Call) -> Exception:
     return checks.UserError(f"--server does not serve {call.model!r}: HTTP {status} {reason}")
 
 
-def _reason(text: bytes) -> str:
+def _read_reason(text: bytes) -> str:
     try:
         said = str(json.loads(text)["error"])
     except MALFORMED:

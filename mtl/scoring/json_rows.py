@@ -29,13 +29,13 @@ class JsonLines:
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         for path in paths:
-            lines = _lines(path)
+            lines = _read_lines(path)
             while some := list(itertools.islice(lines, self.batch_size)):
                 numbers, rows = zip(*some, strict=True)
                 yield batches.Chunk(path=path, numbers=numbers, rows=rows)
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
-        each = functools.partial(_each, chunk)
+        each = functools.partial(_make_each, chunk)
         fields, counted = self.spec.feature_fields, self.spec.counted
         rows = each(json_lines.parse_object, chunk.rows)
         columns = json_lines.read_columns(rows, chunk.rows, fields, counted, each)
@@ -48,23 +48,23 @@ class JsonLines:
         return image_rows.find_problem(self.images, chunk, json_lines.parse_object)
 
 
-def _lines(path: str) -> Iterator[tuple[int, bytes]]:
+def _read_lines(path: str) -> Iterator[tuple[int, bytes]]:
     for number, line in json_lines.read_lines(path):
         if isinstance(line, str):
             raise checks.UserError(f"{path} line {number}: {line}")
         yield number, line
 
 
-def _each(chunk: batches.Chunk, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
+def _make_each(chunk: batches.Chunk, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
     """Return the results of `make` for rows; a ValueError becomes a UserError with the line."""
-    made: list[Any] = []
+    results: list[Any] = []
     try:
         for row in rows:
-            made.append(make(row))
+            results.append(make(row))
     except ValueError as error:
-        line = chunk.numbers[len(made)]
+        line = chunk.numbers[len(results)]
         raise checks.UserError(f"{chunk.path} line {line}: {error}.") from error
-    return made
+    return results
 
 
 def _kept(name: str, row: Mapping[str, Any]) -> Any:
@@ -74,13 +74,13 @@ def _kept(name: str, row: Mapping[str, Any]) -> Any:
         for text in level:
             if isinstance(text, str) and not _is_text(text):
                 raise ValueError(f"field {name!r} must be text, got {text!r}")
-        level = [item for part in level for item in _items(part)]
+        level = [item for part in level for item in _list_items(part)]
         if not level:
             return value
     raise ValueError(f"field {name!r} must be at most {json_lines.MOST_LEVELS} lists deep")
 
 
-def _items(value: Any) -> Iterable[Any]:
+def _list_items(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return [*value, *value.values()]
     return value if isinstance(value, list) else ()

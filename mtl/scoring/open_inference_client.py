@@ -61,16 +61,16 @@ class OpenInference:
 
     def _describe(self, call: protocol.Call) -> dict[str, Any]:
         """Return what the server says about itself and the model."""
-        path = _path(call)
+        path = _make_path(call)
         server = self._http.exchange("GET", "/v2", None, call)
         model = self._http.exchange("GET", path, None, call)
         try:
             extensions, said = json.loads(server.body).get("extensions", []), json.loads(model.body)
             return {
                 "extensions": list(map(str, extensions)),
-                "version": _newest(said.get("versions") or []),
-                "inputs": {str(own["name"]): _tensor(own) for own in said["inputs"]},
-                "outputs": {str(own["name"]): _tensor(own) for own in said["outputs"]},
+                "version": _find_newest(said.get("versions") or []),
+                "inputs": {str(own["name"]): _read_tensor(own) for own in said["inputs"]},
+                "outputs": {str(own["name"]): _read_tensor(own) for own in said["outputs"]},
             }
         except http_calls.MALFORMED as error:
             raise _odd_reply(path, model.body) from error
@@ -86,14 +86,14 @@ class OpenInference:
         if takes_examples:
             # Triton calls it [rows, 1] if it joins requests.
             shape = [len(examples), *self._inputs[inputs_lib.EXAMPLES].shape[1:]]
-            arrays = {inputs_lib.EXAMPLES: _texts(examples).reshape(shape)}
+            arrays = {inputs_lib.EXAMPLES: _make_texts(examples).reshape(shape)}
         else:
             arrays = read_features(self._inputs, examples)
         # JSON has no bytes, so that serialized examples have to be binary.
         body, size = _write_request(arrays, outputs, takes_examples or self._is_binary)
         headers = {} if size is None else {open_inference.SIZE_HEADER: str(size)}
         headers |= {} if size is None else {"Content-Type": "application/octet-stream"}
-        path = f"{_path(call)}/infer"
+        path = f"{_make_path(call)}/infer"
         reply = self._http.exchange("POST", path, body, call, headers)
         try:
             found = _read_reply(reply)
@@ -102,20 +102,20 @@ class OpenInference:
             raise _odd_reply(path, reply.body) from error
 
 
-def _path(call: protocol.Call) -> str:
+def _make_path(call: protocol.Call) -> str:
     path = f"/v2/models/{urllib.parse.quote(call.model, safe='')}"
     version = urllib.parse.quote(call.version, safe="")
     return f"{path}/versions/{version}" if version else path
 
 
-def _newest(numbers: Sequence[Any]) -> str:
+def _find_newest(numbers: Sequence[Any]) -> str:
     """Return the largest number; "" if the server has no numbers, and so no fixed versions."""
-    found = [str(number) for number in numbers]
-    are_numbers = all(text.isdecimal() and text.isascii() and len(text) < 20 for text in found)
-    return max(found, key=int) if found and are_numbers else ""
+    texts = [str(number) for number in numbers]
+    are_numbers = all(text.isdecimal() and text.isascii() and len(text) < 20 for text in texts)
+    return max(texts, key=int) if texts and are_numbers else ""
 
 
-def _tensor(said: Mapping[str, Any]) -> tuple[tf.DType, list[int]]:
+def _read_tensor(said: Mapping[str, Any]) -> tuple[tf.DType, list[int]]:
     return open_inference.find_type(said["datatype"]), [int(size) for size in said["shape"]]
 
 
@@ -125,7 +125,7 @@ def _odd_reply(path: str, body: bytes) -> checks.UserError:
     return checks.UserError(f"--server must {rule}, got {given!r}.")
 
 
-def _texts(values: Sequence[bytes]) -> np.ndarray:
+def _make_texts(values: Sequence[bytes]) -> np.ndarray:
     array = np.empty(len(values), object)
     array[:] = list(values)
     return array
@@ -157,9 +157,9 @@ def read_features(inputs: Mapping[str, _Input], examples: Sequence[bytes]) -> di
         values = [_read_values(name, index, row, wanted) for index, row in enumerate(rows)]
         if lengths[name] in inputs:
             arrays[lengths[name]] = np.array(list(map(len, values)), np.int64)
-            values = _pad(values, wanted.dtype)
+            values = _pad_rows(values, wanted.dtype)
         shape = _fixed_shape(name, wanted, values)
-        arrays[name] = _convert(name, values, wanted.dtype).reshape([len(rows), *shape])
+        arrays[name] = _convert_feature(name, values, wanted.dtype).reshape([len(rows), *shape])
     return arrays
 
 
@@ -182,7 +182,7 @@ def _read_values(name: str, index: int, row: Mapping[str, Any], wanted: _Input) 
     return list(getattr(feature, kind).value)
 
 
-def _pad(values: Sequence[list[Any]], dtype: tf.DType) -> list[list[Any]]:
+def _pad_rows(values: Sequence[list[Any]], dtype: tf.DType) -> list[list[Any]]:
     width = max(map(len, values), default=0)
     padding = b"" if dtype == tf.string else 0
     return [[*row, *[padding] * (width - len(row))] for row in values]
@@ -202,10 +202,10 @@ def _fixed_shape(name: str, wanted: _Input, values: Sequence[list[Any]]) -> list
     return shape
 
 
-def _convert(name: str, values: Sequence[list[Any]], dtype: tf.DType) -> np.ndarray:
+def _convert_feature(name: str, values: Sequence[list[Any]], dtype: tf.DType) -> np.ndarray:
     flat = [value for row in values for value in row]
     if dtype == tf.string:
-        return _texts(flat)
+        return _make_texts(flat)
     if dtype.is_integer:
         for value in (min(flat, default=0), max(flat, default=0)):
             if not dtype.min <= value <= dtype.max:
@@ -227,7 +227,7 @@ def _write_request(
             pieces.append(open_inference.write_binary(array))
             described["parameters"] = {_SIZE: len(pieces[-1])}
         else:
-            described["data"] = _plain(name, array)
+            described["data"] = _list_values(name, array)
         inputs.append(described)
     more = {"parameters": {"binary_data": True}} if is_binary else {}
     asked = [{"name": name, **more} for name in outputs]
@@ -235,7 +235,7 @@ def _write_request(
     return b"".join([text, *pieces]), len(text) if is_binary else None
 
 
-def _plain(name: str, array: np.ndarray) -> list[Any]:
+def _list_values(name: str, array: np.ndarray) -> list[Any]:
     if array.dtype != object:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             told = f"feature {name!r} holds NaN or infinity, which JSON cannot hold"
@@ -253,7 +253,7 @@ def _read_reply(reply: http_calls.Reply) -> dict[str, np.ndarray]:
     rest = memoryview(reply.body)[size:]
     found: dict[str, np.ndarray] = {}
     for said in json.loads(reply.body[:size])["outputs"]:
-        dtype, shape = _tensor(said)
+        dtype, shape = _read_tensor(said)
         parameters = said.get("parameters") or {}
         if _SIZE in parameters:
             piece, rest = rest[: parameters[_SIZE]], rest[parameters[_SIZE] :]

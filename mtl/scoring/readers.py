@@ -88,7 +88,7 @@ class Reader:
         found = files.find("--input", {_SPLIT: list(patterns)}, _SPLIT, folders=True)
         paths = list(dict.fromkeys(found))
         for path in paths:
-            if self._format(path) != "tfrecord" and self.spec is None:
+            if self._find_format(path) != "tfrecord" and self.spec is None:
                 fix = "Add the --model_dir or --gin_file that describes its fields."
                 checks.fail("--input", "hold TFRecords if no features are known", path, fix)
         return paths
@@ -100,7 +100,7 @@ class Reader:
           UserError: names file and field.
         """
         for path in paths:
-            self._formats[self._format(path)].check(path)
+            self._formats[self._find_format(path)].check(path)
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         """Yield the unparsed rows of files in order; an empty file has an empty chunk.
@@ -108,7 +108,7 @@ class Reader:
         Raises:
           UserError: a file cannot be read.
         """
-        for format_name, some in itertools.groupby(paths, self._format):
+        for format_name, some in itertools.groupby(paths, self._find_format):
             waiting, last = list(some), None
             for chunk in self._formats[format_name].chunks(list(waiting)):
                 while chunk.path != last:
@@ -125,17 +125,17 @@ class Reader:
         Raises:
           UserError: a row is malformed; names file and line.
         """
-        return self._formats[self._format(chunk.path)].parse(chunk)
+        return self._formats[self._find_format(chunk.path)].parse(chunk)
 
     def explain(self, chunk: batches.Chunk, error: batches.RefusedError) -> str:
         """Return why a model refused a chunk: the wrong row, if it is found."""
-        format_name = self._format(chunk.path)
+        format_name = self._find_format(chunk.path)
         unit = {"parquet": "rows", "tfrecord": "records"}.get(format_name, "lines")
         where = f"{chunk.path} {unit} {chunk.numbers[0]} to {chunk.numbers[-1]}"
         found = self._formats[format_name].problem(chunk)
         return found or f"{where}: the model refused them: {error}"
 
-    def _format(self, path: str) -> str:
+    def _find_format(self, path: str) -> str:
         return find_format(path, self.format_name)
 
     @functools.cached_property

@@ -43,7 +43,7 @@ class Records:
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         path = paths[0]
         try:
-            for path, read in self._source(paths).by_file(_SPLIT):
+            for path, read in self._make_source(paths).by_file(_SPLIT):
                 first = 0
                 while rows := list(itertools.islice(read, self.batch_size)):
                     numbers = range(first, first + len(rows))
@@ -51,7 +51,7 @@ class Records:
                     first += len(rows)
         except tf.errors.OpError as error:
             unread = paths[paths.index(path) :]
-            raise checks.UserError(self._unreadable(unread, error)) from error
+            raise checks.UserError(self._explain_unreadable(unread, error)) from error
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         kept = self._kept(chunk) if self.keep else {}
@@ -67,14 +67,14 @@ class Records:
                 return f"{chunk.path} record {number}: {values}"
         return ""
 
-    def _source(self, paths: Sequence[str]) -> tfrecord.TfRecord:
+    def _make_source(self, paths: Sequence[str]) -> tfrecord.TfRecord:
         """Return a source of the files, with the compression of settings for TFRecords."""
         if isinstance(self.settings, tfrecord.TfRecord):
             return dataclasses.replace(self.settings, files={_SPLIT: paths}, data_dir="")
         return tfrecord.TfRecord(files={_SPLIT: paths})
 
-    def _unreadable(self, paths: Sequence[str], error: tf.errors.OpError) -> str:
-        for location, values in self._source(paths).scan(_SPLIT, self.spec or _ANY):
+    def _explain_unreadable(self, paths: Sequence[str], error: tf.errors.OpError) -> str:
+        for location, values in self._make_source(paths).scan(_SPLIT, self.spec or _ANY):
             if isinstance(values, str) and "cannot be read" in values:
                 return f"{location}: {values}"
         return f"{paths[0]} cannot be read: {source.explain_unreadable(error)}."
@@ -82,18 +82,20 @@ class Records:
     def _kept(self, chunk: batches.Chunk) -> Mapping[str, Sequence[Any]]:
         """Read by TensorFlow if every record has one value of each field, else by record."""
         located = zip(chunk.numbers, chunk.rows, strict=True)
-        first = self._features(chunk.path, *next(located))
+        first = self._read_features(chunk.path, *next(located))
         kinds = tuple((name, first[name].WhichOneof("kind")) for name in self.keep)
         if all(kind for _, kind in kinds):
             try:
-                parsed = _parser(kinds)(np.asarray(chunk.rows, object))
+                parsed = _make_parser(kinds)(np.asarray(chunk.rows, object))
                 return {name: parsed[name].numpy() for name in self.keep}
             except source.list_refusals():
                 pass
-        features = [first, *(self._features(chunk.path, *one) for one in located)]
-        return {name: [_value(row[name]) for row in features] for name in self.keep}
+        features = [first, *(self._read_features(chunk.path, *one) for one in located)]
+        return {name: [_read_value(row[name]) for row in features] for name in self.keep}
 
-    def _features(self, path: str, number: int, record: bytes) -> Mapping[str, tf.train.Feature]:
+    def _read_features(
+        self, path: str, number: int, record: bytes
+    ) -> Mapping[str, tf.train.Feature]:
         try:
             features = tf.train.Example.FromString(record).features.feature
             return {name: batches.kept(name, features) for name in self.keep}
@@ -105,14 +107,14 @@ class Records:
 
 
 @functools.cache
-def _parser(kinds: Sequence[tuple[str, str]]) -> Any:
+def _make_parser(kinds: Sequence[tuple[str, str]]) -> Any:
     """Return a parser of fields with one value; `kinds` has their names and list types."""
     fields = {name: tf.io.FixedLenFeature((), _TYPES[kind]) for name, kind in kinds}
     examples = tf.TensorSpec([None], tf.string)
     return tf.function(lambda rows: tf.io.parse_example(rows, fields), input_signature=[examples])
 
 
-def _value(feature: tf.train.Feature) -> Any:
+def _read_value(feature: tf.train.Feature) -> Any:
     kind = feature.WhichOneof("kind")
     values = list(getattr(feature, kind).value) if kind else []
     return values[0] if len(values) == 1 else values

@@ -39,7 +39,7 @@ class Remote:
         """
         self._client, self._server = client, server
         try:
-            found = self._patiently(call, lambda: client.metadata(call))
+            found = self._try_again(call, lambda: client.metadata(call))
         except batches.RefusedError as error:
             said = f"--server does not serve {call.model!r}: {error}".rstrip(".")
             raise checks.UserError(f"{said}.") from error
@@ -55,13 +55,13 @@ class Remote:
 
     def __call__(self, examples: Sequence[bytes]) -> dict[str, np.ndarray]:
         names = list(self._outputs)
-        outputs = self._patiently(
+        outputs = self._try_again(
             self._call, lambda: self._client.predict(self._call, self._input, examples, names)
         )
-        typed = {name: _typed(name, outputs, dtype) for name, dtype in self._outputs.items()}
+        typed = {name: _type_output(name, outputs, dtype) for name, dtype in self._outputs.items()}
         return local.per_row(typed, len(examples))
 
-    def _patiently(self, call: protocol.Call, attempt: Callable[[], Result]) -> Result:
+    def _try_again(self, call: protocol.Call, attempt: Callable[[], Result]) -> Result:
         for wait in range(call.retries):
             try:
                 return attempt()
@@ -77,33 +77,33 @@ class Remote:
             raise checks.UserError(f"{rule}, got {self._server!r}. {tried}") from error
 
 
-def _typed(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.ndarray:
+def _type_output(name: str, outputs: Mapping[str, Any], dtype: tf.DType) -> np.ndarray:
     """Return an output as an array of the type in the server's metadata; fail if it differs."""
     where, rule = f"--server's output {name!r}", f"hold {dtype.name}"
     checks.require(name in outputs, where, rule, None, "It is not in the reply.")
     values = outputs[name]
     # NumPy would turn None into NaN, and "1" into a number.
-    found = values if isinstance(values, np.ndarray) else np.array(values, object)
-    if found.dtype != object:
-        checks.require(tf.as_dtype(found.dtype) == dtype, where, rule, found.dtype.name)
-        return found
-    kinds = _kinds(dtype)
-    others = [value for value in found.ravel().tolist() if type(value) not in kinds]
+    array = values if isinstance(values, np.ndarray) else np.array(values, object)
+    if array.dtype != object:
+        checks.require(tf.as_dtype(array.dtype) == dtype, where, rule, array.dtype.name)
+        return array
+    kinds = _list_kinds(dtype)
+    others = [value for value in array.ravel().tolist() if type(value) not in kinds]
     checks.require(not others, where, rule, next(iter(others), None))
-    return _fitted(found, dtype, where)
+    return _fit_values(array, dtype, where)
 
 
-def _fitted(found: np.ndarray, dtype: tf.DType, where: str) -> np.ndarray:
+def _fit_values(found: np.ndarray, dtype: tf.DType, where: str) -> np.ndarray:
     """Return Python values in the promised type; fail for values out of its range."""
     if dtype == tf.bool or not found.size or not (dtype.is_floating or dtype.is_integer):
         return found.astype(dtype.as_numpy_dtype)
     values = [value for value in found.ravel().tolist() if abs(value) < math.inf]
     for value in (min(values, default=0), max(values, default=0)):
-        checks.require(_fits(value, dtype), where, f"hold {dtype.name}", value)
+        checks.require(_fits_type(value, dtype), where, f"hold {dtype.name}", value)
     return found.astype(dtype.as_numpy_dtype)
 
 
-def _fits(value: float, dtype: tf.DType) -> bool:
+def _fits_type(value: float, dtype: tf.DType) -> bool:
     if dtype.is_integer:
         return dtype.min <= value <= dtype.max
     try:
@@ -114,7 +114,7 @@ def _fits(value: float, dtype: tf.DType) -> bool:
         return False
 
 
-def _kinds(dtype: tf.DType) -> set[type]:
+def _list_kinds(dtype: tf.DType) -> set[type]:
     """Return the types of Python, as JSON gives them, that hold values of a type of TensorFlow."""
     if dtype == tf.string:
         return {bytes}

@@ -29,7 +29,7 @@ class Rest:
         self._http = http_calls.Http(scheme, address, secure)
 
     def metadata(self, call: protocol.Call) -> protocol.Metadata:
-        return self._answer("GET", f"{_path(call)}/metadata", None, call, _metadata)
+        return self._ask_server("GET", f"{_make_path(call)}/metadata", None, call, _read_metadata)
 
     def predict(
         self,
@@ -45,11 +45,11 @@ class Rest:
             found = answer["outputs"]
             # For a signature with one output the server sends the bare value.
             found = found if isinstance(found, dict) else dict.fromkeys(outputs[:1], found)
-            return {name: _decoded(values) for name, values in found.items()}
+            return {name: _decode_values(values) for name, values in found.items()}
 
-        return self._answer("POST", f"{_path(call)}:predict", request, call, read)
+        return self._ask_server("POST", f"{_make_path(call)}:predict", request, call, read)
 
-    def _answer(
+    def _ask_server(
         self,
         method: str,
         path: str,
@@ -67,22 +67,22 @@ class Rest:
             raise checks.UserError(f"--server must {rule}, got {given!r}.") from error
 
 
-def _metadata(answer: Any) -> protocol.Metadata:
+def _read_metadata(answer: Any) -> protocol.Metadata:
     signatures = answer["metadata"]["signature_def"]["signature_def"].items()
     return protocol.Metadata(
-        version=_version(answer["model_spec"]["version"]),
-        inputs={name: _types(signature["inputs"]) for name, signature in signatures},
-        outputs={name: _types(signature["outputs"]) for name, signature in signatures},
+        version=_read_version(answer["model_spec"]["version"]),
+        inputs={name: _read_types(signature["inputs"]) for name, signature in signatures},
+        outputs={name: _read_types(signature["outputs"]) for name, signature in signatures},
     )
 
 
-def _version(value: Any) -> str:
+def _read_version(value: Any) -> str:
     if not re.fullmatch("[0-9]{1,19}", str(value)):
         raise ValueError
     return str(value)
 
 
-def _path(call: protocol.Call) -> str:
+def _make_path(call: protocol.Call) -> str:
     path = f"/v1/models/{urllib.parse.quote(call.model, safe='')}"
     if not call.version:
         return path
@@ -90,15 +90,15 @@ def _path(call: protocol.Call) -> str:
     return f"{path}/{kind}/{urllib.parse.quote(call.version, safe='')}"
 
 
-def _types(tensors: Mapping[str, Any]) -> dict[str, tf.DType]:
+def _read_types(tensors: Mapping[str, Any]) -> dict[str, tf.DType]:
     kinds = tf1.AttrValue.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_name
     return {name: tf.as_dtype(kinds[info["dtype"]].number) for name, info in tensors.items()}
 
 
-def _decoded(values: Any) -> Any:
+def _decode_values(values: Any) -> Any:
     """Decode strings: {"b64": ...} if an output's name ends in "_bytes", else text."""
     if isinstance(values, list):
-        return [_decoded(value) for value in values]
+        return [_decode_values(value) for value in values]
     if isinstance(values, dict):
         return base64.b64decode(values["b64"], validate=True)
     return values.encode() if isinstance(values, str) else values

@@ -136,9 +136,9 @@ def score_shards(
     outputs = {path: output for output, inputs in due.items() for path in inputs}
     reader.check(list(outputs))
     make_block = blocks.find_maker(made.format_name, made.escape_formulas)
-    score = functools.partial(_score, reader, model, make_block)
+    score = functools.partial(_score_chunk, reader, model, make_block)
     seen: dict[str, Any] = {}
-    chunks = _observed(reader, outputs, seen) if note else reader.chunks(list(outputs))
+    chunks = _observe_chunks(reader, outputs, seen) if note else reader.chunks(list(outputs))
     scored = batches.in_order(chunks, score, concurrency)
     with contextlib.closing(scored):
         first = _first_rows(scored)
@@ -146,10 +146,12 @@ def score_shards(
             _require_row(made, first)
         every = itertools.chain(first, scored)
         if note is None:
-            rows = _write(made, outputs, every)
+            rows = _write_outputs(made, outputs, every)
         else:
             with note.held(cast(list[str], list(due))):
-                rows = _write(made, outputs, every, lambda out, path: note.finish(out, seen[path]))
+                rows = _write_outputs(
+                    made, outputs, every, lambda out, path: note.finish(out, seen[path])
+                )
     return rows, len(shards) - len(due)
 
 
@@ -170,7 +172,7 @@ def _list_due(
     return {out: ins for out, ins in shards.items() if not (note and note.is_done(cast(str, out)))}
 
 
-def _observed(
+def _observe_chunks(
     reader: readers.Reader, paths: Iterable[str], seen: dict[str, Any]
 ) -> Iterator[batches.Chunk]:
     """Yield the chunks of files; `seen` gets the state of each file before it is read."""
@@ -197,7 +199,7 @@ def _require_row(made: Plan, first: Sequence[_Scored]) -> None:
     checks.require(some, "--input", "hold a row", list(made.inputs))
 
 
-def _write(
+def _write_outputs(
     made: Plan,
     outputs: Mapping[str, str | None],
     scored: Iterable[_Scored],
@@ -223,7 +225,7 @@ def _write(
     return rows
 
 
-def _score(
+def _score_chunk(
     reader: readers.Reader,
     model: batches.Model,
     make_block: Callable[[blocks.Columns], blocks.Block],

@@ -27,14 +27,14 @@ class Tables:
 
     def check(self, path: str) -> None:
         schema, _ = self._open(path)
-        arrow.check_columns(path, self._theirs, schema)
+        arrow.check_columns(path, self._feature_columns, schema)
         for name in self.keep:
             checks.one_of(f"{path}: --keep", name, schema.names)
 
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         for path in paths:
             self.check(path)
-            columns, row = list(dict.fromkeys([*self._theirs.values(), *self.keep])), 0
+            columns, row = list(dict.fromkeys([*self._feature_columns.values(), *self.keep])), 0
             for part in self._open(path)[1]:
                 table = arrow.read_part(path, part, columns)
                 for start in range(0, len(table), self.batch_size):
@@ -45,9 +45,9 @@ class Tables:
 
     def parse(self, chunk: batches.Chunk) -> batches.Batch:
         table: Any = chunk.rows
-        cells = self._source.cells if self._source else frames.PLAIN_CSV
+        cells = self._arrow_source.cells if self._arrow_source else frames.PLAIN_CSV
         fields, first = self.spec.feature_fields, chunk.numbers[0]
-        rows = arrow.to_table(chunk.path, table, self._theirs, fields, cells, first)
+        rows = arrow.to_table(chunk.path, table, self._feature_columns, fields, cells, first)
         columns = image_rows.read_columns(self.images, chunk, rows.read(0, len(rows)))
         kept = {name: table[name].to_pylist() for name in self.keep}
         return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
@@ -59,14 +59,14 @@ class Tables:
     def _open(self, path: str) -> Any:
         # A file of any name is Parquet with --input_format parquet.
         kind = None if arrow.find_ending(path) in arrow.ENDINGS else ".parquet"
-        return arrow.open_file(path, kind, self._source.sheet if self._source else "")
+        return arrow.open_file(path, kind, self._arrow_source.sheet if self._arrow_source else "")
 
     @property
-    def _source(self) -> arrow.Arrow | None:
+    def _arrow_source(self) -> arrow.Arrow | None:
         return self.settings if isinstance(self.settings, arrow.Arrow) else None
 
     @property
-    def _theirs(self) -> Mapping[str, str]:
+    def _feature_columns(self) -> Mapping[str, str]:
         """{feature: its column}."""
-        rename = self._source.rename if self._source else {}
+        rename = self._arrow_source.rename if self._arrow_source else {}
         return arrow.find_columns(self.spec.feature_fields, rename)

@@ -76,7 +76,7 @@ def open_writer(path: str | None, format_name: str) -> Iterator[Write]:
         checks.require(format_name in _TEXTS, "--output", rule, None)
         rule = "be a file if standard output is closed"
         checks.require(sys.stdout is not None, "--output", rule, None)
-        yield _headed(lambda text: sys.stdout.write(text.decode()))
+        yield _write_header_once(lambda text: sys.stdout.write(text.decode()))
         return
     with contextlib.ExitStack() as stack:
         with storage.writing("--output", "a file", path):
@@ -96,7 +96,7 @@ def _write_file(path: str, format_name: str) -> Iterator[Write]:
             tables.close()
     else:
         with tf.io.gfile.GFile(path, "wb") as file:
-            yield _headed(file.write)
+            yield _write_header_once(file.write)
 
 
 def _write_records(records: tf.io.TFRecordWriter, block: blocks.Block) -> None:
@@ -131,7 +131,9 @@ class _Tables:
         if not block.rows:
             return
         table = block.rows
-        self._waiting.append(_cast(table, self._waiting[0].schema) if self._waiting else table)
+        self._waiting.append(
+            _cast_table(table, self._waiting[0].schema) if self._waiting else table
+        )
         rows, size = sum(map(len, self._waiting)), sum(table.nbytes for table in self._waiting)
         if rows >= _ROWS_IN_GROUP or size >= _BYTES_IN_GROUP:
             self._write()
@@ -151,7 +153,7 @@ class _Tables:
         self._waiting = [whole.slice(0, 0)]
 
 
-def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _cast_table(table: pa.Table, schema: pa.Schema) -> pa.Table:
     columns = [_cast_column(field, table.column(field.name)) for field in schema]
     return pa.table(columns, schema=schema)
 
@@ -160,30 +162,30 @@ def _cast_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
     kept = None
     # Arrow itself refuses a number that the type does not hold.
     with contextlib.suppress(pa.ArrowException):
-        kept = values.cast(field.type) if _stays(values, field.type) else None
+        kept = values.cast(field.type) if _keeps_meaning(values, field.type) else None
     rule = f"hold {field.type} in every row for Parquet, as in the first rows"
     fix = "Write .jsonl, which needs no types."
     checks.require(kept is not None, f"column {field.name!r}", rule, str(values.type), fix)
     return kept
 
 
-def _stays(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
+def _keeps_meaning(values: pa.ChunkedArray, kind: pa.DataType) -> bool:
     """Return True if a type keeps the meaning of values: wider numbers, JSON text or nulls.
 
     Arrow itself also casts "007" to 7 and 2 to True.
     """
-    own = values.type
-    if own == kind or values.null_count == len(values) or pa.types.is_string(kind):
+    current = values.type
+    if current == kind or values.null_count == len(values) or pa.types.is_string(kind):
         return True
-    if pa.types.is_list(own) and pa.types.is_list(kind):
-        return _stays(pc.list_flatten(values), kind.value_type)
-    if pa.types.is_floating(own):
-        return pa.types.is_floating(kind) and own.bit_width < kind.bit_width
+    if pa.types.is_list(current) and pa.types.is_list(kind):
+        return _keeps_meaning(pc.list_flatten(values), kind.value_type)
+    if pa.types.is_floating(current):
+        return pa.types.is_floating(kind) and current.bit_width < kind.bit_width
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return pa.types.is_integer(own) and is_number
+    return pa.types.is_integer(current) and is_number
 
 
-def _headed(write: Callable[[bytes], Any]) -> Write:
+def _write_header_once(write: Callable[[bytes], Any]) -> Write:
     """Write text, with the header of the first block that holds rows."""
     is_begun = False
 

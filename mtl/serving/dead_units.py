@@ -116,7 +116,7 @@ class _Units:
         self._stays += [False] * count
         return np.arange(first, first + count)
 
-    def _root(self, unit: int) -> int:
+    def _find_root(self, unit: int) -> int:
         while self._parents[unit] != unit:
             unit = self._parents[unit]
         return unit
@@ -124,7 +124,7 @@ class _Units:
     def fix(self, units: np.ndarray) -> None:
         """Mark units that stay."""
         for unit in units[units != _FIXED]:
-            self._stays[self._root(unit)] = True
+            self._stays[self._find_root(unit)] = True
 
     def join(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Make units at the same position stay or go together; return them."""
@@ -132,14 +132,14 @@ class _Units:
             if _FIXED in (one, other):
                 self.fix(np.array([one, other]))
                 continue
-            one, other = self._root(one), self._root(other)
+            one, other = self._find_root(one), self._find_root(other)
             self._stays[one] |= self._stays[other]
             self._parents[other] = one
         return np.where(second == _FIXED, second, first)
 
     def find_gone(self, products: Collection[_Product]) -> np.ndarray:
         """Return for each unit whether it can go, as bools."""
-        roots = np.array([self._root(unit) for unit in range(len(self._parents))], int)
+        roots = np.array([self._find_root(unit) for unit in range(len(self._parents))], int)
         stays = np.array(self._stays, bool)
         gone = np.zeros(len(roots), bool)
         while True:
@@ -190,7 +190,7 @@ class _Walk:
 
     def visit(self, operation: tf.Operation) -> None:
         """Find the units that an operation gives, and the units that it needs."""
-        found = self._follow(operation)
+        found = self._follow_operation(operation)
         if found is None:
             for tensor in operation.inputs:
                 self.fix(tensor)
@@ -206,37 +206,45 @@ class _Walk:
         if units:
             self.kept.append((operation.type, operation.name, len(units)))
 
-    def _follow(self, operation: tf.Operation) -> Sequence[_Channels] | None:
+    def _follow_operation(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         """Return the channels of the outputs; None if units cannot be followed."""
         kind = operation.type
         if kind in _OF_INPUTS:
             return _OF_INPUTS[kind](self, operation)
-        given = self._channels.get(operation.inputs[0].name) if operation.inputs else None
-        if given is None or kind not in _OF_CHANNELS:
+        channels = self._channels.get(operation.inputs[0].name) if operation.inputs else None
+        if channels is None or kind not in _OF_CHANNELS:
             return None
-        return _OF_CHANNELS[kind](self, operation, given)
+        return _OF_CHANNELS[kind](self, operation, channels)
 
-    def _activate(self, operation: tf.Operation, given: _Channels) -> Sequence[_Channels] | None:
+    def _activate_channels(
+        self, operation: tf.Operation, given: _Channels
+    ) -> Sequence[_Channels] | None:
         return [given._replace(values=_ACTIVATIONS[operation.type](given.values))]
 
-    def _resize(self, operation: tf.Operation, given: _Channels) -> Sequence[_Channels] | None:
+    def _resize_channels(
+        self, operation: tf.Operation, given: _Channels
+    ) -> Sequence[_Channels] | None:
         return [given]
 
-    def _pool(self, operation: tf.Operation, given: _Channels) -> Sequence[_Channels] | None:
+    def _pool_channels(
+        self, operation: tf.Operation, given: _Channels
+    ) -> Sequence[_Channels] | None:
         is_plain = _is_last(operation) and operation.get_attr("ksize")[-1] == 1
         return [given] if is_plain else None
 
-    def _reduce(self, operation: tf.Operation, given: _Channels) -> Sequence[_Channels] | None:
-        axes, rank = self._value(operation.inputs[1]), operation.inputs[0].shape.rank
+    def _reduce_places(
+        self, operation: tf.Operation, given: _Channels
+    ) -> Sequence[_Channels] | None:
+        axes, rank = self._find_value(operation.inputs[1]), operation.inputs[0].shape.rank
         is_over_places = axes is not None and rank and rank - 1 not in np.ravel(axes) % rank
         return [given] if is_over_places else None
 
-    def _value(self, tensor: tf.Tensor) -> np.ndarray | None:
+    def _find_value(self, tensor: tf.Tensor) -> np.ndarray | None:
         return self._graph.value(tensor.op.name)
 
-    def _multiply(self, operation: tf.Operation) -> Sequence[_Channels] | None:
+    def _multiply_weights(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         values, weights = operation.inputs
-        kernel = self._value(weights)
+        kernel = self._find_value(weights)
         if kernel is None or not _is_plain_product(operation):
             return None
         count = kernel.shape[-2]
@@ -254,10 +262,10 @@ class _Walk:
         sums = parts.sum(axis=tuple(range(kernel.ndim - 1)))
         return [_Channels(columns, sums if is_even else np.where(sums == 0, sums, np.nan))]
 
-    def _combine(self, operation: tf.Operation) -> Sequence[_Channels] | None:
+    def _combine_inputs(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         if operation.type == "BiasAdd" and not _is_last(operation):
             return None
-        constants = [self._value(tensor) for tensor in operation.inputs]
+        constants = [self._find_value(tensor) for tensor in operation.inputs]
         known = [self._channels.get(tensor.name) for tensor in operation.inputs]
         for place, constant in enumerate(constants):
             if constant is not None:
@@ -265,7 +273,7 @@ class _Walk:
         first, second = known
         if first is None or second is None or len(first.units) != len(second.units):
             return None
-        values = _apply(operation.type, first.values, second.values)
+        values = _apply_arithmetic(operation.type, first.values, second.values)
         return [_Channels(self._units.join(first.units, second.units), values)]
 
     def _combine_constant(
@@ -276,11 +284,11 @@ class _Walk:
         if constant.size > 1:
             self._constants.append((operation.name, place, other.units))
         pair = (constant, other.values) if place == 0 else (other.values, constant)
-        return [other._replace(values=_apply(operation.type, *pair))]
+        return [other._replace(values=_apply_arithmetic(operation.type, *pair))]
 
-    def _concatenate(self, operation: tf.Operation) -> Sequence[_Channels] | None:
+    def _join_channels(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         *parts, axis = operation.inputs
-        place, rank = self._value(axis), operation.outputs[0].shape.rank
+        place, rank = self._find_value(axis), operation.outputs[0].shape.rank
         is_last = place is not None and rank and place % rank == rank - 1
         if not is_last or any(not part.shape.rank or part.shape[-1] is None for part in parts):
             return None
@@ -288,9 +296,9 @@ class _Walk:
         units, values = zip(*known, strict=True)
         return [_Channels(np.concatenate(units), np.concatenate(values))]
 
-    def _split(self, operation: tf.Operation) -> Sequence[_Channels] | None:
+    def _split_channels(self, operation: tf.Operation) -> Sequence[_Channels] | None:
         axis, values = operation.inputs
-        place, known = self._value(axis), self._channels.get(values.name)
+        place, known = self._find_value(axis), self._channels.get(values.name)
         rank = values.shape.rank
         if place is None or known is None or not rank or place % rank != rank - 1:
             return None
@@ -300,8 +308,10 @@ class _Walk:
         self._splits.append((operation.name, [part.units for part in parts]))
         return parts
 
-    def _flatten(self, operation: tf.Operation, given: _Channels) -> Sequence[_Channels] | None:
-        target, shape = self._value(operation.inputs[1]), operation.inputs[0].shape
+    def _flatten_places(
+        self, operation: tf.Operation, given: _Channels
+    ) -> Sequence[_Channels] | None:
+        target, shape = self._find_value(operation.inputs[1]), operation.inputs[0].shape
         if target is None or target.tolist()[:-1] != [-1] or not shape[1:].is_fully_defined():
             return None
         count = shape[1:].num_elements()
@@ -364,17 +374,17 @@ class _Walk:
 
 
 _OF_INPUTS: dict[str, Callable[[_Walk, tf.Operation], Sequence[_Channels] | None]] = {
-    **dict.fromkeys(("Conv2D", "MatMul"), _Walk._multiply),
-    **dict.fromkeys(_ARITHMETIC, _Walk._combine),
-    "ConcatV2": _Walk._concatenate,
-    "Split": _Walk._split,
+    **dict.fromkeys(("Conv2D", "MatMul"), _Walk._multiply_weights),
+    **dict.fromkeys(_ARITHMETIC, _Walk._combine_inputs),
+    "ConcatV2": _Walk._join_channels,
+    "Split": _Walk._split_channels,
 }
 _OF_CHANNELS: dict[str, Callable[[_Walk, tf.Operation, _Channels], Sequence[_Channels] | None]] = {
-    **dict.fromkeys(_ACTIVATIONS, _Walk._activate),
-    **dict.fromkeys(("AvgPool", "MaxPool"), _Walk._pool),
-    **dict.fromkeys(("Max", "Mean"), _Walk._reduce),
-    "Reshape": _Walk._flatten,
-    "ResizeNearestNeighbor": _Walk._resize,
+    **dict.fromkeys(_ACTIVATIONS, _Walk._activate_channels),
+    **dict.fromkeys(("AvgPool", "MaxPool"), _Walk._pool_channels),
+    **dict.fromkeys(("Max", "Mean"), _Walk._reduce_places),
+    "Reshape": _Walk._flatten_places,
+    "ResizeNearestNeighbor": _Walk._resize_channels,
 }
 """Operations in which only the first input has channels."""
 
@@ -384,7 +394,7 @@ def _create_fixed(count: int) -> _Channels:
     return _Channels(np.full(count, _FIXED), np.full(count, np.nan))
 
 
-def _apply(kind: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def _apply_arithmetic(kind: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the known values of a result; a product with 0 is 0."""
     with np.errstate(all="ignore"):  # The graph computes the same values that are not finite.
         result = _ARITHMETIC[kind](np.asarray(first, float), np.asarray(second, float))

@@ -102,7 +102,7 @@ class Exporter:
             # The latest checkpoint may also be the best: then the first export is copied.
             if last_checkpoint == checkpoint and tf.io.gfile.isdir(last_path):
                 written = os.path.join(version.partial, "copy")
-                _copy(last_path, written)
+                _copy_folder(last_path, written)
             else:
                 written = self._written(estimator, version.partial, checkpoint)
             metadata.add_metadata(written, version=version.number)
@@ -146,7 +146,7 @@ class Exporter:
             some = held_out.first(self._serving.warm_up_rows)
             defs = saved_model.read(written).signature_def
             warm_up.write(written, self._serving.model_name, defs, some)
-            expected = self._expected(estimator, checkpoint, held_out)
+            expected = self._predict_expected(estimator, checkpoint, held_out)
             allowed = part.allowed if part else verification.TOLERANCE
             difference = verification.verify_export(written, held_out, expected, allowed)
             metadata.add_metadata(written, checked_rows=len(held_out), difference=difference)
@@ -201,7 +201,7 @@ class Exporter:
             self._rows = rows.read_rows(self._dataset, self._spec, self._serving.check_rows)
         return self._rows
 
-    def _expected(
+    def _predict_expected(
         self, estimator: compat.estimator.Estimator, checkpoint: str, held_out: rows.Rows
     ) -> verification.Expected:
         if self._reference is None:
@@ -224,7 +224,7 @@ def or_warn(export: Callable[..., str]) -> Callable[..., str | None]:
     return attempted
 
 
-def _copy(source: str, target: str) -> None:
+def _copy_folder(source: str, target: str) -> None:
     """Copy a folder with all its contents."""
     for folder, _, files in tf.io.gfile.walk(source):
         copied = os.path.join(target, os.path.relpath(folder, source))

@@ -33,7 +33,7 @@ def fold_graph(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.
 
 def fold_constants(graph: graphs.Graph) -> None:
     """Replace nodes that depend only on constants by their values, unless these need more room."""
-    values = _values(graph)
+    values = _compute_values(graph)
     for name, value in values.items():
         inputs = [
             values.get(reference, graph.value(reference)) for reference in graph.nodes[name].input
@@ -42,18 +42,18 @@ def fold_constants(graph: graphs.Graph) -> None:
             graph.set_constant(name, value)
 
 
-def _values(graph: graphs.Graph) -> dict[str, np.ndarray]:
+def _compute_values(graph: graphs.Graph) -> dict[str, np.ndarray]:
     """Return {name: value} of all nodes that depend only on constants."""
     with tf.Graph().as_default() as built, tf1.Session(config=rows.on_cpu()) as session:
         tf.import_graph_def(graph.pruned(graph.nodes), name="")
-        fixed, found = set(), {}
+        fixed, outputs = set(), {}
         for operation in graphs.order_operations(built):
             if graph.value(operation.name) is not None:
                 fixed.add(operation.name)
             elif _is_pure(operation) and all(t.op.name in fixed for t in operation.inputs):
                 fixed.add(operation.name)
-                found[operation.name] = operation.outputs[0]
-        return {name: np.asarray(value) for name, value in session.run(found).items()}
+                outputs[operation.name] = operation.outputs[0]
+        return {name: np.asarray(value) for name, value in session.run(outputs).items()}
 
 
 def _is_pure(operation: tf.Operation) -> bool:
@@ -87,11 +87,11 @@ def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
     while True:
         graph = graphs.Graph(graph.pruned(names))
         readers = graph.readers()
-        if not sum(_rewrite(graph, name, readers) for name in list(graph.nodes)):
+        if not sum(_rewrite_node(graph, name, readers) for name in list(graph.nodes)):
             return graph
 
 
-def _rewrite(graph: graphs.Graph, name: str, readers: Mapping[str, list[Any]]) -> bool:
+def _rewrite_node(graph: graphs.Graph, name: str, readers: Mapping[str, list[Any]]) -> bool:
     """Apply the rule that fits a node, if there is one; return whether it did."""
     node = graph.nodes[name]
     if node.op not in ("Mul", *_ADDITIONS):
@@ -103,10 +103,10 @@ def _rewrite(graph: graphs.Graph, name: str, readers: Mapping[str, list[Any]]) -
     inner = graph.nodes[before]
     if node.op == "Mul" and inner.op in _PRODUCTS:
         return _scale_product(graph, name, inner, constant)
-    return inner.op in _ADDITIONS and _swap(graph, node, inner, constant)
+    return inner.op in _ADDITIONS and _swap_operations(graph, node, inner, constant)
 
 
-def _swap(
+def _swap_operations(
     graph: graphs.Graph,
     node: tf.compat.v1.NodeDef,
     addition: tf.compat.v1.NodeDef,

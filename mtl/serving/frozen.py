@@ -101,13 +101,15 @@ class Source(NamedTuple):
         differences = [0.0]
         for given in self.requests:
             wanted = {key: value for (_, key), value in self.model([self.name], given).items()}
-            differences += _compare(run(given), wanted, what, allowed, "the export gives")
+            differences += _compare_outputs(run(given), wanted, what, allowed, "the export gives")
         if held_out is not None:
             given = self.encode(held_out.rows)
             wanted = {
                 key: held_out.expected[key] for key in self.model.signatures[self.name].outputs
             }
-            differences += _compare(run(given), wanted, what, allowed, "the checkpoint predicts")
+            differences += _compare_outputs(
+                run(given), wanted, what, allowed, "the checkpoint predicts"
+            )
         return max(differences)
 
 
@@ -222,7 +224,7 @@ def freeze(model: loaded.Loaded, name: str) -> Frozen:
     return Frozen(graph, inputs, outputs)
 
 
-def _compare(
+def _compare_outputs(
     found: Mapping[str, np.ndarray],
     wanted: Mapping[str, np.ndarray],
     what: str,

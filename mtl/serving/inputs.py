@@ -39,12 +39,14 @@ def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputR
     with tf1.name_scope("raw"):
         raw: dict[str, tf.Tensor] = {}
         for name, field in fields.items():
-            raw |= _ragged(field) if field.is_ragged else {name: _dense(field, parsed[name])}
+            raw |= (
+                _make_ragged(field) if field.is_ragged else {name: _make_dense(field, parsed[name])}
+            )
     count = _num_rows(fields, parsed, raw)
     features = {
-        name: _lists(field, parsed[name], raw, count)
+        name: _choose_lists(field, parsed[name], raw, count)
         if field.is_ragged
-        else _filled(field, raw[name], count)
+        else _fill_missing(field, raw[name], count)
         for name, field in fields.items()
     }
     export = compat.estimator.export
@@ -65,11 +67,11 @@ def raw_defaults(spec: spec_lib.Spec) -> dict[str, np.ndarray]:
     return defaults
 
 
-def _dense(field: spec_lib.Field, parsed: tf.Tensor) -> tf.Tensor:
+def _make_dense(field: spec_lib.Field, parsed: tf.Tensor) -> tf.Tensor:
     return tf1.placeholder_with_default(parsed, [None, *field.shape], name=op_name(field.name))
 
 
-def _ragged(field: spec_lib.Field) -> dict[str, tf.Tensor]:
+def _make_ragged(field: spec_lib.Field) -> dict[str, tf.Tensor]:
     name, length = field.name, length_name(field.name)
     values = tf.zeros([0, 0], field.dtype)
     none = tf.zeros([0], tf.int64)
@@ -100,7 +102,7 @@ def _num_rows(
     return tf.reduce_max(tf.stack(counts))
 
 
-def _filled(field: spec_lib.Field, values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+def _fill_missing(field: spec_lib.Field, values: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Turn [B or 0, ...] into [B, ...]."""
     if field.default is None:
         return values
@@ -111,7 +113,7 @@ def _filled(field: spec_lib.Field, values: tf.Tensor, count: tf.Tensor) -> tf.Te
         return tf.ensure_shape(tf.concat([values, default], 0), [None, *field.shape])
 
 
-def _lists(
+def _choose_lists(
     field: spec_lib.Field, parsed: tf.RaggedTensor, raw: Mapping[str, tf.Tensor], count: tf.Tensor
 ) -> tf.RaggedTensor:
     """Return the lists of the examples or, without examples, of the raw inputs."""
@@ -123,8 +125,8 @@ def _lists(
         _require_lengths(field.name, lengths, width),
     ]
     with tf.control_dependencies(checks):
-        given = tf.boolean_mask(padded, tf.sequence_mask(lengths, width))
-        values = tf.concat([parsed.values, given], 0)
+        raw_values = tf.boolean_mask(padded, tf.sequence_mask(lengths, width))
+        values = tf.concat([parsed.values, raw_values], 0)
         none = tf.zeros(missing[tf.newaxis], tf.int64)
         lengths = tf.concat([parsed.row_lengths(), lengths, none], 0)
     return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)

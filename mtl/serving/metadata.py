@@ -30,15 +30,15 @@ def describe_export(
     """Return name, inputs, tasks and software versions of a model."""
     return {
         "model": serving.model_name,
-        "inputs": {name: _field(field) for name, field in spec.feature_fields.items()},
-        "tasks": {head.name: _task(head, serving.units) for head in heads},
+        "inputs": {name: _describe_field(field) for name, field in spec.feature_fields.items()},
+        "tasks": {head.name: _describe_task(head, serving.units) for head in heads},
         "passthrough": list(serving.passthrough),
         "tensorflow": tf.__version__,
         "mtl": mtl.__version__,
     }
 
 
-def _field(field: spec_lib.Field) -> dict[str, Any]:
+def _describe_field(field: spec_lib.Field) -> dict[str, Any]:
     described = {"dtype": field.dtype, "shape": list(field.shape), "required": field.is_required}
     if field.default is None:
         return described
@@ -47,7 +47,7 @@ def _field(field: spec_lib.Field) -> dict[str, Any]:
     return {**described, "default": literals.NAN if is_nan else field.default}
 
 
-def _task(head: types.Head, units: Mapping[str, str]) -> dict[str, Any]:
+def _describe_task(head: types.Head, units: Mapping[str, str]) -> dict[str, Any]:
     described: dict[str, Any] = {"head": type(head).__name__}
     classes = types.read_member(head, types.ClassHead, "class_names")
     if classes:

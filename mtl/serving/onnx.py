@@ -47,16 +47,16 @@ def write_onnx(directory: str, path: str, held_out: frozen.HeldOut | None = None
     intact = frozen.load_intact(directory)
     with intact as source, tempfile.TemporaryDirectory() as scratch:
         converted = os.path.join(scratch, "model.onnx")
-        _convert(converter, frozen.freeze(source.model, source.name), converted)
+        _convert_graph(converter, frozen.freeze(source.model, source.name), converted)
         with _one_line():
             session = runtime.InferenceSession(converted, providers=["CPUExecutionProvider"])
-        run = functools.partial(_run, session)
+        run = functools.partial(_run_session, session)
         difference = source.check(run, "ONNX export", held_out)
         _place(converted, path)
     return difference
 
 
-def _run(session: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _run_session(session: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     names = [output.name for output in session.get_outputs()]
     with _one_line():
         return dict(zip(names, session.run(names, given), strict=True))
@@ -68,10 +68,10 @@ def require() -> tuple[Any, Any]:
     Raises:
       UserError: one of them is not installed.
     """
-    return _module("tf2onnx"), _module("onnxruntime")
+    return _import_module("tf2onnx"), _import_module("onnxruntime")
 
 
-def _module(name: str) -> Any:
+def _import_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -85,41 +85,41 @@ def _place(converted: str, path: str) -> None:
         tf.io.gfile.copy(converted, partial, overwrite=True)
 
 
-def _convert(converter: Any, made: frozen.Frozen, path: str) -> None:
+def _convert_graph(converter: Any, made: frozen.Frozen, path: str) -> None:
     spelled_out.write_buckets(made.graph)
     spelled_out.write_bounds(made.graph)
     spelled_out.write_logs(made.graph)
     spelled_out.write_sums(made.graph, made.graph_def)
-    given = made.graph_def
+    graph_def = made.graph_def
     try:
-        with _silent():
+        with _silence_log():
             converted, _ = converter.convert.from_graph_def(
-                given,
+                graph_def,
                 input_names=list(made.inputs),
                 output_names=list(made.outputs),
                 tensors_to_rename={**made.inputs, **made.outputs},
                 opset=_OPSET,
-                custom_op_handlers={"SelectV2": (_select, [])},
+                custom_op_handlers={"SelectV2": (_convert_select, [])},
                 output_path=path,
             )
     except (ValueError, NotImplementedError, RuntimeError) as error:
         # tf2onnx names the operation at which it stops, often far behind the cause.
-        reason = _lacking(made, _not_known(given)) or frozen.describe_error(error)
+        reason = _describe_lacking(made, _not_known(graph_def)) or frozen.describe_error(error)
         raise checks.UserError(f"tf2onnx cannot convert this model: {reason}") from error
 
-    unknown = _lacking(made, _unknown(converted.graph))
+    unknown = _describe_lacking(made, _list_unknown(converted.graph))
     if unknown:
         raise checks.UserError(f"tf2onnx cannot convert this model: {unknown}")
 
 
-def _select(context: Any, node: Any, name: str, arguments: Any) -> Any:
+def _convert_select(context: Any, node: Any, name: str, arguments: Any) -> Any:
     """Convert SelectV2 to Where: tf2onnx adds products with 0 and 1, which leave NaN as NaN."""
     del context, name, arguments
     node.type = "Where"
     return node
 
 
-def _lacking(made: frozen.Frozen, operations: Iterable[str]) -> str:
+def _describe_lacking(made: frozen.Frozen, operations: Iterable[str]) -> str:
     """Return a text that ONNX lacks these operations; "" if there are none."""
     listed = frozen.describe_lacking(made, operations)
     return listed and f"ONNX has no operation {listed}."
@@ -127,13 +127,13 @@ def _lacking(made: frozen.Frozen, operations: Iterable[str]) -> str:
 
 def _not_known(graph: tf.compat.v1.GraphDef) -> list[str]:
     """Return the operations of a graph for which tf2onnx has no rule."""
-    rules = _module("tf2onnx.handler").tf_op.create_mapping(_OPSET, None)
+    rules = _import_module("tf2onnx.handler").tf_op.create_mapping(_OPSET, None)
     known = {*rules, "Assert", "Const", "NoOp", "Placeholder"}
     return [node.op for node in graph.node if node.op not in known]
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
+def _silence_log() -> Iterator[None]:
     """Keep tf2onnx from logging tracebacks of its internal errors."""
     logger = logging.getLogger("tf2onnx")
     before = logger.level
@@ -144,14 +144,14 @@ def _silent() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _unknown(graph: Any) -> Iterator[str]:
+def _list_unknown(graph: Any) -> Iterator[str]:
     """Yield the TensorFlow operations that tf2onnx left, also in loops and branches."""
     for node in graph.node:
-        if not _module("onnx").defs.has(node.op_type, node.domain):
+        if not _import_module("onnx").defs.has(node.op_type, node.domain):
             yield node.op_type
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _unknown(attribute.g)
+                yield from _list_unknown(attribute.g)
 
 
 @contextlib.contextmanager

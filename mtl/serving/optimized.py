@@ -60,12 +60,12 @@ class Optimized:
         rule, size = f"have weights of less than {_MAX_BYTES} bytes", _count_bytes(directory)
         checks.require(size < _MAX_BYTES, "an optimised export", rule, size, fix)
         with loaded.load_export(directory) as model:
-            names = _needed(model.meta_graph)
+            names = _find_needed(model.meta_graph)
             graph = folding.fold_graph(model.session, names)
         graph = dead_units.remove_units(graph, names)
         if self.weights != "float32":
             weights.pack_weights(graph, self.weights)
-        _replace(directory, graph.pruned(names))
+        _replace_graph(directory, graph.pruned(names))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def _count_bytes(directory: str) -> int:
     return sum(tf.io.gfile.stat(file).length for file in files)
 
 
-def _needed(meta_graph: tf.compat.v1.MetaGraphDef) -> set[str]:
+def _find_needed(meta_graph: tf.compat.v1.MetaGraphDef) -> set[str]:
     """Return the nodes of all outputs and inputs, and the nodes that fill tables."""
     infos = [
         info
@@ -101,11 +101,11 @@ def _needed(meta_graph: tf.compat.v1.MetaGraphDef) -> set[str]:
     return {graphs.name_of(name) for name in (*(info.name for info in infos), *ops)}
 
 
-def _replace(directory: str, graph_def: tf.compat.v1.GraphDef) -> None:
-    kept = (*_INITIALISERS, tf1.saved_model.ASSETS_KEY)
+def _replace_graph(directory: str, graph_def: tf.compat.v1.GraphDef) -> None:
+    kept_keys = (*_INITIALISERS, tf1.saved_model.ASSETS_KEY)
     with saved_model.edited(directory) as meta_graph:
         meta_graph.graph_def.CopyFrom(graph_def)
         meta_graph.ClearField("saver_def")
-        for name in set(meta_graph.collection_def) - set(kept):
+        for name in set(meta_graph.collection_def) - set(kept_keys):
             del meta_graph.collection_def[name]
     tf.io.gfile.rmtree(os.path.join(directory, "variables"))

@@ -119,14 +119,14 @@ def take_lookups(
     placed: dict[str, Placed] = {}
     copies: dict[tuple[Any, ...], str] = {}
     for lookup in _find_lookups(graph, tables):
-        chain = _trace(graph, lookup.tokens, inputs)
+        chain = _trace_tokens(graph, lookup.tokens, inputs)
         if chain is None or find_column(lookup.node) in without:
             continue
         source, path = chain[-1], chain[:-1]
         key = (source, *lookup[2:])
         if key not in copies:
             name = _name_input(inputs[source], lookup.node, placed)
-            node = _place(graph, source, f"ids_{len(placed)}")
+            node = _place_input(graph, source, f"ids_{len(placed)}")
             placed[name] = Placed(node, lookup.node, inputs[source], *lookup[2:])
             copies[key] = node
         moved = _copy_path(graph, path, copies[key], key, copies)
@@ -193,7 +193,9 @@ def _find_choice(
     return None
 
 
-def _trace(graph: graphs.Graph, reference: str, inputs: Mapping[str, str]) -> list[str] | None:
+def _trace_tokens(
+    graph: graphs.Graph, reference: str, inputs: Mapping[str, str]
+) -> list[str] | None:
     """Return the nodes from a reference up to its input, which is last; None if it has none."""
     chain = []
     while True:
@@ -224,7 +226,7 @@ def _name_input(field: str, node: str, placed: Mapping[str, Placed]) -> str:
     return name
 
 
-def _place(graph: graphs.Graph, source: str, name: str) -> str:
+def _place_input(graph: graphs.Graph, source: str, name: str) -> str:
     while name in graph.nodes:
         name += "_"
     shape = graph.nodes[source].attr["shape"]

@@ -80,7 +80,7 @@ def write_portable(
     """
     target = os.path.join(directory, FOLDER)
     for name in (RAW, IDS):
-        built = _build(estimator, spec, drops_empty=name == RAW)
+        built = _build_graph(estimator, spec, drops_empty=name == RAW)
         _require_small(built.graph)
         with tf1.Session(graph=built.graph, config=rows.on_cpu()) as session:
             with built.graph.as_default():
@@ -130,18 +130,20 @@ def verify_portable(
     return max(differences)
 
 
-def _build(estimator: compat.estimator.Estimator, spec: spec_lib.Spec, drops_empty: bool) -> _Built:
+def _build_graph(
+    estimator: compat.estimator.Estimator, spec: spec_lib.Spec, drops_empty: bool
+) -> _Built:
     with tf.Graph().as_default() as graph:
         tf1.train.get_or_create_global_step()
-        given: dict[str, tf.Tensor] = {}
-        features = {name: _add_input(field, given) for name, field in spec.feature_fields.items()}
+        tensors: dict[str, tf.Tensor] = {}
+        features = {name: _add_input(field, tensors) for name, field in spec.feature_fields.items()}
         if drops_empty:
             features = spec.drop_empty_texts(features)
         mode = compat.estimator.ModeKeys.PREDICT
         built = estimator.model_fn(features, None, mode, estimator.config)
         output = built.export_outputs.get(settings.LEAN, built.export_outputs[settings.DEFAULT])
         saver = built.scaffold.saver or tf1.train.Saver(sharded=True)
-        return _Built(graph, given, dict(output.outputs), saver)
+        return _Built(graph, tensors, dict(output.outputs), saver)
 
 
 def _require_small(graph: tf.Graph) -> None:
@@ -168,7 +170,7 @@ def _add_input(field: spec_lib.Field, given: dict[str, tf.Tensor]) -> tf.Tensor 
 def _write_raw(folder: str, session: tf.compat.v1.Session, built: _Built) -> None:
     """Write a SavedModel of raw features, with its tables, and weights as constants."""
     with session.graph.as_default():
-        _save(
+        _save_model(
             folder,
             session,
             built.inputs,
@@ -181,7 +183,7 @@ def _write_raw(folder: str, session: tf.compat.v1.Session, built: _Built) -> Non
     optimized.Optimized()(folder)
 
 
-def _save(
+def _save_model(
     folder: str,
     session: tf.compat.v1.Session,
     given: Mapping[str, tf.Tensor],
@@ -220,7 +222,7 @@ def _write_ids(
             for name, tensor in built.outputs.items()
         }
         fill = outside_ids.fill_tables(rewritten, tables)
-        _save(folder, saving, tensors, results, main_op=fill)
+        _save_model(folder, saving, tensors, results, main_op=fill)
     _write_encoder(folder, spec, plain, placed, tables)
 
 

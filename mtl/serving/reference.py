@@ -56,14 +56,14 @@ class Reference:
         with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
             session.run(self._tables)
             self._saver.restore(session, checkpoint)
-            predictions = session.run(self._outputs, self._feed(rows))
+            predictions = session.run(self._outputs, self._feed_rows(rows))
             try:
-                session.run(self._outputs, self._feed(rows.first(0)))
+                session.run(self._outputs, self._feed_rows(rows.first(0)))
             except tf.errors.OpError:  # For example, a convolution with oneDNN fails on 0 rows.
                 return predictions, False
             return predictions, True
 
-    def _feed(self, rows: rows_lib.Rows) -> dict[tf.Tensor, np.ndarray]:
+    def _feed_rows(self, rows: rows_lib.Rows) -> dict[tf.Tensor, np.ndarray]:
         feed: dict[tf.Tensor, np.ndarray] = {}
         for name, tensor in self._inputs.items():
             if isinstance(tensor, tuple):

@@ -66,7 +66,7 @@ def finish_signatures(
         for name, value in inputs.raw_defaults(spec).items()
     }
     with saved_model.edited(directory) as meta_graph:
-        written = _taken(meta_graph)
+        written = _take_signatures(meta_graph)
         if not serving.chooses(settings.DEFAULT):
             written[settings.DEFAULT] = written.get(settings.LEAN, written[settings.DEFAULT])
         for name in filter(lambda n: n == settings.DEFAULT or serving.chooses(n), written):
@@ -84,7 +84,7 @@ def forget_paths(meta_graph: Any) -> dict[str, str]:
     return sources
 
 
-def _taken(meta_graph: Any) -> dict[str, bytes]:
+def _take_signatures(meta_graph: Any) -> dict[str, bytes]:
     """Remove the signatures from the graph, and return them by their final names."""
     items = [(_final_name(name), own) for name, own in meta_graph.signature_def.items()]
     written = {

@@ -25,7 +25,7 @@ def write_buckets(graph: graphs.Graph) -> None:
         if node.op == "Bucketize":
             given = np.array(node.attr["boundaries"].list.f, np.float32)
             bounds = graph.set_constant(f"{node.name}/boundaries", given)
-            _count(graph, node.name, node.input[0], bounds, tf.float32, tf.int32)
+            _count_bounds(graph, node.name, node.input[0], bounds, tf.float32, tf.int32)
 
 
 def write_bounds(graph: graphs.Graph) -> None:
@@ -34,8 +34,8 @@ def write_bounds(graph: graphs.Graph) -> None:
         if node.op == "UpperBound":
             bounds, values = node.input
             # [rows, 1, boundaries], compared with [rows, values, 1].
-            bounds = _expanded(graph, f"{node.name}/boundaries", bounds, 1, node.attr["T"])
-            _count(graph, node.name, values, bounds, node.attr["T"], node.attr["out_type"])
+            bounds = _expand_axis(graph, f"{node.name}/boundaries", bounds, 1, node.attr["T"])
+            _count_bounds(graph, node.name, values, bounds, node.attr["T"], node.attr["out_type"])
 
 
 def write_logs(graph: graphs.Graph) -> None:
@@ -75,29 +75,33 @@ def write_float32(graph: graphs.Graph) -> None:
     part of the mean as int64, which is exact. Logarithms fit into float32. Other float64 stays.
     """
     for node in list(graph.nodes.values()):
-        if node.op == "Log1p" and _has(node, "T", tf.float64):
-            _shorten(graph, node)
+        if node.op == "Log1p" and _has_type(node, "T", tf.float64):
+            _shorten_log(graph, node)
     for node in list(graph.nodes.values()):
-        if node.op == "Cast" and _has(node, "SrcT", tf.float64) and _has(node, "DstT", tf.float32):
+        if (
+            node.op == "Cast"
+            and _has_type(node, "SrcT", tf.float64)
+            and _has_type(node, "DstT", tf.float32)
+        ):
             _subtract_whole(graph, node)
     for node in list(graph.nodes.values()):
         whole = None
-        if node.op == "IsFinite" and _has(node, "T", tf.float64):
+        if node.op == "IsFinite" and _has_type(node, "T", tf.float64):
             whole = _as_whole(graph, node.input[0])
         if whole is not None:
-            number = _cast(graph, f"{node.name}/number", whole, tf.int64, tf.float32)
+            number = _cast_value(graph, f"{node.name}/number", whole, tf.int64, tf.float32)
             graph.set(node.name, "IsFinite", [number], T=tf.float32)
 
 
-def _has(node: Any, key: str, dtype: tf.DType) -> bool:
+def _has_type(node: Any, key: str, dtype: tf.DType) -> bool:
     return graphs.attribute(node, key).type == dtype.as_datatype_enum
 
 
-def _cast(graph: graphs.Graph, name: str, value: str, before: Any, after: Any) -> str:
+def _cast_value(graph: graphs.Graph, name: str, value: str, before: Any, after: Any) -> str:
     return graph.set(name, "Cast", [value], SrcT=before, DstT=after)
 
 
-def _shorten(graph: graphs.Graph, log: Any) -> None:
+def _shorten_log(graph: graphs.Graph, log: Any) -> None:
     """Compute a logarithm of integers in float32, with all operations that share its float64."""
     readers = graph.readers()
     part = _find_part(graph, log, readers)
@@ -119,7 +123,7 @@ def _find_part(graph: graphs.Graph, first: Any, readers: Mapping[str, list[Any]]
     waiting, part = [first], dict[str, Any]()
     while waiting:
         node = waiting.pop()
-        is_double = _has(node, _key_of_result(node), tf.float64)
+        is_double = _has_type(node, _key_of_result(node), tf.float64)
         if node.name in part or node.op in ("Const", "IsFinite") or not is_double:
             continue
         part[node.name] = node
@@ -161,9 +165,9 @@ def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
         near = graph.set(f"{name}/{op}", op, [near, bound], T=tf.int64)
     shift = graph.set_constant(f"{name}/floor", floor)
     shifted = graph.set(f"{name}/shifted", "Sub", [near, shift], T=tf.int64)
-    shifted = _cast(graph, f"{name}/number", shifted, tf.int64, tf.float32)
+    shifted = _cast_value(graph, f"{name}/number", shifted, tf.int64, tf.float32)
     # A difference beyond int64 is so large that float32 loses nothing.
-    far = _cast(graph, f"{name}/far", whole, tf.int64, tf.float32)
+    far = _cast_value(graph, f"{name}/far", whole, tf.int64, tf.float32)
     of_far = graph.set_constant(f"{name}/floor/float32", floor.astype(np.float32))
     far = graph.set(f"{name}/far/shifted", "Sub", [far, of_far], T=tf.float32)
     is_near = graph.set(f"{name}/is_near", "Equal", [near, whole], T=tf.int64)
@@ -176,11 +180,11 @@ def _as_whole(graph: graphs.Graph, reference: str) -> str | None:
     """Return the int64 that a float64 holds, also without its check for NaN; None for others."""
     node = graph.nodes[graphs.name_of(reference)]
     if node.op == "Cast":
-        if _has(node, "SrcT", tf.int64):
+        if _has_type(node, "SrcT", tf.int64):
             return node.input[0]
-        is_whole = any(_has(node, "SrcT", dtype) for dtype in (tf.int32, tf.uint8, tf.bool))
+        is_whole = any(_has_type(node, "SrcT", dtype) for dtype in (tf.int32, tf.uint8, tf.bool))
         name, before = f"{node.name}/whole", node.attr["SrcT"]
-        return _cast(graph, name, node.input[0], before, tf.int64) if is_whole else None
+        return _cast_value(graph, name, node.input[0], before, tf.int64) if is_whole else None
     if node.op != "SelectV2":
         return None
     check, _, other = (graph.nodes[graphs.name_of(part)] for part in node.input)
@@ -213,24 +217,24 @@ def _sum_by_product(graph: graphs.Graph, node: Any, dtype: tf.DType, of_count: t
         for number in (0, 1)
     )
     places = graph.set(f"{node.name}/rows", "Range", [first, count, step], Tidx=dtype)
-    places = _expanded(graph, f"{node.name}/column", places, 1, dtype)
-    owners = _expanded(graph, f"{node.name}/owners", owners, 0, dtype)
+    places = _expand_axis(graph, f"{node.name}/column", places, 1, dtype)
+    owners = _expand_axis(graph, f"{node.name}/owners", owners, 0, dtype)
     is_owner = graph.set(f"{node.name}/is_owner", "Equal", [places, owners], T=dtype)
     ones = graph.set(f"{node.name}/ones", "Cast", [is_owner], SrcT=tf.bool, DstT=tf.float32)
     graph.set(node.name, "MatMul", [ones, values], T=tf.float32)
 
 
-def _count(
+def _count_bounds(
     graph: graphs.Graph, name: str, values: str, bounds: str, dtype: Any, counted: Any
 ) -> None:
     """Make a node that counts the boundaries at or below each value."""
-    values = _expanded(graph, f"{name}/values", values, -1, dtype)
+    values = _expand_axis(graph, f"{name}/values", values, -1, dtype)
     passed = graph.set(f"{name}/passed", "GreaterEqual", [values, bounds], T=dtype)
     ones = graph.set(f"{name}/ones", "Cast", [passed], SrcT=tf.bool, DstT=counted)
     axis = graph.set_constant(f"{name}/axis", np.array(-1, np.int32))
     graph.set(name, "Sum", [ones, axis], T=counted, Tidx=tf.int32)
 
 
-def _expanded(graph: graphs.Graph, name: str, values: str, axis: int, dtype: Any) -> str:
+def _expand_axis(graph: graphs.Graph, name: str, values: str, axis: int, dtype: Any) -> str:
     place = graph.set_constant(f"{name}/axis", np.array(axis, np.int32))
     return graph.set(name, "ExpandDims", [values, place], T=dtype, Tdim=tf.int32)

@@ -60,7 +60,7 @@ def write_tflite(
     checks.one_of("--tflite_weights", weights, KINDS)
     allowed = _TOLERANCES[weights]
     with frozen.load_intact(directory) as source:
-        converted = _convert(frozen.freeze(source.model, source.name), weights)
+        converted = _convert_model(frozen.freeze(source.model, source.name), weights)
         run = make_runner(converted)
         difference = source.check(run, "TensorFlow Lite export", held_out, allowed)
     with storage.writing("--tflite", "a file", path):
@@ -85,22 +85,22 @@ def make_runner(model: bytes, threads: int = 1) -> Any:
     return run
 
 
-def _convert(made: frozen.Frozen, weights: str) -> bytes:
+def _convert_model(made: frozen.Frozen, weights: str) -> bytes:
     spelled_out.write_bounds(made.graph)
     spelled_out.write_float32(made.graph)
     with tempfile.TemporaryDirectory() as scratch:
         folder = os.path.join(scratch, "model")
-        _save(made, folder)
+        _save_model(made, folder)
         optimize = tf.lite.Optimize
         kinds = {SPARSE: [optimize.EXPERIMENTAL_SPARSITY], INT8: [optimize.DEFAULT]}
         # In graph mode the converter does not write a signature, and names are lost.
-        with eager.execute_eagerly(), _one_line(made), _silenced():
+        with eager.execute_eagerly(), _one_line(made), _silence_converter():
             converter = tf.lite.TFLiteConverter.from_saved_model(folder, [_SIGNATURE], ["serve"])
             converter.optimizations = kinds.get(weights, [])
             return converter.convert()
 
 
-def _save(made: frozen.Frozen, folder: str) -> None:
+def _save_model(made: frozen.Frozen, folder: str) -> None:
     """Write a SavedModel with a single signature."""
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         tf.import_graph_def(made.graph_def, name="")
@@ -115,7 +115,7 @@ def _save(made: frozen.Frozen, folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _silenced() -> Iterator[None]:
+def _silence_converter() -> Iterator[None]:
     """Drop the converter's C++ output to standard error; its exception has the same facts."""
     sys.stderr.flush()
     stderr = os.dup(2)

@@ -66,19 +66,21 @@ def verify_export(
         _require_fit(model.meta_graph)
         differences = [0.0]
         for batch in (len(held_out), *_BATCHES, *[0] * expected.takes_no_rows):
-            for (name, key), value in _outputs(model, held_out.first(batch)):
+            for (name, key), value in _run_signatures(model, held_out.first(batch)):
                 own = f"{name.removeprefix('raw/')}/{key}"
                 # A feature that is passed through may have the name of an answer, such as "scores".
                 wanted = expected.outputs.get(own, expected.outputs.get(key))
                 where = f"output {key!r} of signature {name!r}"
                 num_rows = min(batch, len(held_out))
-                differences.append(_difference(where, value, wanted, num_rows, allowed))
-        for what, example in _malformed(held_out):
+                differences.append(_find_difference(where, value, wanted, num_rows, allowed))
+        for what, example in _make_malformed(held_out):
             _require_refusal(model, what, example)
     return max(differences)
 
 
-def _outputs(model: loaded.Loaded, some: rows.Rows) -> Iterator[tuple[tuple[str, str], np.ndarray]]:
+def _run_signatures(
+    model: loaded.Loaded, some: rows.Rows
+) -> Iterator[tuple[tuple[str, str], np.ndarray]]:
     for raw in (False, True):
         names = sorted(name for name in model.signatures if signatures.is_raw(name) == raw)
         try:
@@ -91,7 +93,7 @@ def _outputs(model: loaded.Loaded, some: rows.Rows) -> Iterator[tuple[tuple[str,
             ) from error
 
 
-def _difference(
+def _find_difference(
     where: str, value: np.ndarray, expected: np.ndarray | None, num_rows: int, allowed: float
 ) -> float:
     """Return the largest difference in the rows."""
@@ -125,7 +127,7 @@ def require_close(
     """
     if value.shape != wanted.shape:
         raise RefusedError(f"{where} has shape {value.shape} in place of {wanted.shape}.")
-    off = _off(value, wanted)
+    off = _measure_rows(value, wanted)
     greatest = float(off.max(initial=0))
     if greatest > allowed:
         row = np.unravel_index(off.argmax(), off.shape)[0]
@@ -136,7 +138,7 @@ def require_close(
     return greatest
 
 
-def _off(value: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def _measure_rows(value: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     if value.dtype.kind != "f":
         return np.where(value == wanted, 0.0, 1.0)
     is_same = (value == wanted) | (np.isnan(value) & np.isnan(wanted))
@@ -145,7 +147,7 @@ def _off(value: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return np.where(is_same, 0.0, np.nan_to_num(off, nan=np.inf, posinf=np.inf))
 
 
-def _malformed(held_out: rows.Rows) -> Iterator[tuple[str, bytes]]:
+def _make_malformed(held_out: rows.Rows) -> Iterator[tuple[str, bytes]]:
     """Yield malformed inputs, which a server must refuse."""
     yield "that cannot be parsed", b"no example"
     fields = held_out.spec.feature_fields
@@ -174,7 +176,7 @@ def _require_refusal(model: loaded.Loaded, what: str, example: bytes) -> None:
 
 def _require_fit(meta_graph: Any) -> None:
     """Fail if the served nodes hold an op that is not for serving."""
-    for node in _served(meta_graph):
+    for node in _list_served(meta_graph):
         is_training = node.op.startswith("FusedBatchNorm") and not (
             "is_training" in node.attr and not node.attr["is_training"].b
         )
@@ -182,7 +184,7 @@ def _require_fit(meta_graph: Any) -> None:
             raise RefusedError(f"the served graph holds {node.op} {node.name!r}, as of training.")
 
 
-def _served(meta_graph: Any) -> Iterator[Any]:
+def _list_served(meta_graph: Any) -> Iterator[Any]:
     """Yield the nodes that the outputs of the signatures depend on, also inside functions."""
     nodes = {node.name: node for node in meta_graph.graph_def.node}
     functions = {f.signature.name: f.node_def for f in meta_graph.graph_def.library.function}
@@ -201,10 +203,10 @@ def _served(meta_graph: Any) -> Iterator[Any]:
         waiting += body[0].input if name in nodes else ()
         for node in body:
             yield node
-            waiting += _called(node) & functions.keys()
+            waiting += _list_called(node) & functions.keys()
 
 
-def _called(node: Any) -> set[str]:
+def _list_called(node: Any) -> set[str]:
     """Return the names of the functions that a node may run."""
     values = node.attr.values()
     listed = [function.name for value in values for function in value.list.func]

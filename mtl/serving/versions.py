@@ -48,10 +48,10 @@ class Version:
         tf.io.gfile.rename(written, path)
         for number in list_versions(self.folder)[:-keep]:
             if number != kept:
-                self._remove(os.path.join(self.folder, str(number)))
+                self._remove_version(os.path.join(self.folder, str(number)))
         return path
 
-    def _remove(self, path: str) -> None:
+    def _remove_version(self, path: str) -> None:
         """Rename a version before its removal, so that a server does not see a part of it."""
         hidden = os.path.join(self.partial, f"removed-{os.path.basename(path)}")
         tf.io.gfile.rename(path, hidden)

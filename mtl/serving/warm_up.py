@@ -47,7 +47,7 @@ _MESSAGES: Mapping[str, Mapping[str, tuple[int, int | str]]] = {
 _REPEATED = {"inputs", "examples"}
 
 
-def _message() -> Any:
+def _build_message() -> Any:
     file = descriptor_pb2.FileDescriptorProto(name="warm_up.proto", package="mtl", syntax="proto3")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
@@ -62,7 +62,7 @@ def _message() -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("mtl.PredictionLog"))
 
 
-PredictionLog = _message()
+PredictionLog = _build_message()
 _RAW_LEAN = f"{settings.RAW}/{settings.LEAN}"
 _OF_ALL_TASKS = (settings.DEFAULT, settings.LEAN, settings.RAW, _RAW_LEAN)
 
@@ -74,26 +74,26 @@ def write(
 
     Writes at most `MOST` requests: first for signatures of all tasks, then for others by name.
     """
-    names = _choose(signature_defs)
+    names = _choose_signatures(signature_defs)
     path = os.path.join(directory, "assets.extra", FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
     few = (held_out.first(1), held_out)
     with tf.io.TFRecordWriter(path) as writer:
         for name in names:
             for some in few:
-                request = _request(model_name, name, signature_defs[name], some)
+                request = _make_request(model_name, name, signature_defs[name], some)
                 writer.write(request.SerializeToString())
 
 
-def _choose(names: Iterable[str]) -> list[str]:
+def _choose_signatures(names: Iterable[str]) -> list[str]:
     """Return the signatures with warm-up requests, in the order of the requests."""
     names, room = sorted(names), MOST // 2
     if len(names) <= room:
         return names
     chosen = [name for name in _OF_ALL_TASKS if name in names]
     chosen += [name for name in names if name not in chosen][: room - len(chosen)]
-    told = "Warm-up requests for %d of %d signatures: a server takes %d requests, two for each."
-    _log.info(told, room, len(names), MOST)
+    line = "Warm-up requests for %d of %d signatures: a server takes %d requests, two for each."
+    _log.info(line, room, len(names), MOST)
     return chosen
 
 
@@ -109,18 +109,18 @@ def predict_inputs(directory: str) -> dict[str, list[dict[str, np.ndarray]]]:
     return found
 
 
-def _request(model_name: str, name: str, signature: Any, some: rows.Rows) -> Any:
+def _make_request(model_name: str, name: str, signature: Any, some: rows.Rows) -> Any:
     spec = {"name": model_name, "signature_name": name}
     kind = signature.method_name.rpartition("/")[2]
     if kind == "predict":
-        request = {"model_spec": spec, "inputs": list(_inputs(name, signature, some))}
+        request = {"model_spec": spec, "inputs": list(_make_inputs(name, signature, some))}
     else:
         request = {"model_spec": spec, "input": {"example_list": {"examples": some.examples}}}
     return PredictionLog(**{f"{kind}_log": {"request": request}})
 
 
-def _inputs(name: str, signature: Any, some: rows.Rows) -> Iterator[dict[str, Any]]:
-    given = some.raw() if signatures.is_raw(name) else {inputs.EXAMPLES: some.examples}
+def _make_inputs(name: str, signature: Any, some: rows.Rows) -> Iterator[dict[str, Any]]:
+    arrays = some.raw() if signatures.is_raw(name) else {inputs.EXAMPLES: some.examples}
     for key in signature.inputs:
-        tensor = tf.make_tensor_proto(given[key])
+        tensor = tf.make_tensor_proto(arrays[key])
         yield {"key": key, "value": tensor.SerializeToString()}

@@ -27,7 +27,7 @@ def pack_weights(graph: graphs.Graph, kind: str) -> None:
     readers = graph.readers()
     for name in [name for name in graph.nodes if _is_large(graph.value(name))]:
         value, lookups = cast(np.ndarray, graph.value(name)), readers[name]  # A large constant.
-        packed, step = _packed(value, kind)
+        packed, step = _pack_weights(value, kind)
         if not np.isfinite(packed).all():
             continue
         if all(_looks_up(node, name) for node in lookups):
@@ -36,7 +36,7 @@ def pack_weights(graph: graphs.Graph, kind: str) -> None:
                 _unpack_rows(graph, lookup, step)
         else:
             source = graph.set_constant(f"{name}/packed", packed)
-            _unpack(graph, name, source, packed.dtype, step)
+            _unpack_weights(graph, name, source, packed.dtype, step)
 
 
 def _is_large(value: np.ndarray | None) -> bool:
@@ -45,7 +45,7 @@ def _is_large(value: np.ndarray | None) -> bool:
     return value.ndim >= 2 and value.size >= _MIN_ELEMENTS
 
 
-def _packed(value: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray | None]:
+def _pack_weights(value: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the packed weights, and the step that multiplies them."""
     if kind == "float16":
         with np.errstate(over="ignore"):
@@ -66,10 +66,10 @@ def _unpack_rows(
     table = cast(np.ndarray, graph.value(lookup.input[0]))  # `pack` has just set it.
     attributes = {**lookup.attr, "Tparams": tf.as_dtype(table.dtype)}
     source = graph.set(f"{lookup.name}/packed", lookup.op, list(lookup.input), **attributes)
-    _unpack(graph, lookup.name, source, table.dtype, step)
+    _unpack_weights(graph, lookup.name, source, table.dtype, step)
 
 
-def _unpack(
+def _unpack_weights(
     graph: graphs.Graph, name: str, source: str, dtype: np.dtype, step: np.ndarray | None
 ) -> None:
     types = {"SrcT": tf.as_dtype(dtype), "DstT": tf.float32}

@@ -65,10 +65,10 @@ class Measured:
                 parts.append(part)
         if not parts:
             return {}
-        found = row_losses.compute(parts, _reuse(activations, first))
-        return {name: self._weigh(name, rows) for name, rows in found.items()}
+        found = row_losses.compute(parts, _reuse_activations(activations, first))
+        return {name: self._weigh_rows(name, rows) for name, rows in found.items()}
 
-    def _weigh(self, name: str, rows: row_losses.RowLosses) -> tf.Tensor:
+    def _weigh_rows(self, name: str, rows: row_losses.RowLosses) -> tf.Tensor:
         """Return the weighted losses of rows, [B]."""
         if name not in self._means:
             count = tf.reduce_sum(tf.cast(rows.weights > 0, tf.float32), 0)
@@ -79,7 +79,9 @@ class Measured:
         return weighted if weighted.shape.rank == 1 else tf.reduce_sum(weighted, 1)
 
 
-def _reuse(activations: activations_lib.Activations, first: int) -> activations_lib.Activations:
+def _reuse_activations(
+    activations: activations_lib.Activations, first: int
+) -> activations_lib.Activations:
     """Return the activations from ops of the step itself, if these compute the same."""
     inputs, towers, shared = twins.reuse_earlier(
         first,

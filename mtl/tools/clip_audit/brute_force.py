@@ -39,7 +39,7 @@ def norms(
     def whole_of(losses: types.Tensors) -> tf.Tensor:
         return tf.add_n([weights[task] * losses[task] for task in losses])
 
-    totals = _dense(whole_of(losses_of(batch)), variables)
+    totals = _differentiate_sum(whole_of(losses_of(batch)), variables)
 
     count = tf.shape(tf.nest.flatten(batch, expand_composites=False)[0])[0]
 
@@ -47,7 +47,7 @@ def norms(
         with draws.draw_for_slice(row, count):  # A row draws the same numbers as in its batch.
             losses = losses_of(tf.nest.map_structure(lambda values: values[row : row + 1], batch))
         wanted = {**losses, "": whole_of(losses)}
-        gradients = {task: _dense(of, variables) for task, of in wanted.items()}
+        gradients = {task: _differentiate_sum(of, variables) for task, of in wanted.items()}
         squares = {task: gradients_lib.squared_norms(own) for task, own in gradients.items()}
 
         def products(dtype: tf.DType) -> tf.Tensor:
@@ -61,8 +61,8 @@ def norms(
     return tf.map_fn(of_row, tf.range(count), fn_output_signature=signature)
 
 
-def _dense(losses: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+def _differentiate_sum(losses: tf.Tensor, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
     """Return the gradients of the sum of losses; zeros if losses do not depend on a variable."""
     zeros = tf.UnconnectedGradients.ZERO
-    found = tf.gradients(losses, list(variables), unconnected_gradients=zeros)
-    return list(map(tf.convert_to_tensor, found))
+    gradients = tf.gradients(losses, list(variables), unconnected_gradients=zeros)
+    return list(map(tf.convert_to_tensor, gradients))

@@ -57,7 +57,7 @@ def audit_checkpoints(
         features, labels = iterator.get_next()
 
         def measure(features: types.Tensors, labels: types.Tensors) -> tuple[Any, dict]:
-            weigh = _weigh(model, step)
+            weigh = _find_weights(model, step)
             return measures.measure(model, statistics, features, labels, weigh), {}
 
         pruning = pruned_step.wrap_step(model.pruning, measure, is_watched=True)
@@ -66,16 +66,16 @@ def audit_checkpoints(
         audit_lib.warn_of_left_out(found)
         fetches = (step, settings.sample_ids(features, labels), found.examples, found.batch)
         record = visits.Record(directory, settings)
-        with _session() as session:
+        with _open_session() as session:
             for path in paths:
-                _restore(session, path)
+                _restore_variables(session, path)
                 session.run(iterator.initializer)
-                for values in _all(session, fetches):
+                for values in _run_all(session, fetches):
                     record.add(*values)
                 record.save(run_directory.step_in_name(path))
 
 
-def _weigh(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
+def _find_weights(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
     """Return the weights of tasks from the run's weighting, in the state of a checkpoint."""
 
     def weigh(losses: types.Tensors) -> types.Tensors:
@@ -87,13 +87,13 @@ def _weigh(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
     return weigh
 
 
-def _session() -> tf.compat.v1.Session:
+def _open_session() -> tf.compat.v1.Session:
     session = tf1.Session()
     session.run(tf1.tables_initializer())
     return session
 
 
-def _restore(session: tf.compat.v1.Session, path: str) -> None:
+def _restore_variables(session: tf.compat.v1.Session, path: str) -> None:
     saved = dict(tf.train.list_variables(path))
     variables = tf1.global_variables()
     wanted = {patterns.variable_name(v): v.shape.as_list() for v in variables}
@@ -104,7 +104,7 @@ def _restore(session: tf.compat.v1.Session, path: str) -> None:
         variable.load(reader.get_tensor(patterns.variable_name(variable)), session)
 
 
-def _all(
+def _run_all(
     session: tf.compat.v1.Session, fetches: Any
 ) -> Iterator[tuple[int, np.ndarray, dict, dict]]:
     while True:

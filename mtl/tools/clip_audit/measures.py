@@ -83,7 +83,7 @@ def measure(
         checks.require(not (before and made), "clip audit", rule, made[:3], fix)
         if not logits:  # The first call is for the whole batch.
             logits.update(given)
-        own = {head.name: _losses(head, given[head.name], batch[1]) for head in heads}
+        own = {head.name: _compute_losses(head, given[head.name], batch[1]) for head in heads}
         return {**own, **others}
 
     def weigh_measured(losses: types.Tensors) -> types.Tensors:
@@ -139,7 +139,7 @@ def measure_losses(
     return Measured(examples, _of_batch(found), found.unknown, {})
 
 
-def _losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
+def _compute_losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors) -> tf.Tensor:
     """Return the loss of every example, [B]."""
     examples = head.examples(logits, labels)
     losses = examples.weights * head.losses(examples.logits, examples.targets)
@@ -148,7 +148,7 @@ def _losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Tensors) -
 
 def _of_gradients(found: norms.Norms) -> dict[str, tf.Tensor]:
     """Return `norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`, [B] each."""
-    scopes = _grouped(found.squares, _scope)
+    scopes = _group_squares(found.squares, _find_scope)
     total = tf.add_n(list(found.squares.values()))
     blame = tf.math.divide_no_nan(found.products, tf.reduce_sum(found.products))
     return {
@@ -162,7 +162,7 @@ def _of_gradients(found: norms.Norms) -> dict[str, tf.Tensor]:
 def _of_batch(found: norms.Norms) -> dict[str, tf.Tensor]:
     """Return `norm` of the mean gradient and, for each layer, the mean of the examples' norms."""
     count = tf.cast(tf.size(found.products), tf.float32)
-    layers = _grouped(found.squares, lambda name: name.rpartition("/")[0])
+    layers = _group_squares(found.squares, lambda name: name.rpartition("/")[0])
     means = {f"layer/{name}": tf.reduce_mean(_norms(own)) for name, own in layers.items()}
     # |S|^2 is the sum of the products with S.
     return {"norm": _norms(tf.reduce_sum(found.products)) / count, **means}
@@ -173,14 +173,16 @@ def _norms(squares: tf.Tensor) -> tf.Tensor:
     return gradients_lib.take_roots(tf.where(squares < 0, tf.zeros_like(squares), squares))
 
 
-def _grouped(squares: dict[str, tf.Tensor], name_of: Callable[[str], str]) -> dict[str, tf.Tensor]:
+def _group_squares(
+    squares: dict[str, tf.Tensor], name_of: Callable[[str], str]
+) -> dict[str, tf.Tensor]:
     groups: dict[str, list[tf.Tensor]] = {}
     for name, own in squares.items():
         groups.setdefault(name_of(name), []).append(own)
     return {name: tf.add_n(own) for name, own in groups.items()}
 
 
-def _scope(name: str) -> str:
+def _find_scope(name: str) -> str:
     """Return the scope of a variable: `network`, `features`, `head/<task>`, `auxiliary/<name>`."""
     return "/".join(name.split("/")[: 2 if name.startswith(("head/", "auxiliary/")) else 1])
 
@@ -207,24 +209,24 @@ def _of_head(
     prediction = predicted.get("class_id", predicted.get("value", unknown))
     of_labelled = {
         "el2n": el2n,
-        "margin": _margin(examples, predicted, unknown),
+        "margin": _compute_margin(examples, predicted, unknown),
         "label": examples.targets,
     }
-    found = {name: tf.where(counts, _float(x), unknown) for name, x in of_labelled.items()}
+    found = {name: tf.where(counts, _cast_float(x), unknown) for name, x in of_labelled.items()}
     return {**found, "prediction": prediction if prediction.shape.rank == 1 else unknown}
 
 
-def _margin(examples: Any, predicted: types.Tensors, unknown: tf.Tensor) -> tf.Tensor:
+def _compute_margin(examples: Any, predicted: types.Tensors, unknown: tf.Tensor) -> tf.Tensor:
     logits, targets, _ = examples
     if "probability" in predicted:
         return (2 * targets - 1) * logits
     probabilities = predicted.get("probabilities")
     if probabilities is None or logits.shape[1:] != probabilities.shape[1:]:
         return unknown
-    own = tf.one_hot(targets, logits.shape[1], on_value=True, off_value=False)
-    others = tf.reduce_max(tf.where(own, logits.dtype.min, logits), axis=1)
-    return tf.reduce_sum(tf.where(own, logits, 0.0), axis=1) - others
+    is_target = tf.one_hot(targets, logits.shape[1], on_value=True, off_value=False)
+    others = tf.reduce_max(tf.where(is_target, logits.dtype.min, logits), axis=1)
+    return tf.reduce_sum(tf.where(is_target, logits, 0.0), axis=1) - others
 
 
-def _float(values: tf.Tensor) -> tf.Tensor:
+def _cast_float(values: tf.Tensor) -> tf.Tensor:
     return tf.cast(values, tf.float32)

@@ -62,7 +62,7 @@ def measure(
         list(losses.values()), batch, covered, batch_size, _find_rows(batch)
     )
     weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
-    found = _ghost(gradients, losses, weights)
+    found = _measure_ghosts(gradients, losses, weights)
     left = [v for v in variables if by_row or patterns.variable_name(v) in gradients.unknown]
     if left:
         _add_rows(found, brute_force.norms(losses_of, batch, left, weights), left)
@@ -82,7 +82,7 @@ def _find_rows(batch: Any) -> int | None:
     return next((size for size in sizes if size is not None), None)
 
 
-def _ghost(
+def _measure_ghosts(
     gradients: ghost.Gradients, losses: types.Tensors, weights: types.Tensors
 ) -> dict[str, dict[str, tf.Tensor]]:
     """Measure squares and products by variable, and squares by task."""
@@ -95,15 +95,15 @@ def _ghost(
         ((task, whole),) = of_tasks.items()
         factor = tf.square(tf.cast(weights[task], tf.float64))
     else:
-        whole, factor = gradients.by_variable(_weighted(back, weights)), 1.0
-        whole |= _sums(of_tasks, weights)
+        whole, factor = gradients.by_variable(_weigh_cotangents(back, weights)), 1.0
+        whole |= _sum_gradients(of_tasks, weights)
     names: dict[str, Iterable[str]] = {"squares": whole, "products": whole, "tasks": of_tasks}
     keys = {kind: dict.fromkeys(of) for kind, of in names.items()}
 
     def measured(dtype: tf.DType) -> tf.Tensor:
         """Return [number of keys, B], in the order of the keys."""
-        squares = {task: _squares(own, dtype) for task, own in of_tasks.items()}
-        of_whole = squares[task] if len(losses) == 1 else _squares(whole, dtype)
+        squares = {task: _square_norms(own, dtype) for task, own in of_tasks.items()}
+        of_whole = squares[task] if len(losses) == 1 else _square_norms(whole, dtype)
         own = {name: gradient_forms.cast_gradients(part, dtype) for name, part in whole.items()}
         found = {
             "squares": of_whole,
@@ -119,7 +119,7 @@ def _ghost(
     return found
 
 
-def _squares(
+def _square_norms(
     own: Mapping[str, gradient_forms.ExampleGradients], dtype: tf.DType
 ) -> dict[str, tf.Tensor]:
     return {
@@ -128,29 +128,29 @@ def _squares(
     }
 
 
-def _sums(
+def _sum_gradients(
     of_tasks: Mapping[str, Mapping[str, gradient_forms.ExampleGradients]], weights: types.Tensors
 ) -> dict[str, gradient_forms.Plain]:
     """Return the gradients of the weighted sum, for variables with built gradients of the tasks.
 
     Adding these gradients costs less than building new ones.
     """
-    found: dict[str, list[tuple[tf.Tensor, gradient_forms.ExampleGradients]]] = {}
+    parts_by_name: dict[str, list[tuple[tf.Tensor, gradient_forms.ExampleGradients]]] = {}
     for task, own in of_tasks.items():
         for name, part in own.items():
-            found.setdefault(name, []).append((weights[task], part))
+            parts_by_name.setdefault(name, []).append((weights[task], part))
     plain = {
         name: [(weight, part) for weight, part in own if isinstance(part, gradient_forms.Plain)]
-        for name, own in found.items()
+        for name, own in parts_by_name.items()
     }
     return {
         name: gradient_forms.weighted_sum(own)
         for name, own in plain.items()
-        if len(own) == len(found[name])
+        if len(own) == len(parts_by_name[name])
     }
 
 
-def _weighted(
+def _weigh_cotangents(
     back: dict[str, dict[str, tf.Tensor | None]], weights: types.Tensors
 ) -> dict[str, tf.Tensor | None]:
     """Return the cotangents of the weighted sum, from the cotangents of the tasks."""
@@ -159,8 +159,8 @@ def _weighted(
         for use, cotangent in cotangents.items():
             total.setdefault(use, None)
             if cotangent is not None:
-                own = weights[task] * tf.convert_to_tensor(cotangent)
-                total[use] = own if total[use] is None else total[use] + own
+                share = weights[task] * tf.convert_to_tensor(cotangent)
+                total[use] = share if total[use] is None else total[use] + share
     return total
 
 

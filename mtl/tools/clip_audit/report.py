@@ -50,7 +50,7 @@ def write(directory: str, settings: audit_lib.Settings, others: Sequence[str] = 
     tables.write_csv(os.path.join(directory, "batches.csv"), record[1])
     picture = figures.lay_out("Clip audit", _draw_panels(samples, record[1]))
     _write_text(directory, "plots.svg", picture)
-    page = _page(samples, record, settings, {other: read_samples(other) for other in others})
+    page = _write_page(samples, record, settings, {other: read_samples(other) for other in others})
     return _write_text(directory, "summary.md", page)
 
 
@@ -73,12 +73,12 @@ def _write_text(directory: str, name: str, text: str) -> str:
     return path
 
 
-def _tasks(samples: tables.Columns) -> list[str]:
+def _list_tasks(samples: tables.Columns) -> list[str]:
     prefix = "label/"
     return [name.removeprefix(prefix) for name in samples if name.startswith(prefix)]
 
 
-def _page(
+def _write_page(
     samples: tables.Columns,
     record: tuple[tables.Columns, tables.Columns],
     settings: audit_lib.Settings,
@@ -89,22 +89,24 @@ def _page(
     numbers = statistics.of_run(*record, samples)
     parts = [
         "# Clip audit",
-        f"Steps {steps}. {_FROZEN} {_threshold(settings)}",
-        _table(["figure", "value"], [[name, _number(x)] for name, x in numbers.items()]),
+        f"Steps {steps}. {_FROZEN} {_tell_threshold(settings)}",
+        _write_table(
+            ["figure", "value"], [[name, _write_number(x)] for name, x in numbers.items()]
+        ),
         "## Samples with the largest mean norm",
-        _largest(samples),
+        _tell_largest(samples),
         "All of them: samples.csv, samples.parquet. Plots: plots.svg.",
         "## Layers",
-        _layers(batches),
-        *(part for task in _tasks(samples) for part in _classes(samples, task)),
+        _tell_layers(batches),
+        *(part for task in _list_tasks(samples) for part in _tell_classes(samples, task)),
     ]
     if others:
-        rows = [[o, _number(statistics.agreement(samples, t))] for o, t in others.items()]
-        parts += ["## Agreement with other runs", _table(["run", "rank correlation"], rows)]
+        rows = [[o, _write_number(statistics.agreement(samples, t))] for o, t in others.items()]
+        parts += ["## Agreement with other runs", _write_table(["run", "rank correlation"], rows)]
     return "\n\n".join(parts) + "\n"
 
 
-def _threshold(settings: audit_lib.Settings) -> str:
+def _tell_threshold(settings: audit_lib.Settings) -> str:
     if settings.max_norm is not None:
         return f"The threshold is {settings.max_norm:g}, for examples and for batches."
     return (
@@ -113,61 +115,61 @@ def _threshold(settings: audit_lib.Settings) -> str:
     )
 
 
-def _largest(samples: tables.Columns) -> str:
+def _tell_largest(samples: tables.Columns) -> str:
     names = ["norm/mean/all", "share_above", "shrink", "share_in_clipped_batches", "blame"]
-    names += [f"{what}/{task}" for task in _tasks(samples) for what in ("label", "prediction")]
+    names += [f"{what}/{task}" for task in _list_tasks(samples) for what in ("label", "prediction")]
     header = ["id", "visits", *names]
     count = min(_MOST_SAMPLES, len(samples["id"]))
-    return _table(
-        header, [[_number(samples[name][row]) for name in header] for row in range(count)]
+    return _write_table(
+        header, [[_write_number(samples[name][row]) for name in header] for row in range(count)]
     )
 
 
-def _layers(batches: tables.Columns) -> str:
+def _tell_layers(batches: tables.Columns) -> str:
     """Return the norms of examples by layer, in the first and the last quarter of the batches."""
     quarter = math.ceil(len(batches["batch"]) / 4)
     rows = [
-        [name.removeprefix("layer/"), *map(_number, _ends(values, quarter))]
+        [name.removeprefix("layer/"), *map(_write_number, _average_ends(values, quarter))]
         for name, values in batches.items()
         if name.startswith("layer/")
     ]
-    return _table(["layer", "mean norm, first quarter", "last quarter"], rows)
+    return _write_table(["layer", "mean norm, first quarter", "last quarter"], rows)
 
 
-def _ends(values: np.ndarray, count: int) -> tuple[float, float]:
+def _average_ends(values: np.ndarray, count: int) -> tuple[float, float]:
     return float(np.nanmean(values[:count])), float(np.nanmean(values[-count:]))
 
 
-def _classes(samples: tables.Columns, task: str) -> list[str]:
+def _tell_classes(samples: tables.Columns, task: str) -> list[str]:
     """Return the table of a task: its loss, and its classes if it has few."""
     losses = ", ".join(
-        f"{what} {_number(statistics.average(samples[f'{what}/{task}/all']))}"
+        f"{what} {_write_number(statistics.average(samples[f'{what}/{task}/all']))}"
         for what in ("loss", "el2n")
     )
-    found = statistics.by_class(samples, task)
+    classes = statistics.by_class(samples, task)
     title = [f"## Task {task}", f"Over all visits: mean {losses}."]
-    if not 0 < len(found) <= _MOST_CLASSES:
+    if not 0 < len(classes) <= _MOST_CLASSES:
         return title
-    rows = [[_number(label), *map(_number, row)] for label, row in found.items()]
-    return [*title, _table(["label", "samples", "mean norm", "share above"], rows)]
+    rows = [[_write_number(label), *map(_write_number, row)] for label, row in classes.items()]
+    return [*title, _write_table(["label", "samples", "mean norm", "share above"], rows)]
 
 
 def _draw_panels(samples: tables.Columns, batches: tables.Columns) -> list[figures.Figure]:
     norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
-    curves = {name: _curve(batches[name]) for name in ("norm", "threshold")}
+    curves = {name: _list_points(batches[name]) for name in ("norm", "threshold")}
     of_batches = {name: points for name, points in curves.items() if points}
     layers = {
-        name.removeprefix("layer/"): _curve(values)
+        name.removeprefix("layer/"): _list_points(values)
         for name, values in batches.items()
         if name.startswith("layer/")
     }
     charts = [
-        ("mean norm of samples, by rank", {"norm": _curve(norms)}, "rank", "mean norm"),
+        ("mean norm of samples, by rank", {"norm": _list_points(norms)}, "rank", "mean norm"),
         ("gradient norm of batches", of_batches, "batch", "norm"),
         ("mean norm of examples, by layer", layers, "batch", "mean norm"),
     ]
     panels = [line_charts.draw(*chart, may_be_log=True) for chart in charts]
-    for task in _tasks(samples):
+    for task in _list_tasks(samples):
         shares = _clipped_shares(samples, task)
         if 1 < len(shares) <= _MOST_CLASSES:
             title = f"share of visits above the threshold, by label of {task}"
@@ -182,16 +184,16 @@ def _clipped_shares(samples: tables.Columns, task: str) -> list[bar_charts.Bar]:
     return [bar_charts.Bar(str(label), share) for label, share in found]
 
 
-def _curve(values: np.ndarray) -> line_charts.Points:
+def _list_points(values: np.ndarray) -> line_charts.Points:
     return [(place, float(x)) for place, x in enumerate(values) if np.isfinite(x)]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _write_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _number(value: object) -> str:
+def _write_number(value: object) -> str:
     if isinstance(value, float | np.floating):
         return "-" if math.isnan(value) else f"{value:.4g}"
     return str(value)

@@ -48,14 +48,14 @@ def of_samples(
     for name, values in visits.items():
         ordered = np.asarray(values)[groups.order]
         if name.split("/")[0] == _NORMS:
-            found |= _norms(groups, name, ordered, windows)
+            found |= _summarize_norms(groups, name, ordered, windows)
         elif name.startswith(_OF_TASKS):
             for window, mask in windows.items():
                 found[f"{name}/{window}"] = groups.means(ordered, mask)
         elif name.startswith(("label/", "prediction/")):
             found[name] = ordered[groups.is_last]
     found["task"] = _largest_task(found)
-    found |= _clipping(groups, visits, batches, finite)
+    found |= _summarize_clipping(groups, visits, batches, finite)
     order = np.argsort(-np.nan_to_num(found["norm/mean/all"], nan=-1), kind="stable")
     return {name: values[order] for name, values in found.items()}
 
@@ -92,7 +92,7 @@ class _Groups:
         """Average by sample, [N] -> [S]; NaN for samples without a row; skip NaN values."""
         mask = mask & ~np.isnan(values)
         counts = self.sums(np.ones(len(values)), mask)
-        return _ratio(self.sums(values, mask), counts)
+        return _divide_values(self.sums(values, mask), counts)
 
     def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Take the maximum by sample, [N] -> [S]; NaN for samples without a row."""
@@ -113,7 +113,7 @@ class _Groups:
         return np.where(sizes > 0, middle, np.nan)
 
 
-def _norms(
+def _summarize_norms(
     groups: _Groups, name: str, values: np.ndarray, windows: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     found = {}
@@ -132,14 +132,14 @@ def _largest_task(found: dict[str, np.ndarray]) -> np.ndarray:
     return tasks[np.argmax(np.nan_to_num([found[name] for name in names], nan=-1), axis=0)]
 
 
-def _clipping(
+def _summarize_clipping(
     groups: _Groups, visits: tables.Columns, batches: tables.Columns, finite: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return columns on clipping, by the thresholds from the previous batches."""
     batch = visits["batch"][groups.order]
     norms, threshold = visits["norm"][groups.order], batches["example_threshold"][batch]
     judged = finite & ~np.isnan(threshold)
-    shrink = _factor(threshold, norms)
+    shrink = _find_factor(threshold, norms)
     blame = visits["blame"][groups.order] * batches["rows"][batch]
     in_clipped = is_clipped(batches)[batch]
     known = ~np.isnan(batches["threshold"][batch])
@@ -162,7 +162,7 @@ def of_run(
 ) -> dict[str, float]:
     """Compute the figures of the whole run: {name: value}."""
     judged = ~np.isnan(batches["threshold"]) & np.isfinite(batches["norm"])
-    factor = _factor(batches["threshold"], batches["norm"])
+    factor = _find_factor(batches["threshold"], batches["norm"])
     threshold = batches["example_threshold"][visits["batch"]]
     above = (visits["norm"] > threshold)[np.isfinite(visits["norm"]) & ~np.isnan(threshold)]
     norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
@@ -203,21 +203,21 @@ def agreement(first: tables.Columns, second: tables.Columns) -> float:
     pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
     if pairs.shape[1] < 2:
         return np.nan
-    return float(np.corrcoef(_ranks(pairs[0]), _ranks(pairs[1]))[0, 1])
+    return float(np.corrcoef(_rank_values(pairs[0]), _rank_values(pairs[1]))[0, 1])
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
+def _rank_values(values: np.ndarray) -> np.ndarray:
     """Return the rank of each value; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
-def _factor(thresholds: np.ndarray, norms: np.ndarray) -> np.ndarray:
+def _find_factor(thresholds: np.ndarray, norms: np.ndarray) -> np.ndarray:
     """Return the factors that clipping would apply."""
-    return np.minimum(1.0, _ratio(thresholds, norms, where_zero=np.inf))
+    return np.minimum(1.0, _divide_values(thresholds, norms, where_zero=np.inf))
 
 
-def _ratio(values: np.ndarray, by: np.ndarray, where_zero: float = np.nan) -> np.ndarray:
+def _divide_values(values: np.ndarray, by: np.ndarray, where_zero: float = np.nan) -> np.ndarray:
     out = np.full(np.broadcast(values, by).shape, where_zero)
     return np.divide(values, by, out=out, where=by != 0)
 

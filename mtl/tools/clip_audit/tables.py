@@ -35,7 +35,7 @@ def read_parquet(path: str) -> dict[str, np.ndarray]:
 
 def write_csv(path: str, columns: Columns) -> None:
     """Write a header and a line for each row; a NaN is an empty cell."""
-    rows = zip(*map(_cells, columns.values()), strict=True)
+    rows = zip(*map(_write_cells, columns.values()), strict=True)
     atomic.write(path, csv_text.write([[*columns], *rows]))
 
 
@@ -45,7 +45,7 @@ def join_tables(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([table[name] for table in tables]) for name in names}
 
 
-def _cells(values: np.ndarray) -> list:
+def _write_cells(values: np.ndarray) -> list:
     if values.dtype.kind != "f":
         return values.tolist()
     return ["" if np.isnan(value) else f"{value:.6g}" for value in values.tolist()]

@@ -74,9 +74,9 @@ class Record:
                 tf.io.gfile.remove(os.path.join(self._directory, name))
         self._visits: list[dict[str, np.ndarray]] = []
         self._batches: list[dict[str, np.ndarray]] = []
-        self._number = self._restore(settings.window)
+        self._number = self._restore_batches(settings.window)
 
-    def _restore(self, window: int) -> int:
+    def _restore_batches(self, window: int) -> int:
         """Read the last saved batches for the thresholds, and return the number of all batches."""
         visits, batches = read(os.path.dirname(self._directory))
         if not batches:

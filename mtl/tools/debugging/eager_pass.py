@@ -85,7 +85,7 @@ def run_eagerly(
             return model.build_outputs(features, statistics, is_training).logits, labels
 
     def run() -> Values:
-        rows = _constants(batch.features), _constants(batch.labels)
+        rows = _make_constants(batch.features), _make_constants(batch.labels)
         logits, labels = experiment.run.precision.wrap_step(build)(*rows)
         found = {} if is_training else model.name_predictions(logits)
         if mode != "predict":
@@ -104,7 +104,7 @@ def run_eagerly(
             values = {name: np.asarray(value) for name, value in call(run).items()}
     if mode == "eval":  # The graph of an evaluation gives only the sum of the losses.
         values["loss"] = np.sum([values[f"{head.name}/loss"] for head in model.heads_with_loss])
-    return _compare(values, of_graph)
+    return _compare_values(values, of_graph)
 
 
 def _run_graphs(
@@ -126,7 +126,7 @@ def _run_graphs(
     return weights, found
 
 
-def _constants(fields: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.RaggedTensor]:
+def _make_constants(fields: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.RaggedTensor]:
     def constant(value: Any) -> tf.Tensor | tf.RaggedTensor:
         if isinstance(value, tf1.ragged.RaggedTensorValue):
             inner = constant(value.values)
@@ -136,14 +136,18 @@ def _constants(fields: Mapping[str, Any]) -> dict[str, tf.Tensor | tf.RaggedTens
     return {name: constant(value) for name, value in fields.items()}
 
 
-def _compare(values: dict[str, np.ndarray], of_graph: Mapping[str, np.ndarray]) -> Passed:
+def _compare_values(values: dict[str, np.ndarray], of_graph: Mapping[str, np.ndarray]) -> Passed:
     """Return the values and their largest difference from the graph."""
-    apart = {name: _measure(values[name], of_graph[name]) for name in values if name in of_graph}
+    apart = {
+        name: _measure_difference(values[name], of_graph[name])
+        for name in values
+        if name in of_graph
+    }
     furthest = max(apart, key=lambda name: apart[name])
     return Passed(values, apart[furthest], furthest)
 
 
-def _measure(value: np.ndarray, of_graph: np.ndarray) -> float:
+def _measure_difference(value: np.ndarray, of_graph: np.ndarray) -> float:
     if np.asarray(value).dtype.kind != "f":
         return 0.0 if np.array_equal(value, of_graph) else float("inf")
     apart = np.abs(value - of_graph) / np.maximum(1, np.abs(of_graph))

@@ -140,7 +140,7 @@ class Report:
 def examine_step(replayed: Replayed) -> Report:
     """Find the roots of a step, and explain each."""
     found = roots_lib.find_roots(replayed.dump, replayed.before, replayed.losses)
-    findings = [_examine(replayed, root) for root in found]
+    findings = [_examine_root(replayed, root) for root in found]
     writers = {
         variable: _list_writers(replayed.before, variable)
         for variable in dict.fromkeys(filter(None, (_find_variable(f.root.node) for f in findings)))
@@ -183,11 +183,11 @@ def summarize_tensor(
         float(finite.max()) if finite.size else None,
         int((flat == 0).sum()),
         int(flat.size - finite.size),
-        _greatest(earlier),
+        _find_greatest(earlier),
     )
 
 
-def _examine(replayed: Replayed, root: roots_lib.Root) -> Finding:
+def _examine_root(replayed: Replayed, root: roots_lib.Root) -> Finding:
     dump, before = replayed.dump, replayed.before
     origin = origin_lib.find_origin(replayed.graph, root.node.name)
     variable = _find_variable(root.node)
@@ -269,7 +269,7 @@ def _explain_argument(kind: str, inputs: Sequence[Summary]) -> str:
 
 def _explain_size(kind: str, inputs: Sequence[Summary], has_infinity: bool, made_as: str) -> str:
     """Explain a result that is not finite for finite inputs at which the op is defined."""
-    largest = f"its largest input is {max(_size(summary) for summary in inputs):.3g}"
+    largest = f"its largest input is {max(_find_size(summary) for summary in inputs):.3g}"
     if not has_infinity:
         return f"NaN made of finite numbers: {largest}"
     if kind in _POLES:
@@ -334,18 +334,18 @@ def _find_growth(
     name = _find_variable(node) if node else ""
     if not name:
         return None
-    then, now = (_greatest(one.read_numbers(tensor)) for one in (before, dump))
+    then, now = (_find_greatest(one.read_numbers(tensor)) for one in (before, dump))
     if then is None or now is None or now <= max(_GREW * max(then, 1e-6), 1):
         return None
     return Growth(name, then, now)
 
 
-def _greatest(values: Sequence[np.ndarray]) -> float | None:
+def _find_greatest(values: Sequence[np.ndarray]) -> float | None:
     sizes = [np.abs(value[np.isfinite(value)].astype(np.float64)) for value in values]
     return max((float(size.max()) for size in sizes if size.size), default=None)
 
 
-def _size(summary: Summary) -> float:
+def _find_size(summary: Summary) -> float:
     return max(abs(summary.least or 0), abs(summary.greatest or 0))
 
 

@@ -93,15 +93,15 @@ def read_file(
     chunk = next((chunk for chunk in reader.chunks([path]) if len(chunk.rows)), None)
     if chunk is None:
         checks.fail("--rows", "hold a row", path)
-    return _parse(spec, list(reader.parse(chunk).examples), with_labels)
+    return _parse_examples(spec, list(reader.parse(chunk).examples), with_labels)
 
 
-def _parse(spec: spec_lib.Spec, examples: Sequence[bytes], with_labels: bool) -> Batch:
+def _parse_examples(spec: spec_lib.Spec, examples: Sequence[bytes], with_labels: bool) -> Batch:
     with tf.Graph().as_default(), tf1.Session() as session:
         values = spec.parse(tf.constant(np.asarray(examples, object)), with_labels=with_labels)
         values = spec.drop_empty_texts(values)
-        found = session.run(values)
-    return Batch(*spec.split(found, with_labels))
+        arrays = session.run(values)
+    return Batch(*spec.split(arrays, with_labels))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +177,7 @@ def open_graph(
     ):
         tf1.train.create_global_step()
         tf1.set_random_seed(experiment.run.seed)
-        made, fed, outputs = _build(experiment, model_dir, path, batch, mode)
+        made, fed, outputs = _build_graph(experiment, model_dir, path, batch, mode)
         # With other session settings, sums would differ in their last bits from the Estimator's.
         settings = estimators.build_config(experiment, model_dir).session_config
         creator = tf1.train.ChiefSessionCreator(
@@ -231,11 +231,11 @@ def read_layers(
                 outputs[name.partition("/")[0]].append(tensor)
         variables = [v for v in tf1.global_variables() if v is not step]
         trained = {patterns.variable_name(v) for v in tf1.trainable_variables()}
-        tree = layers.read_tree(graph, _flatten(fed), outputs, variables, trained)
+        tree = layers.read_tree(graph, _flatten_inputs(fed), outputs, variables, trained)
         return tree, dict(made.predictions)
 
 
-def _build(
+def _build_graph(
     experiment: experiment_lib.Experiment, model_dir: str, path: str, batch: Batch, mode: str
 ) -> tuple[compat.estimator.EstimatorSpec, dict[Any, Any], dict[str, tf.Tensor]]:
     """Build the graph of a mode on fed inputs of the batch's size."""
@@ -271,17 +271,17 @@ def _build(
 def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedTensor:
     """Return an input of the graph, and add its value to `fed`."""
     if isinstance(value, tf1.ragged.RaggedTensorValue):
-        made = tf1.ragged.placeholder(tf.as_dtype(value.dtype), 1, [], name=_spell(name))
+        made = tf1.ragged.placeholder(tf.as_dtype(value.dtype), 1, [], name=_spell_field(name))
         made.row_splits.set_shape([len(value.row_splits)])
     else:
         value = np.asarray(value)
         kind = tf.string if value.dtype.kind in "OSU" else tf.as_dtype(value.dtype)
-        made = tf1.placeholder(kind, value.shape, name=_spell(name))
+        made = tf1.placeholder(kind, value.shape, name=_spell_field(name))
     fed[made] = value
     return made
 
 
-def _spell(field: str) -> str:
+def _spell_field(field: str) -> str:
     """Return the name of a field in letters that are legal in names of operations."""
     name = re.sub(r"[^A-Za-z0-9_.\-]", "_", field)
     return name if re.match(r"[A-Za-z0-9]", name) else f"field{name}"
@@ -297,23 +297,23 @@ def _find_tensor(graph: tf.Graph, name: str, fed: Mapping[Any, Any]) -> tf.Tenso
     found = operations.get(node)
     if found is not None and slot in ("", *map(str, range(len(found.outputs)))) and found.outputs:
         return found.outputs[int(slot or 0)]
-    leaving = layers.find_outputs(graph, name, layers.list_followers(_flatten(fed)))
+    leaving = layers.find_outputs(graph, name, layers.list_followers(_flatten_inputs(fed)))
     if not leaving:
         _refuse_name(name, operations, variables)
     return leaving[-1]
 
 
 def _refuse_name(name: str, operations: Iterable[str], variables: Iterable[str]) -> NoReturn:
-    paths = map(_split, operations)
+    paths = map(_split_name, operations)
     scopes = {"/".join(parts[:i]) for parts in paths for i in range(1, len(parts))}
     near = checks.nearest(name, sorted({*operations, *variables, *scopes}))
     fix = near or "A pattern such as '*logits*' lists the names that match."
     checks.fail("--tensor", "name a tensor, a variable or a scope of the graph", name, fix)
 
 
-def _flatten(fed: Mapping[Any, Any]) -> list[tf.Tensor]:
+def _flatten_inputs(fed: Mapping[Any, Any]) -> list[tf.Tensor]:
     return tf.nest.flatten(list(fed), expand_composites=True)
 
 
-def _split(name: str) -> list[str]:
+def _split_name(name: str) -> list[str]:
     return name.split("/")

@@ -73,7 +73,7 @@ def read_tree(
             continue
         shape = tuple(variable.shape.as_list())
         count, size = variable.shape.num_elements() or 0, variable.dtype.base_dtype.size
-        own = _add(scopes, name)
+        own = _add_scope(scopes, name)
         own.variable = shape
         for scope in _list_above(scopes, name):
             scope.parameters += count
@@ -91,7 +91,7 @@ def draw_tree(tree: Sequence[Scope], tasks: Sequence[str]) -> str:
     """Return the tree as text, a line for each scope and variable."""
     lines: list[tuple[str, ...]] = [("", "output", "parameters", "bytes", "FLOPs", "tasks")]
     for scope in tree:
-        lines += _lines(scope, "", tuple(tasks))
+        lines += _list_lines(scope, "", tuple(tasks))
     total = [sum(getattr(s, what) for s in tree) for what in ("parameters", "num_bytes", "flops")]
     lines.append(("total", "", *(f"{number:,}" for number in total), ""))
     return "\n".join(aligned.align_columns(lines, right=(2, 3, 4)))
@@ -108,18 +108,18 @@ def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> lis
         for operation in graph.get_operations()
         if operation.name.startswith(inside) and operation.name in followers
         for tensor in operation.outputs
-        if tensor.dtype.is_floating and _leaves(tensor, inside)
+        if tensor.dtype.is_floating and _is_read_outside(tensor, inside)
     ]
 
 
-def _leaves(tensor: tf.Tensor, inside: str) -> bool:
+def _is_read_outside(tensor: tf.Tensor, inside: str) -> bool:
     """Return whether an op outside of a scope reads a tensor; gradients do not count."""
     within = (inside, "balancing/", "update/")
     readers = [reader.name for reader in tensor.consumers()]
     return any(not name.startswith(within) and "gradients/" not in name for name in readers)
 
 
-def _lines(scope: Scope, indent: str, tasks: tuple[str, ...]) -> list[tuple[str, ...]]:
+def _list_lines(scope: Scope, indent: str, tasks: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the rows of a scope and its children; scopes without variables are not opened."""
     whose = _ALL if scope.tasks == tasks else ", ".join(scope.tasks)
     is_variable = scope.variable is not None
@@ -133,7 +133,7 @@ def _lines(scope: Scope, indent: str, tasks: tuple[str, ...]) -> list[tuple[str,
         "" if is_variable else _write_number(scope.flops),
         "" if is_variable else whose,
     )
-    below = [line for child in scope.children for line in _lines(child, f"{indent}  ", tasks)]
+    below = [line for child in scope.children for line in _list_lines(child, f"{indent}  ", tasks)]
     return [cells, *below]
 
 
@@ -145,13 +145,13 @@ def _write_number(number: int) -> str:
     return f"{number:,}" if number else ""
 
 
-def _add(scopes: dict[str, Scope], name: str) -> Scope:
+def _add_scope(scopes: dict[str, Scope], name: str) -> Scope:
     """Return the scope of this name; create it and its parents if they are missing."""
     if name not in scopes:
         scopes[name] = Scope(name)
         above = name.rpartition("/")[0]
         if above:
-            _add(scopes, above).children.append(scopes[name])
+            _add_scope(scopes, above).children.append(scopes[name])
     return scopes[name]
 
 
@@ -173,7 +173,7 @@ def _read_operations(
     for operation in operations:
         parts = operation.name.split("/")
         if parts[0] in _TOPS and len(parts) >= 3:
-            _add(scopes, "/".join(parts[:2]))
+            _add_scope(scopes, "/".join(parts[:2]))
     _add_tasks(operations, scopes, flops, leading)
     for name, last in _find_last(operations, scopes, followers).items():
         if scopes[name].variable is None and last.shape.rank is not None and "/" in name:
@@ -208,7 +208,7 @@ def _find_last(
             continue
         floats = [tensor for tensor in operation.outputs if tensor.dtype.is_floating]
         for scope in _list_above(scopes, operation.name.rpartition("/")[0]):
-            leaving = [tensor for tensor in floats if _leaves(tensor, f"{scope.name}/")]
+            leaving = [tensor for tensor in floats if _is_read_outside(tensor, f"{scope.name}/")]
             left.update((scope.name, tensor) for tensor in leaving)
             made.update((scope.name, tensor) for tensor in floats)
     # The results of a graph are not read within it.

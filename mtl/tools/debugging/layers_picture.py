@@ -31,7 +31,9 @@ def draw(tree: Sequence[layers.Scope], tasks: Sequence[str]) -> str:
         color = colors.get(scope.tasks, _OF_SOME)
         parts.append(f'<rect class="box {color}" {texts.put(x, y)} {box}/>')
         edges = [x + 8, *_COLUMNS.values(), _WIDTH]
-        for told, (left, right) in zip(_tell(scope, tasks), itertools.pairwise(edges), strict=True):
+        for told, (left, right) in zip(
+            _tell_scope(scope, tasks), itertools.pairwise(edges), strict=True
+        ):
             at = texts.put(left, y + 15)
             parts.append(texts.write(told, at, width=right - left - 12, style="told"))
     return figures.draw_picture("Layers by task", _WIDTH, _LINE * (len(boxes) + 1) + 6, parts)
@@ -42,7 +44,7 @@ def _list_boxes(scope: layers.Scope, depth: int) -> list[tuple[layers.Scope, int
     return [(scope, depth), *below] if scope.variable is None else []
 
 
-def _tell(scope: layers.Scope, tasks: Sequence[str]) -> list[str]:
+def _tell_scope(scope: layers.Scope, tasks: Sequence[str]) -> list[str]:
     """Return the name, the shape of the output, the parameters and the tasks of a scope."""
     shape = "×".join("?" if size is None else str(size) for size in scope.output or ())
     count = f"{scope.parameters:,}" if scope.parameters else ""

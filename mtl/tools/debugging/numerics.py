@@ -89,7 +89,7 @@ def assert_finite(
         sound = [is_finite(tensor) for tensor in given]
         broken = [~is_finite(tensor) for tensor in made]
         breaks.append(tf.reduce_all(sound) & tf.reduce_any(broken))
-        names.append(_describe(graph, op))
+        names.append(_describe_op(graph, op))
     flags, step = tf.stack(breaks), tf.as_string(step)
 
     def fail() -> tf.Operation:
@@ -113,7 +113,7 @@ def _is_float(tensor: tf.Tensor) -> bool:
     return tensor.dtype.is_floating
 
 
-def _describe(graph: tf.Graph, op: tf.Operation) -> str:
+def _describe_op(graph: tf.Graph, op: tf.Operation) -> str:
     """Return name, type and line number of an op; the line's text could end the message."""
     lines = origin.find_origin(graph, op.name).lines
     line = f", {lines[0].partition(': ')[0]}" if lines else ""

@@ -42,13 +42,13 @@ def write(
         {**record, "place": places.get(record["row"], "")}
         for record in findings_lib.read_rows(report.replayed, numbers)
     ]
-    atomic.write(os.path.join(folder, FILES[0]), _page(report, command, records))
+    atomic.write(os.path.join(folder, FILES[0]), _write_page(report, command, records))
     lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
     atomic.write(os.path.join(folder, FILES[1]), "".join(lines))
-    return _brief(report, os.path.join(folder, FILES[0]), places)
+    return _write_brief(report, os.path.join(folder, FILES[0]), places)
 
 
-def _brief(report: findings_lib.Report, path: str, places: Mapping[int, str]) -> str:
+def _write_brief(report: findings_lib.Report, path: str, places: Mapping[int, str]) -> str:
     """Return a few lines for a terminal."""
     step = report.replayed.step
     if not report.findings:
@@ -71,16 +71,16 @@ def _describe(found: findings_lib.Finding, places: Mapping[int, str]) -> list[st
     return lines + ([f"  fields   {', '.join(found.fields)}"] if found.fields else [])
 
 
-def _page(report: findings_lib.Report, command: str, records: Sequence[Any]) -> str:
+def _write_page(report: findings_lib.Report, command: str, records: Sequence[Any]) -> str:
     step = report.replayed.step
     lines = [f"# Step {step}", ""]
     if not report.findings:
         lines += [f"Nothing is broken in this step. {_NOTHING}", ""]
-    for index, found in enumerate(report.findings[:_SHOWN_ROOTS]):
-        lines += _section(found, report, records if index == 0 else ())
+    for index, finding in enumerate(report.findings[:_SHOWN_ROOTS]):
+        lines += _write_section(finding, report, records if index == 0 else ())
     left = len(report.findings) - _SHOWN_ROOTS
     lines += [f"{left} more ops are left out.", ""] if left > 0 else []
-    lines += _growth(report)
+    lines += _tell_growth(report)
     lines += ["## Repeat it", "", "```", command, f"{command} --cli", "```", ""]
     if report.replayed.before is None:
         lines += [
@@ -91,18 +91,18 @@ def _page(report: findings_lib.Report, command: str, records: Sequence[Any]) -> 
     return "\n".join(lines)
 
 
-def _section(
+def _write_section(
     found: findings_lib.Finding, report: findings_lib.Report, records: Sequence[Any]
 ) -> list[str]:
-    lines = [f"## {_sentence(found.cause)}", "", "| what | |", "| -- | -- |"]
+    lines = [f"## {_begin_sentence(found.cause)}", "", "| what | |", "| -- | -- |"]
     lines += [f"| {name} | {value} |" for name, value in _list_facts(found).items() if value]
-    lines += ["", *_table("Inputs", found.inputs), *_table("Outputs", found.outputs)]
+    lines += ["", *_write_table("Inputs", found.inputs), *_write_table("Outputs", found.outputs)]
     read = found.root.node.inputs[0].rpartition(":")[0] if found.root.node.inputs else ""
     for kind, inputs in report.writers.get(read, ()):
-        lines += _table(f"Inputs of {kind} in the step before, for `{read}`", inputs)
+        lines += _write_table(f"Inputs of {kind} in the step before, for `{read}`", inputs)
     if records:
         lines += ["Rows of the batch, all of them in `rows.jsonl`:", "", "```"]
-        lines += [_shorten(record) for record in records[:_SHOWN_ROWS]]
+        lines += [_shorten_record(record) for record in records[:_SHOWN_ROWS]]
         lines += ["```", ""]
     return lines
 
@@ -114,29 +114,30 @@ def _list_facts(found: findings_lib.Finding) -> dict[str, str]:
         "op": f"`{node.name}` ({node.kind})",
         "gradient of": f"`{origin.forward}`" if origin.forward else "",
         "part": f"`{found.part}`" if found.part else "",
-        "line": "<br>".join(f"`{_cell(line)}`" for line in origin.lines),
+        "line": "<br>".join(f"`{_escape_cell(line)}`" for line in origin.lines),
         "tasks whose loss depends on it": ", ".join(found.tasks) or "none",
         "what it breaks": "a loss" if found.root.reaches_loss else "gradients or variables alone",
         "rows": _list_numbers(found.rows.numbers) or "all, or none that stands out",
-        "found by": f"{_cell(found.rows.evidence)}",
+        "found by": f"{_escape_cell(found.rows.evidence)}",
         "odd fields of these rows": ", ".join(found.fields) or "none",
     }
 
 
-def _table(title: str, summaries: Sequence[findings_lib.Summary]) -> list[str]:
+def _write_table(title: str, summaries: Sequence[findings_lib.Summary]) -> list[str]:
     if not summaries:
         return []
     header = "| tensor | type | shape | least | greatest | zeros | not finite | step before |"
     rows = [
-        f"| `{s.tensor}` | {s.kind} | {list(s.shape)} | {_number(s.least)} | {_number(s.greatest)} "
-        f"| {s.zeros:,} | {s.bad:,} | {_number(s.greatest_before)} |"
+        f"| `{s.tensor}` | {s.kind} | {list(s.shape)} | {_write_number(s.least)} "
+        f"| {_write_number(s.greatest)} | {s.zeros:,} | {s.bad:,} "
+        f"| {_write_number(s.greatest_before)} |"
         for s in summaries[:_SHOWN_TENSORS]
     ]
     note = '"Step before": the greatest absolute value one step earlier.'
     return [f"{title}. {note}", "", header, "|" + " -- |" * 8, *rows, ""]
 
 
-def _growth(report: findings_lib.Report) -> list[str]:
+def _tell_growth(report: findings_lib.Report) -> list[str]:
     if not report.growth:
         return []
     lines = [f"| `{g.variable}` | {g.before:.3g} | {g.now:.3g} |" for g in report.growth]
@@ -164,19 +165,19 @@ def _list_numbers(numbers: Sequence[int]) -> str:
     return shown + (f" and {len(numbers) - _SHOWN_ROWS} more" if len(numbers) > _SHOWN_ROWS else "")
 
 
-def _number(value: float | None) -> str:
+def _write_number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return text.replace("|", "\\|").replace("`", "'")
 
 
-def _sentence(text: str) -> str:
+def _begin_sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _shorten(record: Mapping[str, Any]) -> str:
+def _shorten_record(record: Mapping[str, Any]) -> str:
     short = {}
     for name, value in record.items():
         text = json.dumps(value, ensure_ascii=False)

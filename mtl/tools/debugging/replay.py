@@ -53,7 +53,7 @@ def open_step(
       UserError: no checkpoint comes before the step, the batches cannot be fed again, or the run
         fails at an earlier step.
     """
-    with _prepare(experiment, model_dir, step) as (replay, first, scratch):
+    with _prepare_replay(experiment, model_dir, step) as (replay, first, scratch):
         watching = replay.watch(first, step, os.path.join(scratch, "dumps"))
         yield replay.describe(watching, step)
 
@@ -64,12 +64,12 @@ def prompt_step(experiment: experiment_lib.Experiment, model_dir: str, step: int
     Raises:
       UserError: as `open_step` does.
     """
-    with _prepare(experiment, model_dir, step) as (replay, first, _):
+    with _prepare_replay(experiment, model_dir, step) as (replay, first, _):
         replay.prompt(first, step)
 
 
 @contextlib.contextmanager
-def _prepare(
+def _prepare_replay(
     experiment: experiment_lib.Experiment, model_dir: str, step: int
 ) -> Iterator[tuple[_Replay, int, str]]:
     """Yield a run at this step or the step before it, and a scratch folder."""
@@ -144,7 +144,7 @@ class _Replay(training.Training):
         def make_hooks(result: training_loop.StepResult, inputs: input_state.InputState) -> list:
             return [self._make_saving(result, inputs, first)]
 
-        self._train(first, last, make_hooks)
+        self._train_steps(first, last, make_hooks)
 
     def watch(self, first: int, step: int, folder: str) -> _Watching:
         """Run single steps up to and including `step`; the debugger writes each to a folder.
@@ -213,9 +213,9 @@ class _Replay(training.Training):
     ) -> None:
         """Train one step per session call; raise `_StepError` if the last one fails."""
         self._run = dataclasses.replace(self._run, steps_per_call=1)
-        self._train(first, last, make_hooks, is_reached)
+        self._train_steps(first, last, make_hooks, is_reached)
 
-    def _train(
+    def _train_steps(
         self,
         first: int,
         last: int,

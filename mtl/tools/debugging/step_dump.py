@@ -60,7 +60,7 @@ class StepDump:
                 node.name,
                 _MKL.sub("", node.op),
                 tuple(_list_data(node.input)),
-                _transposes(node),
+                _transposes_input(node),
             )
             for node in debugger.list_nodes(self._dump)
         }
@@ -91,23 +91,23 @@ class StepDump:
 
     def find_shape(self, tensor: str) -> tuple[int, ...]:
         """Return the shape of a tensor; () if it was not computed or is a scalar."""
-        return self._forms[tensor][0] if tensor in self._forms else ()
+        return self._tensor_forms[tensor][0] if tensor in self._tensor_forms else ()
 
     def find_type(self, tensor: str) -> str:
         """Return the type of a tensor, such as bfloat16; "" if it was not computed."""
-        return self._forms[tensor][1] if tensor in self._forms else ""
+        return self._tensor_forms[tensor][1] if tensor in self._tensor_forms else ""
 
     @property
     def bad(self) -> frozenset[str]:
         """The tensors with an entry that is NaN or infinite."""
-        return self._scanned[1]
+        return self._scanned_tensors[1]
 
     @property
-    def _forms(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        return self._scanned[0]
+    def _tensor_forms(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        return self._scanned_tensors[0]
 
     @functools.cached_property
-    def _scanned(self) -> tuple[dict[str, tuple[tuple[int, ...], str]], frozenset[str]]:
+    def _scanned_tensors(self) -> tuple[dict[str, tuple[tuple[int, ...], str]], frozenset[str]]:
         """Return {tensor: (its shape, its type)}, and the bad tensors; reads all tensors once."""
         forms, bad = {}, set()
         for tensor, data in self._data.items():
@@ -210,7 +210,7 @@ def _list_data(inputs: Iterable[str]) -> list[str]:
     ]
 
 
-def _transposes(node: Any) -> bool:
+def _transposes_input(node: Any) -> bool:
     return any(node.attr[key].b for key in ("transpose_a", "adj_x") if key in node.attr)
 
 

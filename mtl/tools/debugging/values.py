@@ -22,10 +22,12 @@ def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
     if value.ndim == 0 or len(value) != rows:
         return np.array2string(value, precision=6, threshold=200)
     flat = value.reshape(rows, -1)
-    lines = [[str(row), *map(_shown, itertools.islice(flat[row], columns))] for row in range(rows)]
+    lines = [
+        [str(row), *map(_show_value, itertools.islice(flat[row], columns))] for row in range(rows)
+    ]
     header = ["row", *map(str, range(min(columns, flat.shape[1])))]
     more = f"\n{flat.shape[1] - columns:,} more columns" if flat.shape[1] > columns else ""
-    return _align([header, *lines]) + more
+    return _align_lines([header, *lines]) + more
 
 
 def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
@@ -36,17 +38,17 @@ def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
         if value.ndim and len(value) == rows:
             flat = value.reshape(rows, -1)
             names = [name] if flat.shape[1] == 1 else [f"{name}[{i}]" for i in range(flat.shape[1])]
-            lines += [[n, *map(_shown, c)] for n, c in zip(names, flat.T, strict=True)]
+            lines += [[n, *map(_show_value, c)] for n, c in zip(names, flat.T, strict=True)]
         else:
-            single.append([name, _shown(value[()])])
-    return "\n\n".join(_align(part) for part in (lines[len(lines) == 1 :], single) if part)
+            single.append([name, _show_value(value[()])])
+    return "\n\n".join(_align_lines(part) for part in (lines[len(lines) == 1 :], single) if part)
 
 
-def _align(lines: Sequence[Sequence[str]]) -> str:
+def _align_lines(lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(aligned.align_columns(lines, right=range(1, len(lines[0]))))
 
 
-def _shown(value: Any) -> str:
+def _show_value(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return f"{value:.7g}" if isinstance(value, (float, np.floating)) else str(value)

@@ -47,10 +47,10 @@ class Axis(NamedTuple):
 
     def place(self, value: float) -> float:
         """Return the place of a number of the range in [0, 1]."""
-        low, high, here = (self._bend(number) for number in (self.low, self.high, value))
+        low, high, here = (self._bend_value(number) for number in (self.low, self.high, value))
         return (here - low) / (high - low)
 
-    def _bend(self, value: float) -> float:
+    def _bend_value(self, value: float) -> float:
         if self.is_log:
             return math.log10(value)
         return math.asinh(value / self.near) if self.near else value
@@ -60,14 +60,14 @@ class Axis(NamedTuple):
         if self.is_log:
             ends = math.log10(self.low), math.log10(self.high)
             powers = _list_multiples(*ends, max(1, _round_up((ends[1] - ends[0]) / most)))
-            return [(self.place(10.0**n), _tell(10.0**n, 10.0**n, 10.0**n)) for n in powers]
+            return [(self.place(10.0**n), _tell_number(10.0**n, 10.0**n, 10.0**n)) for n in powers]
         if self.near:
             return self._list_bent(most)
         step = _round_up((self.high - self.low) / most)
         step = max(step, 1) if self.is_whole else step
         largest = max(abs(self.low), abs(self.high))
         ticks = _list_multiples(self.low, self.high, step)
-        return [(self.place(tick), _tell(tick, step, largest)) for tick in ticks]
+        return [(self.place(tick), _tell_number(tick, step, largest)) for tick in ticks]
 
     def _list_bent(self, most: int) -> list[tuple[float, str]]:
         """Return ticks at 0, ±near and their products with powers of ten."""
@@ -77,7 +77,7 @@ class Axis(NamedTuple):
         sizes = [self.near * 10.0**n for n in range(powers - 1, -1, -stride)]
         ticks = [*(-size for size in sizes), 0.0, *reversed(sizes)]
         kept = [tick for tick in ticks if self.low <= tick <= self.high]
-        return [(self.place(tick), _tell(tick, abs(tick) or 1, largest)) for tick in kept]
+        return [(self.place(tick), _tell_number(tick, abs(tick) or 1, largest)) for tick in kept]
 
 
 def span(
@@ -115,7 +115,7 @@ def _list_multiples(low: float, high: float, step: float) -> list[float]:
     return [number * step for number in range(first, last + 1)]
 
 
-def _tell(value: float, step: float, largest: float) -> str:
+def _tell_number(value: float, step: float, largest: float) -> str:
     """Return a number with the digits that steps of this size need."""
     if abs(value) < step / 1e6:
         return "0"

@@ -33,7 +33,7 @@ def write_curves(
     tf.io.gfile.makedirs(folder)
     written = []
     for task, sums in counted.items():
-        files = {".svg": _draw(task, sums, names[task]), **_tabulate(sums, names[task])}
+        files = {".svg": _draw_curves(task, sums, names[task]), **_tabulate_sums(sums, names[task])}
         for ending, content in files.items():
             path = os.path.join(folder, f"{task}{ending}")
             atomic.write(path, content)
@@ -41,14 +41,14 @@ def write_curves(
     return written
 
 
-def _tabulate(sums: curves.Counted, names: Sequence[str]) -> dict[str, str]:
+def _tabulate_sums(sums: curves.Counted, names: Sequence[str]) -> dict[str, str]:
     """Return {ending: CSV}."""
     tables: dict[str, tuple[Sequence[str], Callable[[int], Sequence[Sequence[float]]]]] = {
         "_thresholds.csv": (curves.Threshold._fields, sums.trace_thresholds),
         "_reliability.csv": (curves.Share._fields, sums.bin_shares),
         "_histogram.csv": (curves.Bar._fields, sums.count_predictions),
     }
-    found = {
+    files = {
         ending: _write_csv(
             ["class", *header],
             ([name, *row] for number, name in enumerate(sums.names) for row in find(number)),
@@ -58,19 +58,19 @@ def _tabulate(sums: curves.Counted, names: Sequence[str]) -> dict[str, str]:
     if sums.confusion is not None:
         pairs = itertools.product(names, names)
         rows = ([*pair, weight] for pair, weight in zip(pairs, sums.confusion.flat, strict=True))
-        found["_confusion.csv"] = _write_csv(["true", "predicted", "weight"], rows)
-    return found
+        files["_confusion.csv"] = _write_csv(["true", "predicted", "weight"], rows)
+    return files
 
 
 def _write_csv(header: Sequence[str], rows: Iterable[Sequence[str | float]]) -> str:
-    return csv_text.write([header, *([_show(cell) for cell in row] for row in rows)])
+    return csv_text.write([header, *([_show_cell(cell) for cell in row] for row in rows)])
 
 
-def _show(cell: str | float) -> str:
+def _show_cell(cell: str | float) -> str:
     return cell if isinstance(cell, str) else f"{cell:.9g}"
 
 
-def _draw(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
+def _draw_curves(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
     """Return one picture of all curves."""
     roc, precision, reliability, bars = _Lines(), _Lines(), _Lines(), _Lines()
     for number, name in enumerate(sums.names):

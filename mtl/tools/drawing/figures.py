@@ -48,7 +48,7 @@ class Figure(NamedTuple):
     @property
     def svg(self) -> str:
         """The drawing alone, for a page with the style sheet of this module."""
-        return _open(self.title, WIDTH, self.height) + self.body + "</svg>"
+        return _open_figure(self.title, WIDTH, self.height) + self.body + "</svg>"
 
 
 def lay_out(title: str, figures: Sequence[Figure]) -> str:
@@ -66,7 +66,7 @@ def lay_out(title: str, figures: Sequence[Figure]) -> str:
 
 def draw_picture(title: str, width: float, height: float, parts: Sequence[str]) -> str:
     """Return a whole file: the picture adapts to dark screens and narrow windows."""
-    head = _open(title, width, height, f' width="{width:.0f}" height="{height:.0f}"')
+    head = _open_figure(title, width, height, f' width="{width:.0f}" height="{height:.0f}"')
     style = f"<style>\n{_style_file()}</style>"
     ground = '<rect class="ground" width="100%" height="100%"/>'
     return "\n".join([head, style, ground, *parts, "</svg>", ""])
@@ -88,7 +88,7 @@ def _find_color(colors: str, variable: re.Match[str]) -> str:
     return re.findall(rf"{variable[1]}: (#\w+)", colors)[0]
 
 
-def _open(title: str, width: float, height: float, size: str = "") -> str:
+def _open_figure(title: str, width: float, height: float, size: str = "") -> str:
     told = texts.escape(title)
     box = f'viewBox="0 0 {width:.0f} {height:.0f}"{size}'
     name = f'role="img" aria-label="{told}"'

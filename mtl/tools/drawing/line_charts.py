@@ -98,12 +98,12 @@ def draw(  # noqa: PLR0913  Callers name them.
     behind = [_keep_finite(points) for points in behind]
     unit = axes.Axis(0.0, 1.0)
     every = [*drawn.values(), *behind]
-    plot = _Plot(unit, unit) if is_share else _fit(every, may_be_log, from_zero)
+    plot = _Plot(unit, unit) if is_share else _fit_plot(every, may_be_log, from_zero)
     parts = _draw_frame(plot, across, up)
-    parts += [_path(points, plot, "line thin") for points in behind]
+    parts += [_draw_path(points, plot, "line thin") for points in behind]
     if diagonal:
         ends = max(plot.across.low, plot.up.low), min(plot.across.high, plot.up.high)
-        parts.append(_path([(end, end) for end in ends], plot, "line diagonal"))
+        parts.append(_draw_path([(end, end) for end in ends], plot, "line diagonal"))
     if mark is not None and plot.across.low <= mark <= plot.across.high:
         parts.append(f'<path class="mark" d="M{texts.trim(plot.x(mark))} {_TOP}v{_PLOT_HEIGHT}"/>')
     legend = [figures.Line(number, name) for number, name in enumerate(drawn)]
@@ -115,7 +115,7 @@ def draw(  # noqa: PLR0913  Callers name them.
 
 
 def _draw_line(line: figures.Line, points: Points, plot: _Plot) -> list[str]:
-    parts = [_path(thin(points, _MOST_POINTS), plot, f"line {line.style}")]
+    parts = [_draw_path(thin(points, _MOST_POINTS), plot, f"line {line.style}")]
     color = line.style.partition(" ")[0]
     for x, y in points if len(points) <= _MOST_DOTS else ():
         at = f'cx="{texts.trim(plot.x(x))}" cy="{texts.trim(plot.y(y))}"'
@@ -123,7 +123,7 @@ def _draw_line(line: figures.Line, points: Points, plot: _Plot) -> list[str]:
     return parts
 
 
-def _fit(lines: Sequence[Points], may_be_log: bool, from_zero: bool) -> _Plot:
+def _fit_plot(lines: Sequence[Points], may_be_log: bool, from_zero: bool) -> _Plot:
     """Return a plot that is large enough for all lines."""
     xs = [x for points in lines for x, _ in points]
     ys = [y for points in lines for _, y in points]
@@ -136,7 +136,7 @@ def _keep_finite(points: Points) -> Points:
     return [point for point in points if all(map(axes.is_drawable, point))]
 
 
-def _path(points: Points, plot: _Plot, style: str) -> str:
+def _draw_path(points: Points, plot: _Plot, style: str) -> str:
     placed = [f"{texts.trim(plot.x(x))},{texts.trim(plot.y(y))}" for x, y in points]
     return f'<polyline class="{style}" points="{" ".join(placed)}"/>'
 

@@ -47,7 +47,7 @@ def draw(
     and columns without room show some of their names.
     """
     cells = np.asarray(values, float).reshape(len(rows), len(columns))
-    grid = _fit(rows, columns, down)
+    grid = _fit_grid(rows, columns, down)
     parts = [texts.write(across, texts.put(grid.left, 10), width=figures.WIDTH - grid.left)]
     room = grid.left - axes.BESIDE
     parts.append(texts.write(down, texts.put(room, grid.top - 6), "end", room))
@@ -57,7 +57,7 @@ def draw(
     return figures.Figure(title, "".join(parts), bottom + 8 + _KEY + 4)
 
 
-def _fit(rows: Sequence[str], columns: Sequence[str], down: str) -> _Grid:
+def _fit_grid(rows: Sequence[str], columns: Sequence[str], down: str) -> _Grid:
     """Return a grid that leaves room for all names."""
     longest = min(_NAMES, max(map(texts.measure, columns), default=0.0))
     count = max(len(columns), 1)

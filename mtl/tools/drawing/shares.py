@@ -16,12 +16,12 @@ _STYLES = ("plus", "minus")
 
 def draw_bins(title: str, sides: Mapping[str, Bins], note: str = "") -> figures.Figure:
     """Draw histograms over each other, as outlines: {name: [(lower end, upper end, share)]}."""
-    lines = {name: _outline(bins) for name, bins in sides.items()}
+    lines = {name: _outline_bins(bins) for name, bins in sides.items()}
     figure = line_charts.draw(title, lines, "", "share of the values", from_zero=False)
     return figure._replace(note=note)
 
 
-def _outline(bins: Bins) -> list[tuple[float, float]]:
+def _outline_bins(bins: Bins) -> list[tuple[float, float]]:
     """Return the corners of the outline of a histogram."""
     if not bins:
         return []

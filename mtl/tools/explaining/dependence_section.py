@@ -33,7 +33,7 @@ def tell_dependence(found: explanation.Explanation) -> list[Any]:
             [
                 inputs.tell_value(value),
                 one.counts[place],
-                *itertools.chain(*(_cut(one.means[t][place]) for t in tasks)),
+                *itertools.chain(*(_cut_classes(one.means[t][place]) for t in tasks)),
             ]
             for place, value in enumerate(one.grid)
         ]
@@ -41,7 +41,7 @@ def tell_dependence(found: explanation.Explanation) -> list[Any]:
     return told
 
 
-def _cut(values: np.ndarray) -> list[float]:
+def _cut_classes(values: np.ndarray) -> list[float]:
     return [float(value) for value in values[:_MOST_CLASSES]]
 
 

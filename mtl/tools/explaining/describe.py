@@ -34,13 +34,13 @@ def describe(found: explanation.Explanation) -> blocks.Page:
         title=f"{run_directory.name_run(found.model_dir)} explained",
         state=f"step {found.step:,}",
         mood="",
-        lead=_lead(found),
+        lead=_write_lead(found),
         sections=[blocks.Section(*one) for one in built if one[2]],
         left_out=found.left_out,
     )
 
 
-def _lead(found: explanation.Explanation) -> list[str]:
+def _write_lead(found: explanation.Explanation) -> list[str]:
     today = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     tasks, rows = found.tasks, found.held
     more = f" and {len(tasks) - 12} more" if len(tasks) > 12 else ""

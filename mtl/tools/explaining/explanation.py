@@ -92,10 +92,10 @@ def explain_run(
         no task has a label among them.
     """
     with run_directory.hold_checkpoint(model_dir, asked.checkpoint) as path:
-        return _explain(experiment, model_dir, path, asked, progress)
+        return _explain_run(experiment, model_dir, path, asked, progress)
 
 
-def _explain(
+def _explain_run(
     experiment: experiment_lib.Experiment,
     model_dir: str,
     path: str,

@@ -103,10 +103,10 @@ def compare(
     sums = np.stack([gramians[:, own].sum(1) for own in places.values()])  # [S, n, T, T]
     counts = [variable.shape.num_elements() or 0 for variable in variables]
     sizes = [sum(counts[i] for i in own) for own in places.values()]
-    return _summarize(tasks, places, sizes, sums, num_rows)
+    return _summarize_cosines(tasks, places, sizes, sums, num_rows)
 
 
-def _summarize(
+def _summarize_cosines(
     tasks: Sequence[str],
     places: Iterable[str],
     sizes: Sequence[int],

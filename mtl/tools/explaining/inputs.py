@@ -44,7 +44,7 @@ def list_inputs(
     read = _list_read(columns)
     crossed = _list_read([part for part in columns if isinstance(part, features_lib.Crossed)])
     several = {name for name, field in spec.feature_fields.items() if field.shape}
-    joined = _join(spec.features, [several & set(own) for own in read if own not in crossed])
+    joined = _join_groups(spec.features, [several & set(own) for own in read if own not in crossed])
     used = {*used, *itertools.chain.from_iterable(read)}
     found: dict[str, list[str]] = {}
     for name in spec.features:
@@ -58,11 +58,11 @@ def _list_read(columns: Sequence[types.Column]) -> list[tuple[str, ...]]:
     return [tuple(fields) for own in columns for fields in own.columns.values()]
 
 
-def _join(fields: Iterable[str], together: Iterable[Collection[str]]) -> dict[str, str]:
+def _join_groups(fields: Iterable[str], together: Iterable[Collection[str]]) -> dict[str, str]:
     """Return {field: a representative of its group}; the fields of a group have the same."""
     joined = {field: field for field in fields}
-    for own in together:
-        merged = {joined[field] for field in own}
+    for group in together:
+        merged = {joined[field] for field in group}
         new = min(merged, default="")
         joined = {field: new if one in merged else one for field, one in joined.items()}
     return joined

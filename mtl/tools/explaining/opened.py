@@ -126,7 +126,7 @@ def open_model(
         made: list[Opened] = []
 
         def build(features: types.Tensors, labels: types.Tensors, mode: str) -> Any:
-            made.append(_build(experiment, model_dir, (features, labels), add, is_trained))
+            made.append(_build_opened(experiment, model_dir, (features, labels), add, is_trained))
             scaffold = model.build_scaffold()
             return compat.estimator.EstimatorSpec(mode, predictions={}, scaffold=scaffold)
 
@@ -145,7 +145,7 @@ def open_model(
             yield dataclasses.replace(made[0], session=session)
 
 
-def _build(
+def _build_opened(
     experiment: experiment_lib.Experiment,
     model_dir: str,
     given: tuple[types.Tensors, types.Tensors],
@@ -156,8 +156,8 @@ def _build(
     model = experiment.model.fitted(statistics)
 
     def build(features: Any, labels: Any) -> Any:
-        found = model.infer_activations(features, labels, statistics)
-        outputs = found.inputs, found.logits
+        activations = model.infer_activations(features, labels, statistics)
+        outputs = activations.inputs, activations.logits
         size = experiment.data.batch_size
         made = Opened(None, model.heads_by_task, features, labels, *outputs, size)
         return dataclasses.replace(made, extra=add(made)), {}

@@ -58,13 +58,13 @@ def _describe_probability(
     if name is None or logits.shape[-1] != 1:
         return None
     own = classes[-1:] or [name]
-    return Output(task, own, "probability", _widen(said[name]), "logit", logits)
+    return Output(task, own, "probability", _widen_values(said[name]), "logit", logits)
 
 
 def _describe_number(task: str, said: types.Tensors) -> Output | None:
     for name in _NUMBERS:
         if name in said and said[name].dtype.is_floating and said[name].shape.rank in (1, 2):
-            value = _widen(said[name])
+            value = _widen_values(said[name])
             count = value.shape[1]
             if count is not None:
                 own = [name] if count == 1 else [f"{name} {number}" for number in range(count)]
@@ -82,6 +82,6 @@ def _describe_classes(
     return Output(task, own, "probability", many, "logit", logits)
 
 
-def _widen(values: tf.Tensor) -> tf.Tensor:
+def _widen_values(values: tf.Tensor) -> tf.Tensor:
     """Turn [B] into [B, 1]."""
     return values[:, tf.newaxis] if values.shape.rank == 1 else values

@@ -67,13 +67,15 @@ def _draw_row(
     if left:
         bars.append(bar_charts.Bar(f"{len(left)} others", sum(left)))
     pixels = [
-        matrices.draw_pixels(f"{_name(one)}: what pixels of {column} add", details.sum(-1))
+        matrices.draw_pixels(
+            f"{_name_attribution(one)}: what pixels of {column} add", details.sum(-1)
+        )
         for column, details in one.details.items()
         if details.ndim == 3 and details.shape[0] * details.shape[1] <= _MOST_PIXELS
     ]
     if pixels and len(bars) == 1:
         return pixels
-    title = f"{_name(one)}: what fields add"
+    title = f"{_name_attribution(one)}: what fields add"
     return [bar_charts.draw(title, bars, f"added to the {one.scale}"), *pixels]
 
 
@@ -86,7 +88,7 @@ def _add_columns(found: explanation.Explanation, one: attributions.Attribution) 
     return sums
 
 
-def _name(one: attributions.Attribution) -> str:
+def _name_attribution(one: attributions.Attribution) -> str:
     return one.task if one.name == one.scale else f"{one.task}, {one.scale} of {one.name}"
 
 
@@ -94,7 +96,7 @@ def _tell_sums(several: Sequence[attributions.Attribution]) -> blocks.Table:
     header = ["prediction", "baseline", "all columns", "this row", "residual", "complete"]
     rows = [
         [
-            _name(one),
+            _name_attribution(one),
             one.start,
             sum(one.columns.values()),
             one.value,
@@ -109,4 +111,4 @@ def _tell_sums(several: Sequence[attributions.Attribution]) -> blocks.Table:
 def _tell_columns(found: explanation.Explanation, one: attributions.Attribution) -> blocks.Table:
     order = sorted(one.columns.items(), key=lambda item: -abs(item[1]))[:_MOST_LISTED]
     rows = [[name, ", ".join(found.fields[name]), value] for name, value in order]
-    return blocks.Table(["column", "made of", "adds"], rows, _name(one))
+    return blocks.Table(["column", "made of", "adds"], rows, _name_attribution(one))

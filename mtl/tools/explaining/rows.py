@@ -150,7 +150,7 @@ def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -
         rows, seed = len(drawn.places), experiment.run.seed
         is_mixed = rows > data.batch_size and not find_groups(experiment)
         found = source_lib.iterate(
-            lambda: _shuffle(kept, split, seed, rows) if is_mixed else kept.one_pass(split)
+            lambda: _shuffle_rows(kept, split, seed, rows) if is_mixed else kept.one_pass(split)
         )
         for batch in itertools.islice(found, max(1, min(most, rows // data.batch_size))):
             if isinstance(batch, Exception):
@@ -158,19 +158,19 @@ def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -
             yield Rows(split, *batch)
 
 
-def _shuffle(data: pipeline.Pipeline, split: str, seed: int, count: int) -> tf.data.Dataset:
+def _shuffle_rows(data: pipeline.Pipeline, split: str, seed: int, count: int) -> tf.data.Dataset:
     """Return batches of a split of `count` rows in a random order, as in training."""
-    made = dataclasses.replace(data, cache=False, sampler=None, shuffle_buffer=count)
-    return made.dataset(split, training=True, seed=seed)
+    shuffled = dataclasses.replace(data, cache=False, sampler=None, shuffle_buffer=count)
+    return shuffled.dataset(split, training=True, seed=seed)
 
 
 def take(values: Values, places: Any) -> dict[str, Any]:
     """Return the rows at these places of {field: [N, ...]}."""
     places = np.asarray(places, np.int64)
-    return {name: _take(value, places) for name, value in values.items()}
+    return {name: _take_rows(value, places) for name, value in values.items()}
 
 
-def _take(value: Any, places: np.ndarray) -> Any:
+def _take_rows(value: Any, places: np.ndarray) -> Any:
     if not isinstance(value, tf1.ragged.RaggedTensorValue):
         return np.asarray(value)[places]
     splits = np.asarray(value.row_splits)

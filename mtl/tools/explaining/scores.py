@@ -89,7 +89,7 @@ def build_scores(
     """
     fed = {task: tf1.placeholder(value.dtype, value.shape) for task, value in logits.items()}
     found, state = _build_metrics(list(heads.values()), fed, labels)
-    chosen = [metric for task in tasks for metric in _choose(heads[task], found)]
+    chosen = [metric for task in tasks for metric in _choose_metrics(heads[task], found)]
     streamed = [found[f"{metric.task}/{metric.name}"] for metric in chosen]
     # The metrics of a head share an update, which may only be fetched once.
     updates = list({id(update): update for _, update in streamed}.values())
@@ -113,7 +113,7 @@ def _build_metrics(
     return found, [variable for key, variable in made.items() if key not in before]
 
 
-def _choose(head: types.Head, found: Mapping[str, Any]) -> list[Metric]:
+def _choose_metrics(head: types.Head, found: Mapping[str, Any]) -> list[Metric]:
     """Return the most telling metric of a head, and its loss."""
     prefix = f"{head.name}/"
     names = [name.removeprefix(prefix) for name in found if name.startswith(prefix)]

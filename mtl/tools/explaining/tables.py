@@ -39,10 +39,10 @@ def write_tables(folder: str, found: explanation.Explanation) -> list[str]:
 
 
 def _tell(line: Sequence[Any]) -> list[str]:
-    return [_cell(value) for value in line]
+    return [_write_cell(value) for value in line]
 
 
-def _cell(value: Any) -> str:
+def _write_cell(value: Any) -> str:
     """Return a number with all digits; an undefined number is an empty cell."""
     if isinstance(value, float | np.floating):
         return "" if math.isnan(value) else summary.exactly(value)

@@ -67,28 +67,30 @@ def compare_formats(
     with tempfile.TemporaryDirectory() as scratch:
         written: dict[str, str] = {}
         for number, (name, part) in enumerate(parts.items()):
-            export = functools.partial(_export, experiment, model_dir, checkpoint, part)
+            export = functools.partial(_export_part, experiment, model_dir, checkpoint, part)
             folder = os.path.join(scratch, str(number))
-            yield _try(name, functools.partial(_measure_saved_model, name, export, folder, written))
+            yield _try_format(
+                name, functools.partial(_measure_saved_model, name, export, folder, written)
+            )
         smallest = written.get("SavedModel")
         if smallest is None:
             return
         path = os.path.join(scratch, "model")
-        yield _try("ONNX", lambda: _measure_onnx(smallest, f"{path}.onnx"))
+        yield _try_format("ONNX", lambda: _measure_onnx(smallest, f"{path}.onnx"))
         for weights in tflite.KINDS:
             name = f"TensorFlow Lite, {weights}"
             measure = functools.partial(_measure_tflite, name, smallest, f"{path}.tflite", weights)
-            yield _try(name, measure)
+            yield _try_format(name, measure)
 
 
-def _try(name: str, measure: Callable[[], Format]) -> Format:
+def _try_format(name: str, measure: Callable[[], Format]) -> Format:
     try:
         return measure()
     except checks.UserError as error:
         return Format(name, problem=str(error))
 
 
-def _export(
+def _export_part(
     experiment: experiment_lib.Experiment,
     model_dir: str,
     checkpoint: str,
@@ -96,9 +98,9 @@ def _export(
     folder: str,
 ) -> str:
     settings = dataclasses.replace(experiment.serving, optimized=part)
-    made = dataclasses.replace(experiment, serving=settings)
-    estimator = estimators.build_exported(made, model_dir, checkpoint)
-    return estimators.build_exporter(made, model_dir)(estimator, folder, checkpoint)
+    changed = dataclasses.replace(experiment, serving=settings)
+    estimator = estimators.build_exported(changed, model_dir, checkpoint)
+    return estimators.build_exporter(changed, model_dir)(estimator, folder, checkpoint)
 
 
 def _measure_saved_model(
@@ -116,11 +118,11 @@ def _measure_saved_model(
         fetches = [info.name for info in signature_def.outputs.values()]
         feeds = {key: info.name for key, info in signature_def.inputs.items()}
         call = session.make_callable(fetches, list(feeds.values()))
-        times = _time(lambda given: call(*(given[key] for key in feeds)), requests)
+        times = _time_requests(lambda given: call(*(given[key] for key in feeds)), requests)
     files = [os.path.join(at, file) for at, _, own in os.walk(path) for file in own]
     files = [file for file in files if f"{os.sep}{_EXTRA}{os.sep}" not in file]
     difference = metadata.read_metadata(path).get("difference", float("nan"))
-    return Format(name, *_count(files), times, difference)
+    return Format(name, *_count_bytes(files), times, difference)
 
 
 def _measure_onnx(directory: str, path: str) -> Format:
@@ -129,19 +131,21 @@ def _measure_onnx(directory: str, path: str) -> Format:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    times = _time(lambda given: session.run(None, given), frozen.find_requests(directory)[1])
-    return Format("ONNX", *_count([path]), times, difference)
+    times = _time_requests(
+        lambda given: session.run(None, given), frozen.find_requests(directory)[1]
+    )
+    return Format("ONNX", *_count_bytes([path]), times, difference)
 
 
 def _measure_tflite(name: str, directory: str, path: str, weights: str) -> Format:
     difference = tflite.write_tflite(directory, path, weights)
     with open(path, "rb") as file:
         run = tflite.make_runner(file.read())
-    times = _time(run, frozen.find_requests(directory)[1])
-    return Format(name, *_count([path]), times, difference)
+    times = _time_requests(run, frozen.find_requests(directory)[1])
+    return Format(name, *_count_bytes([path]), times, difference)
 
 
-def _count(files: list[str]) -> tuple[int, int]:
+def _count_bytes(files: list[str]) -> tuple[int, int]:
     """Return the bytes of files, and their bytes after compression."""
     size = packed = 0
     for path in files:
@@ -151,17 +155,17 @@ def _count(files: list[str]) -> tuple[int, int]:
     return size, packed
 
 
-def _time(run: Run, requests: frozen.Requests) -> dict[int, float]:
+def _time_requests(run: Run, requests: frozen.Requests) -> dict[int, float]:
     """Return {rows of a request: median milliseconds of rounds}."""
-    found = {}
-    for given in requests:
-        run(given)
+    medians = {}
+    for request in requests:
+        run(request)
         rounds = []
         for _ in range(_ROUNDS):
             count, start = 0, time.perf_counter()
             while (passed := time.perf_counter() - start) < _SECONDS or not count:
-                run(given)
+                run(request)
                 count += 1
             rounds.append(1000 * passed / count)
-        found[len(next(iter(given.values())))] = statistics.median(rounds)
-    return found
+        medians[len(next(iter(request.values())))] = statistics.median(rounds)
+    return medians

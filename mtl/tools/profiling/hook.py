@@ -96,7 +96,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
 
     def before_run(self, run_context):
         if self._step == self._profiling.begin and not (self._is_active or self._is_done):
-            self._start()
+            self._start_profiler()
         args = tf1.train.SessionRunArgs(self._result.step)
         if self._is_active:
             self._trace = tf.profiler.experimental.Trace(profile.CALL, step_num=self._step)
@@ -125,7 +125,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
                 self._write()
         self._step = step
 
-    def _start(self) -> None:
+    def _start_profiler(self) -> None:
         try:
             tf.profiler.experimental.start(self._profiling.model_dir)
         except (tf.errors.AlreadyExistsError, tf.errors.UnavailableError) as error:

@@ -121,7 +121,9 @@ def read(
         first=first,
         steps=steps,
         calls=calls,
-        wall=op_times.divide_starting(in_secs, small, _measure(kept.busy) - _measure(ops)),
+        wall=op_times.divide_starting(
+            in_secs, small, _measure_intervals(kept.busy) - _measure_intervals(ops)
+        ),
         op_time=_sum_secs(ops, lambda op: op.place, start=small),
         num_ops=_count_places(of_one_step, steps) if of_one_step else _count_places(ops),
         scopes=sorted(scopes.items(), key=lambda one: -one[1])[:_SCOPES],
@@ -158,11 +160,11 @@ def _keep_steps(events: Sequence[xplane.Event]) -> list[xplane.Event]:
     """
     runs = [event for event in events if event.name == _BUSY]
     of_steps = [(e.start, e.end) for e in runs if int(e.stats.get(_NUMBER, -1)) >= 0]
-    whole = _join(of_steps)
+    whole = _join_intervals(of_steps)
     return [event for event in events if _is_within(event.start, whole)]
 
 
-def _join(intervals: Iterable[shares.Interval]) -> list[shares.Interval]:
+def _join_intervals(intervals: Iterable[shares.Interval]) -> list[shares.Interval]:
     """Return the intervals in order, and join overlapping ones."""
     whole: list[shares.Interval] = []
     for start, end in sorted(intervals):
@@ -201,7 +203,7 @@ def _read_kernels(
     return ops
 
 
-def _measure(intervals: Iterable[Sequence[Any]]) -> float:
+def _measure_intervals(intervals: Iterable[Sequence[Any]]) -> float:
     """Return the total seconds of intervals or ops: tuples of start, end, and maybe more."""
     return sum(one[1] - one[0] for one in intervals) / 1e12
 

@@ -43,7 +43,7 @@ def divide(
     """Return {place: picoseconds}, which add up to the length of the window."""
     first, last = window
     changes: list[tuple[int, int, tuple[int, words.Place]]] = []
-    for start, end, rank, place in _rank(window, calls, busy, waits, ops):
+    for start, end, rank, place in _rank_moments(window, calls, busy, waits, ops):
         start, end = max(start, first), min(end, last)
         if start < end:
             changes.extend([(start, 1, (rank, place)), (end, -1, (rank, place))])
@@ -63,7 +63,7 @@ def divide(
     return dict(found)
 
 
-def _rank(
+def _rank_moments(
     window: Interval,
     calls: Iterable[Interval],
     busy: Iterable[Interval],

@@ -31,7 +31,7 @@ def write_table(found: profile.Profile, advice: Sequence[str]) -> str:
     meaning = [_MEANING_OF_GPU]
     if not found.has_gpu:
         meaning = [_MEANING, _ARE_LEFT_OUT if found.held is None else _WERE_TIMED]
-    parts = [[_title(found)], told, meaning, _tell_scopes(found), _tell_memory(found)]
+    parts = [[_write_title(found)], told, meaning, _tell_scopes(found), _tell_memory(found)]
     parts.append(["What to try:", *advised])
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -41,8 +41,8 @@ def _write_row(row: dict[str, Any]) -> tuple[str, ...]:
         row["word"],
         f"{row['wall_ms']:.3f}",
         f"{row['share']:.1f}%",
-        _shorten(row["forward_ms"]),
-        _shorten(row["backward_ms"]),
+        _shorten_time(row["forward_ms"]),
+        _shorten_time(row["backward_ms"]),
         f"{row['ops']:.0f}" if row["ops"] else "",
         f"{row['held_mb']:.3f}" if row["held_mb"] else "",
     )
@@ -56,14 +56,14 @@ def _write_sum(found: profile.Profile, rows: Sequence[dict[str, Any]]) -> tuple[
         "a step",
         f"{1000 * found.total / found.steps:.3f}",
         f"{sum(row['share'] for row in rows):.1f}%",
-        _shorten(forward),
-        _shorten(backward),
+        _shorten_time(forward),
+        _shorten_time(backward),
         f"{ops:.0f}",
         f"{found.held.peak / 1e6:.3f}" if found.held else "",
     )
 
 
-def _title(found: profile.Profile) -> str:
+def _write_title(found: profile.Profile) -> str:
     kind = "kernels of the GPU" if found.has_gpu else "ops of the CPU"
     calls = f"{found.calls} session {'call' if found.calls == 1 else 'calls'}"
     steps = f"Steps {found.first + 1} to {found.first + found.steps}, in {calls}"
@@ -114,7 +114,7 @@ def _list_rows(found: profile.Profile) -> list[dict[str, Any]]:
     return rows
 
 
-def _shorten(milliseconds: float) -> str:
+def _shorten_time(milliseconds: float) -> str:
     return f"{milliseconds:.3f}" if milliseconds else ""
 
 

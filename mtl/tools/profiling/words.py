@@ -75,38 +75,38 @@ class Attribution:
 
     def __init__(self, graph: tf.Graph):
         self._graph = graph
-        self.find = functools.cache(self._find)
+        self.find = functools.cache(self._find_place)
 
-    def _find(self, name: str) -> Place:
+    def _find_place(self, name: str) -> Place:
         name = _REWRITTEN.sub("", name)
-        return _place(graphs.find_operation(self._graph, name), name)
+        return _place_op(graphs.find_operation(self._graph, name), name)
 
 
-def _place(operation: tf.Operation | None, name: str) -> Place:
+def _place_op(operation: tf.Operation | None, name: str) -> Place:
     """Return the place of an op; `operation` is None if TensorFlow has rewritten the op."""
     # The op may lie in the body of a loop, which has separate names.
     forward = graphs.forward_operation(operation) if operation is not None else None
     if forward is not None:
-        return Place(_place(forward, forward.name).word, is_backward=True)
-    found = _GRADIENTS.match(name)
-    if found:
-        return Place(_find_scope(found.group(2)) or _follow(operation), is_backward=True)
+        return Place(_place_op(forward, forward.name).word, is_backward=True)
+    match = _GRADIENTS.match(name)
+    if match:
+        return Place(_find_scope(match.group(2)) or _follow_gradients(operation), is_backward=True)
     if _OPTIMIZER.search(name):
         return Place(UPDATE)
     return Place(_find_scope(name) or _find_line(operation) or OTHER)
 
 
-def _follow(operation: tf.Operation | None) -> str:
+def _follow_gradients(operation: tf.Operation | None) -> str:
     """Return the word of the first gradient among the inputs of an op on gradients."""
     for _ in range(_FAR):
         if operation is None or not operation.inputs:
             break
         operation = operation.inputs[0].op
-        found = _GRADIENTS.match(operation.name)
+        match = _GRADIENTS.match(operation.name)
         forward = graphs.forward_operation(operation)
         if forward is not None:
-            return _place(forward, forward.name).word
-        word = _find_scope(found.group(2)) if found else None
+            return _place_op(forward, forward.name).word
+        word = _find_scope(match.group(2)) if match else None
         if word:
             return word
     return BALANCING

@@ -115,10 +115,10 @@ def choose_cut(
             own = {n: before[n] for n in before if cuts.find_part(parts, n) is part}
             progress = find_progress(part)
             if isinstance(part.criterion, criteria.SparseGpt):
-                cut = _reconstruct(network, part, part.criterion, own, progress)
+                cut = _reconstruct_layers(network, part, part.criterion, own, progress)
                 masks, weights = masks | {**cut.masks}, weights | {**cut.weights}
             else:
-                masks |= _select(network, part, own, progress)
+                masks |= _select_masks(network, part, own, progress)
     return Cut(masks, weights)
 
 
@@ -341,7 +341,7 @@ class _Network:
         self.variables[name].load(value, self._session)
 
 
-def _select(
+def _select_masks(
     network: _Network, part: pruning.Pruning, before: Arrays, progress: float
 ) -> dict[str, np.ndarray]:
     """Return the masks of the variables of a part, by scores of their weights."""
@@ -363,23 +363,23 @@ def _select(
             criteria.Seen(
                 name=name,
                 weights=tf.constant(network.read(name)),
-                gradient=_constant(means.get(name)),
-                total=_constant(totals.get(name)),
+                gradient=_make_constant(means.get(name)),
+                total=_make_constant(totals.get(name)),
             )
             for name in names
         ]
         masks = [tf.constant(mask) for mask in before.values()]
-        found = part.select_masks(seen, masks, tf.constant(progress, tf.float64))
-        is_finite, new = session.run((found.is_finite, found.masks))
+        selected = part.select_masks(seen, masks, tf.constant(progress, tf.float64))
+        is_finite, new = session.run((selected.is_finite, selected.masks))
     checks.require(bool(is_finite), "Pruning.criterion", "give finite scores", criterion)
     return dict(zip(names, new, strict=True))
 
 
-def _constant(value: np.ndarray | None) -> tf.Tensor | None:
+def _make_constant(value: np.ndarray | None) -> tf.Tensor | None:
     return None if value is None else tf.constant(value, tf.float32)
 
 
-def _reconstruct(
+def _reconstruct_layers(
     network: _Network,
     part: pruning.Pruning,
     criterion: criteria.SparseGpt,
@@ -401,7 +401,7 @@ def _reconstruct(
         flat = tf.reshape(network.inputs[name], [-1, before[name].shape[0]])
         flat = tf.cast(flat, tf.float64)
         gramian = network.average({name: tf.matmul(flat, flat, transpose_a=True)})[name]
-        kept, new = sparse_gpt.prune_layer(
+        is_kept, new = sparse_gpt.prune_layer(
             network.read(name),
             gramian,
             (1 - density[name]) * progress,
@@ -411,5 +411,5 @@ def _reconstruct(
             damping=criterion.damping,
         )
         network.write(name, new)
-        masks[name], weights[name] = kept.astype(np.float32), new
+        masks[name], weights[name] = is_kept.astype(np.float32), new
     return Cut(masks, weights)

@@ -92,8 +92,8 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
         if run_directory.find_latest(folder) is None:
             with run_directory.hold_checkpoint(before, "latest") as held:
                 cut = finished_pruning.choose_cut(experiment, before, held, rows, find_progress)
-            _write(experiment, start, cut.masks, folder)
-        yield _train(experiment, folder, name, on_start)
+            _write_cut(experiment, start, cut.masks, folder)
+        yield _train_ticket(experiment, folder, name, on_start)
         for control in controls:
             own = f"{name}_{control}"
             target = os.path.join(output_dir, own)
@@ -102,11 +102,11 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
                 latest = run_directory.checkpoint_path(folder, "latest")
                 masks = finished_pruning.read_masks(experiment, folder, latest)
                 if control == SHUFFLED:
-                    masks = _shuffle(masks, experiment.run.seed + number)
-                    _write(experiment, start, masks, target)
+                    masks = _shuffle_masks(masks, experiment.run.seed + number)
+                    _write_cut(experiment, start, masks, target)
                 else:
-                    _write(experiment, _draw_anew(source, output_dir), masks, target)
-            yield _train(experiment, target, own, on_start)
+                    _write_cut(experiment, _draw_anew(source, output_dir), masks, target)
+            yield _train_ticket(experiment, target, own, on_start)
         before = folder
 
 
@@ -163,7 +163,7 @@ def _draw_anew(source: experiment_lib.Experiment, output_dir: str) -> _Start:
     return _take_first_steps(reseeded, os.path.join(output_dir, "start_reinitialised"), 0)
 
 
-def _write(
+def _write_cut(
     experiment: experiment_lib.Experiment,
     start: _Start,
     masks: finished_pruning.Arrays,
@@ -173,7 +173,7 @@ def _write(
     finished_pruning.write_run(experiment, start.folder, start.path, cut, folder, is_served=False)
 
 
-def _train(
+def _train_ticket(
     experiment: experiment_lib.Experiment,
     folder: str,
     name: str,
@@ -186,7 +186,7 @@ def _train(
     return Ticket(name, folder, finished_pruning.Cut(masks, {}).sparsity, metrics)
 
 
-def _shuffle(masks: finished_pruning.Arrays, seed: int) -> dict[str, np.ndarray]:
+def _shuffle_masks(masks: finished_pruning.Arrays, seed: int) -> dict[str, np.ndarray]:
     """Return masks with the same density in each layer and zeros at other places."""
     rng = np.random.default_rng(seed)
     return {name: rng.permutation(m.reshape([-1])).reshape(m.shape) for name, m in masks.items()}

@@ -117,7 +117,7 @@ def rehearse(experiment: experiment_lib.Experiment, model_dir: str) -> Rehearsed
     storage.require_possible("--model_dir", model_dir, "a folder", model_dir)
     latest = run_directory.find_latest(model_dir)
     first = run_directory.step_in_name(latest) if latest else 0
-    with tempfile.TemporaryDirectory() as scratch, _named(scratch, model_dir):
+    with tempfile.TemporaryDirectory() as scratch, _name_folder(scratch, model_dir):
         rehearsal = _Rehearsal(experiment, scratch, first)
         if latest:
             run_directory.copy_checkpoint(latest, scratch)
@@ -126,7 +126,7 @@ def rehearse(experiment: experiment_lib.Experiment, model_dir: str) -> Rehearsed
 
 
 @contextlib.contextmanager
-def _named(scratch: str, model_dir: str) -> Iterator[None]:
+def _name_folder(scratch: str, model_dir: str) -> Iterator[None]:
     """Name the folder of the run in errors, not that of its copy."""
     try:
         yield

@@ -86,12 +86,12 @@ def _tell_times(found: rehearsal.Rehearsed) -> list[str]:
     rows: list[Sequence[str]] = [
         ("one batch of input", _tell_secs(found.batches.secs), first),
         ("one step with its input", _tell_secs(found.steps.secs), per_sec),
-        *_estimate(found),
+        *_estimate_times(found),
     ]
     return aligned.align_columns(rows, right=(1,))
 
 
-def _estimate(found: rehearsal.Rehearsed) -> Iterator[Sequence[str]]:
+def _estimate_times(found: rehearsal.Rehearsed) -> Iterator[Sequence[str]]:
     """Yield lines on the time of an evaluation and of the run."""
     if found.steps is None:
         return
@@ -103,8 +103,8 @@ def _estimate(found: rehearsal.Rehearsed) -> Iterator[Sequence[str]]:
     secs, count = steps * found.steps.secs, found.evaluations
     if found.checkpoint_secs:
         count = max(1, round(secs / found.checkpoint_secs))
-    told = f"{steps:,} steps, {count:,} evaluations; exports come on top"
-    yield "the run", more + _tell_secs(secs + count * evaluation), told
+    note = f"{steps:,} steps, {count:,} evaluations; exports come on top"
+    yield "the run", more + _tell_secs(secs + count * evaluation), note
 
 
 def _tell_secs(secs: float) -> str:

@@ -142,13 +142,15 @@ def compare_slices(
     found = []
     for field, values in fields.items():
         error, weight = errors[labelled], weights[labelled]
-        slices = [_compare(field, *one, error, weight) for one in _slice(values[labelled])]
+        slices = [
+            _compare_slice(field, *one, error, weight) for one in _slice_rows(values[labelled])
+        ]
         known = sorted((one for one in slices if one), key=lambda one: -one.deviations)
         found += known[:1] if len(slices) == 2 else known
     return sorted(found, key=lambda one: -one.deviations), len(found)
 
 
-def _compare(
+def _compare_slice(
     field: str, value: str, members: np.ndarray, error: np.ndarray, weight: np.ndarray
 ) -> Slice | None:
     sizes = int(members.sum()), int((~members).sum())
@@ -167,7 +169,7 @@ def _compare(
     return Slice(field, value, sizes[0], mean, others, (mean - others) / spread)
 
 
-def _slice(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _slice_rows(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (common value, mask of its rows). Missing numbers are a separate slice."""
     is_missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
     if is_missing.any():

@@ -156,18 +156,18 @@ def require_same_tasks(runs: Mapping[str, record.Run]) -> None:
         ours, theirs = (sorted(run.experiment.model.tasks) for run in (one, other))
         if ours != theirs:
             raise checks.UserError(
-                f"the runs must have the same tasks: {first} has {_listed(ours)}, "
-                f"{name} has {_listed(theirs)}."
+                f"the runs must have the same tasks: {first} has {_list_tasks(ours)}, "
+                f"{name} has {_list_tasks(theirs)}."
             )
 
 
-def _listed(tasks: Sequence[str]) -> str:
+def _list_tasks(tasks: Sequence[str]) -> str:
     return ", ".join(tasks[:10]) + (f" and {len(tasks) - 10} more" if len(tasks) > 10 else "")
 
 
 def compare(runs: Mapping[str, record.Run]) -> Comparison:
     """Compare runs with the same tasks."""
-    metrics = _turn({name: run.metrics for name, run in runs.items()})
+    metrics = _turn_figures({name: run.metrics for name, run in runs.items()})
     directions = _find_directions(metrics, runs)
     experiments = {name: run.experiment for name, run in runs.items()}
     groups, repeats = _group_by_seed(experiments)
@@ -177,20 +177,22 @@ def compare(runs: Mapping[str, record.Run]) -> Comparison:
         differing=flat_settings.compare(experiments),
         metrics=metrics,
         directions=directions,
-        figures=_measure(runs),
-        groups=[_average(metric, group, metrics[metric]) for metric in mains for group in groups],
+        figures=_measure_runs(runs),
+        groups=[
+            _average_group(metric, group, metrics[metric]) for metric in mains for group in groups
+        ],
         pairs=[pair for metric in mains for pair in _list_pairs(metric, groups, metrics[metric])],
         repeats=repeats,
     )
 
 
-def _turn(of_runs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+def _turn_figures(of_runs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Turn {run: {figure: number}} into {figure: {run: number}}."""
-    found: dict[str, dict[str, float]] = {}
+    by_figure: dict[str, dict[str, float]] = {}
     for name, numbers in of_runs.items():
         for what, number in numbers.items():
-            found.setdefault(what, {})[name] = number
-    return found
+            by_figure.setdefault(what, {})[name] = number
+    return by_figure
 
 
 def _find_main_metrics(
@@ -236,7 +238,7 @@ def _group_by_seed(
     return [group for group in groups if len(group) > 1], repeats
 
 
-def _average(metric: str, group: Mapping[int, str], values: Mapping[str, float]) -> Group:
+def _average_group(metric: str, group: Mapping[int, str], values: Mapping[str, float]) -> Group:
     known = [name for name in group.values() if not math.isnan(values.get(name, math.nan))]
     left_out = tuple(name for name in group.values() if name not in known)
     numbers = [values[name] for name in known]
@@ -247,11 +249,11 @@ def _average(metric: str, group: Mapping[int, str], values: Mapping[str, float])
 def _list_pairs(
     metric: str, groups: Sequence[Mapping[int, str]], values: Mapping[str, float]
 ) -> list[Pair]:
-    pairs = (_pair(metric, *both, values) for both in itertools.combinations(groups, 2))
+    pairs = (_pair_groups(metric, *both, values) for both in itertools.combinations(groups, 2))
     return [pair for pair in pairs if pair]
 
 
-def _pair(
+def _pair_groups(
     metric: str, first: Mapping[int, str], second: Mapping[int, str], values: Mapping[str, float]
 ) -> Pair | None:
     """Return the mean difference over common seeds; None for fewer than two."""
@@ -276,17 +278,17 @@ def _standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values))
 
 
-def _measure(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+def _measure_runs(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]:
+    by_run: dict[str, dict[str, float]] = {}
     for name, run in runs.items():
-        measured = found[name] = dict(run.speeds)
+        measured = by_run[name] = dict(run.speeds)
         if run.checkpoint:
             with run.holding():
                 counted = record.count_parameters(run.checkpoint)
             measured["parameters"], measured["checkpoint_bytes"] = counted
         if run.export:
             measured["export_bytes"] = run.export["bytes"]
-    return _turn(found)
+    return _turn_figures(by_run)
 
 
 def sort_by(found: Comparison, metric: str) -> list[str]:

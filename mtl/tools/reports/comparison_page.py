@@ -48,13 +48,15 @@ def _tell_metrics(found: comparison.Comparison, names: Sequence[str]) -> list | 
         return "no run is evaluated yet."
     mains = found.main_metrics
     ordered = [metric for metric in found.directions if metric not in mains]
-    told: list = [_tabulate(found, mains, names)]
+    told: list = [_tabulate_metrics(found, mains, names)]
     if ordered:
-        told.append(blocks.Fold(f"{len(ordered)} more metrics", [_tabulate(found, ordered, names)]))
+        told.append(
+            blocks.Fold(f"{len(ordered)} more metrics", [_tabulate_metrics(found, ordered, names)])
+        )
     return told
 
 
-def _tabulate(
+def _tabulate_metrics(
     found: comparison.Comparison, metrics: Sequence[str], names: Sequence[str]
 ) -> blocks.Table:
     rows = []
@@ -110,8 +112,8 @@ def _draw_curves(found: comparison.Comparison, names: Sequence[str]) -> list | s
         main = curve_sections.main_metrics(first, task)[:1]
         tags = [(f"{task}/average_loss", "loss, held out")]
         tags += [(f"{task}/{metric}", f"{metric}, held out") for metric in main]
-        drawn = [_overlay(found, names, tag, title, False) for tag, title in tags]
-        drawn.insert(0, _overlay(found, names, f"{task}/loss", "loss, training", True))
+        drawn = [_overlay_curves(found, names, tag, title, False) for tag, title in tags]
+        drawn.insert(0, _overlay_curves(found, names, f"{task}/loss", "loss, training", True))
         pictures = [figure for figure in drawn if figure]
         if pictures:
             told.append(blocks.Figures(pictures, task))
@@ -120,7 +122,7 @@ def _draw_curves(found: comparison.Comparison, names: Sequence[str]) -> list | s
     return [*told, *blocks.say_cut(len(few), len(tasks), "tasks are")]
 
 
-def _overlay(
+def _overlay_curves(
     found: comparison.Comparison, names: Sequence[str], tag: str, title: str, is_training: bool
 ) -> figures.Figure | None:
     curves = {}

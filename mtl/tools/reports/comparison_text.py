@@ -22,16 +22,20 @@ def describe(found: comparison.Comparison, width: int) -> str:
     """Return all tables of a comparison, in lines of at most `width` if words allow it."""
     runs = list(found.runs)
     tables = [
-        ("Runs", ["run", "state", "best step"], [_state(found, name) for name in runs]),
-        ("Settings that differ", ["setting", *runs], _settings(found)),
+        ("Runs", ["run", "state", "best step"], [_tell_state(found, name) for name in runs]),
+        ("Settings that differ", ["setting", *runs], _list_settings(found)),
         (
             f"Metrics of the best checkpoints ({_BEST} marks the better one)",
             ["metric", *runs],
-            [_row(metric, found, runs) for metric in found.main_metrics],
+            [_write_row(metric, found, runs) for metric in found.main_metrics],
         ),
-        ("Runs that differ by their seed alone", ["metric", "runs", "mean"], _groups(found)),
-        ("Paired differences, seed by seed", ["metric", "second - first", "mean"], _pairs(found)),
-        ("Speed and size", ["what", *runs], _figures(found)),
+        ("Runs that differ by their seed alone", ["metric", "runs", "mean"], _list_groups(found)),
+        (
+            "Paired differences, seed by seed",
+            ["metric", "second - first", "mean"],
+            _list_pairs(found),
+        ),
+        ("Speed and size", ["what", *runs], _list_figures(found)),
     ]
     told = [f"{title}\n{lay_out([header, *rows], width)}" for title, header, rows in tables if rows]
     told += ["\n".join(lines)] if (lines := comparison.list_repeats(found)) else []
@@ -44,7 +48,7 @@ def rank(found: comparison.Comparison, metric: str, width: int) -> str:
     order = comparison.sort_by(found, metric)
     rows = []
     for place, name in enumerate(order, 1):
-        run, told = found.runs[name], _differences(found, name)
+        run, told = found.runs[name], _tell_differences(found, name)
         rows.append(
             [str(place), name, summary.shorten(found.metrics[metric][name]), _tell_best(run), told]
         )
@@ -83,18 +87,18 @@ def write_csv(path: str, found: comparison.Comparison) -> None:
     for name, run in found.runs.items():
         state, _ = run.state
         cells = [name, run.model_dir, state, run.step, run.best_step]
-        cells += [_exact(values, name) for values in (*found.figures.values(),)]
-        cells += [_exact(values, name) for values in found.metrics.values()]
+        cells += [_write_exactly(values, name) for values in (*found.figures.values(),)]
+        cells += [_write_exactly(values, name) for values in found.metrics.values()]
         rows.append([*cells, *(row[name] for row in found.differing.values())])
     atomic.write(path, csv_text.write(rows))
 
 
-def _exact(values: Mapping[str, float], name: str) -> str:
+def _write_exactly(values: Mapping[str, float], name: str) -> str:
     value = values.get(name, math.nan)
     return "" if math.isnan(value) else summary.exactly(value)
 
 
-def _state(found: comparison.Comparison, name: str) -> list[str]:
+def _tell_state(found: comparison.Comparison, name: str) -> list[str]:
     run = found.runs[name]
     return [
         name,
@@ -107,14 +111,14 @@ def _tell_best(run: record.Run) -> str:
     return "none" if run.best_step is None else str(run.best_step)
 
 
-def _settings(found: comparison.Comparison) -> list[list[str]]:
+def _list_settings(found: comparison.Comparison) -> list[list[str]]:
     cuts = {
         setting: flat_settings.cut_apart(row, _LONGEST) for setting, row in found.differing.items()
     }
     return [[setting, *(row[name] for name in found.runs)] for setting, row in cuts.items()]
 
 
-def _row(metric: str, found: comparison.Comparison, runs: Sequence[str]) -> list[str]:
+def _write_row(metric: str, found: comparison.Comparison, runs: Sequence[str]) -> list[str]:
     best = found.best_of(metric)
     values = found.metrics[metric]
     return [
@@ -123,48 +127,48 @@ def _row(metric: str, found: comparison.Comparison, runs: Sequence[str]) -> list
     ]
 
 
-def _groups(found: comparison.Comparison) -> list[list[str]]:
+def _list_groups(found: comparison.Comparison) -> list[list[str]]:
     return [
         [
             one.metric,
             comparison.describe_runs(one),
-            _spread(one.mean, one.error),
+            _write_spread(one.mean, one.error),
         ]
         for one in found.groups
     ]
 
 
-def _pairs(found: comparison.Comparison) -> list[list[str]]:
+def _list_pairs(found: comparison.Comparison) -> list[list[str]]:
     return [
         [
             one.metric,
             f"({', '.join(one.second)}) - ({', '.join(one.first)})"
             + comparison.describe_left_out(one),
-            "+" * (one.difference >= 0) + _spread(one.difference, one.error),
+            "+" * (one.difference >= 0) + _write_spread(one.difference, one.error),
         ]
         for one in found.pairs
     ]
 
 
-def _spread(mean: float, error: float) -> str:
+def _write_spread(mean: float, error: float) -> str:
     return f"{summary.shorten(mean)} ± {summary.shorten(error)}"
 
 
-def _figures(found: comparison.Comparison) -> list[list[str]]:
+def _list_figures(found: comparison.Comparison) -> list[list[str]]:
     return [
-        [what.replace("_", " "), *(_number(values, name) for name in found.runs)]
+        [what.replace("_", " "), *(_write_number(values, name) for name in found.runs)]
         for what, values in found.figures.items()
     ]
 
 
-def _number(values: Mapping[str, float], name: str) -> str:
+def _write_number(values: Mapping[str, float], name: str) -> str:
     value = values.get(name)
     if value is None:
         return "n/a"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
-def _differences(found: comparison.Comparison, name: str) -> str:
+def _tell_differences(found: comparison.Comparison, name: str) -> str:
     """Return the settings in which a run differs from most others."""
     told = []
     for setting, row in found.differing.items():

@@ -223,7 +223,7 @@ def name_tasks(measured: Measured, whole: int) -> list[str]:
 def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
     """Return a text: the best proposal, the affinity onto each task, the next ones, and errors."""
     best = proposals[0]
-    lines = aligned.align_columns(_tabulate(measured, best), right=[2])
+    lines = aligned.align_columns(_tabulate_tasks(measured, best), right=[2])
     parts = ["\n".join(f"  {line}" for line in lines)]
     parts.append(f"  Sum over the tasks: {best.score:.3g}.")
     for other in proposals[1:]:
@@ -237,7 +237,7 @@ def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
     return "\n\n".join(parts[:2]) + "".join(f"\n{part}" for part in parts[2:])
 
 
-def _tabulate(measured: Measured, proposal: Proposal) -> list[tuple[str, str, str, str]]:
+def _tabulate_tasks(measured: Measured, proposal: Proposal) -> list[tuple[str, str, str, str]]:
     """Return the header and a row for each task."""
     onto = average_onto(measured.mean)
     rows = [("model", "task", "affinity onto it", "trained with")]

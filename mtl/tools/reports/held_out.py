@@ -117,7 +117,7 @@ def predict_rows(
         estimator = estimators.build_estimator(experiment, model_dir, checkpoint, keep)
         heads = model.fitted(fitting.load_statistics(model_dir)).heads
         predicted = estimator.predict(
-            functools.partial(_batches, chosen.keep_fields(keep)),
+            functools.partial(_read_batches, chosen.keep_fields(keep)),
             checkpoint_path=checkpoint,
             yield_single_examples=False,
         )
@@ -128,10 +128,10 @@ def predict_rows(
             with eager.execute_eagerly():  # Between batches, Estimator's graph is the default.
                 labels = {name: kept_lib.read_batch(batch, name) for name in of_labels}
                 for head in heads:
-                    said = _read(head, batch, labels)
+                    said = _read_head(head, batch, labels)
                     if said is not None:
                         found[head.name].append(said)
-    joined = {task: _join(parts) for task, parts in found.items()}
+    joined = {task: _join_parts(parts) for task, parts in found.items()}
     return Seen(
         rows=rows,
         total=drawn.total,
@@ -153,16 +153,16 @@ def _list_labels(experiment: experiment_lib.Experiment) -> list[str]:
     return [name for name, field in fields.items() if not field.shape or name in several]
 
 
-def _batches(data: pipeline.Pipeline) -> tf.data.Dataset:
+def _read_batches(data: pipeline.Pipeline) -> tf.data.Dataset:
     batches = data.one_pass(data.eval_split)
     return batches.map(lambda features, labels: {**features, **labels})
 
 
-def _read(
+def _read_head(
     head: types.Head, batch: Mapping[str, Any], labels: types.Tensors
 ) -> Rows | Labels | Unlabelled | None:
     """Return the predictions of a head for a batch; None if their kind is unknown."""
-    said = _select(batch, f"{head.name}/")
+    said = _select_entries(batch, f"{head.name}/")
     if not isinstance(head, (types.ExampleHead, base.Labelled)):
         for name in _UNLABELLED:
             if name in said:
@@ -177,7 +177,7 @@ def _read(
     return _read_rows(said, np.where(present, target, 0), head.row_weights(labels).numpy())
 
 
-def _select(batch: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _select_entries(batch: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """Return the entries whose names begin with a prefix, without the prefix."""
     return {name.removeprefix(prefix): v for name, v in batch.items() if name.startswith(prefix)}
 
@@ -222,12 +222,12 @@ def _rows(
     return Rows(kind, target.astype(np.int64), predicted, np.asarray(score), error, weight)
 
 
-def _join(parts: list[Any]) -> Any:
+def _join_parts(parts: list[Any]) -> Any:
     """Join the results of all batches, column by column."""
     first, columns = parts[0], zip(*parts, strict=True)
     return type(first)(
         *(
-            _join(list(own))
+            _join_parts(list(own))
             if isinstance(own[0], Rows)
             else own[0]
             if isinstance(own[0], str)

@@ -22,23 +22,25 @@ _FOLDER = pathlib.Path(__file__).with_name("templates")
 
 def render(page: blocks.Page) -> str:
     """Return the page as HTML that is also valid XML."""
-    return _environment().get_template("page.html.jinja").render(page=page)
+    return _make_environment().get_template("page.html.jinja").render(page=page)
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(
+def _make_environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_clean,
+        finalize=_clean_text,
     )
-    made.filters.update(short=shorten, exact=summary.exactly, percent=_percent)
-    made.tests.update(crowded=_is_crowded, real=is_number, right=_is_right, of_kind=_is_of_kind)
-    made.globals.update(cells=_cells, figure_style=figures.STYLE)
-    return made
+    environment.filters.update(short=shorten, exact=summary.exactly, percent=_write_percent)
+    environment.tests.update(
+        crowded=_is_crowded, real=is_number, right=_is_right, of_kind=_is_of_kind
+    )
+    environment.globals.update(cells=_list_cells, figure_style=figures.STYLE)
+    return environment
 
 
 def is_number(value: Any) -> bool:
@@ -69,11 +71,11 @@ def _is_crowded(matrix: blocks.Matrix) -> bool:
     return longest > _MOST_LETTERS and len(matrix.names) * longest > _MOST_LETTERS_IN_ALL
 
 
-def _percent(value: float) -> str:
+def _write_percent(value: float) -> str:
     return f"{100 * value:.1f}%"
 
 
-def _cells(matrix: blocks.Matrix) -> list[tuple[str, list[tuple[float, float]]]]:
+def _list_cells(matrix: blocks.Matrix) -> list[tuple[str, list[tuple[float, float]]]]:
     """Return (name of the row, [(count, share of the row)])."""
     totals = matrix.counts.sum(axis=1)
     return [
@@ -82,6 +84,6 @@ def _cells(matrix: blocks.Matrix) -> list[tuple[str, list[tuple[float, float]]]]
     ]
 
 
-def _clean(value: Any) -> Any:
+def _clean_text(value: Any) -> Any:
     is_text = isinstance(value, str) and not isinstance(value, markupsafe.Markup)
     return texts.replace_unprintable(value) if is_text else value

@@ -75,10 +75,10 @@ def describe_run(
     """
     run = record.read_run(experiment, model_dir)
     with run.holding():
-        return _describe(run, most_rows)
+        return _describe_run(run, most_rows)
 
 
-def _describe(run: record.Run, most_rows: int) -> blocks.Page:
+def _describe_run(run: record.Run, most_rows: int) -> blocks.Page:
     looked = _look(run, most_rows)
     verdicts = _judge(run, looked.seen)
     built = [
@@ -99,13 +99,13 @@ def _describe(run: record.Run, most_rows: int) -> blocks.Page:
         title=run.name,
         state=state,
         mood=mood,
-        lead=_lead(run, verdicts),
+        lead=_write_lead(run, verdicts),
         sections=[blocks.Section(*one) for one in built if not isinstance(one[2], str)],
         left_out=[f"{title}: {why}" for _, title, why in built if isinstance(why, str)],
     )
 
 
-def _lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
+def _write_lead(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[str]:
     today = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     heads = run.experiment.model.heads
     kinds = ", ".join(f"{head.name} ({type(head).__name__})" for head in heads[:12])
@@ -128,17 +128,19 @@ def _look(run: record.Run, most_rows: int) -> _Looked:
     problems: list[str] = []
     experiment, data = run.experiment, run.experiment.data
     facts = [
-        _tried(problems, splits.look_at, experiment, split, most_rows)
+        _try_finding(problems, splits.look_at, experiment, split, most_rows)
         for split in dict.fromkeys((data.train_split, data.eval_split))
     ]
     seen = None
     if run.checkpoint:
         predict = held_out.predict_rows
-        seen = _tried(problems, predict, experiment, run.model_dir, run.checkpoint, most_rows)
+        seen = _try_finding(problems, predict, experiment, run.model_dir, run.checkpoint, most_rows)
     return _Looked(seen, [one for one in facts if one], problems)
 
 
-def _tried(problems: list[str], find: Callable[..., _Found], *arguments: Any) -> _Found | None:
+def _try_finding(
+    problems: list[str], find: Callable[..., _Found], *arguments: Any
+) -> _Found | None:
     try:
         return find(*arguments)
     except checks.UserError as error:
@@ -227,7 +229,7 @@ def _tell_settings(run: record.Run) -> list:
             header,
             [
                 [
-                    _part(one),
+                    _name_part(one),
                     one.name,
                     flat_settings.cut(one.value),
                     blocks.Quiet(_told_default(one)),
@@ -241,14 +243,14 @@ def _tell_settings(run: record.Run) -> list:
             [
                 blocks.Table(
                     header[:3],
-                    [[_part(one), one.name, flat_settings.cut(one.value)] for one in defaults],
+                    [[_name_part(one), one.name, flat_settings.cut(one.value)] for one in defaults],
                 )
             ],
         ),
     ]
 
 
-def _part(setting: flat_settings.Setting) -> str:
+def _name_part(setting: flat_settings.Setting) -> str:
     return f"{setting.part or 'experiment'} ({setting.kind})"
 
 

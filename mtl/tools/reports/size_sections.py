@@ -91,7 +91,7 @@ def _tell_audit(samples: dict[str, np.ndarray]) -> list:
     }
     shown = {name: title for name, title in columns.items() if name in samples}
     rows = [
-        [_cell(name, samples[name][place]) for name in shown]
+        [_make_cell(name, samples[name][place]) for name in shown]
         for place in range(min(_MOST_SAMPLES, len(samples["id"])))
     ]
     caption = f"The {len(rows)} of {len(samples['id']):,} samples with the largest mean norm"
@@ -110,7 +110,7 @@ def _draw_norms(norms: np.ndarray) -> figures.Figure:
     return picture._replace(note=note)
 
 
-def _cell(name: str, value: Any) -> Any:
+def _make_cell(name: str, value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     # Class ids are stored as numbers, like other labels.

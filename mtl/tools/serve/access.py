@@ -38,14 +38,14 @@ class Guard:
         """
         if not self._path:
             return
-        self._refresh(self._path)
+        self._refresh_token(self._path)
         scheme, _, token = (header or "").partition(" ")
         given = token.strip().encode("utf-8", "surrogateescape")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given, self._token):
             told = "the header 'Authorization: Bearer TOKEN' must hold the token of this server"
             raise failures.RequestError(failures.UNAUTHENTICATED, told)
 
-    def _refresh(self, path: str) -> None:
+    def _refresh_token(self, path: str) -> None:
         """Read the file again if it was replaced; an unreadable one leaves the earlier token."""
         try:
             stamp = _stamp(path)
@@ -59,12 +59,12 @@ def _stamp(path: str) -> object:
     try:
         status = os.stat(path)
     except OSError as error:
-        _refuse("token_file", path, error)
+        _refuse_file("token_file", path, error)
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _read_token(path: str) -> bytes:
-    token = _read("token_file", path).strip()
+    token = _read_file("token_file", path).strip()
     rule = "hold a token, one line of ASCII without blanks"
     checks.require(re.fullmatch(rb"[\x21-\x7e]+", token) is not None, "--token_file", rule, path)
     return token
@@ -95,7 +95,7 @@ def read_tls(certificate: str, key: str) -> Tls:
     Raises:
       UserError: a file cannot be read, or the two do not belong together.
     """
-    read = Tls(_read("tls_cert", certificate), _read("tls_key", key), _make_context())
+    read = Tls(_read_file("tls_cert", certificate), _read_file("tls_key", key), _make_context())
     try:
         # No password: a question on the terminal would wait for ever.
         read.context.load_cert_chain(certificate, key, password="")
@@ -110,13 +110,13 @@ def _make_context() -> ssl.SSLContext:
     return ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
 
-def _read(flag: str, path: str) -> bytes:
+def _read_file(flag: str, path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        _refuse(flag, path, error)
+        _refuse_file(flag, path, error)
 
 
-def _refuse(flag: str, path: str, error: OSError) -> NoReturn:
+def _refuse_file(flag: str, path: str, error: OSError) -> NoReturn:
     checks.fail(f"--{flag}", "be a file that can be read", path, f"{error.strerror}.")

@@ -119,13 +119,13 @@ class Batcher:
         self._waiting_rows += request.rows
         self._in_work += 1
         try:
-            self._enqueue(loop, item)
+            self._enqueue_item(loop, item)
             return await item.future
         finally:
             self._in_work -= 1
             self._waiting_rows -= request.rows
 
-    def _enqueue(self, loop: asyncio.AbstractEventLoop, item: _Waiting) -> None:
+    def _enqueue_item(self, loop: asyncio.AbstractEventLoop, item: _Waiting) -> None:
         is_joined = self._is_joining and item.request.signature.is_by_row and item.request.rows
         key = _find_key(item.model, item.request) if is_joined else item
         queue = self._queues.setdefault(key, _Queue())
@@ -146,9 +146,9 @@ class Batcher:
                 queue.timer.cancel()
             queue.is_ready = True
             self._ready.append(key)
-        self._start()
+        self._start_calls()
 
-    def _start(self) -> None:
+    def _start_calls(self) -> None:
         """Start calls while a thread is free and a queue is ready."""
         while self._free and self._ready:
             key = self._ready.popleft()
@@ -184,7 +184,7 @@ class Batcher:
                 item.future.set_exception(result)
             else:
                 item.future.set_result(result)
-        self._start()
+        self._start_calls()
 
     def close(self) -> None:
         """Let the threads end after their calls."""
@@ -224,7 +224,9 @@ def _run_alone(item: _Waiting) -> Any:
 def _run_joined(batch: Sequence[_Waiting]) -> list[dict[str, np.ndarray]]:
     first = batch[0].request
     joined = {
-        name: _join([item.request.inputs[name] for item in batch], name in first.signature.lengths)
+        name: _join_arrays(
+            [item.request.inputs[name] for item in batch], name in first.signature.lengths
+        )
         for name in first.inputs
     }
     outputs = batch[0].model.run(first.signature.name, joined, first.outputs)
@@ -237,15 +239,15 @@ def _run_joined(batch: Sequence[_Waiting]) -> list[dict[str, np.ndarray]]:
     ]
 
 
-def _join(arrays: Sequence[np.ndarray], is_list: bool) -> np.ndarray:
+def _join_arrays(arrays: Sequence[np.ndarray], is_list: bool) -> np.ndarray:
     """Concatenate arrays [b, ...]; the rows of lists [b, L] are padded to the longest one."""
     if is_list and len({array.shape[1] for array in arrays}) > 1:
         width = max(array.shape[1] for array in arrays)
-        arrays = [_pad(array, width) for array in arrays]
+        arrays = [_pad_rows(array, width) for array in arrays]
     return np.concatenate(arrays)
 
 
-def _pad(array: np.ndarray, width: int) -> np.ndarray:
+def _pad_rows(array: np.ndarray, width: int) -> np.ndarray:
     padding = b"" if array.dtype == object else 0
     widths = [(0, 0), (0, width - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
     return np.pad(array, widths, constant_values=padding)

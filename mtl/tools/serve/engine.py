@@ -121,12 +121,12 @@ class Engine:
         secs = most if timeout_secs is None else min(most, timeout_secs)
         with self.versions.lease(version) as model:
             try:
-                return await asyncio.wait_for(self._predict(model, parse, size), secs)
+                return await asyncio.wait_for(self._predict_batch(model, parse, size), secs)
             except asyncio.TimeoutError as error:
                 told = f"the request takes longer than {secs:g} seconds"
                 raise failures.RequestError(failures.LATE, told) from error
 
-    async def _predict(
+    async def _predict_batch(
         self, model: models.Model, parse: Callable[[models.Model], requests.Request], size: int
     ) -> Answer:
         request = await self.run_aside(size, lambda: parse(model))

@@ -50,29 +50,29 @@ class HttpServer:
     def __init__(self, made: engine.Engine):
         self._engine, self._settings = made, made.settings
         most = made.settings.max_body_bytes
-        self._app = web.Application(middlewares=[self._answer], client_max_size=most)
+        self._app = web.Application(middlewares=[self._answer_request], client_max_size=most)
         self._app.add_routes(self._list_routes())
         self._runner: web.AppRunner | None = None
 
     def _list_routes(self) -> list[web.RouteDef]:
         get, post = web.get, web.post
         routes = [
-            get(METRICS, self._metrics),
-            get(EXAMPLE, self._example),
-            get("/v2", self._server),
-            get("/v2/health/live", self._live),
-            get("/v2/health/ready", self._ready),
+            get(METRICS, self._answer_metrics),
+            get(EXAMPLE, self._answer_example),
+            get("/v2", self._answer_server),
+            get("/v2/health/live", self._answer_live),
+            get("/v2/health/ready", self._answer_ready),
         ]
         for version in ("", _VERSION):
             routes += [
-                get(f"{_V1}{version}", self._status),
-                get(f"{_V1}{version}/metadata", self._metadata),
-                post(f"{_V1}{version}:predict", self._predict),
-                post(f"{_V1}{version}:classify", self._classify),
-                post(f"{_V1}{version}:regress", self._regress),
+                get(f"{_V1}{version}", self._answer_status),
+                get(f"{_V1}{version}/metadata", self._answer_metadata),
+                post(f"{_V1}{version}:predict", self._answer_predict),
+                post(f"{_V1}{version}:classify", self._answer_classify),
+                post(f"{_V1}{version}:regress", self._answer_regress),
                 get(f"{_V2}{version}", self._model),
                 get(f"{_V2}{version}/ready", self._model_ready),
-                post(f"{_V2}{version}/infer", self._infer),
+                post(f"{_V2}{version}/infer", self._answer_infer),
             ]
         return routes
 
@@ -101,7 +101,7 @@ class HttpServer:
             await self._runner.cleanup()
 
     @web.middleware
-    async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+    async def _answer_request(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Check the token; turn exceptions into answers; count; send within the time limit."""
         protocol = "open_inference" if request.path.startswith("/v2") else "rest"
         with self._engine.metrics.measure(protocol, _name_method(request)) as outcome:
@@ -111,13 +111,13 @@ class HttpServer:
                 response = await handler(request)
                 code = "OK" if response.status < 400 else "UNAVAILABLE"
             except Exception as error:
-                failure = self._explain(request, error)
+                failure = self._explain_error(request, error)
                 code, response = failure.kind.name, _write_failure(failure)
-            await self._send(request, response)
+            await self._send_response(request, response)
             outcome.code = code
             return response
 
-    def _explain(self, request: web.Request, error: Exception) -> failures.RequestError:
+    def _explain_error(self, request: web.Request, error: Exception) -> failures.RequestError:
         failure = failures.explain_failure(error)
         if failure is not None:
             return failure
@@ -125,8 +125,8 @@ class HttpServer:
             return _too_large(self._settings.max_body_bytes)
         if isinstance(error, web.HTTPMethodNotAllowed):
             allowed = ", ".join(sorted(error.allowed_methods - {"HEAD"}))
-            told = f"{request.path} takes {allowed}, got {request.method}"
-            return failures.RequestError(_NO_METHOD, told)
+            problem = f"{request.path} takes {allowed}, got {request.method}"
+            return failures.RequestError(_NO_METHOD, problem)
         if isinstance(error, web.HTTPNotFound):
             return failures.RequestError(failures.NOT_FOUND, self._explain_path(request.path))
         if isinstance(error, web.HTTPException):
@@ -146,7 +146,7 @@ class HttpServer:
             return "labels such as 'stable' need TensorFlow Serving; name a version"
         return f"nothing is at {path!r}. {checks.nearest(path, known)}".rstrip()
 
-    async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def _send_response(self, request: web.Request, response: web.StreamResponse) -> None:
         """Send the answer; cut the connection of a client that does not read it in time."""
         await response.prepare(request)
         try:
@@ -166,7 +166,7 @@ class HttpServer:
             told = f"the body did not come within {secs:g} seconds"
             raise failures.RequestError(_SLOW_BODY, told) from error
 
-    def _find(self, request: web.Request) -> int | None:
+    def _find_version(self, request: web.Request) -> int | None:
         """Return the version of a path; fail for another model."""
         self._engine.require_model(request.match_info["model"])
         version = request.match_info.get("version")
@@ -176,21 +176,21 @@ class HttpServer:
         checks.require(is_number, "a version", "be a number", version)
         return int(version)
 
-    async def _status(self, request: web.Request) -> web.Response:
-        number = self._find(request)
+    async def _answer_status(self, request: web.Request) -> web.Response:
+        number = self._find_version(request)
         states = self._engine.versions.list_states()
         if number is not None:
             if number not in states:
                 with self._engine.versions.lease(number):  # It fails with the right message.
                     pass
             states = {number: states[number]}
-        return _write(rest.write_message(rest.describe_status(states)))
+        return _write_json(rest.write_message(rest.describe_status(states)))
 
-    async def _metadata(self, request: web.Request) -> web.Response:
-        with self._engine.versions.lease(self._find(request)) as model:
-            return _write(rest.write_metadata(model))
+    async def _answer_metadata(self, request: web.Request) -> web.Response:
+        with self._engine.versions.lease(self._find_version(request)) as model:
+            return _write_json(rest.write_metadata(model))
 
-    async def _predict(self, request: web.Request) -> web.Response:
+    async def _answer_predict(self, request: web.Request) -> web.Response:
         is_by_row = False
 
         def parse(model: models.Model, document: dict[str, Any]) -> Any:
@@ -200,15 +200,15 @@ class HttpServer:
 
         answer, size = await self._call(request, parse)
         write = lambda: rest.write_predict(answer.outputs, is_by_row)  # noqa: E731
-        return _write(await self._engine.run_aside(size, write))
+        return _write_json(await self._engine.run_aside(size, write))
 
-    async def _classify(self, request: web.Request) -> web.Response:
+    async def _answer_classify(self, request: web.Request) -> web.Response:
         answer, _ = await self._call_examples(request, models.CLASSIFY)
-        return _write(rest.write_classes(answer.outputs))
+        return _write_json(rest.write_classes(answer.outputs))
 
-    async def _regress(self, request: web.Request) -> web.Response:
+    async def _answer_regress(self, request: web.Request) -> web.Response:
         answer, _ = await self._call_examples(request, models.REGRESS)
-        return _write(rest.write_values(answer.outputs))
+        return _write_json(rest.write_values(answer.outputs))
 
     async def _call_examples(self, request: web.Request, method: str) -> tuple[engine.Answer, int]:
         most = self._settings.max_rows
@@ -220,7 +220,7 @@ class HttpServer:
         self, request: web.Request, parse: Callable[[models.Model, dict[str, Any]], Any]
     ) -> tuple[engine.Answer, int]:
         """Return the answer to a request of JSON, and the size of its body."""
-        version = self._find(request)
+        version = self._find_version(request)
         body = await self._read(request)
         answer = await self._engine.predict(
             request.match_info["model"],
@@ -230,15 +230,15 @@ class HttpServer:
         )
         return answer, len(body)
 
-    async def _infer(self, request: web.Request) -> web.Response:
-        version = self._find(request)
+    async def _answer_infer(self, request: web.Request) -> web.Response:
+        version = self._find_version(request)
         body = await self._read(request)
         header = request.headers.get(open_inference.SIZE_HEADER)
         document: dict[str, Any] = {}
 
         def parse(model: models.Model) -> Any:
-            found, rest_of_body = open_inference.split_body(body, header)
-            document.update(found)
+            header_fields, rest_of_body = open_inference.split_body(body, header)
+            document.update(header_fields)
             most = self._settings.max_rows
             return open_inference.read_infer(model, document, rest_of_body, most)
 
@@ -252,35 +252,35 @@ class HttpServer:
         kind = "application/octet-stream"
         return web.Response(body=written, content_type=kind, headers=headers)
 
-    async def _server(self, request: web.Request) -> web.Response:
-        told = {"name": "mtl", "version": mtl.__version__, "extensions": ["binary_tensor_data"]}
-        return web.json_response(told)
+    async def _answer_server(self, request: web.Request) -> web.Response:
+        facts = {"name": "mtl", "version": mtl.__version__, "extensions": ["binary_tensor_data"]}
+        return web.json_response(facts)
 
-    async def _live(self, request: web.Request) -> web.Response:
+    async def _answer_live(self, request: web.Request) -> web.Response:
         return web.json_response({"live": True})
 
-    async def _ready(self, request: web.Request) -> web.Response:
+    async def _answer_ready(self, request: web.Request) -> web.Response:
         is_ready = self._engine.is_ready
-        told = {"live": True, "ready": is_ready}
-        return web.json_response(told, status=200 if is_ready else 503)
+        state = {"live": True, "ready": is_ready}
+        return web.json_response(state, status=200 if is_ready else 503)
 
     async def _model(self, request: web.Request) -> web.Response:
-        with self._engine.versions.lease(self._find(request)) as model:
+        with self._engine.versions.lease(self._find_version(request)) as model:
             states = self._engine.versions.list_states()
             numbers = [number for number, own in states.items() if own.name == "AVAILABLE"]
             return web.json_response(open_inference.describe_model(model, sorted(numbers)))
 
     async def _model_ready(self, request: web.Request) -> web.Response:
-        with self._engine.versions.lease(self._find(request)) as model:
+        with self._engine.versions.lease(self._find_version(request)) as model:
             is_ready = self._engine.is_ready
             told = {"name": model.name, "ready": is_ready}
             return web.json_response(told, status=200 if is_ready else 503)
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    async def _answer_metrics(self, request: web.Request) -> web.Response:
         text = self._engine.metrics.write(self._engine.versions.newest)
         return web.Response(body=text, headers={"Content-Type": metrics.CONTENT_TYPE})
 
-    async def _example(self, request: web.Request) -> web.Response:
+    async def _answer_example(self, request: web.Request) -> web.Response:
         with self._engine.versions.lease(None) as model:
             return web.json_response(examples.make_rest(model))
 
@@ -297,7 +297,7 @@ def _too_large(most: int) -> failures.RequestError:
     return failures.RequestError(failures.TOO_LARGE, told)
 
 
-def _write(text: str) -> web.Response:
+def _write_json(text: str) -> web.Response:
     return web.Response(body=text.encode("utf-8", "replace"), content_type=_JSON)
 
 

@@ -75,7 +75,9 @@ class Model:
         self.signature_defs = {
             key: own for key, own in opened.signatures.items() if not key.startswith("__")
         }
-        self.signatures = {key: _describe(key, own) for key, own in self.signature_defs.items()}
+        self.signatures = {
+            key: _describe_signature(key, own) for key, own in self.signature_defs.items()
+        }
         self.spec = serving.spec_of(directory)
         self._opened = opened
         self._calls: dict[Any, Any] = {}
@@ -153,16 +155,16 @@ class Model:
         self._opened.session.close()
 
 
-def _describe(name: str, own: Any) -> Signature:
+def _describe_signature(name: str, own: Any) -> Signature:
     return Signature(
         name=name,
         method=own.method_name.rpartition("/")[2],
-        inputs={key: _tensor(info) for key, info in sorted(own.inputs.items())},
-        outputs={key: _tensor(info) for key, info in sorted(own.outputs.items())},
+        inputs={key: _describe_tensor(info) for key, info in sorted(own.inputs.items())},
+        outputs={key: _describe_tensor(info) for key, info in sorted(own.outputs.items())},
         defaults={key: tf.make_ndarray(value) for key, value in own.defaults.items()},
     )
 
 
-def _tensor(info: Any) -> tensors.Tensor:
+def _describe_tensor(info: Any) -> tensors.Tensor:
     shape = tf.TensorShape(info.tensor_shape)
     return tensors.Tensor(tf.as_dtype(info.dtype), None if shape.rank is None else tuple(shape))

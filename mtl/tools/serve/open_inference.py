@@ -42,12 +42,12 @@ def describe_model(model: models.Model, numbers: Sequence[int]) -> dict[str, Any
         "name": model.name,
         "versions": list(map(str, numbers)),
         "platform": "tensorflow_savedmodel",
-        "inputs": [_describe(name, own) for name, own in signature.inputs.items()],
-        "outputs": [_describe(name, own) for name, own in signature.outputs.items()],
+        "inputs": [_describe_tensor(name, own) for name, own in signature.inputs.items()],
+        "outputs": [_describe_tensor(name, own) for name, own in signature.outputs.items()],
     }
 
 
-def _describe(name: str, tensor: tensors.Tensor) -> dict[str, Any]:
+def _describe_tensor(name: str, tensor: tensors.Tensor) -> dict[str, Any]:
     shape = [-1] if tensor.shape is None else [-1 if n is None else n for n in tensor.shape]
     return {"name": name, "datatype": _name_type(tensor.dtype), "shape": shape}
 
@@ -88,26 +88,26 @@ def read_infer(
     Raises:
       UserError: the request does not fit the model.
     """
-    parameters = _take(document, "parameters", dict, {}, "the request")
-    name = _take(parameters, "signature_name", str, "", "'parameters'")
+    parameters = _take_value(document, "parameters", dict, {}, "the request")
+    name = _take_value(parameters, "signature_name", str, "", "'parameters'")
     signature = choose_signature(model, name)
     inputs: dict[str, np.ndarray] = {}
     offset = 0
-    for index, given in enumerate(_take(document, "inputs", list, None, "the request")):
+    for index, given in enumerate(_take_value(document, "inputs", list, None, "the request")):
         where = f"input {index}"
         checks.is_a(where, given, dict, "be an object")
-        name = _take(given, "name", str, None, where)
+        name = _take_value(given, "name", str, None, where)
         requests.require_input(signature, name)
         checks.require(name not in inputs, "the inputs", "hold each name once", name)
         inputs[name], offset = _read_input(signature.inputs[name], given, rest, offset)
     left = len(rest) - offset
     checks.require(not left, "the binary tensors", "fill the body", f"{left} more bytes")
-    asked = _take(document, "outputs", list, [], "the request")
-    names = [_take(each, "name", str, None, "an output") for each in asked]
+    asked = _take_value(document, "outputs", list, [], "the request")
+    names = [_take_value(each, "name", str, None, "an output") for each in asked]
     return requests.make_request(signature, inputs, names, most_rows)
 
 
-def _take(given: Any, key: str, kind: type, default: Any, where: str) -> Any:
+def _take_value(given: Any, key: str, kind: type, default: Any, where: str) -> Any:
     """Return the value of a key, or `default`; fail if it is of another kind, or required."""
     checks.is_a(where, given, dict, "be an object")
     value = given.get(key, default)
@@ -124,21 +124,21 @@ def _read_input(
     name = given["name"]
     where = f"input {name!r}"
     wanted = _name_type(tensor.dtype)
-    datatype = _take(given, "datatype", str, None, where)
+    datatype = _take_value(given, "datatype", str, None, where)
     checks.require(datatype == wanted, f"'datatype' of {where}", f"be {wanted}", datatype)
-    shape = _take(given, "shape", list, None, where)
+    shape = _take_value(given, "shape", list, None, where)
     are_sizes = all(type(n) is int and 0 <= n < 2**31 for n in shape) and len(shape) <= _MOST_RANK
     checks.require(are_sizes, f"'shape' of {where}", "hold sizes from 0 on", shape)
     count = math.prod(shape)
-    parameters = _take(given, "parameters", dict, {}, where)
+    parameters = _take_value(given, "parameters", dict, {}, where)
     if "binary_data_size" in parameters:
-        size = _take(parameters, "binary_data_size", int, None, where)
+        size = _take_value(parameters, "binary_data_size", int, None, where)
         fits = 0 <= size <= len(rest) - offset
         rule = f"be at most the {len(rest) - offset} bytes that follow"
         checks.require(fits, f"'binary_data_size' of {where}", rule, size)
         piece = rest[offset : offset + size]
         return open_inference.read_binary(where, piece, tensor.dtype, shape), offset + size
-    flat, _ = tensors.flatten(where, _take(given, "data", list, None, where))
+    flat, _ = tensors.flatten(where, _take_value(given, "data", list, None, where))
     rule = f"hold {count} values, as its shape {shape} says"
     checks.require(len(flat) == count, where, rule, len(flat))
     return tensors.make_array(where, flat, tensor.dtype, shape).reshape(shape), offset

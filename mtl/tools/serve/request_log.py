@@ -73,7 +73,9 @@ class RequestLog:
         self._waiting: queue.Queue[_Entry | None] = queue.Queue(_MOST_WAITING)
         self._count, self._told = 0, ""
         self._random = random.Random()
-        self._thread = threading.Thread(target=self._work, name="mtl_request_log", daemon=True)
+        self._thread = threading.Thread(
+            target=self._write_entries, name="mtl_request_log", daemon=True
+        )
         self._thread.start()
 
     def add(self, answer: engine.Answer) -> None:
@@ -90,7 +92,7 @@ class RequestLog:
         self._waiting.put(None)
         self._thread.join()
 
-    def _work(self) -> None:
+    def _write_entries(self) -> None:
         entries: list[_Entry] = []
         until = time.monotonic() + _MOST_SECS
         is_open = True

@@ -75,7 +75,7 @@ def _read_rows(signature: models.Signature, rows: Any) -> dict[str, np.ndarray]:
         checks.require(
             not named, "each row", "be a value, as the first one", rows[(named or [0])[0]]
         )
-        return {only: _read(signature, only, rows)}
+        return {only: _read_input(signature, only, rows)}
     names = list(rows[0])
     for index, row in enumerate(rows):
         is_same = isinstance(row, dict) and row.keys() == rows[0].keys()
@@ -84,7 +84,7 @@ def _read_rows(signature: models.Signature, rows: Any) -> dict[str, np.ndarray]:
         checks.require(is_same, f"row {index}", rule, got)
     columns = {name: [row[name] for row in rows] for name in names}
     return _read_lists(signature, columns) | {
-        name: _read(signature, name, column)
+        name: _read_input(signature, name, column)
         for name, column in columns.items()
         if not _lacks_lengths(signature, name, columns)
     }
@@ -107,7 +107,7 @@ def _read_lists(
         padding = "" if signature.inputs[name].dtype == tf.string else 0
         width = int(lengths.max())
         padded = [[*row, *[padding] * (width - len(row))] for row in rows]
-        inputs[name] = _read(signature, name, padded)
+        inputs[name] = _read_input(signature, name, padded)
         inputs[signature.lengths[name]] = lengths
     return inputs
 
@@ -115,8 +115,8 @@ def _read_lists(
 def _read_columns(signature: models.Signature, value: Any) -> dict[str, np.ndarray]:
     if _is_value(value):
         only = _require_single(signature, COLUMNS, "an object")
-        return {only: _read(signature, only, value)}
-    return {name: _read(signature, name, column) for name, column in value.items()}
+        return {only: _read_input(signature, only, value)}
+    return {name: _read_input(signature, name, column) for name, column in value.items()}
 
 
 def _is_value(value: Any) -> bool:
@@ -131,7 +131,7 @@ def _require_single(signature: models.Signature, key: str, kind: str) -> str:
     return names[0]
 
 
-def _read(signature: models.Signature, name: str, value: Any) -> np.ndarray:
+def _read_input(signature: models.Signature, name: str, value: Any) -> np.ndarray:
     requests.require_input(signature, name)
     return tensors.read_tensor(f"input {name!r}", value, signature.inputs[name])
 

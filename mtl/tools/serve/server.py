@@ -99,17 +99,19 @@ async def start(
         opened.callback(core.close)
         web, calls = http_server.HttpServer(core), grpc_server.GrpcServer(core)
         # Both drain at the same time.
-        opened.push_async_callback(lambda: _stop(core, web, calls))
-        rest_port = await _listen("rest_port", made, web.start(tls.context if tls else None))
-        grpc_port = await _listen("grpc_port", made, calls.start(tls))
-        watching = asyncio.create_task(_watch(held, made.poll_secs))
+        opened.push_async_callback(lambda: _stop_servers(core, web, calls))
+        rest_port = await _start_listening(
+            "rest_port", made, web.start(tls.context if tls else None)
+        )
+        grpc_port = await _start_listening("grpc_port", made, calls.start(tls))
+        watching = asyncio.create_task(_watch_versions(held, made.poll_secs))
         opened.callback(watching.cancel)
         with held.lease(None) as model:
             running = Running(core, model, rest_port, grpc_port)
         yield running
 
 
-async def _listen(flag: str, made: settings.Settings, starting: Awaitable[int]) -> int:
+async def _start_listening(flag: str, made: settings.Settings, starting: Awaitable[int]) -> int:
     try:
         return await starting
     except (OSError, RuntimeError) as error:  # gRPC does not say why.
@@ -117,14 +119,14 @@ async def _listen(flag: str, made: settings.Settings, starting: Awaitable[int]) 
         settings.refuse_port(flag, made.host, getattr(made, flag), os.strerror(number))
 
 
-async def _stop(
+async def _stop_servers(
     core: engine.Engine, web: http_server.HttpServer, calls: grpc_server.GrpcServer
 ) -> None:
     core.is_stopping = True
     await asyncio.gather(web.stop(), calls.stop())
 
 
-async def _watch(held: versions.Versions, secs: float) -> None:
+async def _watch_versions(held: versions.Versions, secs: float) -> None:
     """Load new versions as they appear."""
     while True:
         await asyncio.sleep(secs)

@@ -80,7 +80,7 @@ class Versions:
             newest = max(there)
             if newest not in self._loaded and self._is_due(newest):
                 self._try_load(newest, there[newest])
-            self._settle(there)
+            self._settle_versions(there)
 
     def load_first(self) -> models.Model:
         """Load the first version.
@@ -130,18 +130,18 @@ class Versions:
         wait = min(_LONGEST_WAIT, 2 * before.wait) if before else _FIRST_WAIT
         self._failures[number] = _Failure(reason, time.monotonic() + wait, wait)
 
-    def _settle(self, there: Mapping[int, str]) -> None:
+    def _settle_versions(self, there: Mapping[int, str]) -> None:
         """Choose the newest version, and retire those that are gone or too many."""
         with self._lock:
             # Without any, the versions in memory go on.
             good = [n for n in sorted(self._loaded) if n in there] or sorted(self._loaded)
             if not good:
                 return
-            kept = good[-self._keep :]
-            if self._newest not in (None, kept[-1]):
-                _log.info("Serving version %d instead of %d.", kept[-1], self._newest)
-            self._newest = kept[-1]
-            for number in set(self._loaded) - set(kept):
+            newest = good[-self._keep :]
+            if self._newest not in (None, newest[-1]):
+                _log.info("Serving version %d instead of %d.", newest[-1], self._newest)
+            self._newest = newest[-1]
+            for number in set(self._loaded) - set(newest):
                 self._retired.add(self._loaded.pop(number))
             self._failures = {n: own for n, own in self._failures.items() if n in there}
         self._close_unused()
@@ -166,9 +166,9 @@ class Versions:
             chosen = self._newest if number is None else number
             model = None if chosen is None else self._loaded.get(chosen)
             if model is None:
-                raise failures.RequestError(failures.NOT_FOUND, self._explain(number))
+                raise failures.RequestError(failures.NOT_FOUND, self._explain_absence(number))
             self._users[model] += 1
-        with self._release(model):
+        with self._release_model(model):
             yield model
 
     @contextlib.contextmanager
@@ -176,11 +176,11 @@ class Versions:
         """Keep a leased model open in this context, which may outlive the lease."""
         with self._lock:
             self._users[model] += 1
-        with self._release(model):
+        with self._release_model(model):
             yield
 
     @contextlib.contextmanager
-    def _release(self, model: models.Model) -> Iterator[None]:
+    def _release_model(self, model: models.Model) -> Iterator[None]:
         try:
             yield
         finally:
@@ -190,7 +190,7 @@ class Versions:
             if is_over:
                 self._close_unused()
 
-    def _explain(self, number: int | None) -> str:
+    def _explain_absence(self, number: int | None) -> str:
         if number is None:
             return "no version is loaded yet"
         listed = ", ".join(map(str, sorted(self._loaded))) or "(nothing)"

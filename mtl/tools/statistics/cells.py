@@ -42,18 +42,18 @@ def _find_padded(texts: pa.Array) -> pa.Array:
 
 def split_numbers(texts: pa.Array) -> tuple[np.ndarray, pa.Array]:
     """Return the numbers among texts, int64 or float64 [M], and the other texts."""
-    numbers = _cast(texts)
+    numbers = _cast_texts(texts)
     if numbers is not None:
         return numbers, texts[:0]
     is_number = match(texts, rf"^{literals.FLOAT}$")
     chosen = pc.utf8_ltrim(texts.filter(is_number), "+")
-    numbers = _cast(chosen)
+    numbers = _cast_texts(chosen)
     if numbers is None:  # Arrow casts all texts of the pattern.
         numbers = pc.cast(chosen, pa.float64()).to_numpy()
     return numbers, texts.filter(pc.invert(is_number))
 
 
-def _cast(texts: pa.Array) -> np.ndarray | None:
+def _cast_texts(texts: pa.Array) -> np.ndarray | None:
     """Return texts as numbers if Arrow reads all of them, and as `mtl.spec.literals`; else None."""
     try:
         # Each text that Arrow refuses costs ten times as much as one that it reads.

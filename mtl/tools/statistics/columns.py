@@ -79,9 +79,9 @@ class Base:
             self.missing += values.null_count
             values = values.drop_null()
         if len(values):
-            self._add(values)
+            self._add_values(values)
 
-    def _add(self, values: pa.Array) -> None:
+    def _add_values(self, values: pa.Array) -> None:
         """Add values without nulls."""
 
     def finish(self, name: str) -> facts.Column:
@@ -102,7 +102,7 @@ class Numeric(Base):
         super().__init__()
         self._kind, self._numbers = kind, numbers.Numbers(limits.numbers)
 
-    def _add(self, values: pa.Array) -> None:
+    def _add_values(self, values: pa.Array) -> None:
         self._numbers.add(_to_numbers(values))
 
     def finish(self, name: str) -> facts.Column:
@@ -151,7 +151,7 @@ class Text(Base):
     def add(self, values: pa.Array) -> None:
         super().add(drop_marks(values, self._marks))
 
-    def _add(self, values: pa.Array) -> None:
+    def _add_values(self, values: pa.Array) -> None:
         is_bytes = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
         if is_bytes and self._is_text:
             self._is_text = _is_utf8(values)
@@ -225,7 +225,7 @@ class Guessed(Base):
         if not self.broken:
             super().add(drop_marks(values, self._marks))
 
-    def _add(self, values: pa.Array) -> None:
+    def _add_values(self, values: pa.Array) -> None:
         if not self._kind:
             values = self._choose_kind(values)
         if not len(values):
@@ -245,14 +245,14 @@ class Guessed(Base):
             return values
         times, others = cells.split_times(distinct)
         if len(times) and _SURE_MARKS.issuperset([*self._words, *others.to_pylist()]):
-            self._start(facts.TIME, Numeric(facts.TIME, self._limits))
+            self._start_kind(facts.TIME, Numeric(facts.TIME, self._limits))
             return values
         if len(distinct) <= _LOOKED_AT:
             words = self._words + collections.Counter(_to_dict(distinct, counts))
             if _are_few(words):
                 self._words = words
                 return values[:0]
-        self._start(facts.TEXT, Text(self._limits, (), self._may_be_list))
+        self._start_kind(facts.TEXT, Text(self._limits, (), self._may_be_list))
         assert isinstance(self._inner, Text)
         self._inner.add_counts(self._words)
         return values
@@ -261,10 +261,10 @@ class Guessed(Base):
         """Choose numbers if one of the texts is a number."""
         has_number = len(cells.split_numbers(values)[0]) > 0
         if has_number:
-            self._start(facts.FLOAT, Numeric(facts.FLOAT, self._limits))
+            self._start_kind(facts.FLOAT, Numeric(facts.FLOAT, self._limits))
         return has_number
 
-    def _start(self, kind: str, inner: Numeric | Text) -> None:
+    def _start_kind(self, kind: str, inner: Numeric | Text) -> None:
         self._kind, self._inner = kind, inner
 
     def _add_typed(self, values: pa.Array) -> None:
@@ -274,7 +274,7 @@ class Guessed(Base):
         typed, others = split(values)
         # Among fractions, 007 is a number.
         if not is_time and typed.dtype.kind == "i" and cells.has_codes(values):
-            self._break("it holds digits behind a leading zero, as codes do")
+            self._break_off("it holds digits behind a leading zero, as codes do")
             return
         assert self._inner is not None
         if len(typed):
@@ -292,9 +292,9 @@ class Guessed(Base):
             marks, most, what = _MARKS_OF_NUMBERS, _FEW_WORDS, "numbers"
         words = [word for word in self._words if word not in marks]
         if len(words) > most:
-            self._break(f"among {what} it holds texts, such as {words[-1][:40]!r}")
+            self._break_off(f"among {what} it holds texts, such as {words[-1][:40]!r}")
 
-    def _break(self, reason: str) -> None:
+    def _break_off(self, reason: str) -> None:
         self.broken, self.reason, self._inner = "text", reason, None
 
     def finish(self, name: str) -> facts.Column:
@@ -322,7 +322,7 @@ class Guessed(Base):
         odd = {word: n for word, n in self._words.items() if word not in _MARKS_OF_NUMBERS}
         total = sum(odd.values())
         if total > _SHARE_OF_WORDS * column.count:
-            self._break(f"in {total:,} rows it holds texts, such as {next(iter(odd))[:40]!r}")
+            self._break_off(f"in {total:,} rows it holds texts, such as {next(iter(odd))[:40]!r}")
 
     def _finish_words(self, name: str) -> facts.Column:
         """Return the facts of a column of few different texts."""

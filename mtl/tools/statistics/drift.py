@@ -128,7 +128,7 @@ def compare(before: facts.Dataset, after: facts.Dataset) -> Compared:
     """Return the differences of all fields of two data sets."""
     shared = [name for name in before.columns if name in after.columns]
     chance = CHANCE / max(len(shared), 1)
-    made = [_compare(before.columns[name], after.columns[name], chance) for name in shared]
+    made = [_compare_columns(before.columns[name], after.columns[name], chance) for name in shared]
     return Compared(
         before=before,
         after=after,
@@ -138,7 +138,7 @@ def compare(before: facts.Dataset, after: facts.Dataset) -> Compared:
     )
 
 
-def _compare(before: facts.Column, after: facts.Column, chance: float) -> Difference:
+def _compare_columns(before: facts.Column, after: facts.Column, chance: float) -> Difference:
     unseen = Shift(what="unseen", distance=math.nan, noise=math.nan)
     values = dataclasses.replace(unseen, what="")
     changed = _find_change(before, after)

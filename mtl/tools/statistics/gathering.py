@@ -102,7 +102,7 @@ class _Gathered:
             rows += block.rows
             files[block.path] += block.rows
         self._files = files
-        self._keep(pool, current)
+        self._keep_facts(pool, current)
         return bool(self._open)
 
     def _add_block(
@@ -118,7 +118,9 @@ class _Gathered:
         for name in chosen.keys() - current.keys():
             current[name] = self._start_column(name, chosen[name].type)
             _add_gaps(current[name], rows)
-        add = [pool.submit(_add, block.path, n, current[n], own) for n, own in chosen.items()]
+        add = [
+            pool.submit(_add_to_column, block.path, n, current[n], own) for n, own in chosen.items()
+        ]
         for done in add:
             done.result()
         for name, column in current.items():
@@ -138,15 +140,15 @@ class _Gathered:
         made = columns_lib.Text if _TEXT in plan else columns_lib.Guessed
         return made(limits, self._marks, is_csv)
 
-    def _keep(
+    def _keep_facts(
         self, pool: concurrent.futures.Executor, current: Mapping[str, columns_lib.Base]
     ) -> None:
         """Keep the facts of a pass, and plan the next one."""
         names = list(current)
         finished = pool.map(lambda name: current[name].finish(name), names)
         order = dict.fromkeys([*self._table.columns, *self._facts, *names])
-        found = {**self._facts, **dict(zip(names, finished, strict=True))}
-        self._facts = {name: found[name] for name in order if name in found}
+        all_facts = {**self._facts, **dict(zip(names, finished, strict=True))}
+        self._facts = {name: all_facts[name] for name in order if name in all_facts}
         self._open = [name for name in names if current[name].broken]
         for name in self._open:
             column = current[name]
@@ -168,7 +170,7 @@ class _Gathered:
         )
 
 
-def _add(path: str, name: str, column: columns_lib.Base, values: pa.Array) -> None:
+def _add_to_column(path: str, name: str, column: columns_lib.Base, values: pa.Array) -> None:
     """Add the values of a block to a column.
 
     Raises:

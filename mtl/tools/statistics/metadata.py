@@ -31,8 +31,8 @@ def write_statistics(datasets: Sequence[facts.Dataset], is_text: bool) -> bytes:
         one = made.datasets.add(name=dataset.name, num_examples=dataset.rows)
         for column in dataset.columns.values():
             if column.kind != facts.OTHER:
-                _fill(one.features.add(), column)
-    return _serialize(made, is_text)
+                _fill_feature(one.features.add(), column)
+    return _serialize_message(made, is_text)
 
 
 def write_schema(dataset: facts.Dataset, is_text: bool) -> bytes:
@@ -41,16 +41,16 @@ def write_schema(dataset: facts.Dataset, is_text: bool) -> bytes:
     for column in dataset.columns.values():
         if column.kind != facts.OTHER:
             _add_feature(made, column)
-    return _serialize(made, is_text)
+    return _serialize_message(made, is_text)
 
 
-def _serialize(message: Any, is_text: bool) -> bytes:
+def _serialize_message(message: Any, is_text: bool) -> bytes:
     if is_text:
         return text_format.MessageToString(message, as_utf8=True).encode()
     return message.SerializeToString(deterministic=True)
 
 
-def _fill(feature: Any, column: facts.Column) -> None:
+def _fill_feature(feature: Any, column: facts.Column) -> None:
     types = statistics_pb2.FeatureNameStatistics
     feature.path.step.append(column.name)
     if column.numbers is not None:

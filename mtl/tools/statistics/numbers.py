@@ -117,7 +117,7 @@ class Numbers:
         self._waiting.append(numbers)
         self._num_waiting += len(numbers)
         if self._num_waiting >= _WAITING:
-            self._flush()
+            self._flush_waiting()
 
     def _drop_infinite(self, numbers: np.ndarray) -> np.ndarray:
         is_finite = np.isfinite(numbers)
@@ -128,7 +128,7 @@ class Numbers:
         self.infinite += len(numbers) - int(is_finite.sum()) - nans
         return numbers[is_finite]
 
-    def _flush(self) -> None:
+    def _flush_waiting(self) -> None:
         """Move waiting numbers into the table or the sketch."""
         if not self._waiting:
             return
@@ -142,11 +142,11 @@ class Numbers:
             is_repeated = counts > 1
             self.lost += 0 if is_repeated.all() else 1
             values, counts = values[is_repeated], counts[is_repeated]
-        self._merge(values, counts)
+        self._merge_values(values, counts)
         if len(self._values) > self._most:
             self._cut()
 
-    def _merge(self, values: np.ndarray, counts: np.ndarray) -> None:
+    def _merge_values(self, values: np.ndarray, counts: np.ndarray) -> None:
         values = np.concatenate([self._values, values])
         order = np.argsort(values, kind="stable")
         counts = np.concatenate([self._counts, counts])[order]
@@ -201,7 +201,7 @@ class Numbers:
     @property
     def is_exact(self) -> bool:
         """True if the table holds all distinct numbers."""
-        self._flush()
+        self._flush_waiting()
         return self._levels is None
 
     @property
@@ -217,7 +217,7 @@ class Numbers:
 
     def list_frequent(self, most: int) -> list[tuple[int | float, int]]:
         """Return the most frequent numbers with their counts; the smaller of two equals first."""
-        self._flush()
+        self._flush_waiting()
         order = np.argsort(-self._counts, kind="stable")[:most]
         return [(self._values[i].item(), int(self._counts[i])) for i in order]
 

@@ -28,7 +28,7 @@ def write(
     threshold: float,
 ) -> None:
     """Write the page of one data set, of several, or of two that are compared."""
-    made = _describe(datasets) if compared is None else _compare(compared, threshold)
+    made = _describe(datasets) if compared is None else _compare_datasets(compared, threshold)
     with storage.writing("--output", "a file", path):
         report.write(path, made)
 
@@ -55,7 +55,7 @@ def _describe(datasets: Sequence[facts.Dataset]) -> blocks.Page:
     )
 
 
-def _compare(compared: drift.Compared, threshold: float) -> blocks.Page:
+def _compare_datasets(compared: drift.Compared, threshold: float) -> blocks.Page:
     before, after = compared.before, compared.after
     failures = compared.list_failures(threshold)
     sides = {"before": before, "after": after}
@@ -100,9 +100,11 @@ def _tell_differences(compared: drift.Compared, threshold: float) -> list[Any]:
                 "drift" if has_drift else "",
                 one.changed or tell.name_type(one.before),
                 one.values.what,
-                *map(_right, map(tell.show_distance, (one.values.distance, one.values.noise))),
-                *_share(one.before.gaps, one.after.gaps, one.unseen.distance),
-                *_share(one.before.unknown, one.after.unknown),
+                *map(
+                    _align_right, map(tell.show_distance, (one.values.distance, one.values.noise))
+                ),
+                *_show_shares(one.before.gaps, one.after.gaps, one.unseen.distance),
+                *_show_shares(one.before.unknown, one.after.unknown),
                 tell.show_change(one),
             ]
         )
@@ -112,12 +114,12 @@ def _tell_differences(compared: drift.Compared, threshold: float) -> list[Any]:
     ]
 
 
-def _right(text: str) -> Any:
+def _align_right(text: str) -> Any:
     return blocks.Right(text) if text else ""
 
 
-def _share(*values: float | None) -> list[Any]:
-    return [_right("" if value is None else tell.show_share(value)) for value in values]
+def _show_shares(*values: float | None) -> list[Any]:
+    return [_align_right("" if value is None else tell.show_share(value)) for value in values]
 
 
 def _tell_tasks(sides: Mapping[str, facts.Dataset]) -> list[Any]:
@@ -144,16 +146,16 @@ def _tell_columns(dataset: facts.Dataset) -> list[Any]:
     if texts:
         header = ["column", "type", "gaps", "distinct", "unknown", "most frequent"]
         rows = [
-            [*_cells(column), *_share(column.unknown), tell.show_frequent(column)]
+            [*_list_cells(column), *_show_shares(column.unknown), tell.show_frequent(column)]
             for column in texts
         ]
         made.append(blocks.Table(header, rows))
     return made
 
 
-def _cells(column: facts.Column) -> list[Any]:
-    distinct = _right(tell.show_distinct(column) if column.counted is not None else "")
-    return [column.name, tell.name_type(column), *_share(column.gaps), distinct]
+def _list_cells(column: facts.Column) -> list[Any]:
+    distinct = _align_right(tell.show_distinct(column) if column.counted is not None else "")
+    return [column.name, tell.name_type(column), *_show_shares(column.gaps), distinct]
 
 
 def _tell_numbers(column: facts.Column) -> list[Any]:
@@ -166,7 +168,12 @@ def _tell_numbers(column: facts.Column) -> list[Any]:
     moments = ["", ""] if is_time else [tell.show_number(numeric.mean)]
     moments += [] if is_time else [tell.show_number(numeric.deviation)]
     figures_ = [*map(show, quantiles), *moments]
-    return [*_cells(column), *_share(zeros), *map(_right, figures_), *_share(column.unknown)]
+    return [
+        *_list_cells(column),
+        *_show_shares(zeros),
+        *map(_align_right, figures_),
+        *_show_shares(column.unknown),
+    ]
 
 
 def draw_columns(sides: Mapping[str, facts.Dataset], names: Sequence[str]) -> blocks.Figures:
@@ -174,12 +181,12 @@ def draw_columns(sides: Mapping[str, facts.Dataset], names: Sequence[str]) -> bl
     drawn = []
     for name in names:
         columns = {key: one.columns[name] for key, one in sides.items()}
-        figure = _draw(name, columns)
+        figure = _draw_column(name, columns)
         drawn += [figure] if figure is not None else []
     return blocks.Figures(drawn)
 
 
-def _draw(name: str, columns: Mapping[str, facts.Column]) -> figures.Figure | None:
+def _draw_column(name: str, columns: Mapping[str, facts.Column]) -> figures.Figure | None:
     title = tell.shorten(name, _LONGEST_NAME)
     if all(column.texts is not None for column in columns.values()):
         return _draw_texts(title, columns)

@@ -56,7 +56,7 @@ def describe_splits(
     """
     data = experiment.data
     names = list(names) or list(dict.fromkeys([data.train_split, data.eval_split]))
-    return [_describe(experiment, data, split, model_dir, left_out) for split in names]
+    return [_describe_split(experiment, data, split, model_dir, left_out) for split in names]
 
 
 def describe_input(
@@ -82,8 +82,8 @@ def describe_input(
     opened, split = scoring.open_files(data, patterns, format_name)
     lacking = _find_lacking(opened, split)
     opened = dataclasses.replace(opened, spec=_drop_labels(opened.spec, lacking))
-    new = _describe(experiment, opened, split, model_dir, left_out)
-    before = _describe(experiment, data, data.train_split, model_dir, (*left_out, *lacking))
+    new = _describe_split(experiment, opened, split, model_dir, left_out)
+    before = _describe_split(experiment, data, data.train_split, model_dir, (*left_out, *lacking))
     notes = [*before.notes, *_list_changes(data, model_dir)]
     if lacking:
         notes.append(f"Labels that the new files lack are left out: {', '.join(lacking)}.")
@@ -122,7 +122,7 @@ def _list_changes(data: pipeline.Pipeline, model_dir: str) -> list[str]:
     return [f"{path} is not as in the last training of {model_dir}." for path in changed]
 
 
-def _describe(
+def _describe_split(
     experiment: experiment_lib.Experiment,
     data: pipeline.Pipeline,
     split: str,
@@ -142,13 +142,13 @@ def _describe(
     known = columns if limited and not lacking else None
     shares = unknown.Shares(limited)
     with diagnosis.explain_run_errors(reading, experiment.model, None, split):
-        for batch, counts in _read(reading, spec, split, gathered, known, statistics):
+        for batch, counts in _read_batches(reading, spec, split, gathered, known, statistics):
             gathered.add(batch)
             if known is not None:
                 shares.add(counts)
-    found = dict(zip(limited if known is not None else (), shares.compute(), strict=False))
+    known_shares = dict(zip(limited if known is not None else (), shares.compute(), strict=False))
     notes = _list_notes(spec, names, lacking if limited else ())
-    return dataclasses.replace(gathered.finish(split, found), notes=notes)
+    return dataclasses.replace(gathered.finish(split, known_shares), notes=notes)
 
 
 def _list_notes(spec: spec_lib.Spec, names: Sequence[str], lacking: Collection[str]) -> list[str]:
@@ -177,7 +177,7 @@ def _mark_gaps(data: pipeline.Pipeline) -> pipeline.Pipeline:
     return dataclasses.replace(data, spec=marked, sampler=None, cache=False)
 
 
-def _read(
+def _read_batches(
     data: pipeline.Pipeline,
     spec: spec_lib.Spec,
     split: str,
@@ -225,7 +225,7 @@ class _Gathered:
     def __init__(self, spec: spec_lib.Spec, names: Sequence[str], heads: Sequence[types.Head]):
         limits = columns_lib.Limits.share(len(names))
         self._fields = {name: spec.fields[name] for name in names}
-        self._columns = {name: _start(field, limits) for name, field in self._fields.items()}
+        self._columns = {name: _start_column(field, limits) for name, field in self._fields.items()}
         self._features = spec.feature_fields
         self._all_heads: list[Any] = list(heads)
         weighing = [head for head in heads if isinstance(head, types.WeighingHead)]
@@ -287,7 +287,7 @@ def _to_task(labels: splits_lib.Labels, rows: int) -> facts.Task:
     )
 
 
-def _start(field: spec_lib.Field, limits: columns_lib.Limits) -> columns_lib.Base:
+def _start_column(field: spec_lib.Field, limits: columns_lib.Limits) -> columns_lib.Base:
     is_text = field.dtype == "string"
     inner: columns_lib.Base = (
         columns_lib.Text(limits) if is_text else columns_lib.Numeric(_KINDS[field.dtype], limits)

@@ -137,10 +137,10 @@ def read_blocks(table: Table, names: Collection[str] | None = None) -> Iterator[
 def _read_csv(dialect: lines.Dialect, names: Collection[str] | None) -> Iterator[Block]:
     for path, rows, _ in lines.read_blocks(dialect):
         chosen = [name for name in rows.column_names if names is None or name in names]
-        yield Block(path, len(rows), {name: _join(rows[name]) for name in chosen})
+        yield Block(path, len(rows), {name: _join_chunks(rows[name]) for name in chosen})
 
 
-def _join(column: pa.ChunkedArray) -> pa.Array:
+def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
     joined = column.combine_chunks()
     return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
 
@@ -155,7 +155,7 @@ def _read_arrow(table: Table, names: Collection[str] | None) -> Iterator[Block]:
             rows = arrow.read_part(path, part, chosen)
             for start in range(0, part.num_rows, _ROWS):
                 some = rows.slice(start, _ROWS)
-                yield Block(path, len(some), {name: _join(some[name]) for name in chosen})
+                yield Block(path, len(some), {name: _join_chunks(some[name]) for name in chosen})
 
 
 def _check_schema(path: str, schema: pa.Schema, table: Table) -> None:
@@ -209,7 +209,7 @@ def _to_array(path: str, key: str, rows: Sequence[tuple[int, dict[str, Any]]]) -
             return pa.array(list(map(_to_list, values)), pa.list_(pa.string()))
         return pa.array(list(map(_to_text, values)), pa.string())
     except UnicodeEncodeError:
-        number = next(n for n, row in rows if not _is_utf8(_dump(row.get(key))))
+        number = next(n for n, row in rows if not _is_utf8(_dump_value(row.get(key))))
         where, got = f"{path} line {number}: field {key!r}", "half a pair of surrogates"
         checks.fail(where, "be UTF-8", got)
 
@@ -219,10 +219,10 @@ def _may_be_list(value: Any) -> bool:
 
 
 def _to_list(value: Sequence[Any] | None) -> list[str | None] | None:
-    return None if value is None else list(_flatten(value))
+    return None if value is None else list(_flatten_values(value))
 
 
-def _dump(value: Any) -> str:
+def _dump_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -230,10 +230,10 @@ def _is_utf8(text: str) -> bool:
     return re.search(r"[\ud800-\udfff]", text) is None
 
 
-def _flatten(values: Sequence[Any]) -> Iterator[str | None]:
+def _flatten_values(values: Sequence[Any]) -> Iterator[str | None]:
     for value in values:
         if isinstance(value, list):
-            yield from _flatten(value)
+            yield from _flatten_values(value)
         else:
             yield _to_text(value)
 

@@ -112,7 +112,7 @@ def describe(dataset: facts.Dataset, most: int, width: int) -> str:
     """
     columns = list(dataset.columns.values())
     shown = columns[: most or None]
-    lines = [_head(dataset), *_tell_files(dataset), *_tell_tasks(dataset)]
+    lines = [_tell_head(dataset), *_tell_files(dataset), *_tell_tasks(dataset)]
     lines += _tell_numbers([column for column in shown if column.numbers is not None])
     lines += _tell_texts([column for column in shown if column.texts is not None], width)
     empty = [column.name for column in columns if column.kind == facts.EMPTY]
@@ -139,7 +139,7 @@ def _tell_notes(notes: Sequence[str]) -> list[str]:
     return ["", "Note:", *(f"  - {checks.escape(note)}" for note in notes[:_MOST_LISTED]), *rest]
 
 
-def _head(dataset: facts.Dataset) -> str:
+def _tell_head(dataset: facts.Dataset) -> str:
     return f"{dataset.name}: {dataset.rows:,} rows, {len(dataset.columns):,} columns"
 
 
@@ -154,7 +154,7 @@ def _tell_more(shown: int, total: int) -> list[str]:
     return ["", f"{total - shown:,} more: --most 0 lists all, and --output page.html draws all."]
 
 
-def _align(title: str, rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
+def _align_table(title: str, rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
     """Return a table below its title, without columns that are empty in all rows."""
     used = [i for i in range(len(rows[0])) if i < 1 or any(row[i] for row in rows[1:])]
     rows = [[row[i] for i in used] for row in rows]
@@ -176,17 +176,23 @@ def _tell_numbers(columns: Sequence[facts.Column]) -> list[str]:
         zeros = 0.0 if is_time or not column.count else numeric.zeros / column.count
         moments = ("", "") if is_time else map(show_number, (numeric.mean, numeric.deviation))
         rows.append(
-            [*_cells(column), show_share(zeros), *map(show, quantiles), *moments, _unknown(column)]
+            [
+                *_list_cells(column),
+                show_share(zeros),
+                *map(show, quantiles),
+                *moments,
+                _show_unknown(column),
+            ]
         )
-    return _align("Numbers and times", rows, range(2, 13))
+    return _align_table("Numbers and times", rows, range(2, 13))
 
 
-def _cells(column: facts.Column) -> list[str]:
+def _list_cells(column: facts.Column) -> list[str]:
     name = shorten(column.name, _LONGEST_NAME)
     return [name, name_type(column), show_share(column.gaps), show_distinct(column)]
 
 
-def _unknown(column: facts.Column) -> str:
+def _show_unknown(column: facts.Column) -> str:
     return "" if column.unknown is None else f"{column.unknown:.1%}"
 
 
@@ -197,12 +203,12 @@ def _tell_texts(columns: Sequence[facts.Column], width: int) -> list[str]:
     for column in columns:
         assert column.texts is not None
         length = f"{column.texts.bytes / max(column.texts.count, 1):.3g}"
-        rows.append([*_cells(column), _unknown(column), length, show_frequent(column)])
+        rows.append([*_list_cells(column), _show_unknown(column), length, show_frequent(column)])
     widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
     room = max(width - sum(widths) - 2 * len(widths) - 2, _LEAST_ROOM)
     for row in rows:
         row[-1] = row[-1] if len(row[-1]) <= room else row[-1][: room - 1] + "…"
-    return _align("Texts", rows, range(2, 6))
+    return _align_table("Texts", rows, range(2, 6))
 
 
 def _tell_tasks(dataset: facts.Dataset) -> list[str]:
@@ -214,7 +220,7 @@ def _tell_tasks(dataset: facts.Dataset) -> list[str]:
         told = show_labels(task)
         rows.append([shorten(name, _LONGEST_NAME), f"{task.labelled:,}", f"{1 - share:.1%}", told])
     more = len(dataset.tasks) - _MOST_LISTED
-    return _align("Tasks", rows, (1, 2)) + ([f"  and {more} more"] if more > 0 else [])
+    return _align_table("Tasks", rows, (1, 2)) + ([f"  and {more} more"] if more > 0 else [])
 
 
 def show_labels(task: facts.Task, most: int = 3) -> str:
@@ -240,7 +246,7 @@ def compare(compared: drift.Compared, most: int, width: int, threshold: float) -
       threshold: a larger difference, which is also beyond the noise, is marked as drift.
     """
     before, after = compared.before, compared.after
-    lines = [f"before: {_head(before)}", f"after:  {_head(after)}"]
+    lines = [f"before: {_tell_head(before)}", f"after:  {_tell_head(after)}"]
     lines += [f"Lost: {_list_names(compared.lost)}."] if compared.lost else []
     lines += [f"New: {_list_names(compared.added)}."] if compared.added else []
     lines += _compare_tasks(before, after)
@@ -284,12 +290,12 @@ def _compare_fields(
                 show_share(one.before.gaps),
                 show_share(one.after.gaps),
                 show_share(one.unseen.distance),
-                _unknown(one.before),
-                _unknown(one.after),
+                _show_unknown(one.before),
+                _show_unknown(one.after),
                 show_change(one),
             ]
         )
-    lines = _align("Fields, the largest difference first", rows, range(4, 11))
+    lines = _align_table("Fields, the largest difference first", rows, range(4, 11))
     return [line if len(line) <= width else line[: max(width, 60) - 1] + "…" for line in lines]
 
 
@@ -326,4 +332,4 @@ def _compare_tasks(before: facts.Dataset, after: facts.Dataset) -> list[str]:
             sides = (task, after.tasks[name])
             gaps = [f"{1 - side.labelled / max(side.rows, 1):.1%}" for side in sides]
             rows.append([shorten(name, _LONGEST_NAME), *gaps, *map(show_labels, sides)])
-    return _align("Tasks", rows, (1, 2)) if len(rows) > 1 else []
+    return _align_table("Tasks", rows, (1, 2)) if len(rows) > 1 else []

@@ -66,9 +66,9 @@ class Texts:
         self._num_waiting += len(values)
         self._bytes_waiting += int(lengths.sum())
         if self._num_waiting > _WAITING or self._bytes_waiting > self._most_bytes // 4:
-            self._merge()
+            self._merge_waiting()
 
-    def _merge(self) -> None:
+    def _merge_waiting(self) -> None:
         if not self._waiting:
             return
         parts = [(self._values, self._counts), *self._waiting]
@@ -97,17 +97,17 @@ class Texts:
     @property
     def is_exact(self) -> bool:
         """True if the table holds all distinct texts."""
-        self._merge()
+        self._merge_waiting()
         return self._distinct is None
 
     def count_distinct(self) -> int:
         """Return the number of distinct texts, an estimate unless `is_exact`."""
-        self._merge()
+        self._merge_waiting()
         return len(self._values) if self._distinct is None else self._distinct.count()
 
     def read_counts(self) -> tuple[pa.Array, np.ndarray]:
         """Return the bytes of the texts in the table [N], and their counts, int64 [N]."""
-        self._merge()
+        self._merge_waiting()
         return self._values, self._counts
 
     def list_frequent(self, most: int) -> list[tuple[bytes, int]]:

@@ -145,14 +145,14 @@ class Rows(tf.compat.v1.train.SessionRunHook):
 
     def end(self, session):
         writer = tf1.summary.FileWriterCache.get(self._directory)
-        captions, are_right = self._caption()
+        captions, are_right = self._write_captions()
         for field, parts in self._images.items():
             if parts:
                 drawn = pictures.draw_rows(np.concatenate(parts), captions, are_right)
                 writer.add_summary(_to_summary(f"predictions/{field}", drawn), self._step)
         writer.flush()
 
-    def _caption(self) -> tuple[list[list[str]], list[list[bool]]]:
+    def _write_captions(self) -> tuple[list[list[str]], list[list[bool]]]:
         """Return the lines below each image, and whether they are right."""
         lines: list[list[str]] = []
         right: list[list[bool]] = []
@@ -161,16 +161,16 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         for batch in self._rows:
             size = len(next(iter(batch.values()))["targets"]) if batch else 0
             for row in range(size):
-                told = self._tell_row(batch, row)
-                lines.append([line for line, _ in told])
-                right.append([is_right for _, is_right in told])
+                captions = self._tell_row(batch, row)
+                lines.append([line for line, _ in captions])
+                right.append([is_right for _, is_right in captions])
         return lines, right
 
     def _tell_row(
         self, batch: Mapping[str, Mapping[str, np.ndarray]], row: int
     ) -> list[tuple[str, bool]]:
         return [
-            _tell(self._heads[task], {name: value[row] for name, value in own.items()})
+            _tell_prediction(self._heads[task], {name: value[row] for name, value in own.items()})
             for task, own in list(batch.items())[:_MOST_LINES]
         ]
 
@@ -191,7 +191,7 @@ def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dic
     return found
 
 
-def _tell(head: types.Head, said: Mapping[str, Any]) -> tuple[str, bool]:
+def _tell_prediction(head: types.Head, said: Mapping[str, Any]) -> tuple[str, bool]:
     """Return the prediction of a task for a row, and if it is right; True if it has no label."""
     names = types.read_member(head, types.ClassHead, "class_names")
     target, is_known, is_right = said["targets"], bool(np.any(said["weights"] > 0)), True

@@ -19,7 +19,7 @@ MOST_ENTRIES = 1 << 20
 
 def draw(tag: str, values: tf.Tensor) -> tf.Tensor:
     """Draw a histogram of the finite entries of a tensor, as a serialized summary."""
-    flat = tf.cast(tf.reshape(_thin(values), [-1]), tf.float32)
+    flat = tf.cast(tf.reshape(_thin_values(values), [-1]), tf.float32)
     finite = tf.boolean_mask(flat, tf.math.is_finite(flat))
     return tf.raw_ops.HistogramSummary(tag=tag, values=finite)
 
@@ -53,7 +53,7 @@ def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Te
     yield from zip(stack.names, members, strict=True)
 
 
-def _thin(values: tf.Tensor) -> tf.Tensor:
+def _thin_values(values: tf.Tensor) -> tf.Tensor:
     """Return every n-th entry of a large tensor, [N]."""
     count = values.shape.num_elements()
     if count is None or count <= MOST_ENTRIES:

@@ -52,12 +52,12 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
     count = len(names)
     side = max(2, min(46, 900 // count))
     with_names, with_numbers = count <= _MOST_NAMES, count <= _MOST_NUMBERS
-    shown = [_shorten(name) for name in names]
+    shown = [_shorten_name(name) for name in names]
     margin = 8 + 7 * max(map(len, shown)) if with_names else 24
     size = margin + side * count + _GAP
     heading = f"{title}: true down, predicted across"
     wide = _GAP * 2 + _load_font().getlength(heading)
-    image, draw, font = _start(max(size, wide), size + 2 * _TEXT)
+    image, draw, font = _start_picture(max(size, wide), size + 2 * _TEXT)
     draw.text((_GAP, 2), heading, _INK, font)
     top = margin + 2 * _TEXT
     shares = cells / np.maximum(cells.sum(axis=1, keepdims=True), 1e-12)
@@ -70,22 +70,22 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
             if with_numbers and cells[row, column]:
                 ink = _PAPER if share > 0.5 else _INK
                 center = (x + side / 2, y + side / 2)
-                draw.text(center, _number(cells[row, column]), ink, font, anchor="mm")
+                draw.text(center, _write_number(cells[row, column]), ink, font, anchor="mm")
     for place, name in enumerate(shown if with_names else ()):
         middle = top + (place + 0.5) * side
         draw.text((margin - 4, middle), name, _INK, font, anchor="rm")
         _write_upright(image, font, name, margin + (place + 0.5) * side, top - 4)
-    return _finish(image)
+    return _finish_picture(image)
 
 
 def draw_shares(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Picture:
     """Draw {name: [(x, y), ...]} of shares, with the diagonal; points that are NaN are left out."""
-    names, side = [_shorten(name) for name in lines], 3 * _SIDE
+    names, side = [_shorten_name(name) for name in lines], 3 * _SIDE
     rows = names if len(names) > 1 else []
     legend = 2 * _GAP + 24 + 7 * max(map(len, rows), default=0) if rows else 0
     heading, left, top = _load_font().getlength(title), 3 * _TEXT, 2 * _TEXT
     wide = max(left + side + _GAP + legend, heading + 2 * _GAP)
-    image, draw, font = _start(wide, max(top + side, top + len(rows) * _TEXT) + 2 * _TEXT)
+    image, draw, font = _start_picture(wide, max(top + side, top + len(rows) * _TEXT) + 2 * _TEXT)
     draw.text((_GAP, 2), title, _INK, font)
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -105,7 +105,7 @@ def draw_shares(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) 
             x, y = left + side + 2 * _GAP, top + number * _TEXT
             draw.line((x, y + _TEXT / 2, x + 16, y + _TEXT / 2), color, 2)
             draw.text((x + 22, y), rows[number], _INK, font)
-    return _finish(image)
+    return _finish_picture(image)
 
 
 def _draw_curve(draw: Any, points: Sequence[tuple[float, float]], color: Any) -> None:
@@ -133,7 +133,7 @@ def draw_rows(
     columns = min(count, max(4, math.ceil(math.sqrt(count))))
     width = max(_SIDE, 7 * max((len(line) for own in captions for line in own), default=0))
     tile = width + _GAP, _SIDE + lines * _TEXT + 2 * _GAP
-    sheet, draw, font = _start(columns * tile[0], math.ceil(count / columns) * tile[1])
+    sheet, draw, font = _start_picture(columns * tile[0], math.ceil(count / columns) * tile[1])
     for place, values in enumerate(images):
         x, y = place % columns * tile[0], place // columns * tile[1]
         pixels = np.clip(np.nan_to_num(values) * 255, 0, 255).astype(np.uint8)
@@ -149,10 +149,10 @@ def draw_rows(
         ):
             color = _RIGHT if is_right else _WRONG
             draw.text((x, y + _SIDE + 2 + line * _TEXT), text, color, font)
-    return _finish(sheet)
+    return _finish_picture(sheet)
 
 
-def _start(width: float, height: float) -> tuple[Any, Any, Any]:
+def _start_picture(width: float, height: float) -> tuple[Any, Any, Any]:
     from PIL import Image, ImageDraw
 
     image = Image.new("RGB", (math.ceil(width), math.ceil(height)), _PAPER)
@@ -165,7 +165,7 @@ def _load_font() -> Any:
     return ImageFont.load_default(_TEXT - 2)
 
 
-def _finish(image: Any) -> Picture:
+def _finish_picture(image: Any) -> Picture:
     file = io.BytesIO()
     image.save(file, "PNG", optimize=True)
     return Picture(image.width, image.height, file.getvalue())
@@ -182,11 +182,11 @@ def _write_upright(image: Any, font: Any, text: str, x: float, bottom: float) ->
     image.paste(turned, (round(x - turned.width / 2), round(bottom - turned.height)))
 
 
-def _shorten(name: str) -> str:
+def _shorten_name(name: str) -> str:
     return name if len(name) <= _WIDEST_NAME else f"{name[: _WIDEST_NAME - 1]}…"
 
 
-def _number(value: float) -> str:
+def _write_number(value: float) -> str:
     """Return a sum of weights in at most five characters."""
     if value == round(value) and value < 100_000:
         return str(round(value))

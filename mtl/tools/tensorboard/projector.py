@@ -59,14 +59,14 @@ def write(model_dir: str, chosen: Mapping[str, types.RowNames], shapes: Shapes) 
     tf.io.gfile.makedirs(os.path.join(model_dir, FOLDER))
     for number, (name, names) in enumerate(chosen.items()):
         path = os.path.join(FOLDER, f"{number}_{name.replace('/', '_')[-80:]}.tsv")
-        lines = list(map(_clean, row_names.read_names(names)))
+        lines = list(map(_clean_name, row_names.read_names(names)))
         lines += [f"(unknown {place})" for place in range(shapes[name][0] - len(lines))]
         atomic.write(os.path.join(model_dir, path), "\n".join(lines) + "\n")
         config.embeddings.add(tensor_name=name, metadata_path=path)
     atomic.write(os.path.join(model_dir, CONFIG), text_format.MessageToString(config))
 
 
-def _clean(name: str) -> str:
+def _clean_name(name: str) -> str:
     """Return a name as one cell of a table: a tab or the end of a line would start another one."""
     plain = name.encode(errors="replace").decode()
     return " ".join(plain.split()) or "(empty)"

@@ -96,7 +96,7 @@ class Watch(types.StepExtension):
         self._require_outputs()
         yield
         fix = "Its update does not call `extensions.show_update`."
-        self._require(bool(self._parts), next(iter(self._items.values()))[0], "update", fix)
+        self._require_part(bool(self._parts), next(iter(self._items.values()))[0], "update", fix)
 
     def see_update(
         self, gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]
@@ -127,9 +127,9 @@ class Watch(types.StepExtension):
         on = {name for items in self._items.values() for name in items}
         fix = "No layer of the network applies an activation by `mtl.layers`."
         for name in ("activations", "dead_units"):
-            self._require(name not in on or bool(self._outputs), name, "network", fix)
+            self._require_part(name not in on or bool(self._outputs), name, "network", fix)
 
-    def _require(self, fits: bool, item: str, part: str, fix: str) -> None:
+    def _require_part(self, fits: bool, item: str, part: str, fix: str) -> None:
         got = getattr(self._board.settings, item)
         checks.require(fits, f"TensorBoard.{item}", f"be False with this {part}", got, fix)
 
@@ -197,7 +197,7 @@ class _Part:
         """Draw before the weights move, and keep the weights whose updates are shown."""
 
         def when_due() -> list[tf.Tensor]:
-            return [histograms.join(draw()), *(_read(*pair) for pair in self._moving)]
+            return [histograms.join(draw()), *(_read_entries(*pair) for pair in self._moving)]
 
         def else_nothing() -> list[tf.Tensor]:
             return [tf.constant(""), *(tf.zeros([0]) for _ in self._moving)]
@@ -254,7 +254,7 @@ def _draw_tasks(batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable])
     return drawn
 
 
-def _read(variable: tf.Variable, gradient: types.Gradient) -> tf.Tensor:
+def _read_entries(variable: tf.Variable, gradient: types.Gradient) -> tf.Tensor:
     """Return a variable's entries, [N]; for a table, only of rows with a gradient."""
     if isinstance(gradient, tf.IndexedSlices):
         values = tf.gather(variable, tf.unique(gradient.indices).y)
@@ -266,7 +266,7 @@ def _read(variable: tf.Variable, gradient: types.Gradient) -> tf.Tensor:
 def _draw_update(
     variable: tf.Variable, gradient: types.Gradient, before: tf.Tensor
 ) -> list[tf.Tensor]:
-    change = _read(variable, gradient) - before
+    change = _read_entries(variable, gradient) - before
     shape, is_table = variable.shape, isinstance(gradient, tf.IndexedSlices)
     if is_table:
         shape = tf.TensorShape([None, *shape[1:]])

@@ -64,7 +64,7 @@ class Writing(hooks.StepHook):
 
     def _write_start(self, step: int) -> None:
         path = os.path.join(self._model_dir, FILE)
-        before = _read(path) if step else {}
+        before = _read_file(path) if step else {}
         after = {}
         for item, make in self._start.items():
             # With time 0, as checksums of a run and of its continuation have to agree.
@@ -134,12 +134,12 @@ def keep_whole(summary: tf.compat.v1.Summary) -> tf.compat.v1.Summary:
     return kept
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read_file(path: str) -> dict[str, Any]:
     if not tf.io.gfile.exists(path):
         return {}
     with tf.io.gfile.GFile(path, "rb") as file:
         try:
-            found = json.loads(file.read())
+            content = json.loads(file.read())
         except (ValueError, RecursionError):
             return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

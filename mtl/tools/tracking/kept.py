@@ -49,7 +49,7 @@ class Kept:
         if self._whole:
             return self._whole.read_id()
         found = self._read("run")
-        is_own = {name: _mask(found.get(name)) for name in self._owner} == self._owner
+        is_own = {name: _mask_value(found.get(name)) for name in self._owner} == self._owner
         run_id = found.get("run_id")
         return run_id if is_own and isinstance(run_id, str) else None
 
@@ -70,7 +70,7 @@ class Kept:
     def tell_other(self) -> str:
         """Say which other run the folder's id belongs to; "" if it is not another run."""
         found = self._read("run")
-        kept = {name: _mask(found.get(name, own)) for name, own in self._owner.items()}
+        kept = {name: _mask_value(found.get(name, own)) for name, own in self._owner.items()}
         others = [f"{kept[name]}" for name, own in self._owner.items() if kept[name] != own]
         return " of ".join(others)
 
@@ -119,6 +119,6 @@ class Kept:
         atomic.write(self._path(name), json.dumps(content) + "\n")
 
 
-def _mask(value: Any) -> Any:
+def _mask_value(value: Any) -> Any:
     """Return a kept value with any password masked."""
     return checks.mask(value) if isinstance(value, str) else value

@@ -65,19 +65,21 @@ class MLflow(types.Tracker):
         """Begin a run, or go on with the run of this id."""
         mlflow = importlib.import_module("mlflow")
         client = mlflow.MlflowClient(tracking_uri=self.tracking_uri)
-        run_id = run.run_id or self._create(client, run)
+        run_id = run.run_id or self._create_run(client, run)
         tracked = _Run(client, run_id)
         if run.parameters:
             client.update_run(run_id, status="RUNNING")
             tracked.set_parameters(run.parameters)
         return tracked
 
-    def _create(self, client: Any, run: types.RunDescription) -> str:
-        found = client.get_experiment_by_name(self.experiment)
-        experiment = found.experiment_id if found else client.create_experiment(self.experiment)
+    def _create_run(self, client: Any, run: types.RunDescription) -> str:
+        existing = client.get_experiment_by_name(self.experiment)
+        experiment = (
+            existing.experiment_id if existing else client.create_experiment(self.experiment)
+        )
         tags = {"mtl.model_dir": run.folder, **self.tags}
-        made = client.create_run(experiment, run_name=self.run_name or run.name, tags=tags)
-        return made.info.run_id
+        created = client.create_run(experiment, run_name=self.run_name or run.name, tags=tags)
+        return created.info.run_id
 
 
 class _Run(types.TrackedRun):

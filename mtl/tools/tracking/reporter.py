@@ -75,7 +75,7 @@ class Reporter:
         """Begin to report; earlier reports in the queue come first."""
         if self._thread is None:
             self._thread = threading.Thread(
-                target=self._work, args=(run,), name=f"tracker {self.name}", daemon=True
+                target=self._report_all, args=(run,), name=f"tracker {self.name}", daemon=True
             )
             self._thread.start()
 
@@ -88,7 +88,7 @@ class Reporter:
                 part = self.kept.read_part()
                 tracked.log(step, {os.path.join(part, name): x for name, x in values.items()})
 
-        self._add(_Report(act, "metrics", is_metric=True))
+        self._add_report(_Report(act, "metrics", is_metric=True))
 
     def add_file(self, path: str, folder: str = "") -> None:
         """Add a file or a folder; the tracker reads it later."""
@@ -96,13 +96,13 @@ class Reporter:
         def act(tracked: types.TrackedRun) -> None:
             tracked.add_file(path, os.path.join(self.kept.read_part(), folder).rstrip("/"))
 
-        self._add(_Report(act, path, is_metric=False))
+        self._add_report(_Report(act, path, is_metric=False))
 
     def add_export(self, path: str, folder: str) -> None:
         """Add an export; if it exceeds the tracker's limit, log a line instead."""
         if not self._limit_mb:
             return
-        size = _measure(path) / 1e6
+        size = _measure_bytes(path) / 1e6
         if size <= self._limit_mb:
             self.add_file(path, folder)
         else:
@@ -147,7 +147,7 @@ class Reporter:
             return []
         return [f"Tracker {self.name} took {self._taken} reports of this run; {', '.join(told)}."]
 
-    def _add(self, report: _Report) -> None:
+    def _add_report(self, report: _Report) -> None:
         with self._changed:
             self._waiting.append(report)
             if sum(one.is_metric for one in self._waiting) > _WAITING:
@@ -155,10 +155,10 @@ class Reporter:
                 self._dropped += 1
             self._changed.notify()
 
-    def _work(self, run: types.RunDescription) -> None:
+    def _report_all(self, run: types.RunDescription) -> None:
         """Report until the run is closed and the queue is empty."""
-        tracked = self._begin(run)
-        while tracked is not None and (report := self._take()):
+        tracked = self._begin_run(run)
+        while tracked is not None and (report := self._take_report()):
             try:
                 report.act(tracked)
                 self._taken += 1
@@ -173,7 +173,7 @@ class Reporter:
             except Exception as error:
                 self._tell("the end of the run", error)
 
-    def _begin(self, run: types.RunDescription) -> types.TrackedRun | None:
+    def _begin_run(self, run: types.RunDescription) -> types.TrackedRun | None:
         """Begin or go on with the run once the tracker can be reached; None if it never can."""
         while True:
             run_id = self.kept.read_id()
@@ -191,7 +191,7 @@ class Reporter:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closing, _AGAIN_SECS)
 
-    def _take(self) -> _Report | None:
+    def _take_report(self) -> _Report | None:
         """Return the next report; None if the run is closed and the queue is empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closing)
@@ -292,7 +292,7 @@ def _check_started(tracker: types.Tracker, tracked: Any) -> None:
     checks.is_a(where, tracked.run_id, str, f"{rule}, whose run_id is a text")
 
 
-def _measure(path: str) -> int:
+def _measure_bytes(path: str) -> int:
     """Return the bytes of a file, or of all files in a folder."""
     if not tf.io.gfile.isdir(path):
         return tf.io.gfile.stat(path).length

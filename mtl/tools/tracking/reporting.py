@@ -80,12 +80,12 @@ class Report(types.RunObserver):
         try:
             yield
         except (SystemExit, KeyboardInterrupt):
-            self._end(types.KILLED)
+            self._end_run(types.KILLED)
             raise
         except BaseException:
-            self._end(types.FAILED)
+            self._end_run(types.FAILED)
             raise
-        self._end(types.FINISHED)
+        self._end_run(types.FINISHED)
 
     def prepare(self, is_new: bool) -> None:
         """Make trackers forget an earlier run in the folder if this one is new; in the chief."""
@@ -124,7 +124,7 @@ class Report(types.RunObserver):
         """Report metrics at a step."""
         self._reporters.log(kind, step, metrics)
 
-    def _end(self, state: str) -> None:
+    def _end_run(self, state: str) -> None:
         """Report the files of the run and how it ended; lost reports become a doubt of the run."""
         if self._is_owner:
             _add_files(self._reporters, self._model_dir)

@@ -68,7 +68,7 @@ _OF_ONE_RUN = (GIN_FILE, GIN_PARAM, MODEL_DIR)
 def run(main: Callable[[], None]) -> None:
     """Run a launcher's `main` once its flags are parsed."""
     _be_quiet()
-    app.run(lambda _: endings.run(lambda: _logged(main)), flags_parser=_parse)
+    app.run(lambda _: endings.run(lambda: _run_logged(main)), flags_parser=_parse_flags)
 
 
 def run_on_folders(main: Callable[[list[str]], None]) -> None:
@@ -78,8 +78,10 @@ def run_on_folders(main: Callable[[list[str]], None]) -> None:
     """
     _be_quiet()
     flags.FLAGS.set_gnu_getopt(True)  # Flags may stand behind folders.
-    parse = functools.partial(_parse, takes_folders=True)
-    app.run(lambda argv: endings.run(lambda: _logged(lambda: main(argv[1:]))), flags_parser=parse)
+    parse = functools.partial(_parse_flags, takes_folders=True)
+    app.run(
+        lambda argv: endings.run(lambda: _run_logged(lambda: main(argv[1:]))), flags_parser=parse
+    )
 
 
 def run_on_files(main: Callable[[list[str]], None]) -> None:
@@ -89,8 +91,10 @@ def run_on_files(main: Callable[[list[str]], None]) -> None:
     """
     _be_quiet()
     flags.FLAGS.set_gnu_getopt(True)  # Flags may stand behind files.
-    parse = functools.partial(_parse, takes_files=True)
-    app.run(lambda argv: endings.run(lambda: _logged(lambda: main(argv[1:]))), flags_parser=parse)
+    parse = functools.partial(_parse_flags, takes_files=True)
+    app.run(
+        lambda argv: endings.run(lambda: _run_logged(lambda: main(argv[1:]))), flags_parser=parse
+    )
 
 
 def load() -> tuple[experiment.Experiment, str]:
@@ -126,15 +130,17 @@ def define_checkpoint() -> flags.FlagHolder[str]:
     )
 
 
-def _logged(main: Callable[[], None]) -> None:
+def _run_logged(main: Callable[[], None]) -> None:
     path = JSON_LOG.value
     with json_log.append_to(path) if path else contextlib.nullcontext():
         main()
 
 
-def _parse(argv: list[str], takes_folders: bool = False, takes_files: bool = False) -> list[str]:
+def _parse_flags(
+    argv: list[str], takes_folders: bool = False, takes_files: bool = False
+) -> list[str]:
     if {"--help", "-h", "-help", "--helpshort", "--helpfull"} & set(argv):
-        endings.run(lambda: print(_help(takes_folders)))
+        endings.run(lambda: print(_write_help(takes_folders)))
         sys.exit(0)
     try:
         rest = flags.FLAGS(argv)
@@ -158,14 +164,16 @@ def _refuse_flags_of_one_run() -> None:
             endings.fail(f"this launcher has no flag --{flag.name}. See --help.")
 
 
-def _help(takes_folders: bool) -> str:
+def _write_help(takes_folders: bool) -> str:
     """Return the launcher's docstring, then its flags."""
-    told = cast(str, sys.modules["__main__"].__doc__)  # Every launcher has one.
-    lines = [told.strip(), "", "Flags:"]
+    docstring = cast(str, sys.modules["__main__"].__doc__)  # Every launcher has one.
+    lines = [docstring.strip(), "", "Flags:"]
     for flag in _list_flags(takes_folders):
         lines.append(f"  --{flag.name}")
         lines.extend(
-            textwrap.wrap(_explanation(flag), 92, initial_indent=_INDENT, subsequent_indent=_INDENT)
+            textwrap.wrap(
+                _explain_flag(flag), 92, initial_indent=_INDENT, subsequent_indent=_INDENT
+            )
         )
     return "\n".join(lines)
 
@@ -177,7 +185,7 @@ def _list_flags(takes_folders: bool) -> list[flags.Flag]:
     return [flag for flag in [*shared, *own] if flag.name not in left_out]
 
 
-def _explanation(flag: flags.Flag) -> str:
+def _explain_flag(flag: flags.Flag) -> str:
     # absl adds a second line to the help of a repeatable flag.
     default = f" (default: {flag.default})" if flag.default else ""
     return flag.help.split(";\n")[0] + default

@@ -74,7 +74,7 @@ class Members:
         """
         code = self._find_code()
         if code:
-            self._end()
+            self._end_members()
         for reader in self._readers:
             reader.join()
         return code if code >= 0 else _BY_SIGNAL - code
@@ -94,7 +94,7 @@ class Members:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
-    def _end(self) -> None:
+    def _end_members(self) -> None:
         """Wait for the others to end; then send SIGTERM, and at last SIGKILL."""
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number:
@@ -153,7 +153,7 @@ def _pass_on(lines: Sequence[str], name: str) -> None:
         sys.stdout.flush()
 
 
-def _stopping(members: Members, asked: list[int]) -> Callable[[int, Any], None]:
+def _make_handler(members: Members, asked: list[int]) -> Callable[[int, Any], None]:
     """Return a signal handler that notes a signal and sends it to all members."""
 
     def stop(number: int, _: Any) -> None:
@@ -175,7 +175,7 @@ def main() -> None:
             _log.info("Starting all again, %d of %d", attempt, RESTARTS.value)
         members = Members(arguments(), environments(WORKERS.value, SERVERS.value, EVALUATOR.value))
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _stopping(members, asked))
+            signal.signal(number, _make_handler(members, asked))
         code = members.wait()
         if code < _BY_SIGNAL or asked:
             break

@@ -49,13 +49,13 @@ def _check_endings() -> None:
 def main(arguments: list[str]) -> None:
     """Compare the runs that the arguments name, and print tables."""
     _check_endings()
-    folders = _find([*arguments, *MODEL_DIRS.value])
+    folders = _find_folders([*arguments, *MODEL_DIRS.value])
     if RUNS.value:
         checks.require(METRIC.value is not None, "--metric", "come with --runs", None)
     else:
         checks.require(METRIC.value is None, "--metric", "come with --runs", METRIC.value)
-    runs = dict(zip(comparison_text.iterate_names(folders), map(_read, folders), strict=True))
-    _protect(runs)
+    runs = dict(zip(comparison_text.iterate_names(folders), map(_read_run, folders), strict=True))
+    _protect_runs(runs)
     runs = _with_metric(runs) if RUNS.value else runs
     # Runs with different tasks can be ordered by a metric of one task, but not by a sum over tasks.
     if not RUNS.value or HTML.value or "/" not in METRIC.value:
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> None:
         print(f"Page: {HTML.value}", file=sys.stderr)
 
 
-def _find(folders: Sequence[str]) -> list[str]:
+def _find_folders(folders: Sequence[str]) -> list[str]:
     """Return the folders of the runs.
 
     Raises:
@@ -88,7 +88,7 @@ def _find(folders: Sequence[str]) -> list[str]:
     if RUNS.value:
         checks.require(not folders, "--runs", "come without single folders", folders)
         storage.require_path("--runs", RUNS.value)
-        paths = [os.path.join(RUNS.value, name) for name in _list(RUNS.value)]
+        paths = [os.path.join(RUNS.value, name) for name in _list_names(RUNS.value)]
         found = [path for path in paths if storage.exists(os.path.join(path, _FILE))]
         checks.require(bool(found), "--runs", f"hold folders with a {_FILE}", RUNS.value)
         return found
@@ -100,15 +100,15 @@ def _find(folders: Sequence[str]) -> list[str]:
     return list(folders)
 
 
-def _list(folder: str) -> list[str]:
+def _list_names(folder: str) -> list[str]:
     return [os.path.basename(path) for path in storage.listed(folder)]
 
 
-def _read(folder: str) -> record.Run:
+def _read_run(folder: str) -> record.Run:
     storage.require_path("the folder", folder)
     if not storage.exists(os.path.join(folder, _FILE)):
         parent, name = os.path.split(folder.rstrip("/"))
-        near = checks.nearest(name, _list(parent or "."))
+        near = checks.nearest(name, _list_names(parent or "."))
         checks.fail("the folder", f"hold the {_FILE} of a run", folder, near)
     return record.read_run(config.load([config.saved_in(folder)], (), app.trusted()), folder)
 
@@ -135,7 +135,7 @@ def _with_metric(runs: dict[str, record.Run]) -> dict[str, record.Run]:
     return {name: run for name, run in runs.items() if name not in absent}
 
 
-def _protect(runs: dict[str, record.Run]) -> None:
+def _protect_runs(runs: dict[str, record.Run]) -> None:
     """Refuse outputs that would replace a file that a run needs."""
     for run in runs.values():
         for flag in (CSV, HTML):

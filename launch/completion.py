@@ -57,7 +57,7 @@ def _list_modules(verb: str) -> list[str]:
         module = waiting.pop()
         if module not in found and (_FOLDER / f"{module}.py").exists():
             found[module] = None
-            for node in ast.walk(_parse(module)):
+            for node in ast.walk(_parse_module(module)):
                 if isinstance(node, ast.ImportFrom) and node.module == "launch":
                     waiting += [alias.name for alias in node.names]
     return list(found)
@@ -65,7 +65,7 @@ def _list_modules(verb: str) -> list[str]:
 
 def _read_flags(module: str) -> Iterator[str]:
     """Yield the flags that a module defines, for absl or for argparse."""
-    for node in ast.walk(_parse(module)):
+    for node in ast.walk(_parse_module(module)):
         if not isinstance(node, ast.Call):
             continue
         # `flags.DEFINE_string`, `add`: an attribute, or a name alone.
@@ -81,7 +81,7 @@ def _read_flags(module: str) -> Iterator[str]:
 
 
 @functools.cache
-def _parse(module: str) -> ast.Module:
+def _parse_module(module: str) -> ast.Module:
     return ast.parse((_FOLDER / f"{module}.py").read_text(encoding="utf-8"))
 
 

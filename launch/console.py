@@ -55,7 +55,7 @@ def main() -> int:
     verb, *rest = sys.argv[1:] or ["--help"]
     verb = verb.replace("-", "_") if not verb.startswith("-") else verb
     if verb in ("--help", "-h"):
-        print(_help())
+        print(_write_help())
         return 0
     if verb == "--version":
         print(f"mtl {mtl.__version__}")
@@ -74,7 +74,7 @@ def main() -> int:
     return 0
 
 
-def _help() -> str:
+def _write_help() -> str:
     lines = ["mtl VERB [flags]", ""]
     for group, verbs in _GROUPS.items():
         lines.append(group)

@@ -90,9 +90,9 @@ def main(arguments: list[str]) -> None:
         print(tell.compare(compared, MOST.value, width, threshold))
     else:
         print("\n\n".join(tell.describe(one, MOST.value, width) for one in datasets))
-    _write(datasets, compared, threshold)
+    _write_outputs(datasets, compared, threshold)
     if compared is not None and FAIL_ABOVE.value is not None:
-        _end(compared.list_failures(threshold), threshold)
+        _end_on_drift(compared.list_failures(threshold), threshold)
 
 
 def _check_flags(arguments: Sequence[str]) -> None:
@@ -171,7 +171,7 @@ def _read_run(arguments: Sequence[str]) -> list[facts.Dataset]:
     return runs.describe_splits(experiment, model_dir, SPLITS.value, LEAVE_OUT.value)
 
 
-def _write(
+def _write_outputs(
     datasets: Sequence[facts.Dataset], compared: drift.Compared | None, threshold: float
 ) -> None:
     if OUTPUT.value:
@@ -191,7 +191,7 @@ def _write_file(where: str, path: str, content: bytes) -> None:
     print(f"{where.removeprefix('--').capitalize()}: {path}", file=sys.stderr)
 
 
-def _end(failures: Sequence[str], threshold: float) -> None:
+def _end_on_drift(failures: Sequence[str], threshold: float) -> None:
     """End with 1 and a line if there are failures."""
     if failures:
         line = f"Drift above {threshold:g} in {len(failures)} fields: {'. '.join(failures)}."

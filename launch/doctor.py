@@ -117,7 +117,7 @@ def launchers() -> Finding:
 
 def packages() -> Finding:
     """Check that the packages have the versions that they require of each other."""
-    conflicts = list(_conflicts())
+    conflicts = list(_find_conflicts())
     if not conflicts:
         return Finding(name="Packages", found="their requirements of each other are met")
     fix = "pip install " + " ".join(f"'{wanted}'" for _, wanted in conflicts)
@@ -166,27 +166,27 @@ def main() -> int:
     parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     print("mtl: what is installed here\n")
-    findings = _printed([python(), tensorflow()])
+    findings = _print_findings([python(), tensorflow()])
     if _version("tensorflow"):
-        findings += _printed([packages()])
+        findings += _print_findings([packages()])
     if findings[1].state != WRONG:
-        findings += _printed([estimator()])
+        findings += _print_findings([estimator()])
         if findings[-1].state != WRONG:
             checks = (launchers, keras, datasets, cuda, devices)
-            findings += _printed(check() for check in checks)
+            findings += _print_findings(check() for check in checks)
             _print_supported(findings)
     wrong = [finding.name for finding in findings if finding.state == WRONG]
     print(f"\nTo fix: {', '.join(wrong)}." if wrong else "\nReady.")
     return 2 if wrong else 0
 
 
-def _printed(findings: Iterable[Finding]) -> list[Finding]:
+def _print_findings(findings: Iterable[Finding]) -> list[Finding]:
     """Print each finding as soon as it is known, and return all of them."""
-    kept = []
+    printed = []
     for finding in findings:
         print(finding, flush=True)
-        kept.append(finding)
-    return kept
+        printed.append(finding)
+    return printed
 
 
 def _print_supported(findings: list[Finding]) -> None:
@@ -230,7 +230,7 @@ def _import_error(module: str) -> str:
     return ""
 
 
-def _conflicts() -> Iterator[tuple[str, str]]:
+def _find_conflicts() -> Iterator[tuple[str, str]]:
     """Yield (problem, package to install) for every unmet requirement of the checked packages."""
     try:
         from packaging import requirements

@@ -66,7 +66,7 @@ def main() -> None:
     _check_flags(others)
     experiment, model_dir = app.load()
     if COMPARE.value:
-        _compare(experiment, model_dir)
+        _compare_formats(experiment, model_dir)
         return
     for ending, path in others.items():
         if path:
@@ -111,7 +111,7 @@ def _print_export(path: str, differences: Mapping[tuple[str, str], float]) -> No
         print(f"  ids         {ids}: encoder.py and encoder.h make its inputs")
 
 
-def _compare(experiment: experiment_lib.Experiment, model_dir: str) -> None:
+def _compare_formats(experiment: experiment_lib.Experiment, model_dir: str) -> None:
     """Print a line for each format, once it is measured."""
     with run_directory.hold_checkpoint(model_dir, CHECKPOINT.value) as path:
         _print_formats(experiment, model_dir, path)

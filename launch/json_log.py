@@ -35,7 +35,7 @@ class Handler(logging.FileHandler):
             "message": checks.mask(record.getMessage()),
             **getattr(record, "fields", {}),
         }
-        return json.dumps(_plain(line), ensure_ascii=False, allow_nan=False)
+        return json.dumps(_simplify_value(line), ensure_ascii=False, allow_nan=False)
 
 
 @contextlib.contextmanager
@@ -81,14 +81,14 @@ def _require_own(path: str) -> None:
     checks.require(is_own, "--json_log", "be a new file or an older JSON log", path)
 
 
-def _plain(value: Any) -> Any:
+def _simplify_value(value: Any) -> Any:
     """Return a value in types that JSON has."""
     if isinstance(value, dict):
-        return {str(name): _plain(own) for name, own in value.items()}
+        return {str(name): _simplify_value(own) for name, own in value.items()}
     if isinstance(value, (np.generic, np.ndarray)):
-        return _plain(value.tolist())
+        return _simplify_value(value.tolist())
     if isinstance(value, list):
-        return [_plain(own) for own in value]
+        return [_simplify_value(own) for own in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -27,10 +27,10 @@ def start() -> None:
     """
     launcher = os.environ.get(_VARIABLE)
     if launcher:
-        threading.Thread(target=_watch, args=(int(launcher),), daemon=True).start()
+        threading.Thread(target=_watch_launcher, args=(int(launcher),), daemon=True).start()
 
 
-def _watch(launcher: int) -> None:
+def _watch_launcher(launcher: int) -> None:
     while os.getppid() == launcher:
         time.sleep(_INTERVAL_SECS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -174,7 +174,7 @@ def write_page(package: str) -> str:
     prefix = f"{_OWN}.{package}."
     kinds = [kind for kind in find_parts() if f"{kind.__module__}.".startswith(prefix)]
     if not kinds:
-        known = {_package(kind) for kind in find_parts()}
+        known = {_find_package(kind) for kind in find_parts()}
         checks.one_of("--markdown", package, sorted(known))
     lines = [f"# The parts of `mtl.{package}`", ""]
     lines += [f"`python -m launch.parts --markdown {package}` writes this page;"]
@@ -187,7 +187,7 @@ def write_page(package: str) -> str:
 def _write_section(kind: type) -> list[str]:
     """Return the lines of a part on the page of its package."""
     first = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-    lines = [f"## {run_settings.gin_name(kind)}", "", _escape(first), ""]
+    lines = [f"## {run_settings.gin_name(kind)}", "", _escape_markdown(first), ""]
     directions = getattr(kind, "directions", None)
     if isinstance(directions, Mapping) and directions:
         told = (f"`{name}` {'higher' if up else 'lower'}" for name, up in directions.items())
@@ -196,7 +196,7 @@ def _write_section(kind: type) -> list[str]:
     lines += ["| setting | default | meaning |", "| -- | -- | -- |"] if settings else []
     for name, _, default, meaning in settings:
         short = _SENTENCE_END.split(meaning)[0].rstrip(".")  # A cell holds one sentence.
-        lines.append(f"| `{name}` | `{default}` | {_escape(short)} |")
+        lines.append(f"| `{name}` | `{default}` | {_escape_markdown(short)} |")
     return [*lines, ""]
 
 
@@ -205,13 +205,13 @@ def write_index() -> str:
     lines = ["# All parts", "", "`python -m launch.parts --markdown all` writes this page;"]
     lines += ["`python -m launch.parts NAME` says all there is about a part.", ""]
     by_package = sorted(
-        find_parts(), key=lambda kind: (_package(kind), run_settings.gin_name(kind))
+        find_parts(), key=lambda kind: (_find_package(kind), run_settings.gin_name(kind))
     )
-    for package, kinds in itertools.groupby(by_package, _package):
+    for package, kinds in itertools.groupby(by_package, _find_package):
         lines += [f"## mtl.{package}", "", "| part | what it is | paper |", "| -- | -- | -- |"]
         for kind in kinds:
             told = kind.__doc__ or ""
-            first = _escape(next(iter(told.strip().splitlines()), ""))
+            first = _escape_markdown(next(iter(told.strip().splitlines()), ""))
             first = re.sub(r"(?<!\\)\|", r"\|", first)  # A plain | of a norm would end a cell.
             paper = _PAPER.search(" ".join(told.split()))
             cells = [f"`{run_settings.gin_name(kind)}`", first, paper.group() if paper else ""]
@@ -220,11 +220,11 @@ def write_index() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _package(kind: type) -> str:
+def _find_package(kind: type) -> str:
     return kind.__module__.split(".")[1]
 
 
-def _escape(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Escape the signs of Markdown outside of code."""
     if " = " in text and "`" not in text:
         return f"`{text}`"
@@ -303,7 +303,7 @@ def main() -> None:
     parser.add_argument(
         "--markdown", metavar="PACKAGE", help="write a page of its parts; all: of all parts"
     )
-    print(_answer(parser.read(sys.argv[1:])))
+    print(_answer_arguments(parser.read(sys.argv[1:])))
 
 
 def _check_flags(arguments: argparse.Namespace, is_of_run: bool) -> None:
@@ -325,7 +325,7 @@ def _check_package(package: str, trusted: trust.Trusted) -> None:
     trusted.check_module(package)
 
 
-def _answer(arguments: argparse.Namespace) -> str:
+def _answer_arguments(arguments: argparse.Namespace) -> str:
     allowed = arguments.trusted_packages
     settings = arguments.trusted_settings.split(",")
     named = None if allowed is None else allowed.split(",")

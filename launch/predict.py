@@ -106,7 +106,7 @@ def main() -> None:
     checks.unique("--keep", KEEP.value)
     checks.at_least("--batch_size", BATCH_SIZE.value, 1)
     experiment, model_dir = app.load()
-    plan = _plan([], experiment, model_dir)
+    plan = _plan_outputs([], experiment, model_dir)
     checks.require(not plan.is_folder, "--output", "be a file for a split", OUTPUT.value)
     rows = verbs.predict(experiment, model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
     make_block = scoring.find_maker(plan.format_name, plan.escape_formulas)
@@ -127,10 +127,10 @@ def _predict_files() -> None:
     needs_run = not (SERVER.value or SAVED_MODEL.value)
     is_known = app.GIN_FILE.value or app.MODEL_DIR.value
     experiment, model_dir = app.load() if is_known or needs_run else (None, None)
-    reader = _reader(experiment)
-    plan = _plan(reader.find(INPUT.value), experiment, model_dir)
+    reader = _make_reader(experiment)
+    plan = _plan_outputs(reader.find(INPUT.value), experiment, model_dir)
     with contextlib.ExitStack() as opened:
-        model = opened.enter_context(_model(experiment, model_dir))
+        model = opened.enter_context(_open_model(experiment, model_dir))
         if experiment is not None and model_dir is not None:
             model = opened.enter_context(verbs.count_unknown(experiment, model_dir, model))
         rows, skipped = scoring.score_shards(plan, reader, model, CONCURRENCY.value)
@@ -139,7 +139,7 @@ def _predict_files() -> None:
         print(f"Predicted {rows} rows{before}: {plan.output}", file=sys.stderr)
 
 
-def _plan(inputs: Sequence[str], experiment: Any, model_dir: str | None) -> Any:
+def _plan_outputs(inputs: Sequence[str], experiment: Any, model_dir: str | None) -> Any:
     """Return the plan of the output files, which never replace files that the run needs."""
     files = [*app.GIN_FILE.value, *(experiment.files_read if experiment else ())]
     guard = scoring.Protection(files=files, model_dir=model_dir, anywhere=True)
@@ -148,7 +148,7 @@ def _plan(inputs: Sequence[str], experiment: Any, model_dir: str | None) -> Any:
     )
 
 
-def _reader(experiment: Any) -> scoring.Reader:
+def _make_reader(experiment: Any) -> scoring.Reader:
     spec = experiment and experiment.data.spec
     if SAVED_MODEL.value and not experiment:
         spec = serving.spec_of(scoring.find_newest(SAVED_MODEL.value))
@@ -162,10 +162,10 @@ def _reader(experiment: Any) -> scoring.Reader:
 
 
 @contextlib.contextmanager
-def _model(experiment: Any, model_dir: str | None) -> Iterator[Any]:
+def _open_model(experiment: Any, model_dir: str | None) -> Iterator[Any]:
     """Open the model that the flags name."""
     if SERVER.value:
-        yield scoring.connect_server(SERVER.value, _call(), _access())
+        yield scoring.connect_server(SERVER.value, _call(), _make_access())
     elif SAVED_MODEL.value:
         yield scoring.SavedModel(SAVED_MODEL.value, SIGNATURE.value)
     else:
@@ -185,7 +185,7 @@ def _call() -> scoring.Call:
     )
 
 
-def _access() -> scoring.Access:
+def _make_access() -> scoring.Access:
     return scoring.Access(
         tls=TLS.value,
         ca_file=CA_FILE.value,

@@ -102,7 +102,7 @@ def _prune_at_once(
     metrics, sparsity = verbs.prune(made, model_dir, output_dir, path, ROWS.value, save)
     before = verbs.evaluate(source, model_dir, checkpoint=path)
     print(f"Cut {100 * sparsity:.1f}% of the chosen weights. Held-out metrics:\n")
-    print(_table(made, {path: before, output_dir: metrics}))
+    print(_make_table(made, {path: before, output_dir: metrics}))
     print("\nNext:")
     step = made.run.train_steps
     print(
@@ -129,10 +129,10 @@ def _find_tickets(
     ):
         found[f"{ticket.name}, {100 * ticket.sparsity:.1f}% cut"] = ticket.metrics
     print(f"Held-out metrics of the runs in {output_dir}:\n")
-    print(_table(made, found))
+    print(_make_table(made, found))
 
 
-def _table(made: experiment.Experiment, found: Mapping[str, Mapping[str, Any]]) -> str:
+def _make_table(made: experiment.Experiment, found: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a table of the main metrics and the metric of `Best`, with a row for each run."""
     metrics: Sequence[str] = made.model.find_main_metrics(next(iter(found.values())))
     shown = list(dict.fromkeys([*metrics, made.best.metric]))

@@ -65,10 +65,10 @@ class Stage:
           UserError: `model_dir` holds a run with other settings.
         """
         path = os.path.join(self.model_dir, "config.gin")
-        there = _settings(path, self.trusted) if tf.io.gfile.exists(path) else None
+        there = _read_settings(path, self.trusted) if tf.io.gfile.exists(path) else None
         built = config.load([self.file], self.params, self.trusted, self.model_dir)
         if there is not None:
-            others = sorted(there ^ _lines())
+            others = sorted(there ^ _loaded_lines())
             rule = f"hold the stage {self.name!r} with these settings, or none"
             fix = "Choose another --model_dir."
             checks.require(not others, "--model_dir", rule, "others: " + "; ".join(others[:2]), fix)
@@ -81,14 +81,14 @@ class Stage:
         return verbs.train(experiment, self.model_dir, save, self.part)
 
 
-def _settings(file: str, trusted: trust.Trusted) -> set[str]:
+def _read_settings(file: str, trusted: trust.Trusted) -> set[str]:
     """Return the lines of a saved configuration, in the form that this version writes."""
     config.read(file)  # Fails if it is damaged.
     config.load([file], (), trusted)
-    return _lines()
+    return _loaded_lines()
 
 
-def _lines() -> set[str]:
+def _loaded_lines() -> set[str]:
     """Return the lines of the configuration that was loaded last."""
     return set(config.text().split("\n"))
 

@@ -27,7 +27,7 @@ def guarded() -> Iterator[None]:
     """
     before = sys.stdout, sys.stderr
     # A stream that was closed from the start is None, and print() skips it.
-    sys.stdout = sys.stdout and _Guarded(sys.stdout, _end)
+    sys.stdout = sys.stdout and _Guarded(sys.stdout, _end_run)
     sys.stderr = sys.stderr and _Guarded(sys.stderr, lambda error: None)
     try:
         yield
@@ -37,7 +37,7 @@ def guarded() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def _end(error: OSError) -> None:
+def _end_run(error: OSError) -> None:
     if isinstance(error, BrokenPipeError):
         sys.exit(_NOBODY_READS)
     checks.fail("standard output", "take what is written", error.strerror)
@@ -53,16 +53,16 @@ class _Guarded:
         return getattr(self._file, name)
 
     def write(self, text: str) -> int:
-        with self._explained():
+        with self._explain_error():
             return self._file.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._explained():
+        with self._explain_error():
             self._file.flush()
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_error(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

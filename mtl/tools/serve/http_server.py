@@ -57,22 +57,22 @@ class HttpServer:
     def _list_routes(self) -> list[web.RouteDef]:
         get, post = web.get, web.post
         routes = [
-            get(METRICS, self._answer_metrics),
-            get(EXAMPLE, self._answer_example),
-            get("/v2", self._answer_server),
-            get("/v2/health/live", self._answer_live),
-            get("/v2/health/ready", self._answer_ready),
+            get(METRICS, self._metrics),
+            get(EXAMPLE, self._example),
+            get("/v2", self._server),
+            get("/v2/health/live", self._live),
+            get("/v2/health/ready", self._ready),
         ]
         for version in ("", _VERSION):
             routes += [
-                get(f"{_V1}{version}", self._answer_status),
-                get(f"{_V1}{version}/metadata", self._answer_metadata),
-                post(f"{_V1}{version}:predict", self._answer_predict),
-                post(f"{_V1}{version}:classify", self._answer_classify),
-                post(f"{_V1}{version}:regress", self._answer_regress),
+                get(f"{_V1}{version}", self._status),
+                get(f"{_V1}{version}/metadata", self._metadata),
+                post(f"{_V1}{version}:predict", self._predict),
+                post(f"{_V1}{version}:classify", self._classify),
+                post(f"{_V1}{version}:regress", self._regress),
                 get(f"{_V2}{version}", self._model),
                 get(f"{_V2}{version}/ready", self._model_ready),
-                post(f"{_V2}{version}/infer", self._answer_infer),
+                post(f"{_V2}{version}/infer", self._infer),
             ]
         return routes
 
@@ -176,7 +176,7 @@ class HttpServer:
         checks.require(is_number, "a version", "be a number", version)
         return int(version)
 
-    async def _answer_status(self, request: web.Request) -> web.Response:
+    async def _status(self, request: web.Request) -> web.Response:
         number = self._find_version(request)
         states = self._engine.versions.list_states()
         if number is not None:
@@ -186,11 +186,11 @@ class HttpServer:
             states = {number: states[number]}
         return _write_json(rest.write_message(rest.describe_status(states)))
 
-    async def _answer_metadata(self, request: web.Request) -> web.Response:
+    async def _metadata(self, request: web.Request) -> web.Response:
         with self._engine.versions.lease(self._find_version(request)) as model:
             return _write_json(rest.write_metadata(model))
 
-    async def _answer_predict(self, request: web.Request) -> web.Response:
+    async def _predict(self, request: web.Request) -> web.Response:
         is_by_row = False
 
         def parse(model: models.Model, document: dict[str, Any]) -> Any:
@@ -202,11 +202,11 @@ class HttpServer:
         write = lambda: rest.write_predict(answer.outputs, is_by_row)  # noqa: E731
         return _write_json(await self._engine.run_aside(size, write))
 
-    async def _answer_classify(self, request: web.Request) -> web.Response:
+    async def _classify(self, request: web.Request) -> web.Response:
         answer, _ = await self._call_examples(request, models.CLASSIFY)
         return _write_json(rest.write_classes(answer.outputs))
 
-    async def _answer_regress(self, request: web.Request) -> web.Response:
+    async def _regress(self, request: web.Request) -> web.Response:
         answer, _ = await self._call_examples(request, models.REGRESS)
         return _write_json(rest.write_values(answer.outputs))
 
@@ -230,7 +230,7 @@ class HttpServer:
         )
         return answer, len(body)
 
-    async def _answer_infer(self, request: web.Request) -> web.Response:
+    async def _infer(self, request: web.Request) -> web.Response:
         version = self._find_version(request)
         body = await self._read(request)
         header = request.headers.get(open_inference.SIZE_HEADER)
@@ -252,14 +252,14 @@ class HttpServer:
         kind = "application/octet-stream"
         return web.Response(body=written, content_type=kind, headers=headers)
 
-    async def _answer_server(self, request: web.Request) -> web.Response:
+    async def _server(self, request: web.Request) -> web.Response:
         facts = {"name": "mtl", "version": mtl.__version__, "extensions": ["binary_tensor_data"]}
         return web.json_response(facts)
 
-    async def _answer_live(self, request: web.Request) -> web.Response:
+    async def _live(self, request: web.Request) -> web.Response:
         return web.json_response({"live": True})
 
-    async def _answer_ready(self, request: web.Request) -> web.Response:
+    async def _ready(self, request: web.Request) -> web.Response:
         is_ready = self._engine.is_ready
         state = {"live": True, "ready": is_ready}
         return web.json_response(state, status=200 if is_ready else 503)
@@ -276,11 +276,11 @@ class HttpServer:
             told = {"name": model.name, "ready": is_ready}
             return web.json_response(told, status=200 if is_ready else 503)
 
-    async def _answer_metrics(self, request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.Response:
         text = self._engine.metrics.write(self._engine.versions.newest)
         return web.Response(body=text, headers={"Content-Type": metrics.CONTENT_TYPE})
 
-    async def _answer_example(self, request: web.Request) -> web.Response:
+    async def _example(self, request: web.Request) -> web.Response:
         with self._engine.versions.lease(None) as model:
             return web.json_response(examples.make_rest(model))
 
@@ -289,6 +289,7 @@ def _name_method(request: web.Request) -> str:
     """Return the method of a request; paths of strangers all count as "other"."""
     if request.match_info.route.resource is None:
         return "other"
+    # Handlers bear the names of methods, and the metrics show these names.
     return request.match_info.handler.__name__.strip("_")
 
 

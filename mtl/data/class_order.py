@@ -4,9 +4,10 @@ due = {"cat": 30, "dog": 30}                      # draws of each class in a pas
 made = class_order.ClassOrder([cats, dogs], ["cat", "dog"], find_due, batch_size=4, seed=1)
 made.take(np.array([7]), np.arange(4))            # the numbers of the rows of step 7
 
-A pass deals its places to the classes, in random order. The places of a class take the next rows of
-its own endless stream of permuted epochs. So a row comes up again only after all rows of its class,
-and the batch of a step depends on the settings and the step alone.
+A pass deals its places to the classes, in random order. Each class has an endless stream of its
+rows, epoch after epoch, each in a new order. Its places take the next rows of this stream. So a row
+comes up again only after all rows of its class, and the batch of a step depends on the settings and
+the step alone.
 """
 
 from __future__ import annotations

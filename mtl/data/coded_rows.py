@@ -53,6 +53,7 @@ class Coding:
       encoders: look values up.
       scalars: the fields of scalar texts.
       scalar_ids: (field, column) of the ids of scalar fields.
+      other_ids: (field, column) of the ids of fields with several values in a row.
       fields: {name: field} of all fields in memory.
       added: the names of the features that batches hold beside the fields of `spec`.
     """
@@ -60,14 +61,14 @@ class Coding:
     def __init__(self, spec: spec_lib.Spec, encoders: Encoders):
         self.encoders, self._spec = encoders, spec
         self.scalars, texts = self._divide_texts()
-        self.scalar_ids, other_ids = self._divide_ids()
+        self.scalar_ids, self.other_ids = self._divide_ids()
         added: dict[str, Any] = {}
         if self.scalars:
             added[_NUMBERS] = _Numbers((len(self.scalars),), is_ragged=False)
         if self.scalar_ids:
             added[_IDS] = _Numbers((len(self.scalar_ids),), is_ragged=False)
         # A field with several values in a row has arrays of its own.
-        added |= {name_code(name, column): self._number(name) for name, column in other_ids}
+        added |= {name_code(name, column): self._number(name) for name, column in self.other_ids}
         kept = {name: field for name, field in spec.fields.items() if name not in self.scalars}
         numbers = {name: self._number(name) for name in texts}
         self.fields: dict[str, Any] = {**kept, **numbers, **added}
@@ -95,9 +96,8 @@ class Coding:
 
     def place(self, values: dict[str, Any], ids: Mapping[tuple[str, str], Any]) -> None:
         """Put the ids of fields, and the numbers of their texts, in their places in `values`."""
-        for (name, column), own in ids.items():
-            if (name, column) not in self.scalar_ids:
-                values[name_code(name, column)] = own
+        for pair in self.other_ids:
+            values[name_code(*pair)] = ids[pair]
         if self.scalars:
             values[_NUMBERS] = np.stack([values.pop(name) for name in self.scalars], axis=1)
         if self.scalar_ids:
@@ -109,10 +109,8 @@ class Coding:
         """Return {field: numbers} of scalar texts and {(field, column): ids} of a batch."""
         numbers = dict(zip(self.scalars, _unstack(features, _NUMBERS), strict=True))
         ids = dict(zip(self.scalar_ids, _unstack(features, _IDS), strict=True))
-        for name, columns in self.encoders.items():
-            for column in columns:
-                if (name, column) not in ids:
-                    ids[name, column] = tf.cast(features[name_code(name, column)], tf.int64)
+        for pair in self.other_ids:
+            ids[pair] = tf.cast(features[name_code(*pair)], tf.int64)
         return numbers, ids
 
 
@@ -157,7 +155,7 @@ class CodedRows(in_memory.InMemory):
         for name, field in coded.items():
             if self._spec.fields[name].dtype == "string":
                 values[name], self.texts[name] = field.numbers, field.distinct
-        pairs = [(name, column) for name, columns in encoders.items() for column in columns]
+        pairs = [*self.coding.scalar_ids, *self.coding.other_ids]
         tables = look_up([(encoders[name][column], coded[name].distinct) for name, column in pairs])
         ids = {pair: coded[pair[0]].take(table) for pair, table in zip(pairs, tables, strict=True)}
         self.coding.place(values, ids)

@@ -37,7 +37,7 @@ _RECORD, _NUMBERS = "record", "row of the join"
 
 
 class AbsentKeyError(ValueError):
-    """A table lacks the key of a row, and one of its fields has no default."""
+    """A row has a key that its table lacks, and a field of the table has no default."""
 
 
 class _Table(NamedTuple):
@@ -426,7 +426,7 @@ def _return_first(first: Any, *others: Any) -> Any:
 
 
 def _list_columns(source: Any) -> Sequence[str]:
-    """Return the columns of a source, also of one within it; [] if it has no names for them."""
+    """Return the names of a source's columns, or of the source within it; [] without names."""
     while source is not None:
         names = getattr(source, "names", ()) or getattr(source, "column_names", ())
         if names:

@@ -164,7 +164,7 @@ def take_by_group(
       layout: the fields.
       groups: the group of each row, int64 [B].
       take: returns the rows of a group at some places in `groups`, in the form of `Rows.take`.
-        Groups come in ascending order, and group 0 comes if there is no row.
+        Groups come in ascending order, and group 0 alone if B is 0.
     """
     places, parts = [], []
     for group in np.unique(groups).tolist() or [0]:

@@ -287,7 +287,7 @@ class Mixture(types.Source):
     def _divide(
         self, name: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> tuple[spec_lib.Spec | None, dict[str, filled_fields.Filled]]:
-        """Return the fields that a source has, or None, and those that it lacks, with defaults.
+        """Return the fields of a source, None without any, and {field that it lacks: its value}.
 
         Args:
           name: the source.

@@ -109,12 +109,9 @@ class Power:
 
         streams = [*classes.values(), unlabelled] if len(unlabelled) else [*classes.values()]
         names = [*map(repr, classes), "unlabelled"][: len(streams)]
-        settings: dict[str, Any] = {
-            "batch_size": batch_size,
-            "seed": seed,
-            "is_shuffled": is_shuffled,
-        }
-        return class_order.ClassOrder(streams, names, find_due, **settings)
+        return class_order.ClassOrder(
+            streams, names, find_due, batch_size=batch_size, seed=seed, is_shuffled=is_shuffled
+        )
 
     def _evaluate_shares(self, counts: np.ndarray, first: int, stop: int) -> np.ndarray:
         """Return the shares of the classes in the passes from one up to another, [passes, C]."""

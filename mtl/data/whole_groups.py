@@ -97,8 +97,14 @@ class WholeGroups:
         """
         starts = np.append(_find_starts(values), len(values))
         self._require_room(int(np.diff(starts).max()), batch_size // parts)
-        settings: dict[str, Any] = {"parts": parts, "seed": seed, "is_shuffled": is_shuffled}
-        return group_order.GroupOrder(rows, starts, batch_size=batch_size, **settings)
+        return group_order.GroupOrder(
+            rows,
+            starts,
+            batch_size=batch_size,
+            parts=parts,
+            seed=seed,
+            is_shuffled=is_shuffled,
+        )
 
     def form_batches(
         self,

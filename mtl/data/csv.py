@@ -3,6 +3,7 @@
 csv.Csv.files = {"train": "data/part-*.csv.gz", "test": ("data/a.csv", "data/b.csv")}
 csv.Csv.columns = ("age", "workclass", "income")            # without it, files have a header
 csv.Csv.missing = ("", "?")
+csv.Csv.rename = {"city": "Home town"}                       # our field: its column
 
 Write a list as a|b|c, and a list of lists as a;b|c||d: four items, the third without values.
 """
@@ -50,6 +51,7 @@ class Csv(types.Source):
         empty text is a value, and columns make it an unknown category. Other cases are errors.
       comment: lines that start with this text are dropped; "" drops none.
       missing_in: {field: further texts that mark an absent value of this field}.
+      rename: {field: its column}, if the column has another name than the field.
       number_forms: {field: the number 1.5 or 1234.5 as the file writes it}, for a field of single
         numbers with a decimal comma, thousands or a unit: "1,5", "1.234,5", "$1,234.5", "1.5%" or
         "1.5 km". The unit is dropped, and every number needs it: 45.3% is 45.3. (12.5) and 12.5-
@@ -69,6 +71,9 @@ class Csv(types.Source):
         dataclasses.field(default_factory=dict, repr=False)
     )
     number_forms: Annotated[Mapping[str, str], written_numbers.check_forms] = dataclasses.field(
+        default_factory=dict, repr=False
+    )
+    rename: Annotated[Mapping[str, str], checks.Map("map our names to theirs")] = dataclasses.field(
         default_factory=dict, repr=False
     )
 
@@ -124,6 +129,18 @@ class Csv(types.Source):
 
     @functools.cached_property
     def names(self) -> list[str]:
+        """The names of the columns as fields name them."""
+        fields = {column: name for name, column in self.rename.items()}
+        is_unique = len(fields) == len(self.rename)
+        checks.require(is_unique, "Csv.rename", "give each column once", dict(self.rename))
+        for name in self.rename:
+            is_free = name not in self._header or name in fields
+            rule = "name a field that no column is called; rename that column, too"
+            checks.require(is_free, "Csv.rename", rule, name)
+        return [fields.get(column, column) for column in self._header]
+
+    @functools.cached_property
+    def _header(self) -> list[str]:
         """The names of the columns, from the setting or the header of the first file."""
         if self.columns:
             return list(self.columns)
@@ -146,9 +163,9 @@ class Csv(types.Source):
     def _check_header(self, path: str) -> None:
         if not self.columns:
             header = self._read_header(path)
-            rule = f"be the header {self.delimiter.join(self.names)!r}, as in the first file"
+            rule = f"be the header {self.delimiter.join(self._header)!r}, as in the first file"
             got = self.delimiter.join(header)
-            checks.require(header == self.names, f"{path} line 1", rule, got)
+            checks.require(header == self._header, f"{path} line 1", rule, got)
 
     def _list_positions(
         self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
@@ -162,6 +179,8 @@ class Csv(types.Source):
             rule = "differ from delimiter and list_delimiter where items have several values"
             checks.require(self.item_delimiter not in taken, where, rule, self.item_delimiter)
         self.find_form(field)  # Fails now, and not at a row, if the field cannot have a form.
+        if field.name in self.rename:
+            checks.one_of(f"Csv.rename[{field.name!r}]", self.rename[field.name], self._header)
         where = f"Csv.columns for the field {field.name!r}"
         if not self.columns and field.name not in self._positions:
             self._check_delimiter(field.name)

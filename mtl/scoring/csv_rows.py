@@ -80,7 +80,7 @@ class Csv:
         """Return a cached function from names of columns to a decoder of lines [B]."""
 
         def made(names: Sequence[str]) -> Any:
-            source = dataclasses.replace(self._source_of(""), columns=names)
+            source = dataclasses.replace(self._source_of(""), columns=names, rename={})
             return tf.function(
                 lambda lines: source.decode(lines, self._features_and_kept, with_labels=False),
                 input_signature=[tf.TensorSpec([None], tf.string)],

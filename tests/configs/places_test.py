@@ -46,7 +46,7 @@ _IN_SOME_PARTS = """
     Subset.draw SvmLight.vector WandB.run_name WandB.tags WarmStart.rename ByTime.starts
     Joined.tables Joined.table_split
     Mixture.sources Mixture.batches Mixture.absent_features Mixture.splits Mixture.name_field
-    Splits.shares Splits.stratify Splits.fold_split Csv.missing_in Csv.number_forms
+    Splits.shares Splits.stratify Splits.fold_split Csv.missing_in Csv.number_forms Csv.rename
 """
 OTHERS = {*_WORDS.split(), *_IN_SOME_PARTS.split()}
 # A file or a scope of a run is named after these.

@@ -1,3 +1,4 @@
+import dataclasses
 import gzip
 import math
 import random
@@ -452,3 +453,33 @@ def test_fields_of_a_kind_are_decoded_together():
         read = session.run(values)
     assert sorted(read) == sorted([*names, "text", "y"])
     assert (read["x0"], read["x3"], read["x4"], read["y"], read["text"]) == (2.5, 7.5, 1, 1, b"a")
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_fields_may_have_other_names_than_columns(tmp_path, header):
+    text = "31,clerk,a|b,1\n,,,0\n"
+    text = f"how old,job,tags,rich\n{text}" if header else text
+    columns = () if header else ("how old", *COLUMNS[1:])
+    data = source(tmp_path, text, columns=columns, rename={"age": "how old"})
+    fields = dataclasses.replace(SPEC, defaults={**SPEC.defaults, "age": -1.0})
+    assert data.names == ["age", *COLUMNS[1:]]
+    np.testing.assert_array_equal(read(data, fields)["age"], [31, -1])
+    assert [row["age"] for _, row in data.scan("train", fields)] == [31, -1]
+    blocks = data.read_values("train", fields)
+    np.testing.assert_array_equal(np.concatenate([one["age"] for one in blocks]), [31, -1])
+
+
+@pytest.mark.parametrize(
+    ("rename", "says"),
+    [
+        ({"age": "how olt"}, r"Csv.rename\['age'\] must be one of .*'how olt'.*'how old'"),
+        ({"age": "rich"}, "the column of field 'rich'"),
+        ({"job": "how old"}, "Csv.rename must name a field that no column is called.*'job'"),
+        ({"age": "how old", "tags": "how old"}, "Csv.rename must give each column once"),
+        ({"age": 3}, "Csv.rename.*must be a text"),
+    ],
+)
+def test_a_wrong_other_name_is_told(tmp_path, rename, says):
+    text = "how old,job,tags,rich\n31,clerk,a|b,1\n"
+    with pytest.raises(checks.UserError, match=says):
+        read(source(tmp_path, text, columns=(), rename=rename))

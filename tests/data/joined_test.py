@@ -412,3 +412,25 @@ def test_rows_by_number_are_looked_up_once(tmp_path, monkeypatch):
         rows = _list(_pipe(each), 30)
         assert _same(rows, [expected[row["x"]] for row in rows]) and len(rows) == 210
         assert sorted(looked_up) == expected_keys
+
+
+@pytest.mark.parametrize("kind", ["csv", "arrow"])
+def test_a_table_serves_two_roles(kind, tmp_path):
+    (tmp_path / "sales.csv").write_text("x,buyer,seller,y\n0,1,2,0\n1,2,1,1\n2,9,3,0\n")
+    table = _write_users(tmp_path, kind)
+    roles = {
+        role: dataclasses.replace(table, rename={role: "user", f"{role}_age": "age"})
+        for role in ("buyer", "seller")
+    }
+    source = joined.Joined(
+        source=csv.Csv(files={"train": "sales.csv"}, data_dir=str(tmp_path)),
+        tables=roles,
+        fields={role: [f"{role}_age"] for role in roles},
+    )
+    fields = spec.Spec(
+        features={"x": "int64", "buyer_age": "float32", "seller_age": "float32"},
+        labels={"y": "int64"},
+        defaults={"buyer_age": -1.0},
+    )
+    ages = [(row["buyer_age"], row["seller_age"]) for row in _list(_pipe(source, fields))]
+    assert ages == [(20.5, 21.0), (21.0, 20.5), (-1.0, 21.5)]

@@ -28,7 +28,8 @@ class Outcome:
     """What came of a combination of features.
 
     Attributes:
-      refused: {claim: the line that refuses the combination, or its slices and replicas}.
+      refused: {claim: the line that refuses the combination, its slices, its replicas, or what is
+        left of it when features are off}.
       failed: {claim: why it does not hold}.
     """
 
@@ -83,7 +84,8 @@ def _holds(outcome: Outcome, claim: str, hold: Callable[[], None]) -> bool:
     except AssertionError as error:
         outcome.failed[claim] = str(error).strip()[:500] or "AssertionError"
     except checks.UserError as error:
-        may_refuse = claim in ("trains", "slices", "replicas") and "\n" not in str(error)
+        # Without the features that are off, the others may be a combination that is refused.
+        may_refuse = claim in ("trains", "slices", "replicas", "off") and "\n" not in str(error)
         (outcome.refused if may_refuse else outcome.failed)[claim] = str(error)
     except Exception:
         outcome.failed[claim] = traceback.format_exc(limit=-3)

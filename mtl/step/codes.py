@@ -21,8 +21,8 @@ _KEY = ("codes of texts",)
 
 def remember(values: tf.Tensor | tf.RaggedTensor, ids: Mapping[str, Any]) -> None:
     """Remember the ids of a feature for some columns, {column: ids of the shape of `values`}."""
-    kept = graphs.outermost_graph().get_collection_ref(_KEY)
-    kept.append((_get_tensor(values), dict(ids)))
+    entries = graphs.outermost_graph().get_collection_ref(_KEY)
+    entries.append((_get_tensor(values), dict(ids)))
 
 
 def find_ids(values: tf.Tensor | tf.RaggedTensor, column: str) -> Any:
@@ -30,8 +30,8 @@ def find_ids(values: tf.Tensor | tf.RaggedTensor, column: str) -> Any:
     if tf.executing_eagerly():
         return None
     tensor = _get_tensor(values)
-    for known, ids in graphs.outermost_graph().get_collection_ref(_KEY):
-        if known is tensor:
+    for feature, ids in graphs.outermost_graph().get_collection_ref(_KEY):
+        if feature is tensor:
             return ids.get(column)
     return None
 

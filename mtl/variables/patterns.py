@@ -64,10 +64,10 @@ def select_variables(where: str, pattern: str, variables: Sequence[Variable]) ->
     Raises:
       UserError: none matches; the message names the most similar variables and scopes.
     """
-    selected = [variable for variable in variables if matches(pattern, variable)]
-    if not selected:
+    matching = [variable for variable in variables if matches(pattern, variable)]
+    if not matching:
         checks.fail(where, "match a variable", pattern, _suggest_names(pattern, variables))
-    return selected
+    return matching
 
 
 def _suggest_names(pattern: str, variables: Sequence[Variable]) -> str:

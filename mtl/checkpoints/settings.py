@@ -47,12 +47,12 @@ def canonical_text(value: Any) -> str:
 
 
 def _write_part(part: Any) -> str:
-    shown = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
+    values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
     for field in dataclasses.fields(part):
         # A field at its earlier default leaves the text of older settings unchanged.
-        if shown.get(field.name) == field.metadata.get("earlier", dataclasses.MISSING):
-            del shown[field.name]
-    parts = [f"{name}={canonical_text(own)}" for name, own in shown.items()]
+        if values.get(field.name) == field.metadata.get("earlier", dataclasses.MISSING):
+            del values[field.name]
+    parts = [f"{name}={canonical_text(value)}" for name, value in values.items()]
     return type(part).__qualname__ + _join_parts("()", parts)
 
 

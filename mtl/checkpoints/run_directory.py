@@ -136,6 +136,7 @@ def repair_run(directory: str) -> None:
 
 def _drop_damaged(paths: Sequence[str]) -> list[str]:
     """Return the checkpoints up to the newest whole one; warn about the damaged ones behind it."""
+    # From the newest one back: older checkpoints need no check once a whole one is there.
     whole, errors = list(paths), {}
     while whole and (error := _find_damage(whole[-1])):
         errors[whole.pop()] = error

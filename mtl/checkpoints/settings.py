@@ -28,6 +28,7 @@ def canonical_text(value: Any) -> str:
             return canonical_text(value.item())
         case np.ndarray():
             return _write_array(value)
+        # Before numbers: a bool is an int, and True is not 1.
         case bool() | None | str() | bytes():
             return repr(value)
         case float() if value.is_integer():
@@ -43,6 +44,7 @@ def canonical_text(value: Any) -> str:
             return _join_parts("<>", sorted(map(canonical_text, value)))
     if checks.is_part(value):
         return _write_part(value)
+    # An address in memory differs from process to process.
     return _ADDRESS.sub("", repr(value))
 
 

@@ -74,18 +74,21 @@ def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) ->
     As in `join_log_odds`, sums of logarithms replace probabilities.
     """
 
-    def of(sign: float) -> tf.Tensor:
-        taken = tf.nn.softplus(-chance) + tf.nn.softplus(-sign * then)
-        left = tf.nn.softplus(chance) + tf.nn.softplus(-sign * otherwise)
-        return _log_of_sum(-taken, -left)
+    def log_chance(sign: float) -> tf.Tensor:
+        then_cost = tf.nn.softplus(-chance) + tf.nn.softplus(-sign * then)
+        otherwise_cost = tf.nn.softplus(chance) + tf.nn.softplus(-sign * otherwise)
+        return _log_of_sum(-then_cost, -otherwise_cost)
 
-    return of(1.0) - of(-1.0)
+    return log_chance(1.0) - log_chance(-1.0)
 
 
-def _log_of_sum(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+def _log_of_sum(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return log(e^x + e^y) for each pair, without overflow."""
-    of_one, of_other = one + tf.nn.softplus(other - one), other + tf.nn.softplus(one - other)
-    return tf.where(one > other, of_one, of_other)
+    from_first, from_second = (
+        first + tf.nn.softplus(second - first),
+        second + tf.nn.softplus(first - second),
+    )
+    return tf.where(first > second, from_first, from_second)
 
 
 def softmax_cross_entropy(
@@ -122,9 +125,11 @@ def softmax_cross_entropy(
 
 def _log_other(logits: tf.Tensor, class_ids: tf.Tensor) -> tf.Tensor:
     """Return log(1 - p_y) from the other classes' logits, as 1 - p rounds to 0 near p = 1."""
-    own = tf.one_hot(class_ids, logits.shape[-1], on_value=True, off_value=False, dtype=tf.bool)
-    others = tf.where(own, logits.dtype.min, logits)
-    return tf.reduce_logsumexp(others, axis=-1) - tf.reduce_logsumexp(logits, axis=-1)
+    is_target = tf.one_hot(
+        class_ids, logits.shape[-1], on_value=True, off_value=False, dtype=tf.bool
+    )
+    other_logits = tf.where(is_target, logits.dtype.min, logits)
+    return tf.reduce_logsumexp(other_logits, axis=-1) - tf.reduce_logsumexp(logits, axis=-1)
 
 
 def _compute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -143,7 +148,13 @@ def absolute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 
 def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
-    """Return `(p - y)^2 / 2` up to an error of delta, then `delta (|p - y| - delta / 2)`."""
+    """Compute `(p - y)^2 / 2` up to an error of delta, then `delta (|p - y| - delta / 2)`.
+
+    Args:
+      predictions: p, of any shape.
+      targets: y, in the same shape.
+      delta: the error from which the loss is linear, above 0.
+    """
     error = absolute_error(predictions, targets)
     inner = tf.minimum(error, delta)
     return 0.5 * inner**2 + delta * (error - inner)
@@ -156,7 +167,16 @@ def log_cosh(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 
 def pinball_loss(quantiles: tf.Tensor, targets: tf.Tensor, levels: Sequence[float]) -> tf.Tensor:
-    """Return `mean_k max(l_k e_k, (l_k - 1) e_k)` of `e_k = y - q_k`: [B, Q], [B] -> [B]."""
+    """Compute `mean_k max(l_k e_k, (l_k - 1) e_k)` of `e_k = y - q_k`.
+
+    Args:
+      quantiles: q, [B, Q].
+      targets: y, [B].
+      levels: l, Q numbers in (0, 1).
+
+    Returns:
+      [B].
+    """
     errors = -_compute_error(quantiles, targets[:, tf.newaxis])
     shares = tf.constant(list(levels), errors.dtype)
     return tf.reduce_mean(tf.maximum(shares * errors, (shares - 1) * errors), axis=-1)
@@ -257,9 +277,9 @@ def mixture_loss(log_joint: tf.Tensor) -> tf.Tensor:
     the likelihood.
     """
     likelihood = tf.reduce_logsumexp(log_joint, axis=-1)
-    expected = tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(log_joint)) * log_joint, axis=-1)
-    # The difference is exactly 0, so the value is the likelihood with the gradient of `expected`.
-    return -(tf.stop_gradient(likelihood) + (expected - tf.stop_gradient(expected)))
+    surrogate = tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(log_joint)) * log_joint, axis=-1)
+    # The difference is exactly 0, so the value is the likelihood with the gradient of `surrogate`.
+    return -(tf.stop_gradient(likelihood) + (surrogate - tf.stop_gradient(surrogate)))
 
 
 def gaussian_log_density(deviations: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:

@@ -159,12 +159,12 @@ def _stack_losses(losses: types.Tensors) -> tf.Tensor:
 def _unweigh_losses(batch: whole_batch.WholeBatch) -> whole_batch.WholeBatch:
     """Return the batch with its unweighted losses."""
 
-    def plain(forward: whole_batch.ForwardPass) -> whole_batch.ForwardPass:
+    def unweigh_pass(forward: whole_batch.ForwardPass) -> whole_batch.ForwardPass:
         return forward._replace(losses=forward.unweighted or forward.losses)
 
     others = batch.others
     return dataclasses.replace(
         batch,
-        first=plain(batch.first),
-        others=others and (lambda index: plain(others(index))),
+        first=unweigh_pass(batch.first),
+        others=others and (lambda index: unweigh_pass(others(index))),
     )

@@ -72,10 +72,12 @@ class ExampleClipping(types.Surgery):
             checks.fail("ExampleClipping", "get independent rows", list(losses), fix)
         count = examples.count * whole.slices * replicas.count()
 
-        def clipped(forward: whole_batch.ForwardPass) -> tuple[Gradients, tf.Tensor, types.Tensors]:
+        def clip_part(
+            forward: whole_batch.ForwardPass,
+        ) -> tuple[Gradients, tf.Tensor, types.Tensors]:
             return *self._clip_pass(forward, variables, count), forward.unweighted or {}
 
-        gradients, above, plain = whole.sum(clipped, update=True)
+        gradients, above, plain = whole.sum(clip_part, update=True)
         # After the sum over slices and replicas: all replicas then draw the same noise.
         if self.noise_multiplier:
             pairs = enumerate(zip(gradients, variables, strict=True))
@@ -174,13 +176,13 @@ def _examples_of(forward: whole_batch.ForwardPass) -> whole_batch.Examples:
 def _squared_norms(parts: Collection[gradient_forms.ExampleGradients], size: int) -> tf.Tensor:
     """Add up the squared norms of B examples' gradients over several variables, [B] float64."""
 
-    def squares(dtype: tf.DType) -> tf.Tensor:
+    def sum_squares(dtype: tf.DType) -> tf.Tensor:
         zeros = tf.zeros([size], dtype)
         return tf.add_n(
             [zeros, *(gradient_forms.cast_gradients(part, dtype).squared_norms() for part in parts)]
         )
 
-    return gradients_lib.retry_in_float64(squares)
+    return gradients_lib.retry_in_float64(sum_squares)
 
 
 def _num_below_one(scales: tf.Tensor) -> tf.Tensor:

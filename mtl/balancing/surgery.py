@@ -58,11 +58,11 @@ class Sum(types.Surgery):
         """
         whole = whole_batch.or_losses(batch, losses)
 
-        def total(forward: whole_batch.ForwardPass) -> tuple[Gradients, types.Tensors]:
+        def differentiate_sum(forward: whole_batch.ForwardPass) -> tuple[Gradients, types.Tensors]:
             gradients = tf.gradients(tf.add_n(list(forward.losses.values())), list(variables))
             return gradients, forward.unweighted or {}
 
-        gradients, plain = whole.sum(total, update=True)
+        gradients, plain = whole.sum(differentiate_sum, update=True)
         return gradients, {f"{task}/loss": loss for task, loss in plain.items()}
 
 
@@ -288,7 +288,7 @@ class Combine(types.Surgery):
         # With two samples, this block holds the products between samples; with one it is all.
         weights = self._decide_weights(lambda: gramian()[:size, -size:], losses)
 
-        def weighted(tasks: task_gradients.TaskGradients) -> Gradients:
+        def differentiate_weighted(tasks: task_gradients.TaskGradients) -> Gradients:
             # A third sample moves the variables: the weights do not depend on its rows.
             moving = (
                 self._take_samples(tasks)[-1]
@@ -298,7 +298,7 @@ class Combine(types.Surgery):
             tasks = dataclasses.replace(tasks, losses=moving)
             return tasks.complete(tasks.differentiate_weighted(weights, tasks.shared))
 
-        return batch_gradients.sum(weighted, update=True), decision.monitor_weights(
+        return batch_gradients.sum(differentiate_weighted, update=True), decision.monitor_weights(
             weights, list(losses)
         )
 

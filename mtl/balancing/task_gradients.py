@@ -345,7 +345,7 @@ class BatchGradients:
         count = len(deciding(self.first).losses)
         is_one = self.batch.ignores_replicas or replicas.count() == 1 or every_steps == 1
 
-        def anew(tasks: TaskGradients) -> Columns:
+        def differentiate_part(tasks: TaskGradients) -> Columns:
             # Gradients from outside of a tf.cond are inputs of it, and would run at every step.
             return deciding(tasks).differentiate_anew(compared)
 
@@ -353,9 +353,11 @@ class BatchGradients:
             rule = "be 1 if replicas decide together"
             fix = f'Or set {where}.on = "representation", which exchanges less data.'
             checks.require(is_one, f"{where}.every_steps", rule, every_steps, fix)
-            return lambda: multiply_columns(self.sum(anew), count)[0]
+            return lambda: multiply_columns(self.sum(differentiate_part), count)[0]
         if is_one:
-            return lambda: self.sum(lambda tasks: multiply_columns(anew(tasks), count)[0])
+            return lambda: self.sum(
+                lambda tasks: multiply_columns(differentiate_part(tasks), count)[0]
+            )
         # Each replica computes its products when they are due; all meet at every step.
         one_replica = dataclasses.replace(self, batch=self.batch.without_replicas())
         products, zeros = (

@@ -28,14 +28,14 @@ def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Cal
     if checkpoint is None:
         return model_fn
 
-    def checked(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
+    def check_and_build(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
         lacking = require_fit(checkpoint, mode == compat.estimator.ModeKeys.TRAIN)
         if lacking:
             zeros_saver.add_zeros_saver(lacking)
         return spec
 
-    return checked
+    return check_and_build
 
 
 def require_fit(checkpoint: str, is_training: bool) -> set[str]:

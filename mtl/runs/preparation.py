@@ -157,7 +157,7 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
     capacities = {f"features/{name}": part.num_rows for name, part in tables.items()}
 
     @functools.cache
-    def graph() -> tf.Graph:
+    def build_graph() -> tf.Graph:
         training_graph = tf.Graph()
         with training_graph.as_default():
             _build_training(experiment.data, experiment.model, experiment.run, model_dir)
@@ -178,14 +178,14 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
             mismatch.require_same(paths[-1], *shapes_without_keys)
         return training_graph
 
-    def initial(names: list[str]) -> dict[str, np.ndarray]:
-        with graph().as_default(), tf1.Session() as session:
+    def read_initial(names: list[str]) -> dict[str, np.ndarray]:
+        with build_graph().as_default(), tf1.Session() as session:
             variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
             lacking: dict[str, list[int]] = {name: [] for name in names if name not in variables}
             mismatch.require_same(paths[-1], lacking, {})
             return session.run({name: variables[name].initial_value for name in names})
 
-    transfer.enlarge_tables(paths, capacities, initial)
+    transfer.enlarge_tables(paths, capacities, read_initial)
 
 
 @contextlib.contextmanager

@@ -107,7 +107,7 @@ def count_in_predictions(
 ) -> Callable[..., Any]:
     """Return a `model_fn` whose predictions also count unknown values."""
 
-    def counting(features: Any, labels: Any, mode: str, **others: Any) -> Any:
+    def count_values(features: Any, labels: Any, mode: str, **others: Any) -> Any:
         estimator_spec = model_fn(features, labels, mode, **others)
         if mode != compat.estimator.ModeKeys.PREDICT:
             return estimator_spec
@@ -116,7 +116,7 @@ def count_in_predictions(
             prediction_hooks=[*(estimator_spec.prediction_hooks or ()), *hooks]
         )
 
-    return counting
+    return count_values
 
 
 class Counted:

@@ -76,12 +76,12 @@ def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tenso
       float64 [N].
     """
 
-    def squares(dtype: tf.DType) -> tf.Tensor:
+    def sum_squares(dtype: tf.DType) -> tf.Tensor:
         # `l2_loss` is half of the sum of squares, in one op that does not store the squares.
         halves = [tf.nn.l2_loss(tf.cast(part, dtype)) for part in list_values(gradients)]
         return 2 * tf.cast(tf.stack(halves), tf.float64)
 
-    return retry_in_float64(squares)
+    return retry_in_float64(sum_squares)
 
 
 def retry_in_float64(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:

@@ -80,19 +80,19 @@ class ForwardPass(NamedTuple):
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
             return {task: weights[task] * loss for task, loss in losses.items()}
 
-        def samples(take_samples: types.Samples, count: int) -> list[types.Tensors]:
+        def scale_samples(take_samples: types.Samples, count: int) -> list[types.Tensors]:
             factors = of_samples(count) if of_samples else [weights] * count
             return list(map(scale, take_samples(count), factors))
 
-        def row(examples: Examples, index: tf.Tensor | int) -> ForwardPass:
+        def scale_row(examples: Examples, index: tf.Tensor | int) -> ForwardPass:
             return examples.row(index).scale_losses(weights)
 
         examples = self.examples and self.examples._replace(
-            row=functools.partial(row, self.examples)
+            row=functools.partial(scale_row, self.examples)
         )
         return self._replace(
             losses=scale(self.losses, weights),
-            samples=self.samples and functools.partial(samples, self.samples),
+            samples=self.samples and functools.partial(scale_samples, self.samples),
             examples=examples,
         )
 
@@ -105,12 +105,12 @@ class ForwardPass(NamedTuple):
                 for task, loss in losses.items()
             }
 
-        def samples(take_samples: types.Samples, count: int) -> list[types.Tensors]:
+        def add_samples(take_samples: types.Samples, count: int) -> list[types.Tensors]:
             return list(map(add, take_samples(count)))
 
         return self._replace(
             losses=add(self.losses),
-            samples=self.samples and functools.partial(samples, self.samples),
+            samples=self.samples and functools.partial(add_samples, self.samples),
         )
 
 
@@ -145,18 +145,18 @@ class WholeBatch:
         """
         weights = weights and {task: tf.stop_gradient(weight) for task, weight in weights.items()}
 
-        def weighted(forward: ForwardPass) -> ForwardPass:
+        def scale_pass(forward: ForwardPass) -> ForwardPass:
             scaled = forward.scale_losses(weights) if weights else forward
             return scaled._replace(unweighted=forward.losses)
 
         def build_other(
             build: Callable[[tf.Tensor], ForwardPass], slice_: tf.Tensor
         ) -> ForwardPass:
-            return weighted(build(slice_))
+            return scale_pass(build(slice_))
 
         # Not a lambda around `self.others`: mypy cannot see there that it is not None.
         others = self.others and functools.partial(build_other, self.others)
-        return dataclasses.replace(self, first=weighted(self.first), others=others)
+        return dataclasses.replace(self, first=scale_pass(self.first), others=others)
 
     def sum(self, function: Callable[[ForwardPass], Any], update: bool = False) -> Any:
         """Sum the results of a function over all parts.
@@ -430,7 +430,7 @@ def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
     if slices == 1:
         return batch
 
-    def rows(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
+    def take_rows(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         size = values.shape[0] // slices
         part = values[slice_ * size : (slice_ + 1) * size]
         # An index in the graph loses the static number of rows, which layers and heads read.
@@ -439,7 +439,7 @@ def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
             return part
         return tf.ensure_shape(part, [size, *values.shape[1:]])
 
-    return tf.nest.map_structure(rows, batch)
+    return tf.nest.map_structure(take_rows, batch)
 
 
 def _list_tensors(value: types.Gradient) -> list[tf.Tensor]:

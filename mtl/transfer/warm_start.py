@@ -130,13 +130,13 @@ class WarmStart:
     ) -> Callable[..., Any]:
         """Return `model_fn` with a training graph that starts from the source, after `prepare`."""
 
-        def warmed(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
+        def start_warm(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
             spec = model_fn(features, labels, mode)
             if mode == compat.estimator.ModeKeys.TRAIN:
                 values.initialize_variables(self.plan(tf1.global_variables(), named), model_dir)
             return spec
 
-        return warmed
+        return start_warm
 
     def plan(
         self, variables: Sequence[tf.Variable], named: Mapping[str, types.RowNames]

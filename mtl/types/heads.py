@@ -111,8 +111,7 @@ class Head(Protocol):
           labels: {label field: its value in plain Python}.
 
         Returns:
-          The text of an error, or None. It runs only to explain an error of the graph, or before
-          training.
+          The text of an error, or None. It runs only to explain an error of the graph.
         """
 
     @property

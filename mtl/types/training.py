@@ -143,7 +143,7 @@ class Update(Protocol):
         Args:
           gradients: N gradients; None for variables that do not move.
           variables: N variables.
-          losses: {task: scalar}, for schedules and monitors that read them.
+          losses: {task: scalar}, which an update may check for NaN and infinity.
 
         Returns:
           The op that moves the variables and counts the step, and {name: scalar} to watch.

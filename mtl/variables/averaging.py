@@ -130,14 +130,14 @@ def rows_before(
       N values: IndexedSlices for looked-up tables, and a scalar in place of a dense variable.
     """
 
-    def rows(gradient: types.Gradient, variable: tf.Variable, is_all: bool) -> types.Gradient:
+    def take_rows(gradient: types.Gradient, variable: tf.Variable, is_all: bool) -> types.Gradient:
         if not isinstance(gradient, tf.IndexedSlices):
             return tf.zeros([])
         all_rows = tf.range(tf.cast(variable.shape[0], gradient.indices.dtype))
         ids = all_rows if is_all else tf.unique(gradient.indices).y
         return tf.IndexedSlices(tf.gather(variable, ids), ids, gradient.dense_shape)
 
-    return list(map(rows, gradients, variables, moves_all_rows))
+    return list(map(take_rows, gradients, variables, moves_all_rows))
 
 
 def is_state(name: str) -> bool:

@@ -56,11 +56,11 @@ class ReadMoved(types.StepExtension):
     def wrap_forward(self, forward: types.Forward) -> types.Forward:
         """Return a forward pass inside `read_moved`."""
 
-        def moved(features: types.Tensors, labels: types.Tensors) -> Any:
+        def move_step(features: types.Tensors, labels: types.Tensors) -> Any:
             with read_moved():
                 return forward(features, labels)
 
-        return moved
+        return move_step
 
 
 def read_moved() -> contextlib.AbstractContextManager[Any]:

@@ -39,18 +39,18 @@ def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
         residual = tf.linalg.matvec(quadratic, x) - linear - z
         system = quadratic + tf.linalg.diag(z / x)
 
-        def direction(target):  # Solves x z = target, to first order.
+        def find_direction(target):  # Solves x z = target, to first order.
             dx = tf.linalg.solve(system, ((target / x - z) - residual)[..., tf.newaxis])[..., 0]
             return dx, (target - z * dx) / x - z
 
         # Predict: a Newton step towards a gap of 0 shows how far the gap can fall.
         gap = tf.reduce_mean(x * z, -1, keepdims=True)
-        dx, dz = direction(tf.zeros_like(x))
+        dx, dz = find_direction(tf.zeros_like(x))
         step = _longest_step(x, dx, z, dz)
         ahead = tf.reduce_mean((x + step * dx) * (z + step * dz), -1, keepdims=True)
         # Correct: Mehrotra's rule for the next gap, and `dx * dz`, the error of the first
         # direction.
-        dx, dz = direction((ahead / gap) ** 3 * gap - dx * dz)
+        dx, dz = find_direction((ahead / gap) ** 3 * gap - dx * dz)
         # Short of the border: at x = 0 the next system would divide by 0.
         step = 0.995 * _longest_step(x, dx, z, dz)
         return i + 1, x + step * dx, z + step * dz

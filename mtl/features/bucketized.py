@@ -155,9 +155,9 @@ class Crossed(tables.Embedded):
         rows = [
             values[:, tf.newaxis] if values.shape.rank == 1 else values for values in categories
         ]
-        crossed = tf.ragged.cross_hashed(rows, self.num_buckets)
+        crosses = tf.ragged.cross_hashed(rows, self.num_buckets)
         has_one_each = all(values.shape.rank == 1 for values in categories)
-        return crossed.flat_values if has_one_each else crossed
+        return crosses.flat_values if has_one_each else crosses
 
 
 def _make_quantiles(kind: str, field: str, num_buckets: int) -> accumulators.Quantiles:

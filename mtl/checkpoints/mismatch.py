@@ -39,9 +39,16 @@ def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Cal
 
 
 def require_fit(checkpoint: str, is_training: bool) -> set[str]:
-    """Refuse a checkpoint that does not fit the default graph; return variables that start from 0.
+    """Refuse a checkpoint that does not fit the default graph.
 
-    Checkpoints of old versions lack these variables, as `refuse_mismatch` says.
+    Args:
+      checkpoint: its path.
+      is_training: True refuses further variables in the checkpoint. The graph of an evaluation
+        lacks some of them, such as optimizer state.
+
+    Returns:
+      The variables that start from 0: checkpoints of old versions lack them, as `refuse_mismatch`
+      says.
     """
     saved_shapes = dict(tf.train.list_variables(checkpoint))
     graph_shapes = {

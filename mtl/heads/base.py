@@ -431,7 +431,15 @@ class Base(Labelled):
 
 
 def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
-    """Count rows with NaN in a float output [B, ...]. `counts`, [B] or [B, n], selects labels."""
+    """Count rows with a NaN in an output.
+
+    Args:
+      outputs: tensors [B, ...]; those that are not floats are left out.
+      counts: True for labels that count, bool [B] or [B, n].
+
+    Returns:
+      A float64 scalar.
+    """
     mask = tf.zeros_like(counts)
     for output in outputs:
         if output.dtype.is_floating:

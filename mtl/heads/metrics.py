@@ -45,10 +45,17 @@ class Total(Protocol):
 
 
 def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return the names of metrics with a declared direction, and True if higher is better.
+    """Find the metrics of a head with a declared direction.
 
     They keep the order of `head.directions`, the most telling metric first. Metrics of slices have
     the direction of their metric and come last.
+
+    Args:
+      head: the head.
+      names: the names of its metrics, without the task.
+
+    Returns:
+      (name, True if a higher value is better) for each of them.
     """
     directions = {**types.read_member(head, types.Head, "directions"), **_OF_ALL_HEADS}
     directed = [

@@ -153,10 +153,17 @@ class MixtureDensity(standardized.Standardized):
 
 
 def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
-    """Return the quantiles of mixtures: [B, K] x 3 and shares [B or 1, Q] -> [B, Q].
+    """Return the quantiles of mixtures.
 
     Bisection finds them, as the distribution function of a mixture has no closed inverse. Uniform
     random shares give samples.
+
+    Args:
+      mixture: log weights, means and scales of K components, [B, K] each.
+      shares: Q numbers in (0, 1) for each row, or for all rows, [B or 1, Q].
+
+    Returns:
+      [B, Q].
     """
     weights, means, scales = (values[:, tf.newaxis] for values in mixture)
     weights, inverse = tf.exp(weights), 1 / (scales * math.sqrt(2))

@@ -19,7 +19,15 @@ LEAST = 1e-30
 
 
 def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Return sum(weights * values) / sum(weights), a scalar; 0 if the weights sum to 0."""
+    """Compute a weighted mean.
+
+    Args:
+      values: any shape.
+      weights: the same shape, at least 0.
+
+    Returns:
+      A scalar; 0 if the weights sum to 0.
+    """
     total = tf.reduce_sum(weights * values)
     return tf.math.divide_no_nan(total, tf.reduce_sum(weights))
 
@@ -60,18 +68,33 @@ def binary_cross_entropy(
 
 
 def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Return the log-odds of two events together: a of the first, b of the second given it.
+    """Return the log-odds of two events together.
 
     `-log(e^-a + (1 + e^-a) e^-b)`, as 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. A probability would
     round to 0 or 1. Without one, value and gradient are finite if a + b is.
+
+    Args:
+      first: the log-odds of the first event, a.
+      second: the log-odds of the second event if the first one happens, b.
+
+    Returns:
+      The same shape.
     """
     return -_log_of_sum(-first, tf.nn.softplus(-first) - second)
 
 
 def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
-    """Return the log-odds of `p_c p_t + (1 - p_c) p_o`, from the log-odds of c, t and o.
+    """Return the log-odds of `p_c p_t + (1 - p_c) p_o`.
 
     As in `join_log_odds`, sums of logarithms replace probabilities.
+
+    Args:
+      chance: the log-odds of the condition, c.
+      then: the log-odds of the event if it holds, t.
+      otherwise: the log-odds of the event if it does not hold, o.
+
+    Returns:
+      The same shape.
     """
 
     def log_chance(sign: float) -> tf.Tensor:
@@ -197,7 +220,12 @@ def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
 
 
 def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Return `rate - count log(rate)`, the negative log-likelihood without log(count!)."""
+    """Compute `rate - count log(rate)`, the negative log-likelihood without log(count!).
+
+    Args:
+      log_rates: the logarithm of the rate, of any shape.
+      counts: the labels, in the same shape.
+    """
     counts = tf.cast(counts, log_rates.dtype)
     return poisson_rate(log_rates) - tf.math.multiply_no_nan(log_rates, counts)
 
@@ -210,9 +238,14 @@ def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def tweedie_loss(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.Tensor:
-    """Return `r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for rates r and the power p in (1, 2).
+    """Compute `r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for rates r.
 
     It is the negative log-likelihood without terms of y and the dispersion.
+
+    Args:
+      log_rates: the logarithm of r, of any shape.
+      targets: y, at least 0, in the same shape.
+      power: p, in (1, 2).
     """
     targets = tf.cast(targets, log_rates.dtype)
     of_rates = poisson_rate((2 - power) * log_rates) / (2 - power)
@@ -227,13 +260,26 @@ def tweedie_deviance(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> 
 
 
 def categorical_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Return `sum_c p_c log(p_c / q_c)` with p and q the softmax of [B, C] each -> [B]."""
+    """Compute `sum_c p_c log(p_c / q_c)`.
+
+    Args:
+      logits: the logits of p, [B, C].
+      others: the logits of q, [B, C].
+
+    Returns:
+      [B].
+    """
     surprise = tf.nn.log_softmax(logits) - tf.nn.log_softmax(others)
     return tf.reduce_sum(tf.nn.softmax(logits) * surprise, -1)
 
 
 def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Return `p log(p / q) + (1 - p) log((1 - p) / (1 - q))` with p, q sigmoids, of any shape."""
+    """Compute `p log(p / q) + (1 - p) log((1 - p) / (1 - q))`.
+
+    Args:
+      logits: the log-odds of p, of any shape.
+      others: the log-odds of q, in the same shape.
+    """
     of_ones = tf.nn.softplus(-others) - tf.nn.softplus(-logits)
     of_zeros = tf.nn.softplus(others) - tf.nn.softplus(logits)
     return tf.sigmoid(logits) * of_ones + tf.sigmoid(-logits) * of_zeros

@@ -225,7 +225,17 @@ TYPES = ("ranknet", "lambdarank", "softmax", "approx_ndcg")
 
 
 def compute(kind: str, lists: Lists, gain: str, temperature: float) -> tf.Tensor:
-    """Return the loss of each group, [G], for a kind in `TYPES`."""
+    """Compute the loss of each group.
+
+    Args:
+      kind: a name in `TYPES`.
+      lists: the groups.
+      gain: the gain of a label, for losses of NDCG: "exponential" or "linear".
+      temperature: of "approx_ndcg", above 0.
+
+    Returns:
+      [G].
+    """
     if kind == "lambdarank":
         return lambdarank(lists, gain)
     if kind == "approx_ndcg":

@@ -83,9 +83,14 @@ def compute_losses(
 
 
 def sum_label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dict[str, tf.Tensor]:
-    """Sum the weights.
+    """Sum the weights of the labels of each task.
 
-    {field: [B, ...]} -> {task: the sum of its weights}, in the order of the heads.
+    Args:
+      heads: the heads.
+      labels: {label field: [B, ...]}.
+
+    Returns:
+      {task: scalar}, in the order of the heads.
     """
     weights: dict[str, tf.Tensor] = {}
     for part in _group_heads(heads):
@@ -120,7 +125,15 @@ def build_metrics(
 
 
 def build_predictions(heads: Sequence[types.Head], logits: types.Tensors) -> dict[str, tf.Tensor]:
-    """Predict by every head: {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
+    """Predict by every head.
+
+    Args:
+      heads: the heads.
+      logits: {task: [B, C]}.
+
+    Returns:
+      {"<task>/<prediction>": [B, ...]}.
+    """
     predictions: dict[str, types.Tensors] = {}
     for part in _group_heads(heads):
         if isinstance(part, Alike) and part.is_stacked:
@@ -163,8 +176,12 @@ def sum_average_losses(
 ) -> tuple[tf.Tensor, tf.Operation]:
     """Sum the average losses of the tasks. A task without labels adds 0, any other NaN stays.
 
-    {"<task>/average_loss": (value, update), ...} and {task: the sum of its weights} -> (sum,
-    update).
+    Args:
+      metrics: {"<task>/average_loss": (value, update), ...}.
+      label_weights: {task: the sum of its weights in the batch}.
+
+    Returns:
+      The sum and its update.
     """
     weights = tf.stack(list(label_weights.values()))
     total, update = metrics_lib.stream_sums({"weights": weights}, lambda sums: sums)["weights"]

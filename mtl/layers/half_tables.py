@@ -24,7 +24,15 @@ _LAST_16_BITS = 0xFFFF
 
 
 def look_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """Look up ids [...] in a table -> float32 [..., D]; the table's gradient is float32 too."""
+    """Look up rows of a table.
+
+    Args:
+      table: a table [R, D] of float32 or bfloat16, maybe in shards.
+      ids: the numbers of rows, int64 [...].
+
+    Returns:
+      float32 [..., D]; the gradient of the table is float32, too.
+    """
     if table.dtype.base_dtype != tf.bfloat16:
         return moved.add_to_rows(tf.nn.embedding_lookup(table, ids), table, ids)
     _register_gradients()

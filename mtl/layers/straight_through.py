@@ -50,7 +50,15 @@ def sign(x: tf.Tensor) -> tf.Tensor:
 
 
 def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
-    """Return the sign of x, but 0 if |x| is at most the threshold; the gradient is 1."""
+    """Return the sign of numbers, but 0 near 0; the gradient is 1.
+
+    Args:
+      x: any shape.
+      threshold: |x| up to which the result is 0; a shape that broadcasts to x.
+
+    Returns:
+      -1, 0 or 1, in the shape of x.
+    """
     return replace_gradient(
         lambda x: tf.where(tf.abs(x) > threshold, tf.sign(x), tf.zeros_like(x)), tf.identity
     )(x)

@@ -131,7 +131,18 @@ Activation = Annotated[str, checks.OneOf(layers.ACTIVATIONS)]
 
 
 def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Stack all images to [B, H, W, sum of C]; return them and the other columns."""
+    """Stack all images.
+
+    Args:
+      kind: the part that reads them, for errors.
+      inputs: {column: [B, H, W, C] or other}.
+
+    Returns:
+      [B, H, W, sum of C], and the other columns.
+
+    Raises:
+      UserError: there is no image, or sizes differ or are unknown.
+    """
     images = {column: value for column, value in inputs.items() if value.shape.rank == 4}
     vectors = {column: value for column, value in inputs.items() if column not in images}
     fix = "Give it an Image column, or use MLP."
@@ -151,7 +162,18 @@ def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
 
 
 def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:
-    """Flatten every input and join them in the order given: {column: [B, ...]} -> [B, D]."""
+    """Flatten all columns and join them, in the order given.
+
+    Args:
+      kind: the part that reads them, for errors.
+      inputs: {column: [B, ...]} of known sizes, but for B.
+
+    Returns:
+      [B, D].
+
+    Raises:
+      UserError: there is no column, or its shape is unknown.
+    """
     checks.require(len(inputs) > 0, f"{kind} inputs", "hold a column", list(inputs))
     vectors = []
     for column, value in inputs.items():

@@ -44,7 +44,15 @@ def transform_gradient(
 
 
 def add_gradients(gradient: types.Gradient, other: types.Gradient) -> types.Gradient:
-    """Return the sum of two gradients; sparse if both are sparse."""
+    """Add two gradients of a variable.
+
+    Args:
+      gradient: dense, sparse or None.
+      other: dense, sparse or None.
+
+    Returns:
+      The sum: sparse if both are sparse or one is None, and None if both are None.
+    """
     if gradient is None or other is None:
         return other if gradient is None else gradient
     sparse = [part for part in (gradient, other) if isinstance(part, tf.IndexedSlices)]

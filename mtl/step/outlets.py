@@ -126,10 +126,14 @@ def _compute(slow_groups: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]
 
 
 def add_loss(name: str, compute: Callable[[], tf.Tensor]) -> None:
-    """Add losses of rows, [B] float32, under a name; 0 for rows without a loss.
+    """Add losses of rows under a name, if the code around the part asks for them.
 
     A part declares its losses: `emitted_losses = {name: weight}`. A run adds them as auxiliary
     losses. Evaluations, and further passes of a step, do not compute them.
+
+    Args:
+      name: the name; losses of one name add up.
+      compute: returns float32 [B], with 0 for rows without a loss.
     """
     total_losses = _ASKED.get().losses
     if total_losses is not None:

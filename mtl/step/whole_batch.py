@@ -426,7 +426,16 @@ def _draw_index(slice_: tf.Tensor | int, slices: int) -> tf.Tensor | int:
 
 
 def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
-    """Return the rows of a slice, of `slices` equal ones, for a batch in any nesting."""
+    """Return the rows of a slice, of several equal ones.
+
+    Args:
+      batch: tensors or lists [B, ...], in any nesting.
+      slice_: the number of the slice, from 0; may be a tensor.
+      slices: the number of slices, which divides B.
+
+    Returns:
+      [B / slices, ...] each, in the same nesting.
+    """
     if slices == 1:
         return batch
 

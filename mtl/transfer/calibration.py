@@ -352,7 +352,15 @@ def fit_line(
 
 
 def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rising logits [K] of the knots, and the calibrated logits [K] there."""
+    """Fit knots of an isotonic calibration.
+
+    Args:
+      rows: the logits, targets and weights of N rows.
+      num_knots: K.
+
+    Returns:
+      Rising logits of the knots, [K], and the calibrated logits there, [K].
+    """
     inputs, shares, sizes = _join(*_pool_violators(rows), num_knots - 2)
     lowest, highest = 0.5 / (sizes[0] + 1), 1 - 0.5 / (sizes[-1] + 1)
     # A share of 0 or 1 has no finite logit: half of a row takes its place.

@@ -28,10 +28,17 @@ def read_checkpoint(source: str) -> dict[str, np.ndarray]:
 
 
 def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
-    """Write {variable: value} as the checkpoint `path`, the latest of its folder; return `path`.
+    """Write values as a checkpoint, the latest of its folder.
 
     If the values hold `global_step` and all variables of a run, the run can continue from it in
     that folder. Otherwise it is a source for `WarmStart`.
+
+    Args:
+      values: {variable: value}.
+      path: the path of the checkpoint, such as "runs/new/model.ckpt-0".
+
+    Returns:
+      The path.
     """
     directory, name = os.path.split(path)
     tf.io.gfile.makedirs(directory or ".")

@@ -54,7 +54,12 @@ def shard_name(variable: tf.Variable) -> str:
 
 
 def matches(pattern: str, variable: Variable) -> bool:
-    """Return True if `pattern` is found in the variable's name."""
+    """Return True if a pattern is found in the name of a variable.
+
+    Args:
+      pattern: a regular expression; it may match any part of the name.
+      variable: a variable, or its name.
+    """
     return re.search(pattern, variable_name(variable)) is not None
 
 

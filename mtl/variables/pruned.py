@@ -107,9 +107,12 @@ def take_rows(mask: tf.Tensor, ids: tf.Tensor, rank: int) -> tf.Tensor:
 
 
 def fit_mask(mask: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices, rank: int) -> tf.Tensor:
-    """Return the mask of a variable of this rank for the values that its gradient holds.
+    """Return the mask of a variable for the values that its gradient holds.
 
-    A dense gradient holds all rows, and a sparse one the looked-up rows.
+    Args:
+      mask: the mask of the variable.
+      gradient: dense, which holds all rows, or sparse, which holds the looked-up rows.
+      rank: the rank of the variable.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return mask

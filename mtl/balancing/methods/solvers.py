@@ -25,11 +25,18 @@ _FRACTIONS = [0.99 * 0.6**power for power in range(40)]
 
 
 def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
-    """Return the x >= 0 that minimises `x'Qx / 2 - b'x`; Q [..., T, T] semidefinite, b [..., T].
+    """Minimise `x'Qx / 2 - b'x` over x >= 0.
 
     S. Mehrotra, "On the implementation of a primal-dual interior point method", SIAM J. Optim.
     2(4), 1992. The order of the variables does not matter, so equal tasks get equal values. The
     gradient `z = Qx - b` stays at least zero.
+
+    Args:
+      quadratic: Q, positive semidefinite, float64 [..., T, T].
+      linear: b, float64 [..., T].
+
+    Returns:
+      x, float64 [..., T].
     """
 
     def goes_on(i, x, z):
@@ -80,7 +87,15 @@ def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
 
 
 def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
-    """Return the nearest [T] that is at least 0 with the given sum, which is at least 0."""
+    """Return the nearest vector that is at least 0 and has a given sum.
+
+    Args:
+      values: [T].
+      total: the sum, at least 0.
+
+    Returns:
+      [T].
+    """
     descending = tf.sort(values, direction="DESCENDING")
     counts = tf.range(1, tf.size(values) + 1, dtype=values.dtype)
     # The amount to take off every entry, if only the first n entries stay above 0.

@@ -73,6 +73,7 @@ def pack(values: Any, dtype: str | None = None) -> Values:
     if hasattr(values, "row_splits"):
         return Lists(pack(values.values, dtype), np.asarray(values.row_splits, np.int64))
     kind: Any = object if dtype == "string" else DTYPES.get(dtype or "")
+    # The empty array gives the type if there are no rows.
     flat = np.concatenate([np.zeros([0], kind), *(np.asarray(row, kind) for row in values)])
     return Lists(pack(flat, dtype), count_splits([len(row) for row in values]))
 
@@ -88,6 +89,7 @@ def pack_field(values: Any, field: spec_lib.Field) -> Values:
 def encode_texts(texts: Any) -> Texts:
     """Return texts of Arrow, without nulls, as numbers of distinct texts."""
     encoding = texts.dictionary_encode()
+    # Large arrays have offsets of 64 bits, so the texts may take more than 2 GiB.
     distinct = encoding.dictionary.cast(pa.large_binary())
     return Texts(encoding.indices.to_numpy(zero_copy_only=False), distinct)
 
@@ -142,6 +144,7 @@ def unify(parts: Sequence[Texts]) -> tuple[list[np.ndarray], pa.LargeBinaryArray
     )
     encoding = all_texts.dictionary_encode()
     places = encoding.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+    # `places` holds the texts of one part after those of another.
     numbers, start = [], 0
     for part in parts:
         stop = start + len(part.distinct)
@@ -178,6 +181,7 @@ def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
       field: the field.
     """
     if isinstance(values, Lists):
+        # Splits count from the first row of `values`; those of the cut rows begin at 0 again.
         splits = values.splits[start : stop + 1]
         inner = slice(splits[0], splits[-1])
         flat = values.values
@@ -238,6 +242,7 @@ def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nd
     """
     starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
     ends = count_splits(lengths)
+    # The place of each value within its list.
     inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     return np.repeat(starts, lengths) + inner, ends
 

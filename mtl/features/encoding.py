@@ -116,6 +116,7 @@ def _list_accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
     for part in parts:
         for name, accumulator in types.read_member(part, types.Column, "accumulators")().items():
             earlier, kind = by_name.get(name), accumulators.Vocabulary
+            # Columns that share a table count the values of all their fields in one vocabulary.
             is_shared = isinstance(accumulator, kind) and isinstance(earlier, kind)
             by_name[name] = cast(Any, earlier).join(accumulator) if is_shared else accumulator
     return by_name
@@ -147,6 +148,7 @@ def encode_columns(
     first: dict[str, tf.Tensor] = {}
     others: dict[str, tf.Tensor] = {}
     with tf.compat.v1.variable_scope("features"), columns_lib.train_columns(training):
+        # Columns that read other columns come last, when the others are encoded.
         for column, targets in sorted(pairs, key=lambda pair: bool(pair[1])):
             with freezing.hold_part(types.read_member(column, types.Column, "trainable")):
                 if not targets:
@@ -154,6 +156,7 @@ def encode_columns(
                     continue
                 for name in targets:
                     checks.one_of(f"{type(column).__name__} column's target", name, first)
+                # The protocol's call has no third argument: only these columns take one.
                 of_others: Any = column
                 others |= of_others(features, fitted, {name: first[name] for name in targets})
     return dict(sorted({**first, **others}.items()))

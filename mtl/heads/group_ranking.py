@@ -110,6 +110,7 @@ class Ranking(base.Labelled):
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
         """Sum the weights of the groups: {field: [B]} -> a scalar."""
+        # The weights depend on the labels alone, so any scores do.
         scores = tf.zeros([types.count_rows(labels)])
         lists = rank_losses.of_batch(*self._read_rows(scores, labels))
         return tf.reduce_sum(rank_losses.weigh_groups(lists))

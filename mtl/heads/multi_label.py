@@ -112,11 +112,13 @@ class MultiLabel(classes.Classes):
         label_values = self.read_field({self.field: label}, self.field, kinds, (None,)).flat_values
         is_present = self.are_present(label_values)
         ids = tf.where(is_present, self._checked_ids(label_values, is_present), 0)
+        # Each row and class is a cell of the flat [B * C].
         cells = label.value_rowids() * self.size + ids
         shape = tf.stack([label.nrows(), self.size])
         counts = tf.math.unsorted_segment_sum(
             tf.cast(is_present, tf.float32), cells, tf.reduce_prod(shape)
         )
+        # A missing value may be any class, so the whole row is missing.
         marks = tf.cast(~is_present, tf.int32)
         missing = tf.math.unsorted_segment_sum(marks, label.value_rowids(), label.nrows()) > 0
         if self.empty_is_missing:
@@ -169,6 +171,7 @@ class MultiLabel(classes.Classes):
         logits, targets, weights = examples
         predicted_labels = tf.cast(tf.sigmoid(logits) >= self.threshold, tf.float32)
         mistakes = tf.cast(tf.not_equal(predicted_labels, targets), tf.float32)
+        # Missing entries weigh 0, so the greatest weight is that of the row.
         row_weights = tf.reduce_max(weights, axis=-1)
         has_mistake = tf.cast(tf.reduce_any(mistakes * weights > 0, axis=-1), tf.float32)
         return {

@@ -195,9 +195,11 @@ class _Step:
         self, getter: Callable[..., Any], name: str, dtype: Any = None, **settings: Any
     ) -> Any:
         value_dtype = tf.as_dtype(dtype or tf.float32)
+        # Stored with 32 bits: 16 bits would round small updates away.
         variable = getter(
             name, dtype=tf.float32 if value_dtype == self.dtype else value_dtype, **settings
         )
+        # A variable that is assigned, such as an average, must stay a variable: a cast is a tensor.
         if settings.get("trainable") is False or not value_dtype.is_floating:
             return variable
         value = tf.convert_to_tensor(variable)

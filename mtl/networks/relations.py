@@ -117,11 +117,13 @@ class AITM(types.Network):
         for task_before, tower in earlier_towers.items():
             source = tf.stop_gradient(tower) if self.stop_gradient else tower
             vectors.append(layers.dense(source, units, f"from_{task_before}", tf.nn.relu))
+        # All vectors go through the same maps, so one product each is enough.
         flat = tf.reshape(tf.stack(vectors, axis=1), [-1, units])
         query, key, value = (
             tf.reshape(layers.dense(flat, units, name), [-1, len(vectors), units])
             for name in ("query", "key", "value")
         )
+        # A softmax in 16 bits would lose small weights.
         scores = tf.cast(tf.reduce_sum(query * key, axis=-1), tf.float32) / math.sqrt(units)
         weights = tf.cast(tf.nn.softmax(scores), value.dtype)
         return tf.reduce_sum(weights[..., tf.newaxis] * value, axis=1)
@@ -227,6 +229,7 @@ def _sort_tasks(
         checks.one_of(where, task, tasks)
         for name in names:
             checks.one_of(f"{where}[{task!r}]", name, tasks)
+    # The sorter gets all tasks, as those without relations need towers too.
     before = {task: predecessors_of.get(task, []) for task in tasks}
     return {task: before[task] for task in graphlib.TopologicalSorter(before).static_order()}
 

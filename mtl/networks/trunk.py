@@ -79,6 +79,7 @@ def build_copies(
       training: as for the trunk.
     """
     at_once = getattr(part, "build_copies", None)
+    # A single copy gains nothing from a stacked product.
     if at_once is not None and len(scopes) > 1:
         return at_once(inputs, scopes, training)
     outputs = []
@@ -208,6 +209,7 @@ def dense_layers(
     """
     for index, size in enumerate(sizes):
         name = f"hidden_{index}"
+        # Batch norm subtracts the mean, and any bias with it; it has an offset instead.
         hidden = layers.dense(hidden, size, name, use_bias=not batch_norm)
         hidden = finish_layer(hidden, name, activation, dropout, batch_norm, training)
     return hidden

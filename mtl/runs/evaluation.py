@@ -174,6 +174,7 @@ class Evaluator:
         value = None
         if run_directory.is_checkpoint(best):
             value, rows = self._measure_best(best)
+            # Read a moment after the others: then the split itself gives other rows each time.
             if rows != now["rows"]:
                 self._rows_vary = True
                 message = "The rows of split %r differ in each evaluation: values of %s cannot be "
@@ -222,6 +223,7 @@ class Evaluator:
         )
         self.keeper.rewind(step)
         is_done = step <= self.keeper.last_step
+        # Later steps will run again; the evaluation of this one stands if it is done.
         self._unknown_from = step + 1 if path and is_done else step
         if not is_done and not is_evaluated_beside:
             self(cast(str, path))  # If there is no checkpoint, step 0 counts as evaluated.
@@ -240,6 +242,7 @@ class Evaluator:
         """
         path, data = run_directory.checkpoint_path(self._model_dir, "latest"), self._experiment.data
         plausibility.look_at_labels(self._experiment.model, data, data.eval_split)
+        # TensorBoard has this evaluation already, so its events go to a scratch folder.
         with tempfile.TemporaryDirectory() as scratch, hooks.closing_writers(scratch):
             self.metrics, self._measured_on = self._measure(path, events=scratch)
         self._renew_best()

@@ -91,6 +91,7 @@ class WarmStart:
     def check_source(self, model_dir: str) -> None:
         """Fail if the source is the run itself, which continues from its checkpoints anyway."""
         root, source = os.path.abspath(model_dir), os.path.abspath(self.source)
+        # A checkpoint is a prefix of file names in a folder, not a folder.
         own_folders = (root, os.path.join(root, "best"))
         is_own = (
             source in own_folders

@@ -403,6 +403,7 @@ class Joined(types.Source):
             values = pipeline.read_split(self.tables[key], self.table_split, table_spec, setting)
         places, count = _place_keys(where, key, values[key])
         fills = {name: _make_default(field, name in spec.labels) for name, field in fields.items()}
+        # One more row, the last, has the defaults: -1 stands for keys that the table lacks.
         padded_values = {
             name: packed.join([values[name], fills[name].repeat(1)], field)
             for name, field in fields.items()
@@ -485,10 +486,12 @@ def _place_keys(where: str, key: str, keys: Any) -> tuple[dict[bytes, int], int]
     """
     if isinstance(keys, packed.Texts):
         distinct = keys.distinct.to_pylist()
+        # Only texts with other signs, such as 7.0 or a space, may be spelled in another way.
         distinct = [text if text.isalnum() else _spell_key(text) for text in distinct]
         texts = [distinct[number] for number in keys.numbers.tolist()]
     else:
         texts = list(map(_spell_key, keys.tolist()))
+    # A repeated key makes the map smaller; only then is it worth a search for the pair.
     places = dict(zip(texts, range(len(texts)), strict=True))
     if len(places) < len(texts):
         first_rows: dict[bytes, int] = {}

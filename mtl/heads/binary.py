@@ -270,6 +270,7 @@ class Binary(base.Base):
             **confusion(sums),
             **areas(sums["scores"]),
             **({"gauc": group_metrics.compute_gauc(sums["rows"])} if self.group else {}),
+            # The accuracy of always predicting the more frequent class.
             "accuracy_baseline": metrics.ratio(tf.maximum(positive, weight - positive), weight),
             "label_mean": metrics.ratio(positive, weight),
             "prediction_mean": metrics.ratio(sums["predicted"], weight),

@@ -194,6 +194,7 @@ class MultiClass(classes.Classes):
         recalls = metrics.ratio(sums["hits"], sums["rows"])
         summary = {
             "accuracy": metrics.ratio(tf.reduce_sum(sums["hits"]), weight),
+            # The accuracy of always predicting the most frequent class.
             "accuracy_baseline": metrics.ratio(tf.reduce_max(sums["rows"]), weight),
             "balanced_accuracy": metrics.mean_defined(recalls),
             "normalized_entropy": metrics.normalized_entropy(sums["cross_entropy"], sums["rows"]),

@@ -56,11 +56,13 @@ def binary_cross_entropy(
       label_smoothing: s in [0, 1).
       focal_gamma: gamma >= 0; 0 is plain cross-entropy.
     """
+    # The log-odds of the true class, so the cross-entropy is softplus(-margin).
     margin = (2 * targets - 1) * logits
     losses = tf.nn.softplus(-margin)
     if label_smoothing:  # (1 - s / 2) softplus(-m) + (s / 2) softplus(m).
         losses += label_smoothing / 2 * margin
     if focal_gamma:
+        # 1 - p_y = e^-softplus(margin); the difference itself would round to 0 near p_y = 1.
         losses *= tf.exp(-focal_gamma * tf.nn.softplus(margin))
     if positive_weight != 1:
         losses *= 1 + (tf.constant(positive_weight, logits.dtype) - 1) * targets
@@ -107,6 +109,7 @@ def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) ->
 
 def _log_of_sum(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return log(e^x + e^y) for each pair, without overflow."""
+    # From the greater one, whose softplus is at most log 2.
     from_first, from_second = (
         first + tf.nn.softplus(second - first),
         second + tf.nn.softplus(first - second),
@@ -186,6 +189,7 @@ def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -
 def log_cosh(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Return `log(cosh(p - y))`: squared / 2 for small errors, absolute - log 2 for large ones."""
     error = absolute_error(predictions, targets)
+    # log((e^x + e^-x) / 2), without overflow.
     return error + tf.nn.softplus(-2.0 * error) - math.log(2)
 
 
@@ -227,6 +231,7 @@ def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
       counts: the labels, in the same shape.
     """
     counts = tf.cast(counts, log_rates.dtype)
+    # A count of 0 takes nothing, even of an infinite logarithm.
     return poisson_rate(log_rates) - tf.math.multiply_no_nan(log_rates, counts)
 
 
@@ -287,6 +292,7 @@ def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
     """Return `-sum_c p_c log(p_c)` with p the softmax of [B, C] -> [B], in nats."""
+    # The divergence from equal shares is log(C) less the entropy.
     return math.log(logits.shape[-1]) - categorical_divergence(logits, tf.zeros_like(logits))
 
 

@@ -113,6 +113,7 @@ def of_split(rows: groups.Ranked) -> Lists:
             add,
             start,
             shape_invariants=shape,
+            # One at a time, because each pass takes memory for all rows.
             parallel_iterations=1,
         )
         return total
@@ -180,6 +181,7 @@ def softmax(lists: Lists) -> tf.Tensor:
     Relevance", ICTIR 2019. With one relevant row it is the first factor of ListMLE (F. Xia et al.,
     "Listwise Approach to Learning to Rank", 2008).
     """
+    # Scores count from the greatest of the group, so no exponential overflows.
     greatest = lists.max(lists.scores)
     # A group in which no row counts has the least float as its maximum.
     greatest = tf.stop_gradient(tf.where(greatest > lists.scores.dtype.min, greatest, 0))
@@ -210,6 +212,7 @@ def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.
 
 def _ideal_dcg(lists: Lists, gains: tf.Tensor) -> tf.Tensor:
     """Return the DCG of the best order of each group, [G]."""
+    # Equal labels rank by place; any order of them has the same DCG.
     index = tf.cast(lists.index, lists.labels.dtype)
     ranks = 1 + lists.sum_pairs(_is_before, [lists.labels, index])
     return tf.stop_gradient(lists.sum(gains * group_metrics.discounts(ranks)))

@@ -276,6 +276,7 @@ class NearestMean(_Computed):
         del head
         sums, total = np.zeros(old.kernel.shape[::-1]), np.zeros(len(old.bias))
         for towers, targets, weights, _ in rows:
+            # `sums[targets] += ...` would add a class that is several times in the batch only once.
             np.add.at(sums, targets, towers * weights[:, np.newaxis])
             np.add.at(total, targets, weights)
         empty = np.flatnonzero(total == 0).tolist()
@@ -284,6 +285,7 @@ class NearestMean(_Computed):
         means = (sums / total[:, np.newaxis]).T
         if self.distance == "cosine":
             return Classifier(means / np.linalg.norm(means, axis=0), np.zeros_like(old.bias))
+        # -|h - m|^2 / 2 is <h, m> - |m|^2 / 2, less |h|^2 / 2, which all classes share.
         return Classifier(means, -np.sum(means**2, axis=0) / 2)
 
 
@@ -326,6 +328,7 @@ class _Tau(_Computed):
                 is_correct = np.argmax(logits, axis=1) == targets
                 is_correct &= ~np.isnan(logits).any(axis=1)  # argmax would choose a class for NaN.
                 np.add.at(hit, targets, weights * is_correct)
+        # Classes without a row in the split have no recall.
         has_rows = total > 0
         accuracies = (hits[:, has_rows] / total[has_rows]).mean(axis=1)
         best = int(np.argmax(accuracies))

@@ -149,8 +149,8 @@ class Csv(types.Source):
         if not self.columns:
             header = self._read_header(path)
             rule = f"be the header {self.delimiter.join(self.names)!r}, as in the first file"
-            line = self.delimiter.join(header)
-            checks.require(header == self.names, f"{path} line 1", rule, line)
+            got = self.delimiter.join(header)
+            checks.require(header == self.names, f"{path} line 1", rule, got)
 
     def _list_positions(
         self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec

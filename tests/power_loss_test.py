@@ -109,7 +109,7 @@ def test_a_list_that_is_damaged_is_written_anew(run, folder, how, caplog):
     paths = [str(run / folder / f"model.ckpt-{step}") for step in steps]
     assert run_directory.list_checkpoints(str(run / folder)) == paths
     run_directory.repair_run(str(run / folder))
-    listed = run_directory._listed(str(run / folder))
+    listed = run_directory._read_list(str(run / folder))
     assert list(listed.all_model_checkpoint_paths) == paths
     assert listed.model_checkpoint_path == paths[-1]
 

@@ -86,19 +86,21 @@ class TaskAffinity(types.Surgery):
         whole = _unweigh_losses(whole_batch.or_losses(batch, losses))
         tasks = task_gradients.BatchGradients(whole, variables, lambda shared: [])
         self._require_measurable(tasks, list(losses))
-        due = decision.is_due(self.every_steps)
+        is_due = decision.is_due(self.every_steps)
         unknown = tf.fill([2, len(losses), len(losses)], tf.constant(math.nan, tf.float64))
-        measured = tf.cond(due, lambda: self._measure(tasks), lambda: unknown)
+        measurement = tf.cond(is_due, lambda: self._measure(tasks), lambda: unknown)
         # Measured before the update, which moves the step and the variables.
-        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, measured.op)
-        affinities, gramian = tf.unstack(measured)
-        shown = decision.monitor_rarely(due, gramian, list(losses))
+        tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, measurement.op)
+        affinities, gramian = tf.unstack(measurement)
+        scalars = decision.monitor_rarely(is_due, gramian, list(losses))
         # Norms here would ignore the weights of the losses. Monitored shows the weighted norms.
-        shown = {name: of for name, of in shown.items() if not name.startswith("surgery/norm/")}
-        for one, row in zip(losses, tf.unstack(tf.cast(affinities, tf.float32)), strict=True):
-            for other, value in zip(losses, tf.unstack(row), strict=True):
-                shown[f"affinity/{one}/{other}"] = value
-        return gradients, shown | monitors
+        scalars = {
+            name: value for name, value in scalars.items() if not name.startswith("surgery/norm/")
+        }
+        for row_task, row in zip(losses, tf.unstack(tf.cast(affinities, tf.float32)), strict=True):
+            for column_task, value in zip(losses, tf.unstack(row), strict=True):
+                scalars[f"affinity/{row_task}/{column_task}"] = value
+        return gradients, scalars | monitors
 
     def _require_measurable(
         self, tasks: task_gradients.BatchGradients, names: Sequence[str]
@@ -136,8 +138,8 @@ class TaskAffinity(types.Surgery):
             changes = [leaf.combine(step) for leaf in leaves]
             # The same rows and draws: only the step makes a difference.
             with moved.move(variables, changes), whole_batch.withhold_collections():
-                again = dataclasses.replace(whole, first=build(0))
-                return _stack_losses(again.sum(lambda part: part.losses))
+                moved_batch = dataclasses.replace(whole, first=build(0))
+                return _stack_losses(moved_batch.sum(lambda part: part.losses))
 
         # One task after the other: T passes at once would take T times the memory.
         after = tf.map_fn(
@@ -145,8 +147,8 @@ class TaskAffinity(types.Surgery):
         )
         affinities = (before - after) / tf.abs(before)
         present = tf.not_equal(before, 0)
-        both = present[:, tf.newaxis] & present
-        affinities = tf.where(both, affinities, tf.constant(math.nan, tf.float64))
+        is_measured = present[:, tf.newaxis] & present
+        affinities = tf.where(is_measured, affinities, tf.constant(math.nan, tf.float64))
         return tf.stack([affinities, task_gradients.compute_gramian(leaves, count)])
 
 
@@ -157,12 +159,12 @@ def _stack_losses(losses: types.Tensors) -> tf.Tensor:
 def _unweigh_losses(batch: whole_batch.WholeBatch) -> whole_batch.WholeBatch:
     """Return the batch with its unweighted losses."""
 
-    def plain(forward: whole_batch.ForwardPass) -> whole_batch.ForwardPass:
+    def unweigh_pass(forward: whole_batch.ForwardPass) -> whole_batch.ForwardPass:
         return forward._replace(losses=forward.unweighted or forward.losses)
 
     others = batch.others
     return dataclasses.replace(
         batch,
-        first=plain(batch.first),
-        others=others and (lambda index: plain(others(index))),
+        first=unweigh_pass(batch.first),
+        others=others and (lambda index: unweigh_pass(others(index))),
     )

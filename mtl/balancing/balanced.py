@@ -44,10 +44,10 @@ class Balanced(NamedTuple):
 
     def describe_tasks(self) -> dict[str, tf.Tensor]:
         """Return monitors of each task: `<task>/loss`, unweighted, and `weight/<task>`."""
-        found: dict[str, tf.Tensor] = {}
+        monitors: dict[str, tf.Tensor] = {}
         for task, loss in self.losses.items():
-            found |= {f"{task}/loss": loss, f"weight/{task}": self.weights[task]}
-        return found
+            monitors |= {f"{task}/loss": loss, f"weight/{task}": self.weights[task]}
+        return monitors
 
 
 def balance_losses(
@@ -89,11 +89,11 @@ def balance_losses(
         # Surgery treats weights as constants. The weighting's own variables, such as log variances,
         # get their gradients here: from the weighted losses, with the plain losses held constant.
         stop = list(losses.values())
-        own = tf.gradients(list(weighted.values()), variables, stop_gradients=stop)
-        gradients = list(map(gradients_lib.add_gradients, gradients, own))
-    penalised, penalty = gradients, None
+        weighting_gradients = tf.gradients(list(weighted.values()), variables, stop_gradients=stop)
+        gradients = list(map(gradients_lib.add_gradients, gradients, weighting_gradients))
+    penalised_gradients, penalty = gradients, None
     if batch.first.penalties:
-        penalised, penalty = penalised_lib.add_penalties(gradients, scaled)
+        penalised_gradients, penalty = penalised_lib.add_penalties(gradients, scaled)
     if not reads_losses:  # Surgery has summed the losses in the same pass as the gradients.
         losses = {task: monitors[f"{task}/loss"] for task in losses}
         weighted = losses
@@ -103,8 +103,8 @@ def balance_losses(
     # UPDATE_OPS run before the weights move. Otherwise nothing orders the reported loss and the
     # update, and the loss might come from variables that have already moved.
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, total)
-    found = gradients, penalised, penalty, variables, losses, weights, total, scaled, monitors
-    return Balanced(*found)
+    moves = gradients, penalised_gradients, penalty, variables
+    return Balanced(*moves, losses, weights, total, scaled, monitors)
 
 
 def read_losses(weighting: types.Weighting, surgery: types.Surgery) -> bool:

@@ -19,7 +19,14 @@ from mtl.step import draws, step_state
 
 
 def find_present(gramian: tf.Tensor) -> tf.Tensor:
-    """Find tasks with a finite gradient other than zero: [T, T] -> [T] bool."""
+    """Find the tasks with a finite gradient other than zero.
+
+    Args:
+      gramian: inner products of the tasks' gradients, [T, T].
+
+    Returns:
+      bool [T].
+    """
     squares = tf.linalg.diag_part(gramian)
     return (squares > 0) & tf.math.is_finite(squares)
 
@@ -75,7 +82,7 @@ def decide_weights(
     # Weights are state, and in the checkpoint, only if a later step reads them.
     if every_steps > 1 or average > 0:
         variables["weights"] = step_state.create_variable("weights", np.ones(len(losses)))
-    old = {name: kept.read_value() for name, kept in variables.items()}
+    old = {name: variable.read_value() for name, variable in variables.items()}
     old.setdefault("weights", tf.zeros([len(losses)], tf.float64))
 
     def decide():
@@ -90,9 +97,10 @@ def decide_weights(
         new = decide()
     else:
         step = tf1.train.get_or_create_global_step().read_value()
+        # Not `is_due`: the first step of a run decides, because there are no weights before it.
         new = tf.cond(tf.equal(step % every_steps, 0), decide, lambda: _copy_values(old))
-    for name, kept in variables.items():
-        step_state.assign_with_update(kept, new[name])
+    for name, variable in variables.items():
+        step_state.assign_with_update(variable, new[name])
     return new["weights"]
 
 
@@ -102,76 +110,97 @@ def decide_once(
     losses: types.Tensors,
     old: Mapping[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """Decide weights and state for the present tasks; absent tasks keep their old values."""
+    """Decide weights and state for the present tasks; absent tasks keep their old values.
+
+    Args:
+      method: decides.
+      gramian: inner products of the gradients of all T tasks, float64 [T, T].
+      losses: {task: scalar}.
+      old: {name: the old value}, of the state and of "weights", [T] or [T, T].
+
+    Returns:
+      {name: the new value}, in the same shapes.
+    """
     values = tf.cast(tf.stack(list(losses.values())), tf.float64)
-    chosen = tf.where(_find_taking_part(method, gramian, values))[:, 0]
+    places = tf.where(_find_taking_part(method, gramian, values))[:, 0]
     seed = draws.make_balancing_seed()
 
     def decide():
         tasks = method_lib.Tasks(
-            gramian=_choose_entries(gramian, chosen),
-            losses=_choose_entries(values, chosen),
+            gramian=_choose_entries(gramian, places),
+            losses=_choose_entries(values, places),
             seed=seed,
-            state={name: _choose_entries(value, chosen) for name, value in old.items()},
+            state={name: _choose_entries(value, places) for name, value in old.items()},
             names=tuple(losses),
-            places=chosen,
+            places=places,
         )
         # A GPU takes longer to start these small ops, in loops, than a CPU takes to run them. Its
         # eigenvalues and solutions were wrong if gradients differed by many decades.
         with tf.device("/device:CPU:0"):
             new_weights, new = method(tasks)
             new = {**new, "weights": new_weights}
-            return {name: _replace_chosen(old[name], chosen, new[name]) for name in old}
+            return {name: _replace_chosen(old[name], places, new[name]) for name in old}
 
     # Methods divide by norms and take their maxima, so they need at least one task.
-    return tf.cond(tf.size(chosen) > 0, decide, lambda: _copy_values(old))
+    return tf.cond(tf.size(places) > 0, decide, lambda: _copy_values(old))
 
 
 def _copy_values(values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     return {name: tf.identity(value) for name, value in values.items()}
 
 
-def _choose_entries(whole: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
+def _choose_entries(whole: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
     """Return the chosen entries along every axis."""
     for axis in range(whole.shape.rank):
-        whole = tf.gather(whole, chosen, axis=axis)
+        whole = tf.gather(whole, places, axis=axis)
     return whole
 
 
-def _replace_chosen(whole: tf.Tensor, chosen: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+def _replace_chosen(whole: tf.Tensor, places: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
     """Return `whole` with its entries that are chosen along every axis replaced by `part`."""
-    axes = tf.meshgrid(*[chosen] * whole.shape.rank, indexing="ij")
+    axes = tf.meshgrid(*[places] * whole.shape.rank, indexing="ij")
     return tf.tensor_scatter_nd_update(whole, tf.stack(axes, -1), part)
 
 
 def monitor_gramian(gramian: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:
-    """Return norms of the tasks' gradients, cosines of pairs, and the share of conflicts."""
+    """Describe the gradients of the tasks by scalars to watch.
+
+    Args:
+      gramian: inner products of the tasks' gradients, float64 [T, T].
+      names: the names of the T tasks.
+
+    Returns:
+      {name: float32 scalar}: `surgery/norm/<task>`; `surgery/cosine/<task>/<task>` for each pair;
+      and `surgery/conflicts`, the share of pairs with a cosine below 0.
+    """
     norms = tf.sqrt(tf.linalg.diag_part(gramian))
     cosines = tf.math.divide_no_nan(gramian, norms[:, tf.newaxis] * norms)
+    # The matrix is symmetric: each pair of tasks once.
     pairs = [(a, b) for a in range(len(names)) for b in range(a)]
     values = tf.cast(tf.gather_nd(cosines, pairs), tf.float32)
     norms, cosines = tf.unstack(tf.cast(norms, tf.float32)), tf.unstack(values)
-    named = {f"surgery/norm/{name}": norm for name, norm in zip(names, norms, strict=True)}
+    monitors = {f"surgery/norm/{name}": norm for name, norm in zip(names, norms, strict=True)}
     for (a, b), cosine in zip(pairs, cosines, strict=True):
-        named[f"surgery/cosine/{names[b]}/{names[a]}"] = cosine
-    named["surgery/conflicts"] = tf.reduce_mean(tf.cast(values < 0, tf.float32))
-    return named
+        monitors[f"surgery/cosine/{names[b]}/{names[a]}"] = cosine
+    monitors["surgery/conflicts"] = tf.reduce_mean(tf.cast(values < 0, tf.float32))
+    return monitors
 
 
 def is_due(every_steps: int) -> tf.Tensor:
     """Return whether this step ends at a multiple of `every_steps`, a bool scalar."""
     step = tf1.train.get_or_create_global_step().read_value()
+    # The update counts the step last, so the variable still holds the number of steps before it.
     return tf.equal((step + 1) % every_steps, 0)
 
 
 def monitor_rarely(
-    due: tf.Tensor, gramian: tf.Tensor, names: Sequence[str]
+    is_due: tf.Tensor, gramian: tf.Tensor, names: Sequence[str]
 ) -> dict[str, tf.Tensor]:
     """Return `monitor_gramian`; NaN if the step is not due, when the gramian is NaN."""
-    shown = monitor_gramian(gramian, names)
+    monitors = monitor_gramian(gramian, names)
     # NaN < 0 is False, which would count as no conflict.
-    shown["surgery/conflicts"] = tf.where(due, shown["surgery/conflicts"], math.nan)
-    return shown
+    monitors["surgery/conflicts"] = tf.where(is_due, monitors["surgery/conflicts"], math.nan)
+    return monitors
 
 
 def monitor_weights(weights: tf.Tensor, names: Sequence[str]) -> dict[str, tf.Tensor]:

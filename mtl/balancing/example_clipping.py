@@ -72,10 +72,12 @@ class ExampleClipping(types.Surgery):
             checks.fail("ExampleClipping", "get independent rows", list(losses), fix)
         count = examples.count * whole.slices * replicas.count()
 
-        def clipped(forward: whole_batch.ForwardPass) -> tuple[Gradients, tf.Tensor, types.Tensors]:
+        def clip_part(
+            forward: whole_batch.ForwardPass,
+        ) -> tuple[Gradients, tf.Tensor, types.Tensors]:
             return *self._clip_pass(forward, variables, count), forward.unweighted or {}
 
-        gradients, above, plain = whole.sum(clipped, update=True)
+        gradients, above, plain = whole.sum(clip_part, update=True)
         # After the sum over slices and replicas: all replicas then draw the same noise.
         if self.noise_multiplier:
             pairs = enumerate(zip(gradients, variables, strict=True))
@@ -91,15 +93,21 @@ class ExampleClipping(types.Surgery):
         if examples.count == 1:
             return self._clip_single(forward, variables, count)
         losses, size = forward.unweighted or forward.losses, examples.count
-        found = ghost.Gradients(list(losses.values()), examples.given, variables, size, rows=size)
-        if examples.are_independent and not found.unknown:
-            return self._clip_at_once(found, forward, variables, count)
+        example_gradients = ghost.Gradients(
+            list(losses.values()), examples.given, variables, size, rows=size
+        )
+        if examples.are_independent and not example_gradients.unknown:
+            return self._clip_at_once(example_gradients, forward, variables, count)
         names = (
-            ", ".join(found.unknown[:3])
+            ", ".join(example_gradients.unknown[:3])
             if examples.are_independent
             else "normalisation by the batch"
         )
-        gap = f" (op {found.gap})" if examples.are_independent and found.gap else ""
+        gap = (
+            f" (op {example_gradients.gap})"
+            if examples.are_independent and example_gradients.gap
+            else ""
+        )
         _log.warning(
             "ExampleClipping: a pass for each example, for %s%s: this is slow.", names, gap
         )
@@ -107,19 +115,21 @@ class ExampleClipping(types.Surgery):
 
     def _clip_at_once(
         self,
-        found: ghost.Gradients,
+        example_gradients: ghost.Gradients,
         forward: whole_batch.ForwardPass,
         variables: Sequence[tf.Variable],
         count: int,
     ) -> tuple[Gradients, tf.Tensor]:
-        by_name = found.by_variable(found.cotangents(tf.add_n(list(forward.losses.values()))))
+        by_name = example_gradients.by_variable(
+            example_gradients.cotangents(tf.add_n(list(forward.losses.values())))
+        )
         scales = self._find_factors(
             _squared_norms(by_name.values(), _examples_of(forward).count), count
         )
-        made = [by_name.get(patterns.variable_name(variable)) for variable in variables]
+        columns = [by_name.get(patterns.variable_name(variable)) for variable in variables]
         gradients = [
-            own and gradient_forms.to_gradient(own.scaled(scales), variable)
-            for own, variable in zip(made, variables, strict=True)
+            column and gradient_forms.to_gradient(column.scaled(scales), variable)
+            for column, variable in zip(columns, variables, strict=True)
         ]
         return gradients, _num_below_one(scales)
 
@@ -129,8 +139,10 @@ class ExampleClipping(types.Surgery):
         """Clip the gradient of a pass with a single example."""
         gradients = tf.gradients(tf.add_n(list(forward.losses.values())), list(variables))
         gradients = [gradients_lib.merge_rows(gradient) for gradient in gradients]
-        there = [gradient for gradient in gradients if gradient is not None]
-        scale = self._find_factors(tf.reduce_sum(gradients_lib.squared_norms(there)), count)
+        known_gradients = [gradient for gradient in gradients if gradient is not None]
+        scale = self._find_factors(
+            tf.reduce_sum(gradients_lib.squared_norms(known_gradients)), count
+        )
         return [clipping.scale_gradient(gradient, scale) for gradient in gradients], _num_below_one(
             scale
         )
@@ -161,16 +173,16 @@ def _examples_of(forward: whole_batch.ForwardPass) -> whole_batch.Examples:
     return cast(whole_batch.Examples, forward.examples)
 
 
-def _squared_norms(made: Collection[gradient_forms.ExampleGradients], size: int) -> tf.Tensor:
+def _squared_norms(parts: Collection[gradient_forms.ExampleGradients], size: int) -> tf.Tensor:
     """Add up the squared norms of B examples' gradients over several variables, [B] float64."""
 
-    def squares(dtype: tf.DType) -> tf.Tensor:
+    def sum_squares(dtype: tf.DType) -> tf.Tensor:
         zeros = tf.zeros([size], dtype)
         return tf.add_n(
-            [zeros, *(gradient_forms.cast_gradients(part, dtype).squared_norms() for part in made)]
+            [zeros, *(gradient_forms.cast_gradients(part, dtype).squared_norms() for part in parts)]
         )
 
-    return gradients_lib.retry_in_float64(squares)
+    return gradients_lib.retry_in_float64(sum_squares)
 
 
 def _num_below_one(scales: tf.Tensor) -> tf.Tensor:

@@ -59,16 +59,16 @@ class Factors:
     def multiply_pairs(self) -> tf.Tensor:
         """Return inner products of all pairs of tasks, [S, S] float64."""
         left, right = tf.cast(self.left, tf.float64), tf.cast(self.right, tf.float64)
-        both = tf.linalg.matmul(left, left, transpose_a=True)
-        both *= tf.linalg.matmul(right, right, transpose_a=True)
-        chosen = tf.one_hot(self.owners, len(self.tasks), dtype=tf.float64)
-        return tf.linalg.matmul(chosen, both @ chosen, transpose_a=True)
+        products = tf.linalg.matmul(left, left, transpose_a=True)
+        products *= tf.linalg.matmul(right, right, transpose_a=True)
+        owner_matrix = tf.one_hot(self.owners, len(self.tasks), dtype=tf.float64)
+        return tf.linalg.matmul(owner_matrix, products @ owner_matrix, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:
         """Return the sum of the gradients by weight, [T] -> [P, Q]."""
-        own = tf.gather(weights, [self.tasks[place] for place in self.owners])
+        column_weights = tf.gather(weights, [self.tasks[place] for place in self.owners])
         return tf.linalg.matmul(
-            self.left * tf.cast(own, self.left.dtype), self.right, transpose_b=True
+            self.left * tf.cast(column_weights, self.left.dtype), self.right, transpose_b=True
         )
 
     def to_gradient(self, values: tf.Tensor) -> tf.Tensor:

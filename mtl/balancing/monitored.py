@@ -49,8 +49,8 @@ class Monitored(types.Surgery):
 
     def __post_init__(self):
         patterns.check_patterns("Monitored.scopes", self.scopes.values())
-        alone = self.on != "representation" or not self.scopes
-        checks.require(alone, "Monitored.scopes", "be empty on the representation", self.scopes)
+        fits = self.on != "representation" or not self.scopes
+        checks.require(fits, "Monitored.scopes", "be empty on the representation", self.scopes)
 
     @property
     def reads_losses(self) -> bool:
@@ -78,15 +78,15 @@ class Monitored(types.Surgery):
         batch_gradients = task_gradients.BatchGradients(
             whole, variables, self._check_representation
         )
-        due = decision.is_due(self.every_steps)
+        is_due = decision.is_due(self.every_steps)
         unknown = tf.fill([len(losses)] * 2, tf.constant(math.nan, tf.float64))
-        for prefix, compared in self._list_compared(batch_gradients.first).items():
-            products = batch_gradients.rare_gramian("Monitored", self.every_steps, compared)
-            gramian = tf.cond(due, products, lambda: unknown)
+        for prefix, indices in self._list_compared(batch_gradients.first).items():
+            products = batch_gradients.rare_gramian("Monitored", self.every_steps, indices)
+            gramian = tf.cond(is_due, products, lambda: unknown)
             # Computed before the update, which moves the step and the variables.
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gramian.op)
-            shown = decision.monitor_rarely(due, gramian, list(losses))
-            monitors = {f"{prefix}{name}": value for name, value in shown.items()} | monitors
+            scalars = decision.monitor_rarely(is_due, gramian, list(losses))
+            monitors = {f"{prefix}{name}": value for name, value in scalars.items()} | monitors
         return gradients, monitors
 
     def _check_representation(self, shared: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -98,8 +98,8 @@ class Monitored(types.Surgery):
 
     def _list_compared(self, tasks: task_gradients.TaskGradients) -> dict[str, list[int]]:
         """Return the compared variables: {prefix of the monitors' names: indices of variables}."""
-        compared = {
+        scopes = {
             f"{name}/": tasks.select_shared("Monitored.scopes", [pattern])
             for name, pattern in self.scopes.items()
         }
-        return {"": list(tasks.shared), **compared}
+        return {"": list(tasks.shared), **scopes}

@@ -30,8 +30,8 @@ def watch_penalties(
         value = share * tf.add_n(
             [_follow_tangent(penalty.means, tangent) for penalty, tangent in pairs]
         )
-        found = value, tf.gradients(value, list(variables))
-        return part._replace(watched={**part.watched, _NAME: found})
+        pair = value, tf.gradients(value, list(variables))
+        return part._replace(watched={**part.watched, _NAME: pair})
 
     others = batch.others
     return dataclasses.replace(
@@ -63,11 +63,11 @@ def _find_tangents(
             return None
         return tf.nest.map_structure(lambda mean: tf.cast(share, mean.dtype) * mean, penalty.means)
 
-    given = batch.first.penalties
-    if all(penalty.compute is None for penalty in given):
-        return [None] * len(given)
+    terms = batch.first.penalties
+    if all(penalty.compute is None for penalty in terms):
+        return [None] * len(terms)
     totals = batch.sum(lambda part: [scale(penalty) for penalty in part.penalties])
-    return [_take_tangent(*pair) for pair in zip(given, totals, strict=True)]
+    return [_take_tangent(*pair) for pair in zip(terms, totals, strict=True)]
 
 
 def _take_tangent(

@@ -43,10 +43,10 @@ def shorten_gradients(
       None if a gradient is not such a product (such as when several ops read the weight), if sizes
       are unknown, or if the gradients themselves cost less.
     """
-    found = _find_factors(gradients)
-    if found is None:
+    factors = _find_factors(gradients)
+    if factors is None:
         return None
-    inputs, cotangents = found
+    inputs, cotangents = factors
     size, width = inputs.shape.with_rank(2)
     height = cotangents[0].shape.with_rank(2)[1]
     if None in (size, width, height):
@@ -109,7 +109,7 @@ def _is_cheaper(
 ) -> bool:
     """Return whether short gradients cost fewer multiplications; float64 ones count twice."""
     share = (1 + 1 / math.ceil(size / _find_step(size))) / 2
-    built = num_tasks * height * width * (size + 2 * num_tasks)
-    short = num_tasks * height * size * (share * size + 2 * num_tasks)
-    root = size * size * (2 * width + size)
-    return short + root + products_elsewhere * size * width * height < built
+    build_cost = num_tasks * height * width * (size + 2 * num_tasks)
+    short_cost = num_tasks * height * size * (share * size + 2 * num_tasks)
+    root_cost = size * size * (2 * width + size)
+    return short_cost + root_cost + products_elsewhere * size * width * height < build_cost

@@ -41,21 +41,21 @@ class StackedPasses:
         self._parts = list(map(_take_apart, columns))
         self._inputs: dict[_Names, _Inputs] = {}
         self._stacks: dict[_Names, tf.Tensor] = {}
-        single: list[tf.Tensor] = []
-        replaced: set[tf.Operation] = set()
-        left = [tensors for tensors, _ in self._parts]
-        while left:
-            tensors = left.pop()
+        single_tensors: list[tf.Tensor] = []
+        replaced_ops: set[tf.Operation] = set()
+        queue = [tensors for tensors, _ in self._parts]
+        while queue:
+            tensors = queue.pop()
             if _list_names(tensors) in self._inputs:
                 continue
             inputs = self._inputs[_list_names(tensors)] = _find_inputs(tensors)
             if inputs:
-                replaced.update(tensor.op for tensor in tensors)
-                left += _find_own(inputs).values()
+                replaced_ops.update(tensor.op for tensor in tensors)
+                queue += _find_own(inputs).values()
             else:
-                single += tensors
-        saves_products = any(op.type == "MatMul" for op in replaced)
-        self._are_stacked = saves_products and replaced.isdisjoint(_list_needed(single))
+                single_tensors += tensors
+        saves_products = any(op.type == "MatMul" for op in replaced_ops)
+        self._are_stacked = saves_products and replaced_ops.isdisjoint(_list_needed(single_tensors))
 
     def build(self, index: int) -> _Column:
         """Build the T gradients by one variable."""
@@ -63,19 +63,22 @@ class StackedPasses:
         if not self._are_stacked or not self._inputs[_list_names(tensors)]:
             return column
         parts = iter(tf.unstack(self._stack_tensors(tensors)))
-        return [own if own is None else _replace_part(own, factor, next(parts)) for own in column]
+        return [
+            gradient if gradient is None else _replace_part(gradient, factor, next(parts))
+            for gradient in column
+        ]
 
     def _stack_tensors(self, tensors: _Tensors) -> tf.Tensor:
-        left = [tensors]
-        while left:  # No recursion: networks may be deep.
-            current = left.pop()
+        queue = [tensors]
+        while queue:  # No recursion: networks may be deep.
+            current = queue.pop()
             if _list_names(current) in self._stacks:
                 continue
             inputs = self._inputs[_list_names(current)]
             sources = _find_own(inputs).values()
-            missing = [given for given in sources if _list_names(given) not in self._stacks]
+            missing = [source for source in sources if _list_names(source) not in self._stacks]
             if missing:
-                left += [current, *missing]
+                queue += [current, *missing]
             else:
                 self._stacks[_list_names(current)] = self._build_stack(current, inputs)
         return self._stacks[_list_names(tensors)]
@@ -83,10 +86,10 @@ class StackedPasses:
     def _build_stack(self, tensors: _Tensors, inputs: _Inputs) -> tf.Tensor:
         if not inputs:
             return tf.stack(tensors)
-        given = [
-            self._stacks[_list_names(own)] if isinstance(own, tuple) else own for own in inputs
+        stacks = [
+            self._stacks[_list_names(part)] if isinstance(part, tuple) else part for part in inputs
         ]
-        return _RULES[tensors[0].op.type].build(tensors[0], given)
+        return _RULES[tensors[0].op.type].build(tensors[0], stacks)
 
 
 class _Rule(NamedTuple):
@@ -103,66 +106,66 @@ class _Rule(NamedTuple):
     suits: Callable[[tf.Operation], bool] = lambda op: True
 
 
-def _multiply_matrix(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    stacked, weight = inputs
-    count, size, width = stacked.shape
-    rows = tf.reshape(stacked, [count * size, width])
-    product = tf.linalg.matmul(rows, weight, transpose_b=one.op.get_attr("transpose_b"))
-    return tf.reshape(product, [count, *one.shape])
+def _multiply_matrix(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    stack, weight = inputs
+    count, size, width = stack.shape
+    rows = tf.reshape(stack, [count * size, width])
+    product = tf.linalg.matmul(rows, weight, transpose_b=example.op.get_attr("transpose_b"))
+    return tf.reshape(product, [count, *example.shape])
 
 
-def _scale_derivative(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+def _scale_derivative(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """Multiply by the derivative of an activation; these ops do not broadcast."""
-    (place,) = (n for n, given in enumerate(inputs) if given.shape.rank > one.shape.rank)
-    ones = [tf.ones(one.shape) if n == place else given for n, given in enumerate(inputs)]
-    return inputs[place] * _copy_op(one.op, ones)
+    (place,) = (n for n, operand in enumerate(inputs) if operand.shape.rank > example.shape.rank)
+    ones = [tf.ones(example.shape) if n == place else operand for n, operand in enumerate(inputs)]
+    return inputs[place] * _copy_op(example.op, ones)
 
 
-def _broadcast_op(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    return _copy_op(one.op, inputs)
+def _broadcast_op(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    return _copy_op(example.op, inputs)
 
 
-def _add_stacks(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    del one
+def _add_stacks(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    del example
     return sum(inputs[1:], inputs[0])
 
 
-def _reshape_stack(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.reshape(inputs[0], [inputs[0].shape[0], *one.shape])
+def _reshape_stack(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.reshape(inputs[0], [inputs[0].shape[0], *example.shape])
 
 
-def _slice_stack(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    stacked, begin, _ = inputs
-    return tf.slice(stacked, tf.concat([[0], begin], 0), [stacked.shape[0], *one.shape])
+def _slice_stack(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    stack, begin, _ = inputs
+    return tf.slice(stack, tf.concat([[0], begin], 0), [stack.shape[0], *example.shape])
 
 
-def _split_stack(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    stacked, sizes, axis = inputs
-    along = tf.one_hot(_shift_axes(axis, stacked), stacked.shape.rank, dtype=sizes.dtype)
-    begin = tf.reduce_sum(sizes[: one.value_index]) * along
-    return tf.slice(stacked, begin, [stacked.shape[0], *one.shape])
+def _split_stack(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    stack, sizes, axis = inputs
+    along = tf.one_hot(_shift_axes(axis, stack), stack.shape.rank, dtype=sizes.dtype)
+    begin = tf.reduce_sum(sizes[: example.value_index]) * along
+    return tf.slice(stack, begin, [stack.shape[0], *example.shape])
 
 
-def _sum_stack(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    stacked, axes = inputs
-    keep = one.op.get_attr("keep_dims")
-    return tf.reduce_sum(stacked, _shift_axes(axes, stacked), keepdims=keep)
+def _sum_stack(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    stack, axes = inputs
+    keep = example.op.get_attr("keep_dims")
+    return tf.reduce_sum(stack, _shift_axes(axes, stack), keepdims=keep)
 
 
-def _shift_axes(axes: tf.Tensor, stacked: tf.Tensor) -> tf.Tensor:
+def _shift_axes(axes: tf.Tensor, stack: tf.Tensor) -> tf.Tensor:
     """Convert axes of a task's tensor into axes of the stack."""
-    return axes % (stacked.shape.rank - 1) + 1
+    return axes % (stack.shape.rank - 1) + 1
 
 
-def _sum_rows(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    del one
+def _sum_rows(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    del example
     return tf.reduce_sum(inputs[0], list(range(1, inputs[0].shape.rank - 1)))
 
 
-def _tile_stack(one: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-    del one
-    stacked, multiples = inputs
-    return tf.tile(stacked, tf.concat([[1], multiples], 0))
+def _tile_stack(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+    del example
+    stack, multiples = inputs
+    return tf.tile(stack, tf.concat([[1], multiples], 0))
 
 
 def _is_of_rows(op: tf.Operation) -> bool:
@@ -195,12 +198,12 @@ _RULES = {
 def _copy_op(op: tf.Operation, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """Build a copy of an op with other inputs."""
     arguments = op.op_def.input_arg
-    inferred = {argument.type_attr for argument in arguments}
-    named = {argument.name: given for argument, given in zip(arguments, inputs, strict=True)}
+    type_attributes = {argument.type_attr for argument in arguments}
+    settings = {argument.name: operand for argument, operand in zip(arguments, inputs, strict=True)}
     for attribute in op.op_def.attr:
-        if attribute.name not in inferred:
-            named[attribute.name] = op.get_attr(attribute.name)
-    return getattr(tf.raw_ops, op.type)(**named)
+        if attribute.name not in type_attributes:
+            settings[attribute.name] = op.get_attr(attribute.name)
+    return getattr(tf.raw_ops, op.type)(**settings)
 
 
 def _list_names(tensors: _Tensors) -> _Names:
@@ -209,7 +212,7 @@ def _list_names(tensors: _Tensors) -> _Names:
 
 def _find_own(inputs: _Inputs) -> dict[int, tuple[tf.Tensor, ...]]:
     """Return the inputs that differ by task, {place: tensors}."""
-    return {place: given for place, given in enumerate(inputs) if isinstance(given, tuple)}
+    return {place: tensors for place, tensors in enumerate(inputs) if isinstance(tensors, tuple)}
 
 
 def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
@@ -218,14 +221,17 @@ def _take_apart(column: _Column) -> tuple[_Tensors, int | None]:
     Gradients of a weight are products with inputs that all tasks share. There the cotangents are
     stacked, so `short_gradients` still sees the products. All others are stacked as they are.
     """
-    there = [own for own in column if own is not None]
-    values = [own.values if isinstance(own, tf.IndexedSlices) else own for own in there]
+    gradients = [gradient for gradient in column if gradient is not None]
+    values = [
+        gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        for gradient in gradients
+    ]
     op = values[0].op
     if op.type == "MatMul" and op.get_attr("transpose_a"):
         inputs = _match_inputs(values)
-        own = _find_own(inputs)
-        if len(own) == 1:
-            ((factor, cotangents),) = own.items()
+        gradient = _find_own(inputs)
+        if len(gradient) == 1:
+            ((factor, cotangents),) = gradient.items()
             return cotangents, factor
     return values, None
 
@@ -245,18 +251,22 @@ def _replace_part(
 
 def _find_inputs(tensors: _Tensors) -> _Inputs:
     """Return the inputs of S ops that can be stacked; [] if they cannot."""
-    one = tensors[0]
-    rule = _RULES.get(one.op.type)
-    if rule is None or not rule.suits(one.op):
+    example = tensors[0]
+    rule = _RULES.get(example.op.type)
+    if rule is None or not rule.suits(example.op):
         return []
     inputs = _match_inputs(tensors)
-    own = _find_own(inputs)
-    if not own or not all(map(_are_alike, [tensors, *own.values()])):
+    task_inputs = _find_own(inputs)
+    if not task_inputs or not all(map(_are_alike, [tensors, *task_inputs.values()])):
         return []
     if rule.place is not None:
-        return inputs if list(own) == [rule.place] else []
+        return inputs if list(task_inputs) == [rule.place] else []
     # With other ranks, an axis of one task could meet the axis of tasks.
-    return inputs if all(given[0].shape.rank == one.shape.rank for given in own.values()) else []
+    return (
+        inputs
+        if all(operands[0].shape.rank == example.shape.rank for operands in task_inputs.values())
+        else []
+    )
 
 
 def _are_alike(tensors: _Tensors) -> bool:
@@ -266,8 +276,8 @@ def _are_alike(tensors: _Tensors) -> bool:
 
 def _match_inputs(tensors: _Tensors) -> _Inputs:
     """Return the inputs of S ops that do the same; [] if they do not."""
-    one, *others = tensors
-    if any(_describe_tensor(one) != _describe_tensor(other) for other in others):
+    example, *rest = tensors
+    if any(_describe_tensor(example) != _describe_tensor(other) for other in rest):
         return []
     columns = zip(*[tensor.op.inputs for tensor in tensors], strict=True)
     return [
@@ -283,25 +293,25 @@ def _describe_tensor(tensor: tf.Tensor) -> tuple[Any, ...]:
     return op.type, settings, len(op.inputs), tensor.value_index
 
 
-def _are_equal(one: tf.Tensor, other: tf.Tensor, depth: int = 8) -> bool:
+def _are_equal(first: tf.Tensor, second: tf.Tensor, depth: int = 8) -> bool:
     """Return whether two tensors are surely the same; compares ops up to a depth."""
-    if one.name == other.name:
+    if first.name == second.name:
         return True
     # A branch of tf.cond holds placeholders for all that comes from outside.
-    is_open = one.op.op_def.is_stateful or one.op.type.startswith("Placeholder")
-    if depth == 0 or is_open or _describe_tensor(one) != _describe_tensor(other):
+    is_open = first.op.op_def.is_stateful or first.op.type.startswith("Placeholder")
+    if depth == 0 or is_open or _describe_tensor(first) != _describe_tensor(second):
         return False
-    pairs = zip(one.op.inputs, other.op.inputs, strict=True)
+    pairs = zip(first.op.inputs, second.op.inputs, strict=True)
     return all(_are_equal(*pair, depth - 1) for pair in pairs)
 
 
 def _list_needed(tensors: _Tensors) -> set[tf.Operation]:
     """Return the ops that have to run for these tensors."""
-    found: set[tf.Operation] = set()
-    left = [tensor.op for tensor in tensors]
-    while left:
-        op = left.pop()
-        if op not in found:
-            found.add(op)
-            left += [given.op for given in op.inputs]
-    return found
+    needed: set[tf.Operation] = set()
+    queue = [tensor.op for tensor in tensors]
+    while queue:
+        op = queue.pop()
+        if op not in needed:
+            needed.add(op)
+            queue += [operand.op for operand in op.inputs]
+    return needed

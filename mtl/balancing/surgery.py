@@ -45,20 +45,24 @@ class Sum(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[Gradients, Monitors]:
-        """Differentiate the sum: {task: scalar}, N variables -> N gradients, scalars.
+        """Differentiate the sum of the losses.
 
-        The scalars are `<task>/loss` of `batch`, unweighted.
+        Args:
+          losses: {task: scalar}, weighted.
+          variables: N variables.
+          batch: the parts of the batch; by default these losses alone.
 
-        A table that was only looked up has IndexedSlices as its gradient. A variable that does not
-        affect any loss has None.
+        Returns:
+          N gradients, and `<task>/loss` of `batch`, unweighted. A table that was only looked up has
+          IndexedSlices as its gradient. A variable that does not affect any loss has None.
         """
         whole = whole_batch.or_losses(batch, losses)
 
-        def total(forward: whole_batch.ForwardPass) -> tuple[Gradients, types.Tensors]:
+        def differentiate_sum(forward: whole_batch.ForwardPass) -> tuple[Gradients, types.Tensors]:
             gradients = tf.gradients(tf.add_n(list(forward.losses.values())), list(variables))
             return gradients, forward.unweighted or {}
 
-        gradients, plain = whole.sum(total, update=True)
+        gradients, plain = whole.sum(differentiate_sum, update=True)
         return gradients, {f"{task}/loss": loss for task, loss in plain.items()}
 
 
@@ -104,9 +108,9 @@ class Combine(types.Surgery):
     per_replica: bool = False
 
     def __post_init__(self):
-        alone = self.on == "parameters" or not self.scopes
+        fits = self.on == "parameters" or not self.scopes
         fix = 'They choose among parameters: set Combine.on = "parameters".'
-        checks.require(alone, "Combine.scopes", "be empty on the representation", self.scopes, fix)
+        checks.require(fits, "Combine.scopes", "be empty on the representation", self.scopes, fix)
         if self._sees_coordinates:
             fix = "decides for every coordinate; it has no weights to keep."
             self._require_setting("every_steps", 1, fix)
@@ -121,8 +125,8 @@ class Combine(types.Surgery):
             fix = "multiplies gradients of different rows; on the representation rows do not meet."
             self._require_setting("on", "parameters", fix)
 
-    def _require_setting(self, setting: str, value: Any, why: str) -> None:
-        current, fix = getattr(self, setting), f"{type(self.method).__name__} {why}"
+    def _require_setting(self, setting: str, value: Any, reason: str) -> None:
+        current, fix = getattr(self, setting), f"{type(self.method).__name__} {reason}"
         checks.require(current == value, f"Combine.{setting}", f"be {value}", current, fix)
 
     @property
@@ -224,32 +228,32 @@ class Combine(types.Surgery):
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, tf.Tensor, tf.Tensor]:
         tasks = batch_gradients.sum_gradients()
-        compared = self._list_compared(tasks)
+        indices = self._list_compared(tasks)
         if self._keeps_gradients:
-            leaves, gramian, judged = self._track_gradients(tasks, compared, len(losses))
+            leaves, gramian, products = self._track_gradients(tasks, indices, len(losses))
         else:
-            gramian, leaves = tasks.multiply(compared)
-            judged = gramian
-        weights = self._decide_weights(lambda: judged, losses)
-        combined = [leaf.combine(weights) for leaf in leaves.values()]
-        return batch_gradients.complete(tasks, list(leaves), combined, weights), weights, gramian
+            gramian, leaves = tasks.multiply(indices)
+            products = gramian
+        weights = self._decide_weights(lambda: products, losses)
+        gradients = [leaf.combine(weights) for leaf in leaves.values()]
+        return batch_gradients.complete(tasks, list(leaves), gradients, weights), weights, gramian
 
     def _track_gradients(
-        self, tasks: task_gradients.TaskGradients, compared: Sequence[int], num_tasks: int
+        self, tasks: task_gradients.TaskGradients, indices: Sequence[int], num_tasks: int
     ) -> tuple[dict[int, task_gradients.Leaf], tf.Tensor, tf.Tensor]:
         """Return leaves of tracked gradients, and the products to show and to decide by."""
-        names = [patterns.variable_name(tasks.variables[n]) for n in compared]
-        leaves = tasks.list_leaves(compared)
+        names = [patterns.variable_name(tasks.variables[n]) for n in indices]
+        leaves = tasks.list_leaves(indices)
         if self._weighing_method.tracking_rate < 1:
             leaves = tracking.track_gradients(
                 leaves, names, num_tasks, self._weighing_method.tracking_rate
             )
-        gramian = judged = task_gradients.compute_gramian(leaves, num_tasks)
+        gramian = products = task_gradients.compute_gramian(leaves, num_tasks)
         if self._weighing_method.preconditions:
-            judged = task_gradients.compute_gramian(
+            products = task_gradients.compute_gramian(
                 tracking.precondition_gradients(leaves, names), num_tasks
             )
-        return dict(zip(compared, leaves, strict=True)), gramian, judged
+        return dict(zip(indices, leaves, strict=True)), gramian, products
 
     def _compare_representation(
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
@@ -277,14 +281,14 @@ class Combine(types.Surgery):
         self, batch_gradients: task_gradients.BatchGradients, losses: types.Tensors
     ) -> tuple[Gradients, Monitors]:
         """Differentiate the weighted losses in one pass, without gradients of single tasks."""
-        size, compared = len(losses), self._list_compared(batch_gradients.first)
+        size, indices = len(losses), self._list_compared(batch_gradients.first)
         gramian = batch_gradients.rare_gramian(
-            "Combine", self.every_steps, compared, self._take_deciding
+            "Combine", self.every_steps, indices, self._take_deciding
         )
         # With two samples, this block holds the products between samples; with one it is all.
         weights = self._decide_weights(lambda: gramian()[:size, -size:], losses)
 
-        def weighted(tasks: task_gradients.TaskGradients) -> Gradients:
+        def differentiate_weighted(tasks: task_gradients.TaskGradients) -> Gradients:
             # A third sample moves the variables: the weights do not depend on its rows.
             moving = (
                 self._take_samples(tasks)[-1]
@@ -294,7 +298,7 @@ class Combine(types.Surgery):
             tasks = dataclasses.replace(tasks, losses=moving)
             return tasks.complete(tasks.differentiate_weighted(weights, tasks.shared))
 
-        return batch_gradients.sum(weighted, update=True), decision.monitor_weights(
+        return batch_gradients.sum(differentiate_weighted, update=True), decision.monitor_weights(
             weights, list(losses)
         )
 
@@ -322,12 +326,12 @@ class Combine(types.Surgery):
         count, ones = len(losses), tf.ones([len(losses)], tf.float64)
         if self.on == "parameters":
             tasks = batch_gradients.sum_gradients()
-            compared = self._list_compared(tasks)
-            leaves = tasks.list_leaves(compared)
+            indices = self._list_compared(tasks)
+            leaves = tasks.list_leaves(indices)
             gramian = task_gradients.compute_gramian(leaves, count)
             evidence = [self._choosing_method.evidence(leaf.rows, None) for leaf in leaves]
-            chosen = self._choose_gradients(leaves, evidence, gramian)
-            gradients = batch_gradients.complete(tasks, compared, chosen, ones)
+            choices = self._choose_gradients(leaves, evidence, gramian)
+            gradients = batch_gradients.complete(tasks, indices, choices, ones)
         else:
 
             def compare(tasks: task_gradients.TaskGradients) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -353,25 +357,27 @@ class Combine(types.Surgery):
         gramian: tf.Tensor,
     ) -> list[types.Gradient]:
         """Return a gradient for each leaf, by the tasks that are present."""
-        present, chosen = decision.find_present(gramian), []
-        for index, (leaf, own) in enumerate(zip(leaves, evidence, strict=True)):
-            there, seed = tf.gather(present, leaf.tasks), draws.make_balancing_seed(index)
-            values = self._choose_among(there, leaf.rows, own, seed)
+        present, gradients = decision.find_present(gramian), []
+        for index, (leaf, leaf_evidence) in enumerate(zip(leaves, evidence, strict=True)):
+            is_present, seed = tf.gather(present, leaf.tasks), draws.make_balancing_seed(index)
+            values = self._choose_among(is_present, leaf.rows, leaf_evidence, seed)
             # The choice leaves out gradients that are not finite; the update has to see them.
             values += tf.cast(decision.mark_nonfinite(gramian), values.dtype)
-            chosen.append(leaf.to_gradient(values))
-        return chosen
+            gradients.append(leaf.to_gradient(values))
+        return gradients
 
     def _choose_among(
-        self, there: tf.Tensor, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor
+        self, is_present: tf.Tensor, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor
     ) -> tf.Tensor:
         """Choose from the rows [S, ...] of the present tasks, [S] bool."""
 
         def choose_some() -> tf.Tensor:
             # The zeros of an absent task would count as values, for example in a trimmed mean.
-            own = evidence if evidence is None else tf.boolean_mask(evidence, there)
-            return self._choosing_method(tf.boolean_mask(rows, there), own, seed)
+            present_evidence = (
+                evidence if evidence is None else tf.boolean_mask(evidence, is_present)
+            )
+            return self._choosing_method(tf.boolean_mask(rows, is_present), present_evidence, seed)
 
         # Without absent tasks this copies nothing, and keeps the static number of rows.
         choose_all = functools.partial(self._choosing_method, rows, evidence, seed)
-        return tf.cond(tf.reduce_all(there), choose_all, choose_some)
+        return tf.cond(tf.reduce_all(is_present), choose_all, choose_some)

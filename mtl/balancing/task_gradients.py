@@ -63,9 +63,9 @@ class Leaf:
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
         """Return the sum of the gradients by the weights [T]."""
-        own = tf.cast(tf.gather(weights, self.tasks), self.rows.dtype)
+        leaf_weights = tf.cast(tf.gather(weights, self.tasks), self.rows.dtype)
         flat = tf.reshape(self.rows, [len(self.tasks), -1])
-        total = tf.linalg.matvec(flat, own, transpose_a=True)
+        total = tf.linalg.matvec(flat, leaf_weights, transpose_a=True)
         return self.to_gradient(tf.reshape(total, tf.shape(self.rows)[1:]))
 
     def to_gradient(self, values: tf.Tensor) -> tf.Tensor | tf.IndexedSlices:
@@ -81,13 +81,13 @@ def _align_rows(slices: Sequence[tf.IndexedSlices]) -> tuple[tf.Tensor, tf.Tenso
         ids, slot = tf.unique(indices[0])
         slots = [slot] * len(slices)
     else:
-        ids, joined = tf.unique(tf.concat(indices, 0))
-        slots = tf.split(joined, list(map(tf.size, indices)))
-    summed = [
-        tf.math.unsorted_segment_sum(part.values, own, tf.size(ids))
-        for part, own in zip(slices, slots, strict=True)
+        ids, all_slots = tf.unique(tf.concat(indices, 0))
+        slots = tf.split(all_slots, list(map(tf.size, indices)))
+    sums = [
+        tf.math.unsorted_segment_sum(part.values, task_slot, tf.size(ids))
+        for part, task_slot in zip(slices, slots, strict=True)
     ]
-    return ids, tf.stack(summed)
+    return ids, tf.stack(sums)
 
 
 def _find_origin(indices: tf.Tensor) -> str | tuple:
@@ -111,11 +111,21 @@ def _is_first_axis(axis: tf.Tensor) -> bool:
 
 
 def compute_gramian(leaves: Sequence[Leaf], num_tasks: int) -> tf.Tensor:
-    """Return the sum of the inner products over all leaves, [T, T] float64; 0 for absent tasks."""
+    """Sum the inner products of the tasks' gradients over all leaves.
+
+    Args:
+      leaves: the gradients by one variable each, of the tasks that reach it.
+      num_tasks: T.
+
+    Returns:
+      float64 [T, T]; 0 for absent tasks.
+    """
     total = tf.zeros([num_tasks, num_tasks], tf.float64)
     for leaf in leaves:
-        chosen = tf.one_hot(leaf.tasks, num_tasks, dtype=tf.float64)  # [S, T]
-        total += tf.linalg.matmul(chosen, leaf.multiply_pairs() @ chosen, transpose_a=True)
+        owner_matrix = tf.one_hot(leaf.tasks, num_tasks, dtype=tf.float64)  # [S, T]
+        total += tf.linalg.matmul(
+            owner_matrix, leaf.multiply_pairs() @ owner_matrix, transpose_a=True
+        )
     return total
 
 
@@ -148,7 +158,14 @@ class TaskGradients:
         variables: Sequence[tf.Variable],
         representation: Sequence[tf.Tensor] = (),
     ) -> TaskGradients:
-        """Build a backward pass for each task; TensorFlow does not run the unused parts."""
+        """Build a backward pass for each task; TensorFlow does not run the unused parts.
+
+        Args:
+          losses: T scalars.
+          variables: N variables.
+          representation: tensors that the tasks share, at which the passes end; empty for passes
+            down to the variables.
+        """
         at = differentiate_tasks(losses, [*representation, *variables], representation)
         split = len(representation)
         # The code reads only whether these gradients exist: nothing runs them.
@@ -174,8 +191,8 @@ class TaskGradients:
           UserError: if a pattern matches no shared variable.
         """
         shared = [self.variables[n] for n in self.shared]
-        found = [patterns.select_variables(where, pattern, shared) for pattern in chosen]
-        names = {patterns.variable_name(variable) for variables in found for variable in variables}
+        groups = [patterns.select_variables(where, pattern, shared) for pattern in chosen]
+        names = {patterns.variable_name(variable) for variables in groups for variable in variables}
         return [n for n in self.shared if patterns.variable_name(self.variables[n]) in names]
 
     def list_leaves(self, compared: Sequence[int] = ()) -> list[Leaf]:
@@ -192,8 +209,8 @@ class TaskGradients:
         """
         columns = [self.at_variables[n] for n in compared]
         # That pass multiplies twice for each layer: for its input and for its weight.
-        gramian, built = multiply_columns(columns, len(self.losses), products_elsewhere=2)
-        return gramian, {compared[place]: leaf for place, leaf in built.items()}
+        gramian, leaves = multiply_columns(columns, len(self.losses), products_elsewhere=2)
+        return gramian, {compared[place]: leaf for place, leaf in leaves.items()}
 
     @replicas.once
     def _at_representation(self) -> list[Leaf]:
@@ -208,7 +225,16 @@ class TaskGradients:
         return differentiate_tasks(self.losses, places, self.representation)
 
     def differentiate_weighted(self, weights: tf.Tensor, chosen: Sequence[int], stop=()) -> Indexed:
-        """Differentiate `sum_t weights[t] loss[t]` by the chosen variables, in one pass."""
+        """Differentiate `sum_t weights[t] loss[t]` by some variables, in one pass.
+
+        Args:
+          weights: float64 [T]; gradients treat them as constants.
+          chosen: the indices of the variables.
+          stop: tensors that gradients do not go through.
+
+        Returns:
+          {index: gradient}.
+        """
         # Weights depend on gradients: without this the pass would take second derivatives.
         weights = tf.stop_gradient(weights)
         total = tf.add_n(
@@ -230,11 +256,11 @@ class TaskGradients:
         below = tf.gradients(list(self.representation), variables, grad_ys=list(combined))
         # Stopped at the representation: `below` already has the gradients through it.
         beside = self.differentiate_weighted(weights, self.shared, self.representation).items()
-        added = {
-            n: gradients_lib.add_gradients(part, other)
-            for (n, part), other in zip(beside, below, strict=True)
+        sums = {
+            n: gradients_lib.add_gradients(part, second)
+            for (n, part), second in zip(beside, below, strict=True)
         }
-        return self.complete(added)
+        return self.complete(sums)
 
     def complete(self, of_shared: Indexed) -> list[types.Gradient]:
         """Return N gradients: the given ones for shared variables, and one task's for others."""
@@ -293,8 +319,10 @@ class BatchGradients:
     ) -> list[types.Gradient]:
         """Return N gradients: the combined ones, and for the rest those of weighted losses."""
         rest = [n for n in tasks.shared if n not in compared]
-        others = self.sum(lambda tasks: tasks.differentiate_weighted(weights, rest)) if rest else {}
-        return tasks.complete({**others, **dict(zip(compared, combined, strict=True))})
+        rest_gradients = (
+            self.sum(lambda tasks: tasks.differentiate_weighted(weights, rest)) if rest else {}
+        )
+        return tasks.complete({**rest_gradients, **dict(zip(compared, combined, strict=True))})
 
     def rare_gramian(
         self,
@@ -317,7 +345,7 @@ class BatchGradients:
         count = len(deciding(self.first).losses)
         is_one = self.batch.ignores_replicas or replicas.count() == 1 or every_steps == 1
 
-        def anew(tasks: TaskGradients) -> Columns:
+        def differentiate_part(tasks: TaskGradients) -> Columns:
             # Gradients from outside of a tf.cond are inputs of it, and would run at every step.
             return deciding(tasks).differentiate_anew(compared)
 
@@ -325,15 +353,20 @@ class BatchGradients:
             rule = "be 1 if replicas decide together"
             fix = f'Or set {where}.on = "representation", which exchanges less data.'
             checks.require(is_one, f"{where}.every_steps", rule, every_steps, fix)
-            return lambda: multiply_columns(self.sum(anew), count)[0]
+            return lambda: multiply_columns(self.sum(differentiate_part), count)[0]
         if is_one:
-            return lambda: self.sum(lambda tasks: multiply_columns(anew(tasks), count)[0])
+            return lambda: self.sum(
+                lambda tasks: multiply_columns(differentiate_part(tasks), count)[0]
+            )
         # Each replica computes its products when they are due; all meet at every step.
-        own = dataclasses.replace(self, batch=self.batch.without_replicas())
-        products, zeros = own.rare_gramian(where, every_steps, compared, deciding), [count, count]
-        due = tf.equal(tf1.train.get_global_step().read_value() % every_steps, 0)
+        one_replica = dataclasses.replace(self, batch=self.batch.without_replicas())
+        products, zeros = (
+            one_replica.rare_gramian(where, every_steps, compared, deciding),
+            [count, count],
+        )
+        is_due = tf.equal(tf1.train.get_global_step().read_value() % every_steps, 0)
         everywhere = replicas.sum_over_replicas(
-            tf.cond(due, products, lambda: tf.zeros(zeros, tf.float64))
+            tf.cond(is_due, products, lambda: tf.zeros(zeros, tf.float64))
         )
         return lambda: everywhere
 
@@ -369,7 +402,7 @@ def multiply_columns(
       [T, T] float64, and {place among the N: leaf} of the gradients that are built.
     """
     passes = stacked_passes.StackedPasses(columns)
-    total, built = tf.zeros([num_tasks, num_tasks], tf.float64), {}
+    total, built_leaves = tf.zeros([num_tasks, num_tasks], tf.float64), {}
     for place in reversed(range(len(columns))):
         # The pass waits for the products of a layer before it goes on. The layer's cotangents are
         # free after that, so only one layer's cotangents take memory.
@@ -378,14 +411,23 @@ def multiply_columns(
         leaves = shorten_gradients(column, products_elsewhere)
         if leaves is None:
             leaves = build_leaves([column])
-            built[place] = leaves[0]
+            built_leaves[place] = leaves[0]
         total += compute_gramian(leaves, num_tasks)
-    return total, built
+    return total, built_leaves
 
 
 def differentiate_tasks(
     losses: Sequence[tf.Tensor], places: Sequence, stop: Sequence[tf.Tensor] = ()
 ) -> Columns:
-    """Differentiate T losses at N places -> N times T gradients."""
+    """Differentiate losses one by one.
+
+    Args:
+      losses: T scalars.
+      places: N variables or tensors.
+      stop: tensors that gradients do not go through.
+
+    Returns:
+      N columns of T gradients each; None where a loss does not depend on a place.
+    """
     rows = [tf.gradients(loss, list(places), stop_gradients=list(stop)) for loss in losses]
     return list(zip(*rows, strict=True))

@@ -71,8 +71,8 @@ def _average_leaf(
 ) -> task_gradients.Leaf:
     average = _keep_rows(leaf, f"tracked/{name}")
     old = average.read_value()
-    own = tf.reshape(tf.gather(present, leaf.tasks), [-1] + [1] * (leaf.rows.shape.rank - 1))
-    new = old + tf.where(own, rate * (leaf.rows - old), tf.zeros_like(old))
+    is_present = tf.reshape(tf.gather(present, leaf.tasks), [-1] + [1] * (leaf.rows.shape.rank - 1))
+    new = old + tf.where(is_present, rate * (leaf.rows - old), tf.zeros_like(old))
     step_state.assign_with_update(average, new)
     return task_gradients.Leaf(leaf.tasks, new)
 

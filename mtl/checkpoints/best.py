@@ -173,10 +173,12 @@ class BestKeeper:
     ) -> None:
         """Record an evaluation, and keep its checkpoint if it is the best."""
         record, step = self.read(), int(metrics["global_step"])
+        # After a restart, the last checkpoint may be evaluated once more.
         if step <= self.last_step:
             return
         tf.io.gfile.makedirs(self._dir)
         since, steps = record.get("evaluations_since", 0), record.get("steps_since", [])
+        # Before this step nothing can be the best, so patience does not count it.
         if step >= self._from_step:
             since, steps = since + 1, [*steps, step]
         if self.is_best(metrics):

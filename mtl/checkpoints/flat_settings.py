@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from mtl import checks
 from mtl.checkpoints import settings as canonical
 
+# The characters of a value in a table of settings.
 _LONGEST = 160
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # The value of a setting whose part a run lacks.
@@ -60,20 +61,20 @@ def flatten(part: Any, path: str = "") -> Iterator[Setting]:
         if not field.init:
             continue
         value, name = getattr(part, field.name), field.name
-        own, default = _replace_parts(value), _replace_parts(_find_default(field))
+        plain_value, default = _replace_parts(value), _replace_parts(_find_default(field))
         is_required = default is dataclasses.MISSING
         yield Setting(
             path,
             type(part).__name__,
             name,
-            _write_value(own),
+            _write_value(plain_value),
             None if is_required else _write_value(default),
-            canonical.canonical_text(own),
+            canonical.canonical_text(plain_value),
             None if is_required else canonical.canonical_text(default),
         )
         inner = f"{path}.{name}" if path else name
-        for place, found in _walk_parts(value, inner):
-            yield from flatten(found, place)
+        for place, inner_part in _walk_parts(value, inner):
+            yield from flatten(inner_part, place)
 
 
 def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -82,31 +83,33 @@ def compare(experiments: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     If some runs lack a part, only its settings with other values than their defaults are returned.
     Different values get different texts, in full: `cut_apart` shortens them.
     """
-    known = {run: {s.path: s for s in flatten(part)} for run, part in experiments.items()}
+    settings_by_run = {run: {s.path: s for s in flatten(part)} for run, part in experiments.items()}
     rows = {}
-    for path in dict.fromkeys(path for found in known.values() for path in found):
-        found = {run: one[path] for run, one in known.items() if path in one}
-        if _is_told(found, len(known)):
-            rows[path] = _write_apart(found, list(known))
+    for path in dict.fromkeys(path for by_run in settings_by_run.values() for path in by_run):
+        by_run = {
+            run: settings[path] for run, settings in settings_by_run.items() if path in settings
+        }
+        if _is_told(by_run, len(settings_by_run)):
+            rows[path] = _write_apart(by_run, list(settings_by_run))
     return rows
 
 
-def _is_told(found: Mapping[str, Setting], num_runs: int) -> bool:
+def _is_told(by_run: Mapping[str, Setting], num_runs: int) -> bool:
     """Return True if runs differ in a setting; some runs may lack its part."""
-    if len(found) < num_runs:
-        return not all(one.is_default for one in found.values())
-    return len({one.meaning for one in found.values()}) > 1
+    if len(by_run) < num_runs:
+        return not all(setting.is_default for setting in by_run.values())
+    return len({setting.meaning for setting in by_run.values()}) > 1
 
 
-def _write_apart(found: Mapping[str, Setting], runs: Sequence[str]) -> dict[str, str]:
+def _write_apart(by_run: Mapping[str, Setting], runs: Sequence[str]) -> dict[str, str]:
     """Return the values as they are written first, or their meanings if these texts are equal.
 
     Two texts with the same meaning are one value. `repr` shows only the ends of a long array.
     """
-    meanings = {run: found[run].meaning if run in found else None for run in runs}
+    meanings = {run: by_run[run].meaning if run in by_run else None for run in runs}
     first: dict[str | None, str] = {None: ABSENT}
-    for one in found.values():
-        first.setdefault(one.meaning, one.value)
+    for setting in by_run.values():
+        first.setdefault(setting.meaning, setting.value)
     if len(set(first.values())) < len(first):
         first = {meaning: ABSENT if meaning is None else meaning for meaning in first}
     return {run: checks.mask(first[meaning]) for run, meaning in meanings.items()}
@@ -123,15 +126,16 @@ def cut(text: str, most: int = _LONGEST) -> str:
 def cut_apart(values: Mapping[str, str], most: int = _LONGEST) -> dict[str, str]:
     """Return {run: cut value}, with a checksum if different values would look the same."""
     cuts = {text: cut(text, most) for text in values.values()}
-    shown = list(cuts.values())
+    texts = list(cuts.values())
     return {
-        run: cuts[text] if shown.count(cuts[text]) == 1 else _mark_text(text, most)
+        run: cuts[text] if texts.count(cuts[text]) == 1 else _mark_text(text, most)
         for run, text in values.items()
     }
 
 
-def _mark_text(text: str, most: int) -> str:
-    return f"{cut(text, most - 10)} #{zlib.crc32(text.encode(errors='replace')):08x}"
+def _mark_text(text: str, max_length: int) -> str:
+    # Ten characters for a space, the # and eight digits.
+    return f"{cut(text, max_length - 10)} #{zlib.crc32(text.encode(errors='replace')):08x}"
 
 
 def group_by_seed(experiments: Mapping[str, Any]) -> list[list[str]]:
@@ -148,11 +152,11 @@ def _walk_parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if checks.is_part(value):
         yield path, value
     elif isinstance(value, list | tuple):
-        for number, one in enumerate(value):
-            yield from _walk_parts(one, f"{path}[{getattr(one, 'name', None) or number}]")
+        for number, item in enumerate(value):
+            yield from _walk_parts(item, f"{path}[{getattr(item, 'name', None) or number}]")
     elif isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _walk_parts(one, f"{path}[{key}]")
+        for key, item in value.items():
+            yield from _walk_parts(item, f"{path}[{key}]")
 
 
 def _find_default(field: Any) -> Any:
@@ -177,9 +181,9 @@ def _replace_parts(value: Any) -> Any:
     if checks.is_part(value):
         return _Kind(value)
     if isinstance(value, list | tuple) and any(map(checks.is_part, value)):
-        return [_replace_parts(one) for one in value]
+        return [_replace_parts(item) for item in value]
     if isinstance(value, Mapping) and any(map(checks.is_part, value.values())):
-        return {key: _replace_parts(one) for key, one in value.items()}
+        return {key: _replace_parts(item) for key, item in value.items()}
     return value
 
 

@@ -22,13 +22,16 @@ _FIX = "Copy it back, or delete it if the files it tells of have not changed."
 
 def keep_checksums(files: Mapping[str, str], model_dir: str, is_new: bool) -> None:
     """Record the checksums of {purpose: path}; the files of a continued run are checked first."""
-    recorded = {} if is_new else check_unchanged(files, model_dir)
-    there = {what: path for what, path in files.items() if tf.io.gfile.exists(path)}
-    found = {**recorded, **{what: checksums.of_file(path) for what, path in there.items()}}
+    old_checksums = {} if is_new else check_unchanged(files, model_dir)
+    existing_files = {purpose: path for purpose, path in files.items() if tf.io.gfile.exists(path)}
+    new_checksums = {
+        **old_checksums,
+        **{purpose: checksums.of_file(path) for purpose, path in existing_files.items()},
+    }
     path = os.path.join(model_dir, FILE)
-    if found != recorded:
-        checksums.write_json(path, found)
-    elif not found and tf.io.gfile.exists(path):
+    if new_checksums != old_checksums:
+        checksums.write_json(path, new_checksums)
+    elif not new_checksums and tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
 
 
@@ -39,11 +42,13 @@ def check_unchanged(files: Mapping[str, str], model_dir: str) -> dict[str, str]:
       UserError: names the file and a fix, in one line.
     """
     record = os.path.join(model_dir, FILE)
-    recorded = checksums.read_json(record, _FIX) if tf.io.gfile.exists(record) else {}
-    for what, path in files.items():
+    old_checksums = checksums.read_json(record, _FIX) if tf.io.gfile.exists(record) else {}
+    for purpose, path in files.items():
         # The code that reads a missing file reports it best.
-        same = not tf.io.gfile.exists(path) or checksums.matches(path, recorded.get(what))
+        is_same = not tf.io.gfile.exists(path) or checksums.matches(
+            path, old_checksums.get(purpose)
+        )
         rule = f"be as when the run in {model_dir} was started"
         fix = "It has changed: put the old file back, or start again in another --model_dir."
-        checks.require(same, f"the file of {what}", rule, path, fix)
-    return recorded
+        checks.require(is_same, f"the file of {purpose}", rule, path, fix)
+    return old_checksums

@@ -62,10 +62,10 @@ def _pack_files(path: str) -> None:
 @contextlib.contextmanager
 def _unpack_files(path: str) -> Iterator[None]:
     """Unpack the data under a path for as long as TensorFlow reads it."""
-    packed = [file for file in _list_files(path) if file.endswith(_PACKED)]
-    unpacked = [file.removesuffix(_PACKED) for file in packed]
+    packed_files = [file for file in _list_files(path) if file.endswith(_PACKED)]
+    targets = [file.removesuffix(_PACKED) for file in packed_files]
     try:
-        for file, target in zip(packed, unpacked, strict=True):
+        for file, target in zip(packed_files, targets, strict=True):
             with tf.io.gfile.GFile(file, "rb") as source, tf.io.gfile.GFile(target, "wb") as to:
                 packer = zlib.decompressobj()
                 while data := source.read(_CHUNK):
@@ -73,7 +73,7 @@ def _unpack_files(path: str) -> Iterator[None]:
                 to.write(packer.flush())
         yield
     finally:
-        for target in filter(tf.io.gfile.exists, unpacked):
+        for target in filter(tf.io.gfile.exists, targets):
             tf.io.gfile.remove(target)
 
 
@@ -167,8 +167,8 @@ class InputState:
             self._seal_files(self.path(step))
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
             self._can_be_saved = False
-            why = "the state of this input cannot be saved"
-            _log.warning("A run that goes on starts the order of its data anew: %s.", why)
+            reason = "the state of this input cannot be saved"
+            _log.warning("A run that goes on starts the order of its data anew: %s.", reason)
             _log.debug("%s", error)
 
     def _seal_files(self, path: str) -> None:
@@ -179,8 +179,8 @@ class InputState:
     def _require_intact(self, path: str) -> None:
         record = f"{path}{_CHECKSUMS}"
         if tf.io.gfile.exists(record):  # Old states lack checksums.
-            for ending, expected in checksums.read_json(record, _FIX).items():
-                checksums.require(f"{path}{ending}", expected, _FIX)
+            for ending, checksum in checksums.read_json(record, _FIX).items():
+                checksums.require(f"{path}{ending}", checksum, _FIX)
 
     def restore(self, session: tf.compat.v1.Session, step: int) -> bool:
         """Continue after the examples of this step; return False if their order starts anew.
@@ -206,9 +206,9 @@ class InputState:
 
     def keep(self, steps: Iterable[int]) -> None:
         """Keep the states of these steps, and remove all others."""
-        kept = list(steps)
+        kept_steps = list(steps)
         for digest in {self._digest, self._earlier}:
-            names = {os.path.basename(self.path(step, digest=digest)) for step in kept}
+            names = {os.path.basename(self.path(step, digest=digest)) for step in kept_steps}
             for path in storage.listed(*os.path.split(self.path("", digest=digest))):
                 if os.path.basename(path).partition(".")[0] not in names:
                     tf.io.gfile.remove(path)

@@ -21,24 +21,24 @@ _INPUT = re.compile(r"(?P<name>\d+of\d+-[0-9a-f]+-(?P<step>\d+))" + _FILE)
 
 def list_unfinished(directory: str) -> list[str]:
     """Return the checkpoints whose index lies there, listed or not, in any order."""
-    found = filter(_CHECKPOINT.fullmatch, map(os.path.basename, storage.listed(directory)))
-    names = [name.removesuffix(".index") for name in found if name.endswith(".index")]
+    files = filter(_CHECKPOINT.fullmatch, map(os.path.basename, storage.listed(directory)))
+    names = [name.removesuffix(".index") for name in files if name.endswith(".index")]
     return [os.path.join(directory, name) for name in names]
 
 
 def half_written(model_dir: str) -> list[str]:
     """Return the files and folders that processes were writing when they were killed."""
-    lying = [p for name in _FOLDERS for p in storage.listed(os.path.join(model_dir, name))]
-    found = [p for p in lying if _HALF_WRITTEN.fullmatch(os.path.basename(p))]
-    found = [path for path in found if in_work.is_abandoned(path) is not False]
-    return found + _list_unpublished(os.path.join(model_dir, "export"))
+    paths = [p for name in _FOLDERS for p in storage.listed(os.path.join(model_dir, name))]
+    half_files = [p for p in paths if _HALF_WRITTEN.fullmatch(os.path.basename(p))]
+    half_files = [path for path in half_files if in_work.is_abandoned(path) is not False]
+    return half_files + _list_unpublished(os.path.join(model_dir, "export"))
 
 
 def _list_unpublished(directory: str) -> list[str]:
     """Return the exports that processes were writing when they were killed."""
     exports = storage.listed(directory)
-    found = [path for folder in exports for path in storage.listed(folder, _UNPUBLISHED)]
-    return [path for path in found if in_work.is_folder_abandoned(path) is not False]
+    exports_in_work = [path for folder in exports for path in storage.listed(folder, _UNPUBLISHED)]
+    return [path for path in exports_in_work if in_work.is_folder_abandoned(path) is not False]
 
 
 def list_unused(model_dir: str, named: Sequence[str]) -> list[str]:
@@ -52,8 +52,10 @@ def list_unused(model_dir: str, named: Sequence[str]) -> list[str]:
     steps = [int(name.rpartition("-")[2]) for name in names if re.fullmatch(r".+-\d+", name)]
     if not names or len(steps) < len(names):
         return []
-    found = _find_unnamed(model_dir, _CHECKPOINT, steps, oldest=0)
-    return found + _find_unnamed(os.path.join(model_dir, "input"), _INPUT, steps, oldest=min(steps))
+    checkpoints = _find_unnamed(model_dir, _CHECKPOINT, steps, oldest=0)
+    return checkpoints + _find_unnamed(
+        os.path.join(model_dir, "input"), _INPUT, steps, oldest=min(steps)
+    )
 
 
 def _find_unnamed(

@@ -47,6 +47,7 @@ EVALUATOR = Role("evaluate.lock", "evaluator", "evaluates")
 
 _log = logging.getLogger(__name__)
 
+# A process that only looks holds the lock for an instant. A training waits for it so long.
 _PATIENCE_SECS = 0.3
 _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
@@ -67,7 +68,7 @@ def hold_lock(model_dir: str, role: Role = TRAINING) -> Iterator[None]:
         return
     try:
         os.truncate(descriptor, 0)
-        os.pwrite(descriptor, _holder(), 0)
+        os.pwrite(descriptor, _describe_holder(), 0)
         yield
     finally:
         # Remove it while the lock is held: later it may be another process's file.
@@ -93,12 +94,12 @@ def _take_lock(path: str, role: Role) -> int | None:
     """Return the locked file; None if the file system has no locks."""
     while True:
         descriptor = _open_file(path, os.O_RDWR | os.O_CREAT)
-        with contextlib.ExitStack() as opened:
-            opened.callback(os.close, descriptor)
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, descriptor)
             if not _is_locked(descriptor, path, fcntl.LOCK_EX, role):
                 return None
             if in_work.is_at(descriptor, path):  # Otherwise its holder removed it in between.
-                opened.pop_all()
+                stack.pop_all()
                 return descriptor
 
 
@@ -131,17 +132,17 @@ def _is_locked(descriptor: int, path: str, kind: int, role: Role) -> bool:
         time.sleep(_PATIENCE_SECS / 10)
 
 
-def _holder() -> bytes:
+def _describe_holder() -> bytes:
     since = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
     return json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode()
 
 
-def _refuse_holder(path: str, told: bytes, role: Role) -> NoReturn:
+def _refuse_holder(path: str, note: bytes, role: Role) -> NoReturn:
     try:
         holder = "process {pid} on {host} {does} there since {since}"
-        who = holder.format(**{**json.loads(told), "does": role.does})
+        text = holder.format(**{**json.loads(note), "does": role.does})
     except (ValueError, KeyError, TypeError):  # The holder has not written its text yet.
-        who = f"another process {role.does} there"
-    fix = f"{who[0].upper()}{who[1:]}: wait for it, stop it, or choose another folder."
+        text = f"another process {role.does} there"
+    fix = f"{text[0].upper()}{text[1:]}: wait for it, stop it, or choose another folder."
     rule = f"have one {role.name} at a time"
     checks.fail("--model_dir", rule, os.path.dirname(path), fix)

@@ -28,75 +28,102 @@ def refuse_mismatch(model_fn: Callable[..., Any], checkpoint: str | None) -> Cal
     if checkpoint is None:
         return model_fn
 
-    def checked(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
+    def check_and_build(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
         lacking = require_fit(checkpoint, mode == compat.estimator.ModeKeys.TRAIN)
         if lacking:
             zeros_saver.add_zeros_saver(lacking)
         return spec
 
-    return checked
+    return check_and_build
 
 
 def require_fit(checkpoint: str, is_training: bool) -> set[str]:
-    """Refuse a checkpoint that does not fit the default graph; return variables that start from 0.
+    """Refuse a checkpoint that does not fit the default graph.
 
-    Checkpoints of old versions lack these variables, as `refuse_mismatch` says.
+    Args:
+      checkpoint: its path.
+      is_training: True refuses further variables in the checkpoint. The graph of an evaluation
+        lacks some of them, such as optimizer state.
+
+    Returns:
+      The variables that start from 0: checkpoints of old versions lack them, as `refuse_mismatch`
+      says.
     """
-    saved = dict(tf.train.list_variables(checkpoint))
-    wanted = {
+    saved_shapes = dict(tf.train.list_variables(checkpoint))
+    graph_shapes = {
         name: shape
         for variable in tf1.global_variables()
         for name, shape in stacks.list_members(variable).items()
     }
-    used = {name: saved[name] for name in saved if is_training or name in wanted}
+    restored_shapes = {
+        name: saved_shapes[name] for name in saved_shapes if is_training or name in graph_shapes
+    }
     # If only some decays are missing, zeros cannot replace them: decays are compared.
-    knows_decays = any(map(averaging.is_decay, saved))
-    lacking = set() if knows_decays else set(filter(averaging.is_decay, wanted))
+    knows_decays = any(map(averaging.is_decay, saved_shapes))
+    lacking = set() if knows_decays else set(filter(averaging.is_decay, graph_shapes))
     _require_types(checkpoint)
-    require_same(checkpoint, used, {name: wanted[name] for name in wanted.keys() - lacking})
+    require_same(
+        checkpoint,
+        restored_shapes,
+        {name: graph_shapes[name] for name in graph_shapes.keys() - lacking},
+    )
     return lacking
 
 
 def _require_types(checkpoint: str) -> None:
     """Fail if a table of 16 bits would be restored from a table of 32 bits, or vice versa."""
-    saved = tf.train.load_checkpoint(checkpoint).get_variable_to_dtype_map()
+    dtypes = tf.train.load_checkpoint(checkpoint).get_variable_to_dtype_map()
     fix = "Choose another --model_dir, or train with the config.gin that lies beside it."
     for variable in tf1.global_variables():
         dtype = variable.dtype.base_dtype
         for name in stacks.list_members(variable):
-            where, found = f"variable {name!r} of checkpoint {checkpoint}", saved.get(name, dtype)
-            checks.require(found == dtype, where, f"be of {dtype.name}", found.name, fix)
+            where, saved_dtype = (
+                f"variable {name!r} of checkpoint {checkpoint}",
+                dtypes.get(name, dtype),
+            )
+            checks.require(
+                saved_dtype == dtype, where, f"be of {dtype.name}", saved_dtype.name, fix
+            )
 
 
 def require_same(
     checkpoint: str, saved: Mapping[str, Sequence[int]], wanted: Mapping[str, Sequence[int]]
 ) -> None:
-    """Raise a UserError that names the first variable in which `saved` and `wanted` differ."""
-    both, differ = sorted(set(saved) & set(wanted)), set(saved) ^ set(wanted)
+    """Refuse a checkpoint whose variables differ from the variables of a graph.
+
+    Args:
+      checkpoint: the path, for the error.
+      saved: {variable: its shape in the checkpoint}.
+      wanted: {variable: its shape in the graph}.
+
+    Raises:
+      UserError: names the first variable that differs.
+    """
+    common, differ = sorted(set(saved) & set(wanted)), set(saved) ^ set(wanted)
     problems = {
         name: f"{name!r} has shape {list(saved[name])} there and {list(wanted[name])} here"
-        for name in both
+        for name in common
         if list(saved[name]) != list(wanted[name])
     }
     problems |= {name: f"it lacks {name!r}" for name in sorted(set(wanted) - set(saved))}
     problems |= {name: f"it also holds {name!r}" for name in sorted(set(saved) - set(wanted))}
     if problems:
-        others = f" ({len(problems) - 1} more differ)" if len(problems) > 1 else ""
+        rest = f" ({len(problems) - 1} more differ)" if len(problems) > 1 else ""
         # A mask explains more than the numbers that pruning shows.
         first = problems[min(problems, key=lambda name: name.startswith("pruning/"))]
         if all(map(pruned.is_of_pruning, problems)):
-            what = "pruning"
+            cause = "pruning"
         else:
-            is_optimizers = first.startswith("it ") and _are_of_optimizer(differ, both)
-            what = "optimizer" if is_optimizers else "architecture"
+            is_optimizers = first.startswith("it ") and _are_of_optimizer(differ, common)
+            cause = "optimizer" if is_optimizers else "architecture"
         raise checks.UserError(
-            f"checkpoint {checkpoint} is of another {what}: {first}{others}. "
+            f"checkpoint {checkpoint} is of another {cause}: {first}{rest}. "
             "Choose another --model_dir, or train with the config.gin that lies beside it."
         )
 
 
-def _are_of_optimizer(names: Iterable[str], others: Iterable[str]) -> bool:
+def _are_of_optimizer(names: Iterable[str], variables: Iterable[str]) -> bool:
     """Return True if these variables can be optimizer state of the others."""
     # Optimizers name slots "<variable>/<slot>", and their other variables without a "/".
-    return {name.rpartition("/")[0] for name in names} <= {*others, ""}
+    return {name.rpartition("/")[0] for name in names} <= {*variables, ""}

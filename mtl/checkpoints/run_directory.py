@@ -55,30 +55,30 @@ def tell_unlisted(directory: str) -> str:
     """Return advice if a folder has checkpoints but lacks the file `checkpoint`, else ""."""
     if tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         return ""
-    found = sorted(leftovers.list_unfinished(directory), key=step_in_name)
-    if not found:
+    checkpoints = sorted(leftovers.list_unfinished(directory), key=step_in_name)
+    if not checkpoints:
         return ""
     return (
         f"The file 'checkpoint', which lists the checkpoints there, is gone: copy it back, or name "
-        f"one, such as {found[-1]!r}."
+        f"one, such as {checkpoints[-1]!r}."
     )
 
 
 def list_checkpoints(directory: str) -> list[str]:
     """Return the checkpoints in `directory`, oldest first; empty if none was ever saved."""
-    state = _listed(directory)
+    state = _read_list(directory)
     if state is not None:
-        others = [p for p in state.all_model_checkpoint_paths if p != state.model_checkpoint_path]
-        return [*others, state.model_checkpoint_path]
+        earlier = [p for p in state.all_model_checkpoint_paths if p != state.model_checkpoint_path]
+        return [*earlier, state.model_checkpoint_path]
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         return []
     # The list is damaged, but the files say the same.
-    found = sorted(leftovers.list_unfinished(directory), key=step_in_name)
+    checkpoints = sorted(leftovers.list_unfinished(directory), key=step_in_name)
     # If none is whole, the last one gives the reason.
-    return [path for path in found if _find_open_error(path) is None] or found
+    return [path for path in checkpoints if _find_open_error(path) is None] or checkpoints
 
 
-def _listed(directory: str) -> Any:
+def _read_list(directory: str) -> Any:
     """Return TensorFlow's list of checkpoints; None if it is absent or damaged."""
     try:
         state = tf.train.get_checkpoint_state(directory)
@@ -93,8 +93,8 @@ def _listed(directory: str) -> Any:
 
 def step_in_name(path: str) -> int:
     """Return the global step of `model.ckpt-<step>`; for other names, the saved step."""
-    found = re.search(r"-([0-9]+)$", path)
-    return int(found.group(1)) if found else step_saved(path)
+    match = re.search(r"-([0-9]+)$", path)
+    return int(match.group(1)) if match else step_saved(path)
 
 
 def find_latest(directory: str) -> str | None:
@@ -123,27 +123,28 @@ def repair_run(directory: str) -> None:
     """
     if not tf.io.gfile.exists(os.path.join(directory, "checkpoint")):
         _set_aside(directory)
-    state, paths = _listed(directory), _not_removed(list_checkpoints(directory))
+    state, paths = _read_list(directory), _not_removed(list_checkpoints(directory))
     whole = _drop_damaged(paths)
     if whole and (whole != list_checkpoints(directory) or state is None):
         _write_list(directory, whole)
     # A list that was cut off, or written by hand, may not name all checkpoints.
     is_list = state is not None and state.model_checkpoint_path in state.all_model_checkpoint_paths
-    unused = leftovers.list_unused(directory, paths) if is_list else []
-    for path in [*leftovers.half_written(directory), *unused]:
+    leftover_paths = leftovers.list_unused(directory, paths) if is_list else []
+    for path in [*leftovers.half_written(directory), *leftover_paths]:
         _remove_path(path)
 
 
 def _drop_damaged(paths: Sequence[str]) -> list[str]:
     """Return the checkpoints up to the newest whole one; warn about the damaged ones behind it."""
-    whole, damaged = list(paths), {}
+    # From the newest one back: older checkpoints need no check once a whole one is there.
+    whole, errors = list(paths), {}
     while whole and (error := _find_damage(whole[-1])):
-        damaged[whole.pop()] = error
-    if damaged and not whole:
-        raise _describe_unreadable(paths[-1], damaged[paths[-1]])
-    for path, error in damaged.items():
+        errors[whole.pop()] = error
+    if errors and not whole:
+        raise _describe_unreadable(paths[-1], errors[paths[-1]])
+    for path, error in errors.items():
         _log.warning("Checkpoint %s is damaged: %s.", path, shorten_error(error))
-    if damaged:
+    if errors:
         _log.warning("Going back to %s.", whole[-1])
     return whole
 
@@ -155,16 +156,16 @@ def _not_removed(checkpoints: Sequence[str]) -> list[str]:
 
 def _set_aside(directory: str) -> None:
     """Move the checkpoints of a folder into a new folder inside it."""
-    found = sorted(leftovers.list_unfinished(directory), key=step_in_name)
-    if not found:
+    checkpoints = sorted(leftovers.list_unfinished(directory), key=step_in_name)
+    if not checkpoints:
         return
     numbers = itertools.count(1)
     folders = (os.path.join(directory, f"earlier-{number}") for number in numbers)
     folder = next(folder for folder in folders if not tf.io.gfile.exists(folder))
     tf.io.gfile.makedirs(folder)
-    for file in (file for path in found for file in _list_files(path)):
+    for file in (file for path in checkpoints for file in _list_files(path)):
         tf.io.gfile.rename(file, os.path.join(folder, os.path.basename(file)))
-    last = os.path.basename(found[-1])
+    last = os.path.basename(checkpoints[-1])
     _log.warning(
         "There is no file 'checkpoint' in %s: the run starts anew. Earlier checkpoints, up to %s, "
         "are now in %s: delete that folder if you do not need them.",
@@ -177,7 +178,10 @@ def _set_aside(directory: str) -> None:
 def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> None:
     """Make a checkpoint that was just saved the latest, after all of it is on its disk.
 
-    All but the last `keep` are removed, except checkpoints of a step after `evaluated`.
+    Args:
+      checkpoint: the path of the checkpoint.
+      keep: the number of checkpoints that stay; older ones are removed.
+      evaluated: the last evaluated step. Checkpoints of later steps stay, too.
     """
     storage.sync(_list_files(checkpoint))
     directory = os.path.dirname(checkpoint)
@@ -185,9 +189,9 @@ def add_checkpoint(checkpoint: str, keep: int, evaluated: float = math.inf) -> N
     old = [path for path in paths[:-keep] if step_in_name(path) <= evaluated]
     _write_list(directory, paths)
     # The list names them until they are gone: after a kill in between, the next start goes on.
-    removed = [path for path in old if remove_checkpoint(path)]
-    if removed:
-        _write_list(directory, [path for path in paths if path not in removed])
+    removed_paths = [path for path in old if remove_checkpoint(path)]
+    if removed_paths:
+        _write_list(directory, [path for path in paths if path not in removed_paths])
 
 
 def remove_checkpoint(checkpoint: str) -> bool:
@@ -270,7 +274,7 @@ def step_saved(checkpoint: str) -> int:
 
 def require_regular(model_dir: str) -> None:
     """Fail if a pipe or a device lies in the place of a file of a run."""
-    for path in filter(storage.is_local, _written(model_dir)):
+    for path in filter(storage.is_local, _list_written(model_dir)):
         storage.require_regular(path)
         for folder, _, names in os.walk(path):
             for name in names:
@@ -292,9 +296,11 @@ def checkpoint_path(model_dir: str, which: str) -> str:
     else:
         path = which if is_checkpoint(which) else None
     if path is None:
-        kept = list_checkpoints(model_dir)
-        shown = [*kept[:3], "...", *kept[-3:]] if len(kept) > 6 else kept
-        fix = f"There are: {', '.join(shown)}." if kept else tell_unlisted(model_dir)
+        checkpoints = list_checkpoints(model_dir)
+        examples = (
+            [*checkpoints[:3], "...", *checkpoints[-3:]] if len(checkpoints) > 6 else checkpoints
+        )
+        fix = f"There are: {', '.join(examples)}." if checkpoints else tell_unlisted(model_dir)
         fix = fix or "There is none yet."
         checks.fail("--checkpoint", f"be 'latest', 'best' or a path, in {model_dir}", which, fix)
     return path
@@ -381,16 +387,16 @@ def claim_run(model_dir: str) -> Iterator[Callable[[], None]]:
       A function to call once there is something to keep. A continued run that fails earlier keeps
       its folder, and gets its notes back as they were.
     """
-    before, notes = set(_written(model_dir)), _read_notes(model_dir)
-    kept: set[bool] = set()
+    before, notes = set(_list_written(model_dir)), _read_notes(model_dir)
+    keeps: set[bool] = set()
     is_new = find_latest(model_dir) is None
     try:
-        yield lambda: kept.add(True)
+        yield lambda: keeps.add(True)
     except BaseException:
-        if not kept and not is_new:
+        if not keeps and not is_new:
             _restore_notes(notes, model_dir)
-        elif not kept:
-            for path in set(_written(model_dir)) - before:
+        elif not keeps:
+            for path in set(_list_written(model_dir)) - before:
                 _remove_path(path)
             for folder in (os.path.join(model_dir, name) for name in _SHARED):
                 _remove_empty(folder)
@@ -432,14 +438,14 @@ def require_writable(where: str, directory: str) -> None:
         tf.io.gfile.remove(probe)
 
 
-def _written(model_dir: str) -> list[str]:
+def _list_written(model_dir: str) -> list[str]:
     """Return the files in a folder that its training may have written.
 
     Files of users and of evaluations are left out.
     """
     folders = (model_dir, *(os.path.join(model_dir, name) for name in _SHARED))
-    lying = [path for folder in folders for path in storage.listed(folder)]
-    return [path for path in lying if _OWN.fullmatch(path.removeprefix(model_dir).lstrip("/"))]
+    paths = [path for folder in folders for path in storage.listed(folder)]
+    return [path for path in paths if _OWN.fullmatch(path.removeprefix(model_dir).lstrip("/"))]
 
 
 def _read_notes(model_dir: str) -> dict[str, bytes]:
@@ -473,5 +479,5 @@ def _remove_path(path: str) -> None:
 def shorten_error(error: Exception) -> str:
     """Return an error's message in one line, without its place in the graph."""
     text = str(error)
-    found = re.search(r"^Node: .*\n(.+)", text, re.M) or re.search(r"(.+)", text)
-    return found.group(1).rstrip(".") if found else type(error).__name__
+    match = re.search(r"^Node: .*\n(.+)", text, re.M) or re.search(r"(.+)", text)
+    return match.group(1).rstrip(".") if match else type(error).__name__

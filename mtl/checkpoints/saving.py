@@ -46,8 +46,8 @@ class Votes:
         """Return the fetches and the feeds of a session call."""
         if self._own is None:
             return tf1.train.SessionRunArgs([step])
-        own = [float(self._interruption.requested), float(self._ends)]
-        return tf1.train.SessionRunArgs([step, self._all], {self._own: own})
+        votes = [float(self._interruption.requested), float(self._ends)]
+        return tf1.train.SessionRunArgs([step, self._all], {self._own: votes})
 
     def count(self, fetched: list[Any]) -> tuple[bool, bool]:
         """Return True to stop and be started again, and True to end."""
@@ -164,14 +164,14 @@ class Saving(tf.compat.v1.train.SessionRunHook):
         except (tf.errors.OpError, OSError) as error:
             raise self._describe_unsaved(step, error) from error
         finally:
-            kept = map(run_directory.step_in_name, run_directory.list_checkpoints(self._dir))
-            self._inputs.keep([*kept, step])
+            kept_steps = map(run_directory.step_in_name, run_directory.list_checkpoints(self._dir))
+            self._inputs.keep([*kept_steps, step])
         return path
 
     def _describe_unsaved(self, step: int, error: Exception) -> checks.UserError:
         last = run_directory.list_checkpoints(self._dir)
         reason = run_directory.shorten_error(error)
-        kept = f"The last one is {last[-1]}." if last else "There is none yet."
+        rest = f"The last one is {last[-1]}." if last else "There is none yet."
         return checks.UserError(
-            f"the checkpoint of step {step} cannot be written to {self._dir}: {reason}. {kept}"
+            f"the checkpoint of step {step} cannot be written to {self._dir}: {reason}. {rest}"
         )

@@ -28,6 +28,7 @@ def canonical_text(value: Any) -> str:
             return canonical_text(value.item())
         case np.ndarray():
             return _write_array(value)
+        # Before numbers: a bool is an int, and True is not 1.
         case bool() | None | str() | bytes():
             return repr(value)
         case float() if value.is_integer():
@@ -43,16 +44,17 @@ def canonical_text(value: Any) -> str:
             return _join_parts("<>", sorted(map(canonical_text, value)))
     if checks.is_part(value):
         return _write_part(value)
+    # An address in memory differs from process to process.
     return _ADDRESS.sub("", repr(value))
 
 
 def _write_part(part: Any) -> str:
-    shown = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
+    values = {f.name: getattr(part, f.name) for f in dataclasses.fields(part) if f.repr}
     for field in dataclasses.fields(part):
         # A field at its earlier default leaves the text of older settings unchanged.
-        if shown.get(field.name) == field.metadata.get("earlier", dataclasses.MISSING):
-            del shown[field.name]
-    parts = [f"{name}={canonical_text(own)}" for name, own in shown.items()]
+        if values.get(field.name) == field.metadata.get("earlier", dataclasses.MISSING):
+            del values[field.name]
+    parts = [f"{name}={canonical_text(value)}" for name, value in values.items()]
     return type(part).__qualname__ + _join_parts("()", parts)
 
 

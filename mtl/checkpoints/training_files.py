@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 FILE = "training_files.json"
 _FIX = "Delete it, or copy it back."
+# The changes that a warning lists; it counts the others.
 _SHOWN = 3
 
 
@@ -32,18 +33,18 @@ def tell_changes(paths: Sequence[str], model_dir: str, is_new: bool) -> None:
     read if its size and its time of change are the same.
     """
     record = os.path.join(model_dir, FILE)
-    there = tf.io.gfile.exists(record) and not is_new
-    before = checksums.read_json(record, _FIX) if there else {}
+    has_record = tf.io.gfile.exists(record) and not is_new
+    before = checksums.read_json(record, _FIX) if has_record else {}
     now = {path: _describe_file(path, before.get(path)) for path in dict.fromkeys(paths)}
     if now == before and not is_new:
         return
-    changes = _list_changes(before, now) if there else []
+    changes = _list_changes(before, now) if has_record else []
     if changes:
         more = [f"and {len(changes) - _SHOWN} more"] * (len(changes) > _SHOWN)
-        told = ", ".join([*changes[:_SHOWN], *more])
+        text = ", ".join([*changes[:_SHOWN], *more])
         step = run_directory.step_of(model_dir)
         message = "%s goes on from step %d, with other training rows: %s. Another folder starts "
-        _log.warning(message + "anew.", model_dir, step, told)
+        _log.warning(message + "anew.", model_dir, step, text)
     if now:
         checksums.write_json(record, now)
     elif tf.io.gfile.exists(record):
@@ -56,8 +57,8 @@ def _describe_file(path: str, before: Mapping[str, Any] | None) -> dict[str, Any
     A file in another place is not read: its time of change stands for its checksum.
     """
     if remote.is_remote(path):
-        size, changed = remote.look(path)
-        return {"bytes": size, "changed": changed, "checksum": f"changed:{changed}"}
+        size, change_time = remote.look(path)
+        return {"bytes": size, "changed": change_time, "checksum": f"changed:{change_time}"}
     status = tf.io.gfile.stat(path)
     status_now = {"bytes": status.length, "changed": status.mtime_nsec}
     if before is not None and status_now.items() <= before.items():
@@ -70,9 +71,9 @@ def _list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
     old, new = _read_contents(before), _read_contents(now)
     if list(old.values()) == list(new.values()):
         return []
-    changed = [f"{path} has changed" for path in new if path in old and old[path] != new[path]]
-    added = [f"{path} is new" for path in new if path not in old]
-    return changed + added + [f"{path} is gone" for path in old if path not in new]
+    changes = [f"{path} has changed" for path in new if path in old and old[path] != new[path]]
+    additions = [f"{path} is new" for path in new if path not in old]
+    return changes + additions + [f"{path} is gone" for path in old if path not in new]
 
 
 def _read_contents(files: Mapping[str, Any]) -> dict[str, tuple[int, str]]:

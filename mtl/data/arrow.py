@@ -131,8 +131,13 @@ class Arrow(types.Source):
     def _list_blocks(
         self, split: str, fields: Mapping[str, spec_lib.Field], window: int
     ) -> types.Blocks:
-        opened = self._open_files(split, fields)
-        parts = [(path, part) for path, some in opened for part in some if part.num_rows]
+        opened_files = self._open_files(split, fields)
+        parts = [
+            (path, part)
+            for path, file_parts in opened_files
+            for part in file_parts
+            if part.num_rows
+        ]
 
         def read(block: int, names: Mapping[str, spec_lib.Field]) -> dict[str, packed.Values]:
             path, part = parts[block]
@@ -186,10 +191,10 @@ class Arrow(types.Source):
         The caller keeps them, so rows of the split that a pass has left in memory go.
         """
         fields = spec.fields
-        lock, kept = self._kept
+        lock, cache = self._kept
         with lock:
-            for key in [key for key in kept if key[0] == split]:
-                del kept[key]
+            for key in [key for key in cache if key[0] == split]:
+                del cache[key]
         return [self._pack(place, table, fields) for place, table in self._read(split, fields)]
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
@@ -197,8 +202,8 @@ class Arrow(types.Source):
         theirs = find_columns(spec.fields, self.rename)
         for place, table in self._read(split, spec.fields):
             for start in range(0, len(table), _SCANNED):
-                some = table.slice(start, _SCANNED)
-                rows = to_table(place, some, theirs, spec.fields, self.cells, start)
+                piece = table.slice(start, _SCANNED)
+                rows = to_table(place, piece, theirs, spec.fields, self.cells, start)
                 examples = (row for block in rows.serialize() for row in block)
                 for number, row in enumerate(examples, start):
                     yield f"{place} row {number}", tfrecord.scan_record(row, spec)
@@ -219,17 +224,17 @@ class Arrow(types.Source):
         self, split: str, fields: Mapping[str, spec_lib.Field], layout: memory_rows.Layout
     ) -> memory_rows.Taker:
         """Return the rows of a split; read the files at the first call."""
-        lock, kept = self._kept
+        lock, cache = self._kept
         key = split, repr(fields)
         with lock:
-            if key not in kept:
+            if key not in cache:
                 window = self._find_window(split)
                 if window:
                     blocks = self._list_blocks(split, fields, window)
-                    kept[key] = block_rows.BlockRows(fields, blocks)
+                    cache[key] = block_rows.BlockRows(fields, blocks)
                 else:
-                    kept[key] = self._read_rows(split, fields, layout)
-            return kept[key]
+                    cache[key] = self._read_rows(split, fields, layout)
+            return cache[key]
 
     def _read_rows(
         self, split: str, fields: Mapping[str, spec_lib.Field], layout: memory_rows.Layout
@@ -269,13 +274,13 @@ class Arrow(types.Source):
           UserError: a file is damaged, lacks a column, or has it in another type than the first
             file.
         """
-        theirs, first = find_columns(fields, self.rename), None
+        theirs, first_file = find_columns(fields, self.rename), None
         for path in self._find(split):
             schema, parts = self._open(path)
             check_columns(path, theirs, schema)
-            own = {column: schema.field(column).type for column in theirs.values()}
-            first = first or (path, own)
-            _check_types(path, own, *first)
+            column_types = {column: schema.field(column).type for column in theirs.values()}
+            first_file = first_file or (path, column_types)
+            _check_types(path, column_types, *first_file)
             yield path, parts
 
     def _read(
@@ -296,22 +301,22 @@ class Arrow(types.Source):
         """
         theirs, values = find_columns(fields, self.rename), dict[str, packed.Values]()
         for name, column in theirs.items():
-            read = columns.read_column(fields[name], table[column], self.cells)
-            if read is not None:
-                values[name] = read
-        others = {name: column for name, column in theirs.items() if name not in values}
-        if others:
-            names = (*others, *map(spec_lib.counts_name, others))
+            column_values = columns.read_column(fields[name], table[column], self.cells)
+            if column_values is not None:
+                values[name] = column_values
+        other_columns = {name: column for name, column in theirs.items() if name not in values}
+        if other_columns:
+            names = (*other_columns, *map(spec_lib.counts_name, other_columns))
             slow = {name: fields[name] for name in names if name in fields}
-            rows = to_table(place, table, others, slow, self.cells).read(0, len(table))
+            rows = to_table(place, table, other_columns, slow, self.cells).read(0, len(table))
             values |= {name: packed.pack_field(rows[name], field) for name, field in slow.items()}
         return values
 
 
 def find_columns(fields: Mapping[str, spec_lib.Field], rename: Mapping[str, str]) -> dict[str, str]:
     """Return {field: its column}; lists of lists bring their counts."""
-    counted = {spec_lib.counts_name(name) for name, own in fields.items() if own.is_nested}
-    return {name: rename.get(name, name) for name in fields if name not in counted}
+    count_names = {spec_lib.counts_name(name) for name, field in fields.items() if field.is_nested}
+    return {name: rename.get(name, name) for name in fields if name not in count_names}
 
 
 def to_table(
@@ -420,22 +425,24 @@ def _open_orc(path: str) -> tuple[pa.Schema, list[Part]]:
     def read(stripe: int, names: Sequence[str]) -> pa.Table:
         return pa.Table.from_batches([file.read_stripe(stripe, columns=list(names))])
 
-    first = file.schema.names[:1]
+    # ORC does not tell the number of rows of a stripe: one column is read to count them.
+    first_column = file.schema.names[:1]
     stripes = [functools.partial(read, stripe) for stripe in range(file.nstripes)]
-    parts = [Part(f" stripe {n}", len(own(first)), own) for n, own in enumerate(stripes)]
+    parts = [Part(f" stripe {n}", len(load(first_column)), load) for n, load in enumerate(stripes)]
     return file.schema, parts
 
 
 def _open_ipc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import feather
 
+    # Mapped: an uncompressed file takes memory only for the parts that are read.
     table = feather.read_table(path, memory_map=True)
     if table.num_columns == 0 or table.column(0).num_chunks < 2:
         return table.schema, [Part("", len(table), table.select, table.nbytes)]
     parts, start = [], 0
     for number, chunk in enumerate(table.column(0).chunks):
-        own = table.slice(start, len(chunk))
-        parts.append(Part(f" batch {number}", len(own), own.select, own.nbytes))
+        batch = table.slice(start, len(chunk))
+        parts.append(Part(f" batch {number}", len(batch), batch.select, batch.nbytes))
         start += len(chunk)
     return table.schema, parts
 

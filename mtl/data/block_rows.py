@@ -103,8 +103,8 @@ class Windowed:
         # One call after the other, as the windows of steps follow one another.
         @tf.autograph.experimental.do_not_convert
         def read(step: tf.Tensor) -> dict[str, tf.Tensor]:
-            taken = tf.numpy_function(take, [step], self._layout.kinds, stateful=False)
-            return {str(index): array for index, array in enumerate(taken)}
+            arrays = tf.numpy_function(take, [step], self._layout.kinds, stateful=False)
+            return {str(index): array for index, array in enumerate(arrays)}
 
         return tf.data.Dataset.range(start_step, tf.int64.max, together).map(read)
 
@@ -148,7 +148,7 @@ class _WindowReader:
         self._lanes = np.unique(plan.place(np.zeros([1], np.int64), positions).lanes).tolist()
         self._starts = np.zeros([plan.num_lanes], np.int64)
         self._starts[self._lanes] = np.arange(len(self._lanes))
-        # Blocks of which a later window needs the rest.
+        # Blocks whose last rows belong to a later window.
         self._begun: dict[int, dict[str, packed.Values]] = {}
         self._reading: dict[tuple[int, int], concurrent.futures.Future] = {}
 
@@ -161,12 +161,13 @@ class _WindowReader:
         places = self._plan.place(steps, self._positions)
         epochs, numbers, lanes, rows = (part.ravel() for part in places)
 
-        def take(key: int, chosen: np.ndarray) -> list[np.ndarray]:
+        def take(key: int, indices: np.ndarray) -> list[np.ndarray]:
             epoch, window = divmod(key, self._plan.num_windows)
-            held, mixed = self._wait(epoch, window)
-            starts = self._starts[lanes[chosen]]
+            window_rows, permutations = self._wait(epoch, window)
+            # A window holds the rows of this process's lanes, one lane after the other.
+            starts = self._starts[lanes[indices]]
             places = starts * self._plan.count_rows(window)
-            return held.take(mixed[starts, rows[chosen]] + places)
+            return window_rows.take(permutations[starts, rows[indices]] + places)
 
         keys = epochs * self._plan.num_windows + numbers
         return memory_rows.take_by_group(self._layout, keys, take)
@@ -176,25 +177,27 @@ class _WindowReader:
         key, following = (epoch, window), self._plan.find_next(epoch, window)
         current = self._reading.get(key) or self._thread.submit(self._read, *key)
         result = current.result()
+        # The next window is read while training takes the rows of this one. A single thread reads
+        # windows in order, since `_read` hands on blocks from one window to the next.
         coming = self._reading.get(following) or self._thread.submit(self._read, *following)
         self._reading = {key: current, following: coming}
         return result
 
     def _read(self, epoch: int, window: int) -> tuple[memory_rows.Rows, np.ndarray]:
-        parts, begun = [], dict[int, dict[str, packed.Values]]()
+        parts, open_blocks = [], dict[int, dict[str, packed.Values]]()
         for lane in self._lanes:
             for piece in self._plan.list_pieces(epoch, window, lane):
-                values = self._begun.get(piece.block) or begun.get(piece.block)
+                values = self._begun.get(piece.block) or open_blocks.get(piece.block)
                 values = values or dict(self._blocks.read(piece.block, self._fields))
                 if piece.stop < self._plan.sizes[piece.block]:
-                    begun[piece.block] = values
+                    open_blocks[piece.block] = values
                 parts.append(
                     {
                         name: packed.cut(values[name], piece.start, piece.stop, field)
                         for name, field in self._fields.items()
                     }
                 )
-        self._begun = begun
-        joined = packed.join_fields(parts, self._fields)
-        mixed = [self._plan.mix(epoch, window, lane) for lane in self._lanes]
-        return memory_rows.Rows(self._layout, joined), np.stack(mixed)
+        self._begun = open_blocks
+        window_values = packed.join_fields(parts, self._fields)
+        permutations = [self._plan.mix(epoch, window, lane) for lane in self._lanes]
+        return memory_rows.Rows(self._layout, window_values), np.stack(permutations)

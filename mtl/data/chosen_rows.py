@@ -93,8 +93,8 @@ class ChosenRows(types.Source):
     def blocks(self, split: str) -> tf.data.Dataset | None:
         """Return the raw records of a split in blocks; None if the source has no blocks."""
         choice = self.find_choice(split)
-        read = types.read_member(self.source, types.Source, "blocks")
-        blocks = read(split if choice is None else self.split)
+        read_blocks = types.read_member(self.source, types.Source, "blocks")
+        blocks = read_blocks(split if choice is None else self.split)
         if choice is None or blocks is None:
             return blocks
         return _choose(functools.partial(self._apply_choice, choice), blocks)
@@ -117,12 +117,12 @@ class ChosenRows(types.Source):
             fields, at_once = spec_of_keys.fields, _SCANNED_WITH_KEYS
             keys = self.source.scan(self.split, spec_of_keys)
         pairs = zip(keys, rows, strict=False)
-        first = 0
-        while some := list(itertools.islice(pairs, at_once)):
-            values = _join_keys([found for (_, found), _ in some], fields)
-            chosen = _decide(choice, np.arange(first, first + len(some)), values)
-            first += len(some)
-            for (_, row), is_chosen in zip(some, chosen, strict=True):
+        start = 0
+        while block := list(itertools.islice(pairs, at_once)):
+            values = _join_keys([row_keys for (_, row_keys), _ in block], fields)
+            mask = _decide(choice, np.arange(start, start + len(block)), values)
+            start += len(block)
+            for (_, row), is_chosen in zip(block, mask, strict=True):
                 if is_chosen or choice.keys and isinstance(row[1], str):
                     yield row
 
@@ -134,8 +134,8 @@ class ChosenRows(types.Source):
             return theirs(split)
         if split not in self._chosen_numbers:
             numbers = theirs(self.split)
-            chosen = None if numbers is None else self._choose_numbers(choice, numbers)
-            self._chosen_numbers[split] = chosen
+            chosen_numbers = None if numbers is None else self._choose_numbers(choice, numbers)
+            self._chosen_numbers[split] = chosen_numbers
         return self._chosen_numbers[split]
 
     def _choose_numbers(self, choice: Choice, numbers: np.ndarray) -> np.ndarray:
@@ -166,12 +166,12 @@ class ChosenRows(types.Source):
     ) -> Iterable[Mapping[str, packed.Values]] | None:
         """Return the values of the chosen rows, some rows at a time; None if only `decode` can."""
         choice = self.find_choice(split)
-        read = types.read_member(self.source, types.Source, "read_values")
+        read_blocks = types.read_member(self.source, types.Source, "read_values")
         if choice is None:
-            return read(split, spec)
-        blocks = read(self.split, spec)
+            return read_blocks(split, spec)
+        blocks = read_blocks(self.split, spec)
         spec_of_keys = self._specify_keys(choice) if choice.keys else spec
-        keys = read(self.split, spec_of_keys) if choice.keys else ()
+        keys = read_blocks(self.split, spec_of_keys) if choice.keys else ()
         if blocks is None or keys is None:
             return None
         return _cut_values(choice, blocks, keys, spec.fields, spec_of_keys.fields)
@@ -196,16 +196,20 @@ class ChosenRows(types.Source):
         @tf.autograph.experimental.do_not_convert
         def count(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
             rows = tf.cast(types.count_rows({"": tf.nest.flatten(part)[0]}), tf.int64)
-            chosen = self._apply_choice(choice, first + tf.range(rows), part)
-            return first + rows, (rows, tf.math.count_nonzero(chosen))
+            mask = self._apply_choice(choice, first + tf.range(rows), part)
+            return first + rows, (rows, tf.math.count_nonzero(mask))
 
         def read() -> tf.data.Dataset:
             blocks = source_lib.read_batches(self.source, self.split, _KEYS_AT_ONCE)
             return blocks.scan(tf.constant(0, tf.int64), count)
 
         # The next reader of the rows reports a bad one.
-        counts = [one for one in source_lib.iterate(read) if not isinstance(one, Exception)]
-        return sum(int(rows) for rows, _ in counts), sum(int(chosen) for _, chosen in counts)
+        counts = [
+            element for element in source_lib.iterate(read) if not isinstance(element, Exception)
+        ]
+        return sum(int(rows) for rows, _ in counts), sum(
+            int(num_chosen) for _, num_chosen in counts
+        )
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
         """Decode a batch as the source does."""
@@ -236,9 +240,9 @@ def describe_left_out(source: Any, split: str = "train") -> list[str]:
         if isinstance(source, ChosenRows):
             lines += source.describe_left_out()
             split = split if source.find_choice(split) is None else source.split
-        mixed = getattr(source, "sources", {})
-        for name in source.splits.get(split, mixed) if mixed else ():
-            lines += describe_left_out(mixed[name], split)
+        sources = getattr(source, "sources", {})
+        for name in source.splits.get(split, sources) if sources else ():
+            lines += describe_left_out(sources[name], split)
         source = getattr(source, "source", None)
     return lines
 
@@ -257,13 +261,13 @@ def read_fields(
             lambda *batch: source.decode(batch[0], spec, False)
         )
 
-    for found in source_lib.iterate(read):
-        if isinstance(found, Exception):
-            bad = (pair for pair in source.scan(split, spec) if isinstance(pair[1], str))
-            for place, problem in bad:
-                raise checks.UserError(f"{place}: {problem}") from found
-            raise found
-        yield found
+    for element in source_lib.iterate(read):
+        if isinstance(element, Exception):
+            bad_records = (pair for pair in source.scan(split, spec) if isinstance(pair[1], str))
+            for place, problem in bad_records:
+                raise checks.UserError(f"{place}: {problem}") from element
+            raise element
+        yield element
 
 
 def choose_by_mask(mask: np.ndarray) -> Choice:
@@ -300,10 +304,10 @@ def _join_keys(
 
 
 def _iterate(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
-    for found in source_lib.iterate(make):
-        if isinstance(found, Exception):
-            raise found
-        yield found
+    for element in source_lib.iterate(make):
+        if isinstance(element, Exception):
+            raise element
+        yield element
 
 
 def _choose(takes: Callable[[tf.Tensor, Any], tf.Tensor], blocks: tf.data.Dataset) -> Any:
@@ -312,8 +316,8 @@ def _choose(takes: Callable[[tf.Tensor, Any], tf.Tensor], blocks: tf.data.Datase
     @tf.autograph.experimental.do_not_convert
     def cut(first: tf.Tensor, part: Any) -> tuple[tf.Tensor, Any]:
         rows = tf.cast(types.count_rows({"": tf.nest.flatten(part)[0]}), tf.int64)
-        chosen = tf.squeeze(tf.where(takes(first + tf.range(rows), part)), 1)
-        return first + rows, tf.nest.map_structure(lambda each: tf.gather(each, chosen), part)
+        places = tf.squeeze(tf.where(takes(first + tf.range(rows), part)), 1)
+        return first + rows, tf.nest.map_structure(lambda tensor: tf.gather(tensor, places), part)
 
     return blocks.scan(tf.constant(0, tf.int64), cut)
 
@@ -324,14 +328,14 @@ def _decide(choice: Choice, numbers: np.ndarray, keys: Mapping[str, np.ndarray])
         return np.asarray(choice.takes(numbers, {}))
     if not len(numbers):
         return np.zeros([0], bool)
-    (chosen,) = _iterate(
+    (mask,) = _iterate(
         lambda: tf.data.Dataset.from_tensors((numbers, dict(keys))).map(
             tf.autograph.experimental.do_not_convert(
                 lambda rows, values: choice.takes(rows, _to_texts(values))
             )
         )
     )
-    return chosen
+    return mask
 
 
 def _count_rows(block: Mapping[str, packed.Values], fields: Mapping[str, spec_lib.Field]) -> int:
@@ -358,20 +362,20 @@ def _cut_values(
     key_fields: Mapping[str, spec_lib.Field],
 ) -> Iterator[dict[str, packed.Values]]:
     """Yield the chosen rows of blocks; the blocks of keys may have other sizes."""
-    masks, first = [np.zeros([0], bool)], 0
+    masks, start = [np.zeros([0], bool)], 0
     for block in keys:
         count = _count_rows(block, key_fields)
-        masks.append(_decide_values(choice, first, block, count))
-        first += count
-    mask, first = np.concatenate(masks), 0
+        masks.append(_decide_values(choice, start, block, count))
+        start += count
+    mask, start = np.concatenate(masks), 0
     for block in blocks:
         count = _count_rows(block, fields)
-        is_chosen = mask[first : first + count]
+        is_chosen = mask[start : start + count]
         if not choice.keys:
-            is_chosen = _decide_values(choice, first, {}, count)
-        chosen = np.flatnonzero(is_chosen)
-        yield {name: packed.choose(block[name], chosen, field) for name, field in fields.items()}
-        first += count
+            is_chosen = _decide_values(choice, start, {}, count)
+        places = np.flatnonzero(is_chosen)
+        yield {name: packed.choose(block[name], places, field) for name, field in fields.items()}
+        start += count
 
 
 def _cut_blocks(
@@ -381,11 +385,11 @@ def _cut_blocks(
     key_fields: Mapping[str, spec_lib.Field],
 ) -> types.Blocks:
     """Return the blocks of the chosen rows, without the blocks that have none."""
-    masks, sizes, first = {}, [], 0
+    masks, sizes, start = {}, [], 0
     for number, count in enumerate(blocks.sizes):
-        held = {} if keys is None else keys.read(number, key_fields)
-        is_chosen = _decide_values(choice, first, held, count)
-        first += count
+        block_keys = {} if keys is None else keys.read(number, key_fields)
+        is_chosen = _decide_values(choice, start, block_keys, count)
+        start += count
         if is_chosen.any():
             masks[number] = np.packbits(is_chosen)  # An eighth of the memory.
             sizes.append(int(is_chosen.sum()))
@@ -394,7 +398,7 @@ def _cut_blocks(
     def read(block: int, fields: Mapping[str, spec_lib.Field]) -> dict[str, packed.Values]:
         values = blocks.read(numbers[block], fields)
         bits = np.unpackbits(masks[numbers[block]], count=blocks.sizes[numbers[block]])
-        chosen = np.flatnonzero(bits)
-        return {name: packed.choose(values[name], chosen, field) for name, field in fields.items()}
+        places = np.flatnonzero(bits)
+        return {name: packed.choose(values[name], places, field) for name, field in fields.items()}
 
     return types.Blocks(tuple(sizes), blocks.window, read)

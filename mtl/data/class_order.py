@@ -55,13 +55,13 @@ class ClassOrder(types.RowOrder):
     ):
         self._streams = [
             # Classes of as many rows have different orders.
-            order.Epochs(own, seed + zlib.crc32(name.encode()), batch_size, is_shuffled)
-            for own, name in zip(rows, names, strict=True)
+            order.Epochs(class_rows, seed + zlib.crc32(name.encode()), batch_size, is_shuffled)
+            for class_rows, name in zip(rows, names, strict=True)
         ]
         self._find_due, self._batch_size = find_due, batch_size
         self._seed, self._is_shuffled = seed, is_shuffled
         self._lock = threading.Lock()  # Threads of tf.data may ask at once.
-        # What was due before each block of passes, and the number of draws before each pass.
+        # The parts due before each block of passes, and the number of draws before each pass.
         self._due = [np.zeros(len(rows), np.int64)]
         self._starts = np.zeros(1, np.int64)
         self._count_block = functools.lru_cache(maxsize=2)(self._count_passes)
@@ -76,21 +76,21 @@ class ClassOrder(types.RowOrder):
                 self._add_block()
             passes = np.searchsorted(self._starts, places, side="right") - 1
             for number in np.unique(passes).tolist():
-                own = passes == number
-                rows[own] = self._order_pass(number)[places[own] - self._starts[number]]
+                mask = passes == number
+                rows[mask] = self._order_pass(number)[places[mask] - self._starts[number]]
         return rows
 
     def _add_block(self) -> None:
         """Count the draws of a further block of passes."""
-        due, counts = self._sum_due(len(self._due) - 1)
-        self._due.append(due[-1])
+        sums, counts = self._sum_due(len(self._due) - 1)
+        self._due.append(sums[-1])
         self._starts = np.append(self._starts, counts[1:].sum(axis=1))
 
     def _sum_due(self, block: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the parts and the draws before the passes of a block, int64 [passes + 1, C]."""
         first = block * _PASSES
-        due = np.rint(self._find_due(first, first + _PASSES) * _PARTS).astype(np.int64)
-        sums = np.cumsum(np.concatenate([self._due[block][np.newaxis], due]), axis=0)
+        parts = np.rint(self._find_due(first, first + _PASSES) * _PARTS).astype(np.int64)
+        sums = np.cumsum(np.concatenate([self._due[block][np.newaxis], parts]), axis=0)
         return sums, (sums + _PARTS // 2) // _PARTS
 
     def _count_passes(self, block: int) -> np.ndarray:
@@ -98,8 +98,8 @@ class ClassOrder(types.RowOrder):
 
     def _order_rows(self, number: int) -> np.ndarray:
         """Return the rows of a pass."""
-        block, within = divmod(number, _PASSES)
-        first, stop = self._count_block(block)[within : within + 2]
+        block, offset = divmod(number, _PASSES)
+        first, stop = self._count_block(block)[offset : offset + 2]
         rows = np.concatenate(
             [
                 stream.find_rows(np.arange(*bounds))
@@ -109,8 +109,9 @@ class ClassOrder(types.RowOrder):
         if not self._is_shuffled:
             return np.sort(rows)
         classes = np.repeat(np.arange(len(self._streams)), stop - first)
+        # Deal the places of the pass to the classes at random.
         dealt = classes[order.permute(len(rows), self._seed, number)]
-        ordered = np.zeros_like(rows)
+        pass_rows = np.zeros_like(rows)
         # The places of a class, in order, take its rows in order.
-        ordered[np.argsort(dealt, kind="stable")] = rows
-        return ordered
+        pass_rows[np.argsort(dealt, kind="stable")] = rows
+        return pass_rows

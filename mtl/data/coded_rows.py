@@ -62,17 +62,21 @@ class Coding:
         self.encoders, self._spec = encoders, spec
         self.scalars, texts = self._divide_texts()
         self.scalar_ids, self.other_ids = self._divide_ids()
-        added: dict[str, Any] = {}
+        number_fields: dict[str, Any] = {}
         if self.scalars:
-            added[_NUMBERS] = _Numbers((len(self.scalars),), is_ragged=False)
+            number_fields[_NUMBERS] = _Numbers((len(self.scalars),), is_ragged=False)
         if self.scalar_ids:
-            added[_IDS] = _Numbers((len(self.scalar_ids),), is_ragged=False)
-        # A field with several values in a row has arrays of its own.
-        added |= {name_code(name, column): self._number(name) for name, column in self.other_ids}
-        kept = {name: field for name, field in spec.fields.items() if name not in self.scalars}
+            number_fields[_IDS] = _Numbers((len(self.scalar_ids),), is_ragged=False)
+        # A field with several values in a row gets separate arrays.
+        number_fields |= {
+            name_code(name, column): self._number(name) for name, column in self.other_ids
+        }
+        plain_fields = {
+            name: field for name, field in spec.fields.items() if name not in self.scalars
+        }
         numbers = {name: self._number(name) for name in texts}
-        self.fields: dict[str, Any] = {**kept, **numbers, **added}
-        self.added = list(added)
+        self.fields: dict[str, Any] = {**plain_fields, **numbers, **number_fields}
+        self.added = list(number_fields)
 
     def _divide_texts(self) -> tuple[list[str], list[str]]:
         """Return the coded fields of scalar texts, and of several texts in a row."""
@@ -141,9 +145,9 @@ class CodedRows(in_memory.InMemory):
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
         """Turn numbers of rows [B] into {name: [B, ...]}, with numbers and ids; see `Coding`."""
-        taken = self._take(batch)
+        values = self._take(batch)
         names = [*(spec.fields if with_labels else spec.feature_fields), *self.coding.added]
-        return {name: taken[name] for name in names if name in taken}
+        return {name: values[name] for name in names if name in values}
 
     def _read(self, split: str) -> memory_rows.Rows:
         setting = ("Pipeline.cache", True)
@@ -151,13 +155,18 @@ class CodedRows(in_memory.InMemory):
             in_memory.read_split(self._source, split, self._spec, setting)
         )
         encoders = self.coding.encoders
-        coded = {name: _Coded(values[name], self._spec.fields[name]) for name in encoders}
-        for name, field in coded.items():
+        coded_fields = {name: _Coded(values[name], self._spec.fields[name]) for name in encoders}
+        for name, field in coded_fields.items():
             if self._spec.fields[name].dtype == "string":
                 values[name], self.texts[name] = field.numbers, field.distinct
         pairs = [*self.coding.scalar_ids, *self.coding.other_ids]
-        tables = look_up([(encoders[name][column], coded[name].distinct) for name, column in pairs])
-        ids = {pair: coded[pair[0]].take(table) for pair, table in zip(pairs, tables, strict=True)}
+        tables = look_up(
+            [(encoders[name][column], coded_fields[name].distinct) for name, column in pairs]
+        )
+        ids = {
+            pair: coded_fields[pair[0]].take(table)
+            for pair, table in zip(pairs, tables, strict=True)
+        }
         self.coding.place(values, ids)
         return memory_rows.Rows(self._layout, values)
 
@@ -203,17 +212,21 @@ def look_up(pairs: Sequence[tuple[Encode, np.ndarray]]) -> list[np.ndarray]:
 
     All share a graph, as encoders may share tables, and a session takes milliseconds to make.
     """
-    built, tables = [], []
+    encodings, tables = [], []
     with tf.Graph().as_default() as graph:
         for encode, distinct in pairs:
-            given = tf1.placeholder(tf.string if distinct.dtype == object else tf.int64, [None])
-            built.append((given, tf.cast(encode(given), tf.int32), distinct))
+            placeholder = tf1.placeholder(
+                tf.string if distinct.dtype == object else tf.int64, [None]
+            )
+            encodings.append((placeholder, tf.cast(encode(placeholder), tf.int32), distinct))
         with tf1.Session(graph=graph) as session:
             session.run(tf1.tables_initializer())
-            for given, ids, distinct in built:
+            for placeholder, ids, distinct in encodings:
                 parts = [np.zeros([0], np.int32)]
                 for start in range(0, len(distinct), _AT_ONCE):
-                    parts.append(session.run(ids, {given: distinct[start : start + _AT_ONCE]}))
+                    parts.append(
+                        session.run(ids, {placeholder: distinct[start : start + _AT_ONCE]})
+                    )
                 tables.append(np.concatenate(parts))
     return tables
 
@@ -239,7 +252,7 @@ class CodedPipeline(pipeline.Pipeline):
 
     def _divide(self, values: dict[str, Any], with_labels: bool) -> tuple[Any, Any]:
         labels = [*self.spec.labels, *self.spec.keys] if with_labels else []
-        features = {name: own for name, own in values.items() if name not in self.spec.labels}
+        features = {name: value for name, value in values.items() if name not in self.spec.labels}
         return features, {name: values[name] for name in labels}
 
     def unpack(self, features: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,15 +262,15 @@ class CodedPipeline(pipeline.Pipeline):
         """
         numbers, ids = self._held.coding.take_apart(features)
         numbers = {**features, **numbers}
-        unpacked = {}
+        values = {}
         for name in self.spec.features:
-            unpacked[name] = numbers[name]
+            values[name] = numbers[name]
             columns = self.encoders.get(name, {})
             if columns and self.spec.fields[name].dtype == "string":
-                unpacked[name] = self._make_texts(name, numbers[name])
+                values[name] = self._make_texts(name, numbers[name])
             if columns:
-                codes.remember(unpacked[name], {column: ids[name, column] for column in columns})
-        return unpacked
+                codes.remember(values[name], {column: ids[name, column] for column in columns})
+        return values
 
     def _make_texts(self, name: str, numbers: Any) -> Any:
         """Return the texts of a field with these numbers."""

@@ -106,13 +106,13 @@ def _to_integers(column: pa.ChunkedArray) -> Any:
 
 def _to_objects(column: pa.ChunkedArray) -> np.ndarray:
     """Return texts as objects; equal texts are one object."""
-    encoded = column.combine_chunks().dictionary_encode()
+    encoding = column.combine_chunks().dictionary_encode()
     try:
-        texts = encoded.dictionary.to_pylist()
+        texts = encoding.dictionary.to_pylist()
     except UnicodeDecodeError:  # Bytes let `frames.Table` name the row.
-        texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+        texts = encoding.dictionary.cast(pa.large_binary()).to_pylist()
     distinct = np.array([*texts, None], object)
-    return distinct[encoded.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]
+    return distinct[encoding.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -151,10 +151,10 @@ def _require(is_suited: Any) -> None:
 
 
 def _join_chunks(column: pa.ChunkedArray) -> pa.Array:
-    joined = column.combine_chunks()
-    if isinstance(joined, pa.ChunkedArray):  # Several chunks stay if offsets would overflow.
-        return pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], joined.type)
-    return joined
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # Several chunks stay if offsets would overflow.
+        return pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    return array
 
 
 def _read_texts(
@@ -163,9 +163,10 @@ def _read_texts(
     """Read each distinct text once, and give all rows their values."""
     # A cast of bytes to texts fails unless they are UTF-8.
     texts = _join_chunks(column.cast(pa.large_binary()).cast(pa.large_string()))
-    coded = texts.dictionary_encode()
-    distinct = pc.utf8_trim(coded.dictionary, characters=literals.SPACES)
-    numbers = coded.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)
+    encoding = texts.dictionary_encode()
+    distinct = pc.utf8_trim(encoding.dictionary, characters=literals.SPACES)
+    # A null gets the number behind all distinct texts; that place holds a null, too.
+    numbers = encoding.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)
     if texts.null_count:
         distinct = pa.concat_arrays([distinct, pa.nulls(1, pa.large_string())])
     marks = pa.array(cells.list_marks(field), pa.large_string())
@@ -192,8 +193,8 @@ def to_plain(texts: pa.Array, form: written_numbers.Form) -> pa.Array:
     for pattern, replacement in form.rewrites:
         plain = pc.replace_substring_regex(plain, pattern, replacement)
     mark = pa.scalar(form.mark, texts.type)
-    others = pc.binary_join_element_wise(texts, mark, pa.scalar("", texts.type))
-    return pc.if_else(pc.match_substring_regex(texts, form.pattern), plain, others)
+    marked_texts = pc.binary_join_element_wise(texts, mark, pa.scalar("", texts.type))
+    return pc.if_else(pc.match_substring_regex(texts, form.pattern), plain, marked_texts)
 
 
 def _fill(texts: pa.Array, is_absent: np.ndarray, default: str) -> pa.Array:

@@ -154,8 +154,10 @@ class Csv(types.Source):
         files.check_whole(path)
         files.check_text(path)
         with files.open_binary(path) as lines:
+            # Some programs begin a file with a byte order mark, which does not belong to the first
+            # name.
             header = lines.readline().decode("utf-8-sig", errors="replace")
-        names, problem = self._cells(header)
+        names, problem = self._split_line(header)
         checks.require(not problem and any(names), f"{path} line 1", "name the columns", header)
         checks.unique(f"{path} line 1", names)
         return names
@@ -171,13 +173,13 @@ class Csv(types.Source):
         self, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
     ) -> dict[str, int]:
         """Return the column of each field; counts of items have the column of the items."""
-        return {name: self._position(fields[spec.counted.get(name, name)]) for name in fields}
+        return {name: self._find_position(fields[spec.counted.get(name, name)]) for name in fields}
 
-    def _position(self, field: spec_lib.Field) -> int:
+    def _find_position(self, field: spec_lib.Field) -> int:
         if field.is_nested:
-            where, taken = "Csv.item_delimiter", (self.delimiter, self.list_delimiter)
+            where, delimiters = "Csv.item_delimiter", (self.delimiter, self.list_delimiter)
             rule = "differ from delimiter and list_delimiter where items have several values"
-            checks.require(self.item_delimiter not in taken, where, rule, self.item_delimiter)
+            checks.require(self.item_delimiter not in delimiters, where, rule, self.item_delimiter)
         self.find_form(field)  # Fails now, and not at a row, if the field cannot have a form.
         if field.name in self.rename:
             checks.one_of(f"Csv.rename[{field.name!r}]", self.rename[field.name], self._header)
@@ -205,13 +207,14 @@ class Csv(types.Source):
         """Turn lines [B] into {name: [B, ...]}."""
         fields = spec.fields if with_labels else spec.feature_fields
         positions = self._list_positions(fields, spec)
+        # All cells as texts: the op knows only empty cells as absent, and a Spec has further marks.
         cells = tf.io.decode_csv(batch, [[""]] * len(self.names), self.delimiter)
         values: dict[str, tf.Tensor | tf.RaggedTensor] = {}
-        for alike in self._list_alike(fields.values()):
-            own = [cells[positions[field.name]] for field in alike]
+        for group in self._list_alike(fields.values()):
+            texts = [cells[positions[field.name]] for field in group]
             # All fields of a kind together: the graph stays small with many columns.
-            decoded = self._decode(tf.strings.strip(tf.stack(own)), _in_one(alike))
-            values |= zip([field.name for field in alike], tf.unstack(decoded), strict=True)
+            group_values = self._decode(tf.strings.strip(tf.stack(texts)), _in_one(group))
+            values |= zip([field.name for field in group], tf.unstack(group_values), strict=True)
         for name, field in fields.items():
             if field.is_nested:
                 counts = spec_lib.counts_name(name)
@@ -228,7 +231,7 @@ class Csv(types.Source):
             if not field.shape and not has_settings:
                 # By the text of the default: NaN is not equal to itself.
                 kinds.setdefault((field.dtype, repr(field.default)), []).append(field)
-        return [alike for alike in kinds.values() if len(alike) > 1]
+        return [group for group in kinds.values() if len(group) > 1]
 
     def _decode_items(
         self, cells: tf.Tensor, field: spec_lib.Field
@@ -258,7 +261,7 @@ class Csv(types.Source):
             # An empty text splits into one empty part, but it is an empty list.
             parts = tf.ragged.boolean_mask(parts, tf.not_equal(parts, ""))
             return parts.with_flat_values(_to_numbers(parts.flat_values, field))
-        values = _to_numbers(_rectangular(parts, field), field)
+        values = _to_numbers(_require_size(parts, field), field)
         return tf.reshape(values, [-1, *field.shape])
 
     def _fill(self, cells: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
@@ -309,12 +312,12 @@ class Csv(types.Source):
     def lines(self, path: str) -> Iterator[tuple[int, bytes | str]]:
         """Yield (number from 1, line) of the lines with an example; a str is the final error."""
         self._check_header(path)
-        dropped, number = re.compile(self._dropped.encode()), 0
+        pattern, number = re.compile(self._dropped.encode()), 0
         try:
             with files.open_binary(path) as lines:
                 for number, line in enumerate(lines, start=1):
                     line = line.rstrip(b"\n").replace(b"\r", b"")  # As TensorFlow reads lines.
-                    if not dropped.fullmatch(line) and (self.columns or number > 1):
+                    if not pattern.fullmatch(line) and (self.columns or number > 1):
                         yield number, line
         except files.list_read_errors() as error:
             yield number + 1, source.unreadable(error)
@@ -327,7 +330,7 @@ class Csv(types.Source):
     def _scan_line(
         self, line: str, spec: spec_lib.Spec, positions: Mapping[str, int]
     ) -> dict[str, Any] | str:
-        cells, problem = self._cells(line)
+        cells, problem = self._split_line(line)
         if problem:
             return problem
         if len(cells) != len(self.names):
@@ -336,22 +339,22 @@ class Csv(types.Source):
         def read(field: spec_lib.Field) -> Sequence[Any] | None:
             cell = cells[positions[field.name]]
             if field.name in spec.counted:
-                return [len(parts) for parts in self._items(cell, field)]
-            return self._parts(cell, field)
+                return [len(parts) for parts in self._split_items(cell, field)]
+            return self._read_parts(cell, field)
 
         return spec.example(read)
 
     def read_cell(self, text: str, field: spec_lib.Field) -> list[Any] | None:
         """Return the values in a cell, grouped by item for a list of lists; None if absent."""
         cell = text.strip(literals.SPACES)
-        return self._items(cell, field) if field.is_nested else self._parts(cell, field)
+        return self._split_items(cell, field) if field.is_nested else self._read_parts(cell, field)
 
-    def _items(self, cell: str, field: spec_lib.Field) -> list[list[str]]:
+    def _split_items(self, cell: str, field: spec_lib.Field) -> list[list[str]]:
         """Return the values of each item in a cell with a list of lists."""
         items = [] if cell in ("", *self.list_marks(field)) else cell.split(self.list_delimiter)
         return [[part for part in item.split(self.item_delimiter) if part] for item in items]
 
-    def _parts(self, cell: str, field: spec_lib.Field) -> list[str] | None:
+    def _read_parts(self, cell: str, field: spec_lib.Field) -> list[str] | None:
         """Return the values in a cell; None if it is absent."""
         if cell in self.list_marks(field):
             return None
@@ -361,13 +364,13 @@ class Csv(types.Source):
 
     def _split(self, cell: str, field: spec_lib.Field) -> list[str]:
         if field.is_nested:
-            return [part for item in self._items(cell, field) for part in item]
+            return [part for item in self._split_items(cell, field) for part in item]
         if not field.shape:
             return [cell]
         parts = cell.split(self.list_delimiter)
         return [part for part in parts if part] if field.is_ragged else parts
 
-    def _cells(self, line: str) -> tuple[list[str], str]:
+    def _split_line(self, line: str) -> tuple[list[str], str]:
         """Return the trimmed values of a line, as `tf.io.decode_csv` does, and the error or ""."""
         cells: list[str] = []
         start, line = 0, line.rstrip("\r\n")
@@ -405,11 +408,11 @@ def _to_plain(texts: tf.Tensor, form: written_numbers.Form) -> tf.Tensor:
     plain = texts
     for pattern, replacement in form.rewrites:
         plain = tf.strings.regex_replace(plain, pattern, replacement)
-    others = tf.strings.join([texts, form.mark])
-    return tf.where(tf.strings.regex_full_match(texts, form.pattern), plain, others)
+    marked_texts = tf.strings.join([texts, form.mark])
+    return tf.where(tf.strings.regex_full_match(texts, form.pattern), plain, marked_texts)
 
 
-def _rectangular(parts: tf.RaggedTensor, field: spec_lib.Field) -> tf.Tensor:
+def _require_size(parts: tf.RaggedTensor, field: spec_lib.Field) -> tf.Tensor:
     message = f"field {field.name!r} must hold {field.size} values"
     size = tf.constant(field.size, tf.int64)
     full = tf.compat.v1.assert_equal(parts.row_lengths(), size, message=message)
@@ -437,9 +440,9 @@ def _to_floats(texts: tf.Tensor, field: spec_lib.Field) -> tf.Tensor:
     numbers = tf.strings.to_number(texts, tf.float32)
     # If a number is infinite and its text is not, it is too large.
     infinite = tf.boolean_mask(texts, tf.math.is_inf(numbers))
-    known = _all_match(texts, literals.FLOAT) & _all_match(infinite, literals.INFINITE)
+    are_numbers = _all_match(texts, literals.FLOAT) & _all_match(infinite, literals.INFINITE)
     message = f"field {field.name!r} must be float32"
-    with tf.control_dependencies([tf.compat.v1.assert_equal(known, True, message=message)]):
+    with tf.control_dependencies([tf.compat.v1.assert_equal(are_numbers, True, message=message)]):
         return tf.identity(numbers)
 
 
@@ -448,5 +451,5 @@ def _all_match(texts: tf.Tensor, pattern: str) -> tf.Tensor:
 
     A text with a line break counts as two here, but TensorFlow refuses it as a number.
     """
-    joined = tf.strings.reduce_join(texts, separator="\n")
-    return tf.strings.regex_full_match(joined, rf"(?:{pattern}(?:\n{pattern})*)?")
+    text = tf.strings.reduce_join(texts, separator="\n")
+    return tf.strings.regex_full_match(text, rf"(?:{pattern}(?:\n{pattern})*)?")

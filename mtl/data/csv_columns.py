@@ -19,6 +19,7 @@ from mtl import spec as spec_lib
 from mtl import types
 from mtl.data import columns, files, packed
 
+# The bytes to parse at a time, so that memory does not depend on the size of the file.
 _CHUNK = 1 << 24
 _MARK = b"\xef\xbb\xbf"
 _BLANK = re.compile(rb"(?m)^[ \t]+\n")
@@ -73,12 +74,13 @@ def read_chunks(path: str, skip: int) -> Iterator[bytes]:
     with files.open_binary(path) as file:
         for _ in range(skip):
             file.readline()
-        begun = b""
+        line_start = b""
         while piece := file.read(_CHUNK):
-            whole, end, rest = (begun + piece).rpartition(b"\n")
+            whole, end, rest = (line_start + piece).rpartition(b"\n")
             yield whole + end
-            begun = rest
-        yield begun + b"\n"
+            line_start = rest
+        # The last line of a file may lack its line feed.
+        yield line_start + b"\n"
 
 
 def _read_chunk(
@@ -94,10 +96,10 @@ def _read_chunk(
         return None
     values = {}
     for name, field in fields.items():
-        read = columns.read_column(field, table[name], source, fills_texts=False)
-        if read is None:
+        column_values = columns.read_column(field, table[name], source, fills_texts=False)
+        if column_values is None:
             return None
-        values[name] = read
+        values[name] = column_values
     return values
 
 

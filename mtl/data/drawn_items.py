@@ -56,7 +56,7 @@ class DrawnItems:
 
     def fitted(self, task: str, statistics: types.Statistics) -> DrawnItems:
         """Return the part with the items of the training split that `accumulators` counted."""
-        entry = statistics.for_column(_name(task))
+        entry = statistics.for_column(_name_statistics(task))
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         counts = dict(zip(entry["items"], entry["counts"], strict=True))
         return _CountedItems(**settings, counts=counts)
@@ -70,7 +70,7 @@ class DrawnItems:
 
     def accumulators(self, task: str, item: str) -> dict[str, types.Accumulator]:
         """Return {name in the statistics: accumulator of the items that the field `item` names}."""
-        return {_name(task): Items(item=item, features=tuple(self.features))}
+        return {_name_statistics(task): Items(item=item, features=tuple(self.features))}
 
     def append(
         self, task: str, batches: tf.data.Dataset, spec: spec_lib.Spec, reading: types.Reading
@@ -86,7 +86,7 @@ class DrawnItems:
         ends, items = tf.constant(np.cumsum(list(shares.values()))), np.array(list(shares))
         items = tf.constant(items, tf.string if items.dtype.kind == "U" else tf.int64)
         tables = self._read_tables(task, spec, reading.statistics)
-        seed = reading.seed ^ zlib.crc32(_name(task).encode())
+        seed = reading.seed ^ zlib.crc32(_name_statistics(task).encode())
 
         @tf.autograph.experimental.do_not_convert
         def add(step: tf.Tensor, batch: Any) -> tuple[types.Tensors, types.Tensors]:
@@ -95,8 +95,9 @@ class DrawnItems:
             # All workers draw the items of the whole batch, and each takes its part.
             uniform = tf.random.stateless_uniform([self.num], [seed, step], dtype=tf.float64)
             uniform = uniform[first : first + num]
-            drawn = tf.searchsorted(ends, uniform * ends[-1], side="right")
-            drawn = tf.minimum(drawn, len(shares) - 1)
+            indices = tf.searchsorted(ends, uniform * ends[-1], side="right")
+            # A draw that rounds up to the last end would lie behind the last item.
+            indices = tf.minimum(indices, len(shares) - 1)
             places = [np.arange(rows), np.arange(rows, rows + num)]
             order = np.concatenate([part.reshape(parts, -1) for part in places], 1).ravel()
 
@@ -104,41 +105,45 @@ class DrawnItems:
                 return tf.gather(tf.concat([value, more], 0), order)
 
             # An item copies a row of its part: workers copy as one process with slices does.
-            within = np.arange(num // parts) % (rows // parts)
-            others = (within + np.arange(parts)[:, np.newaxis] * (rows // parts)).ravel()
-            found = {
+            offsets = np.arange(num // parts) % (rows // parts)
+            copied_rows = (offsets + np.arange(parts)[:, np.newaxis] * (rows // parts)).ravel()
+            joined_features = {
                 name: join(value, tf.gather(*of))
                 for name, value in features.items()
-                for of in [(tables[name], drawn) if name in tables else (value, others)]
+                for of in [(tables[name], indices) if name in tables else (value, copied_rows)]
             }
-            empty = {name: join(value, _missing_rows(value, num)) for name, value in labels.items()}
-            keys = tf.gather(items, drawn)
-            empty[drawn_field(task)] = join(_missing_rows(keys, rows), keys)
-            source_lib.set_batch_size(found, rows + num)
-            source_lib.set_batch_size(empty, rows + num)
-            return found, empty
+            joined_labels = {
+                name: join(value, _missing_rows(value, num)) for name, value in labels.items()
+            }
+            keys = tf.gather(items, indices)
+            joined_labels[drawn_field(task)] = join(_missing_rows(keys, rows), keys)
+            source_lib.set_batch_size(joined_features, rows + num)
+            source_lib.set_batch_size(joined_labels, rows + num)
+            return joined_features, joined_labels
 
-        numbered = batches.enumerate(reading.start_step)
-        added = numbered.map(add, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        return added.prefetch(source_lib.AHEAD)
+        numbered_batches = batches.enumerate(reading.start_step)
+        larger_batches = numbered_batches.map(
+            add, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
+        return larger_batches.prefetch(source_lib.AHEAD)
 
     def _read_tables(
         self, task: str, spec: spec_lib.Spec, statistics: types.Statistics
     ) -> dict[str, Any]:
         """Return {feature: its values for all items}, which are read when the input starts."""
-        path = statistics.path(statistics.for_column(_name(task))["file"])
+        path = statistics.path(statistics.for_column(_name_statistics(task))["file"])
         parts = tf.io.parse_tensor(tf.io.read_file(path), tf.string)
-        found, places = {}, iter(range(2 * len(self.features)))
+        tables, places = {}, iter(range(2 * len(self.features)))
         for name in self.features:
             field = spec.fields[name]
             values = tf.io.parse_tensor(parts[next(places)], field.dtype)
             if field.is_ragged:
                 values = tf.ensure_shape(values, [None])
                 splits = tf.ensure_shape(tf.io.parse_tensor(parts[next(places)], tf.int64), [None])
-                found[name] = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+                tables[name] = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
             else:
-                found[name] = tf.ensure_shape(values, [None, *field.shape])
-        return found
+                tables[name] = tf.ensure_shape(values, [None, *field.shape])
+        return tables
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,14 +193,14 @@ class Items:
             if key in (spec_lib.MISSING["int64"], spec_lib.NO_ID, b""):
                 continue
             self._counts[key] += 1
-            known = self._rows.setdefault(key, tuple(row))
-            for name, own, other in zip(self.features, row, known, strict=True):
-                if own != other:
+            first_row = self._rows.setdefault(key, tuple(row))
+            for name, value, first_value in zip(self.features, row, first_row, strict=True):
+                if value != first_value:
                     where, rule = (
                         f"DrawnItems.features {name!r}",
                         "be the same in all rows of an item",
                     )
-                    checks.fail(where, rule, f"two values for {self.item} {_text(key)!r}")
+                    checks.fail(where, rule, f"two values for {self.item} {_to_text(key)!r}")
 
     def _freeze_rows(self, name: str, values: tf.Tensor | tf.RaggedTensor) -> list[Any]:
         """Return a feature row by row, in a form that == compares; note its type and shape."""
@@ -216,13 +221,13 @@ class Items:
             rows = [self._rows[item][place] for item in items]
             tensors += _thaw(rows, *self._kinds[name])
         file = f"{column.replace('/', '_')}.tensors"
-        whole = tf.io.serialize_tensor(tf.stack(list(map(tf.io.serialize_tensor, tensors))))
-        tf.io.write_file(os.path.join(directory, file), whole)
+        content = tf.io.serialize_tensor(tf.stack(list(map(tf.io.serialize_tensor, tensors))))
+        tf.io.write_file(os.path.join(directory, file), content)
         counts = [self._counts[item] for item in items]
-        return {"items": list(map(_text, items)), "counts": counts, "file": file}
+        return {"items": list(map(_to_text, items)), "counts": counts, "file": file}
 
 
-def _name(task: str) -> str:
+def _name_statistics(task: str) -> str:
     return f"drawn_items/{task}"
 
 
@@ -247,7 +252,7 @@ def _thaw(rows: Sequence[Any], dtype: np.dtype, shape: tuple, is_list: bool) -> 
     return [tensor, tf.constant(np.cumsum([0, *lengths]), tf.int64)] if is_list else [tensor]
 
 
-def _text(item: int | bytes) -> int | str:
+def _to_text(item: int | bytes) -> int | str:
     """Return the item in a form that JSON and TensorFlow both hold."""
     if not isinstance(item, bytes):
         return item

@@ -75,11 +75,11 @@ def keep(data: pipeline.Pipeline, split: str, drawn: Drawn) -> pipeline.Pipeline
     return dataclasses.replace(data, source=source)
 
 
-def _choose(keys: np.ndarray, most: int, seed: int) -> np.ndarray:
-    """Draw groups one by one until they have `most` rows; return the places of these rows."""
+def _choose(keys: np.ndarray, max_rows: int, seed: int) -> np.ndarray:
+    """Draw groups one by one until they have `max_rows` rows; return the places of these rows."""
     _, groups, sizes = np.unique(keys, return_inverse=True, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(sizes))
-    count = int(np.searchsorted(np.cumsum(sizes[order]), most)) + 1
+    count = int(np.searchsorted(np.cumsum(sizes[order]), max_rows)) + 1
     return np.flatnonzero(np.isin(groups, order[:count]))
 
 
@@ -101,10 +101,10 @@ def _read_keys(data: pipeline.Pipeline, split: str, group: str) -> np.ndarray:
 
 
 def _iterate(make: Any) -> Iterator[Any]:
-    for found in source_lib.iterate(make):
-        if isinstance(found, Exception):
-            raise found
-        yield found
+    for element in source_lib.iterate(make):
+        if isinstance(element, Exception):
+            raise element
+        yield element
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,5 +123,6 @@ class _DrawnRows(chosen_rows.ChosenRows):
         if isinstance(numbers, np.ndarray):
             return np.isin(numbers, self.places)
         places = tf.constant(self.places)
-        found = tf.searchsorted(places, numbers)
-        return tf.equal(tf.gather(places, tf.minimum(found, len(self.places) - 1)), numbers)
+        # A number above all places gets the index behind them.
+        indices = tf.searchsorted(places, numbers)
+        return tf.equal(tf.gather(places, tf.minimum(indices, len(self.places) - 1)), numbers)

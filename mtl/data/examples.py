@@ -25,41 +25,41 @@ _LOW, _HIGH = literals.RANGES["int64"]
 
 def serialize_examples(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> np.ndarray:
     """Turn {field: B values, arrays or lists} into serialized tf.Examples [B]."""
-    parts = [part for name, values in columns.items() for part in _parts(name, values)]
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
-    return joined.to_numpy(zero_copy_only=False)
+    parts = [part for name, values in columns.items() for part in _serialize_column(name, values)]
+    rows = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+    return rows.to_numpy(zero_copy_only=False)
 
 
-def _parts(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
+def _serialize_column(name: str, values: Sequence[Any] | np.ndarray) -> list[Any]:
     """Return the pieces that are joined to the examples of a column: bytes, or arrays of them."""
     if not isinstance(values, np.ndarray):
-        return [pa.array([_example(name, value) for value in values], pa.binary())]
+        return [pa.array([_serialize_example(name, value) for value in values], pa.binary())]
     if values.dtype.kind == "f":
-        return _floats(name, values)
+        return _serialize_floats(name, values)
     if values.ndim > 1:
-        return [pa.array([_example(name, value) for value in values], pa.binary())]
+        return [pa.array([_serialize_example(name, value) for value in values], pa.binary())]
     # Columns such as classes have few distinct values: serialize each once.
-    encoded = pa.array(values).dictionary_encode()
-    distinct = [_example(name, value) for value in encoded.dictionary.to_pylist()]
-    return [pa.array(distinct, pa.binary()).take(encoded.indices)]
+    encoding = pa.array(values).dictionary_encode()
+    distinct = [_serialize_example(name, value) for value in encoding.dictionary.to_pylist()]
+    return [pa.array(distinct, pa.binary()).take(encoding.indices)]
 
 
-def _floats(name: str, values: np.ndarray) -> list[Any]:
+def _serialize_floats(name: str, values: np.ndarray) -> list[Any]:
     """Return the bytes that all rows share, and the float32 bytes of each row behind them."""
     flat = np.ascontiguousarray(values, "<f4").reshape(len(values), math.prod(values.shape[1:]))
     width = flat.shape[1] * flat.itemsize
-    zeros = _example(name, np.zeros(flat.shape[1], np.float32))
+    zeros = _serialize_example(name, np.zeros(flat.shape[1], np.float32))
     buffers = [None, pa.py_buffer(flat)]
     payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(flat), buffers)
     return [pa.scalar(zeros[: len(zeros) - width], pa.binary()), payload.cast(pa.binary())]
 
 
-def _example(name: str, value: Any) -> bytes:
-    feature = {name: _feature(value)}
+def _serialize_example(name: str, value: Any) -> bytes:
+    feature = {name: _make_feature(value)}
     return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
 
 
-def _feature(value: Any) -> tf.train.Feature:
+def _make_feature(value: Any) -> tf.train.Feature:
     if isinstance(value, np.ndarray):
         values, types = value.ravel().tolist(), {value.dtype.type}
     else:

@@ -141,17 +141,19 @@ class ByTime(ByField):
     def _numbers(self) -> list[float]:
         """The starts as numbers, for comparison."""
         starts = self.starts.values()
-        return [times.read_time(one) if isinstance(one, str) else float(one) for one in starts]
+        return [
+            times.read_time(start) if isinstance(start, str) else float(start) for start in starts
+        ]
 
     def takes(self, split: str, texts: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
         """Return True for rows whose times a split holds, bool [B]."""
         del numbers
-        starts, found = self._numbers, self._read(texts)
+        starts, row_times = self._numbers, self._read(texts)
         place = 0 if split == self.split else self.new_splits.index(split) + 1
-        is_known = tf.math.is_finite(found)
+        is_known = tf.math.is_finite(row_times)
         if place:
-            is_known &= found >= starts[place - 1]
-        return is_known & (found < starts[place]) if place < len(self.starts) else is_known
+            is_known &= row_times >= starts[place - 1]
+        return is_known & (row_times < starts[place]) if place < len(self.starts) else is_known
 
     def _read(self, texts: tf.Tensor) -> tf.Tensor:
         is_text = isinstance(next(iter(self.starts.values())), str)
@@ -180,10 +182,10 @@ class ByTime(ByField):
         batches = source_lib.iterate(
             lambda: source_lib.read_batches(self.source, self.split, _ROWS_AT_ONCE).map(find)
         )
-        for found in batches:
-            if isinstance(found, Exception):
+        for element in batches:
+            if isinstance(element, Exception):
                 break  # The next reader of the rows reports the bad one.
-            texts, is_known = found
+            texts, is_known = element
             rows, missing = rows + len(texts), missing + int((~is_known).sum())
             odd = [text for text in texts[~is_known] if text.strip()]
             example = example or (odd[0].decode(errors="replace") if odd else "")

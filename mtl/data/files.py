@@ -85,8 +85,8 @@ def find(
     setting = files[split]
     paths = [setting] if isinstance(setting, str) else setting
     checks.require(bool(paths), where, "name a file", setting)
-    whole = [remote.join(data_dir, path) for path in paths]
-    return [found for path in whole for found in _matches(where, path, folders)]
+    full_paths = [remote.join(data_dir, path) for path in paths]
+    return [match for path in full_paths for match in _find_matches(where, path, folders)]
 
 
 def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard: int) -> Any:
@@ -109,59 +109,59 @@ def named_by(source: Any, split: str | None = None, connects: bool = False) -> l
     setting = getattr(source, "files", {})
     if split in setting:
         setting = setting[split]
-    paths = [remote.join(folder, name) for name in _leaves(setting)]
-    found = [match for path in paths for match in _list_named(path, connects)]
-    for mixed in getattr(source, "sources", {}).values():
-        found += named_by(mixed, split, connects)
+    paths = [remote.join(folder, name) for name in _list_leaves(setting)]
+    matches = [match for path in paths for match in _list_named(path, connects)]
+    for part in getattr(source, "sources", {}).values():
+        matches += named_by(part, split, connects)
     for table in getattr(source, "tables", {}).values():
-        found += named_by(table, source.table_split, connects)
-    inner = getattr(source, "source", None)
-    if inner is None:
-        return found
+        matches += named_by(table, source.table_split, connects)
+    inner_source = getattr(source, "source", None)
+    if inner_source is None:
+        return matches
     # A split that is cut from another split has the same files.
-    is_there = split is None or split in getattr(inner, "files", {})
+    is_there = split is None or split in getattr(inner_source, "files", {})
     cut_from = getattr(source, "split", split)
-    return found + named_by(inner, split if is_there else cut_from, connects)
+    return matches + named_by(inner_source, split if is_there else cut_from, connects)
 
 
 def _list_named(path: str, connects: bool) -> list[str]:
     where = "a file of the run"
     if not remote.is_remote(path):
-        return partitions.expand(where, _present(path))
+        return partitions.expand(where, _list_existing(path))
     return partitions.expand(where, remote.find(where, path, folders=True)) if connects else [path]
 
 
-def _leaves(setting: Any) -> Iterator[str]:
+def _list_leaves(setting: Any) -> Iterator[str]:
     if isinstance(setting, str):
         yield setting
         return
     for part in setting.values() if isinstance(setting, Mapping) else setting:
-        yield from _leaves(part)
+        yield from _list_leaves(part)
 
 
-def _present(path: str) -> list[str]:
+def _list_existing(path: str) -> list[str]:
     path = os.path.expanduser(path)
     # A file name with a bracket would not match itself as a glob.
     return [path] if tf.io.gfile.exists(path) else sorted(tf.io.gfile.glob(path))
 
 
-def _matches(where: str, path: str, folders: bool) -> list[str]:
+def _find_matches(where: str, path: str, folders: bool) -> list[str]:
     if remote.is_remote(path):
-        found = remote.find(where, path, folders)
-        return partitions.expand(where, found) if folders else found
+        matches = remote.find(where, path, folders)
+        return partitions.expand(where, matches) if folders else matches
     path = os.path.expanduser(path)
     storage.require_path(where, path)
-    found = _present(path)
-    if not found:
-        checks.fail(where, "name existing files", path, _neighbour(path))
+    matches = _list_existing(path)
+    if not matches:
+        checks.fail(where, "name existing files", path, _suggest_neighbour(path))
     if folders:
-        return partitions.expand(where, found)
-    for match in found:
+        return partitions.expand(where, matches)
+    for match in matches:
         checks.require(not tf.io.gfile.isdir(match), where, "name files", match, "It is a folder.")
-    return found
+    return matches
 
 
-def _neighbour(path: str) -> str:
+def _suggest_neighbour(path: str) -> str:
     """Return a hint: the nearest file name in the folder, or that the folder is missing."""
     folder, name = os.path.split(path)
     if folder and not tf.io.gfile.isdir(folder):
@@ -189,27 +189,29 @@ def read_lines(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset
     if any(map(compression, paths)):
         return read_line_by_line(paths, skip, dropped)
     cut = functools.partial(_cut_lines, dropped)
-    chunk = functools.partial(_chunks, copies.Reader(paths))
-    bounds = np.array([(_end_of_lines(path, skip), _size(path)) for path in paths], np.int64)
+    chunk = functools.partial(_read_chunks, copies.Reader(paths))
+    bounds = np.array(
+        [(_end_of_lines(path, skip), _measure_size(path)) for path in paths], np.int64
+    )
     files = tf.data.Dataset.from_tensor_slices((list(paths), *bounds.T))
     return files.flat_map(lambda *file: chunk(*file).scan("", cut))
 
 
 def read_line_by_line(paths: Sequence[str], skip: int, dropped: str) -> tf.data.Dataset:
     """Return the same lines in blocks as `read_lines`, but read them one by one."""
-    packed = tf.data.Dataset.from_tensor_slices((list(paths), list(map(compression, paths))))
+    inputs = tf.data.Dataset.from_tensor_slices((list(paths), list(map(compression, paths))))
     reader = copies.Reader(paths)
-    lines = packed.flat_map(lambda *file: reader.lines(*file).skip(skip))
+    lines = inputs.flat_map(lambda *file: reader.lines(*file).skip(skip))
     return lines.batch(_LINES).map(functools.partial(_drop, dropped))
 
 
 def find_change(error: str) -> str | None:
     """Return the file that changed its size, from an error of TensorFlow; None if none did."""
-    found = _OTHER_SIZE.search(error)
-    return found and found.group(1)
+    match = _OTHER_SIZE.search(error)
+    return match and match.group(1)
 
 
-def _chunks(
+def _read_chunks(
     reader: copies.Reader, path: tf.Tensor, start: tf.Tensor, end: tf.Tensor
 ) -> tf.data.Dataset:
     """Return the bytes of a file in chunks, with a line feed behind the last line."""
@@ -219,11 +221,13 @@ def _chunks(
     return whole.concatenate(last).concatenate(tf.data.Dataset.from_tensors("\n"))
 
 
-def _cut_lines(dropped: str, begun: tf.Tensor, chunk: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _cut_lines(
+    pattern: str, line_start: tf.Tensor, chunk: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the unfinished last line of a chunk, and the lines that end in the chunk."""
-    text = tf.strings.regex_replace(tf.strings.join([begun, chunk]), "\r", "")
+    text = tf.strings.regex_replace(tf.strings.join([line_start, chunk]), "\r", "")
     lines = tf.strings.split(text, "\n")
-    return lines[-1], _drop(dropped, lines[:-1])
+    return lines[-1], _drop(pattern, lines[:-1])
 
 
 def _drop(pattern: str, lines: tf.Tensor) -> tf.Tensor:
@@ -236,7 +240,7 @@ def _end_of_lines(path: str, lines: int) -> int:
         return sum(len(file.readline()) for _ in range(lines))
 
 
-def _size(path: str) -> int:
+def _measure_size(path: str) -> int:
     return tf.io.gfile.stat(remote.copy_here(path)).length
 
 
@@ -245,8 +249,8 @@ def open_binary(path: str) -> Iterator[Any]:
     """Open a file to read its bytes, decompressed."""
     with tf.io.gfile.GFile(remote.copy_here(path), "rb") as file:
         if compression(path):
-            with gzip.GzipFile(fileobj=file) as decompressed:
-                yield decompressed
+            with gzip.GzipFile(fileobj=file) as gzip_file:
+                yield gzip_file
         else:
             yield file
 
@@ -282,8 +286,8 @@ def check_whole(path: str) -> None:
 def _gzip_problem(path: str, length: int, mtime: int) -> str:
     del length, mtime  # They only make the cache read a changed file again.
     try:
-        with tf.io.gfile.GFile(path, "rb") as file, gzip.GzipFile(fileobj=file) as decompressed:
-            while decompressed.read(1 << 20):
+        with tf.io.gfile.GFile(path, "rb") as file, gzip.GzipFile(fileobj=file) as gzip_file:
+            while gzip_file.read(1 << 20):
                 pass
     except list_read_errors() as error:
         return str(error)

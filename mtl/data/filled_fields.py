@@ -40,9 +40,9 @@ class Filled(NamedTuple):
         """Return the values of so many rows."""
         field = self.field
         if field.is_ragged:
-            each = 0 if self.content is None else 1
-            flat = _repeat_value(self.content, field.dtype, (count * each,))
-            return packed.Lists(flat, np.arange(count + 1, dtype=np.int64) * each)
+            length = 0 if self.content is None else 1
+            flat = _repeat_value(self.content, field.dtype, (count * length,))
+            return packed.Lists(flat, np.arange(count + 1, dtype=np.int64) * length)
         return _repeat_value(
             self.content, field.dtype, (count, *cast(tuple[int, ...], field.shape))
         )
@@ -60,13 +60,15 @@ def _repeat_value(content: Any, dtype: str, shape: tuple[int, ...]) -> packed.Va
 def narrow_spec(spec: spec_lib.Spec, names: Sequence[str]) -> spec_lib.Spec | None:
     """Return a specification of some fields; None if there are none."""
     features, labels, defaults = (
-        {name: value for name, value in own.items() if name in names}
-        for own in (spec.features, spec.labels, spec.defaults)
+        {name: value for name, value in mapping.items() if name in names}
+        for mapping in (spec.features, spec.labels, spec.defaults)
     )
     if not features and not labels:
         return None
     if not features:  # A specification has features; labels are the same with their defaults.
-        filled = {name: spec.label_fields[name] for name in labels}
-        defaults = {name: own.default for name, own in filled.items() if not own.is_ragged}
+        label_fields = {name: spec.label_fields[name] for name in labels}
+        defaults = {
+            name: field.default for name, field in label_fields.items() if not field.is_ragged
+        }
         features, labels = labels, {}
     return dataclasses.replace(spec, features=features, labels=labels, defaults=defaults, keys=())

@@ -65,10 +65,14 @@ class Table:
     ):
         self._fields, self._where, self._cells = fields, where, cells
         self._name_row = name_row or self._count_row
-        counted = {spec_lib.counts_name(name) for name, own in fields.items() if own.is_nested}
-        self._read = [field for name, field in fields.items() if name not in counted]
-        columns, self._index = _columns(where, data, [field.name for field in self._read])
-        self._columns = {name: _array(f"{where}: {name!r}", own) for name, own in columns.items()}
+        count_names = {
+            spec_lib.counts_name(name) for name, field in fields.items() if field.is_nested
+        }
+        self._read = [field for name, field in fields.items() if name not in count_names]
+        columns, self._index = _select_columns(where, data, [field.name for field in self._read])
+        self._columns = {
+            name: _to_array(f"{where}: {name!r}", values) for name, values in columns.items()
+        }
         lengths = {name: len(values) for name, values in self._columns.items()}
         self._rows = next(iter(lengths.values()))
         for name, length in lengths.items():
@@ -84,23 +88,23 @@ class Table:
         Raises:
           UserError: a value does not suit its field; the error names the row and the field.
         """
-        found: dict[str, Values] = {}
+        columns: dict[str, Values] = {}
         for field in self._read:
             values = self._columns[field.name][start:stop]
             try:
-                found[field.name] = _read_column(field, self._cells, values)
+                columns[field.name] = _read_column(field, self._cells, values)
             except number_arrays.BadValueError as error:
                 row = start + error.row
                 problem = f"field {field.name!r} {error}"
                 raise checks.UserError(f"{self._name_row(row)}: {problem}.") from error
             if field.is_nested:
                 counts = [
-                    [len(item) for item in _parts(field, self._cells, value) or ()]
+                    [len(item) for item in _read_parts(field, self._cells, value) or ()]
                     for value in values
                 ]
                 name = spec_lib.counts_name(field.name)
-                found[name] = [np.array(own, np.int64) for own in counts]
-        return found
+                columns[name] = [np.array(row_counts, np.int64) for row_counts in counts]
+        return columns
 
     def serialize(self) -> Iterator[np.ndarray]:
         """Yield all rows as serialized tf.Examples [B], in batches of up to 10,000."""
@@ -149,19 +153,21 @@ class Frames(types.Source):
     ) -> dict[str, Any]:
         """Turn numbers of rows [B] into {name: [B, ...]}."""
         fields = spec.fields if with_labels else spec.feature_fields
-        serialized = functools.cache(functools.partial(self._serialize, fields))
+        serialize = functools.cache(functools.partial(self._serialize, fields))
 
         def take(splits: np.ndarray, rows: np.ndarray) -> np.ndarray:
             numbers = zip(splits, rows, strict=True)
-            return np.array([serialized(split)[row] for split, row in numbers], object)
+            return np.array([serialize(split)[row] for split, row in numbers], object)
 
-        taken = tf.numpy_function(take, [batch["split"], batch["row"]], tf.string, stateful=False)
-        taken.set_shape([batch["row"].shape[0]])
-        return spec.parse(taken, with_labels)
+        examples = tf.numpy_function(
+            take, [batch["split"], batch["row"]], tf.string, stateful=False
+        )
+        examples.set_shape([batch["row"].shape[0]])
+        return spec.parse(examples, with_labels)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split row by row."""
-        rows = (row for some in self.table(split, spec.fields).serialize() for row in some)
+        rows = (row for block in self.table(split, spec.fields).serialize() for row in block)
         for number, row in enumerate(rows):
             yield f"split {split!r} row {number}", tfrecord.scan_record(row, spec)
 
@@ -188,10 +194,10 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
         return tfrecord.TfRecord(files=names, data_dir=folder)
     change_sources = getattr(source, "change_sources", None)
     if change_sources is not None:  # A mixture: rows of its sources lack some of the fields.
-        return change_sources(spec, lambda each, own: store(each, own, folder))
+        return change_sources(spec, lambda part, fields: store(part, fields, folder))
     inner = getattr(source, "source", None)
-    stored = None if inner is None else store(inner, spec, folder)
-    return source if stored is inner else dataclasses.replace(source, source=stored)  # type: ignore
+    files = None if inner is None else store(inner, spec, folder)
+    return source if files is inner else dataclasses.replace(source, source=files)  # type: ignore
 
 
 def _read_split(source: Frames, split: str, spec: spec_lib.Spec) -> Table:
@@ -203,18 +209,19 @@ def _read_split(source: Frames, split: str, spec: spec_lib.Spec) -> Table:
 
 def _store_split(table: Table, split: str, folder: str) -> str:
     """Write the rows of a split, and return the name of the file."""
-    unnamed = os.path.join(folder, f".{split}-{in_work.make_token()}.rows")
-    with atomic.replacing(unnamed) as partial:
+    # The final name holds the checksum, which is known only after the last row.
+    draft_path = os.path.join(folder, f".{split}-{in_work.make_token()}.rows")
+    with atomic.replacing(draft_path) as partial:
         with tf.io.TFRecordWriter(partial) as writer:
-            for some in table.serialize():
-                for row in some:
+            for block in table.serialize():
+                for row in block:
                     writer.write(row)
         name = f"{split}-{checksums.of_file(partial).removeprefix('crc32:')}.tfrecord"
-    tf.io.gfile.rename(unnamed, os.path.join(folder, name), overwrite=True)
+    tf.io.gfile.rename(draft_path, os.path.join(folder, name), overwrite=True)
     return name
 
 
-def _columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any], Any]:
+def _select_columns(where: str, data: Any, names: Sequence[str]) -> tuple[dict[str, Any], Any]:
     """Return {name: values} of the data, and its index or None."""
     if isinstance(data, Mapping):
         _require_columns(where, names, list(data))
@@ -237,8 +244,8 @@ def _columns_of_rows(
     for row in rows:
         checks.is_a(where, row, Mapping, _FORMS)
     # Without a row, the columns are unknown.
-    known = dict.fromkeys(key for row in rows for key in row) if rows else names
-    _require_columns(where, names, list(known))
+    keys = dict.fromkeys(key for row in rows for key in row) if rows else names
+    _require_columns(where, names, list(keys))
     return {name: [row.get(name) for row in rows] for name in names}
 
 
@@ -252,14 +259,14 @@ def _count_rows(data: Any) -> int:
     return len(next(iter(data.values()), ())) if isinstance(data, Mapping) else len(data)
 
 
-def _array(where: str, values: Any) -> np.ndarray:
+def _to_array(where: str, values: Any) -> np.ndarray:
     """Return the values of a column as an array; of objects, unless all are numbers."""
     if hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if isinstance(values, np.ma.MaskedArray):
         values = values.tolist()
     if isinstance(values, (list, tuple)):
-        values = _listed(values)
+        values = _list_to_array(values)
     elif not isinstance(values, np.ndarray) and hasattr(values, "__array__"):
         values = np.asarray(values)
     rule, fix = "hold a value for each row", "One row is [{'age': 39}]."
@@ -270,7 +277,7 @@ def _array(where: str, values: Any) -> np.ndarray:
     return values
 
 
-def _listed(values: Sequence[Any]) -> np.ndarray:
+def _list_to_array(values: Sequence[Any]) -> np.ndarray:
     kinds = set(map(type, values))
     if kinds in ({int}, {float}, {bool}):  # NumPy would round integers among floats.
         array = np.array(values)
@@ -292,31 +299,31 @@ def _read_column(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> V
     fits = not field.is_ragged and values.shape[1:] in (field.shape, (field.size,))
     if values.dtype.kind in "biuf" and (is_one or fits):
         return number_arrays.read_numbers(field, values)
-    made = _read_each(field, cells, values)
+    items = _read_each(field, cells, values)
     kind = _ARRAYS.get(field.dtype, np.int64)
     if field.is_ragged:
-        return [np.array(own, kind) for own in made]
-    array = np.array(made, kind)
-    return array.reshape(len(made), field.size) if field.shape else array
+        return [np.array(item, kind) for item in items]
+    array = np.array(items, kind)
+    return array.reshape(len(items), field.size) if field.shape else array
 
 
 def _read_each(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> list[Any]:
     """Return the values of a field, read one by one; equal texts are read once."""
-    made: list[Any] = []
+    items: list[Any] = []
     texts: dict[str, Any] = {}
     for row, value in enumerate(values):
         if type(value) is not str:
-            made.append(_read_one(field, cells, row, value))
+            items.append(_read_one(field, cells, row, value))
             continue
         if value not in texts:
             texts[value] = _read_one(field, cells, row, value)
-        made.append(texts[value])
-    return made
+        items.append(texts[value])
+    return items
 
 
 def _read_one(field: spec_lib.Field, cells: csv.Csv, row: int, value: Any) -> Any:
     try:
-        parts = _parts(field, cells, value)
+        parts = _read_parts(field, cells, value)
         if parts is None and field.is_required:
             return number_arrays.find_default(field, row)
         if parts is not None and field.is_nested:
@@ -331,13 +338,13 @@ def _read_one(field: spec_lib.Field, cells: csv.Csv, row: int, value: Any) -> An
         ) from error
 
 
-def _parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] | None:
+def _read_parts(field: spec_lib.Field, cells: csv.Csv, value: Any) -> list[Any] | None:
     """Return the values of a cell in plain Python, by item for a list of lists; None if absent.
 
     Raises:
       ValueError: the value has a wrong type or form.
     """
-    value = _plain(field, value)
+    value = _to_plain(field, value)
     if _is_absent(value):
         return None
     if isinstance(value, str):
@@ -354,7 +361,7 @@ def _is_absent(value: Any) -> bool:
     return value is None or is_nan or type(value).__name__ in _ABSENT
 
 
-def _plain(field: spec_lib.Field, value: Any) -> Any:
+def _to_plain(field: spec_lib.Field, value: Any) -> Any:
     """Return a value in plain Python: arrays and tuples as lists, bytes as text."""
     if isinstance(value, (np.datetime64, np.timedelta64)):  # `tolist` may turn it into an integer.
         raise ValueError(number_arrays.describe_problem(field, value))
@@ -366,5 +373,5 @@ def _plain(field: spec_lib.Field, value: Any) -> Any:
         except UnicodeDecodeError:
             raise ValueError("must be text in UTF-8") from None
     if isinstance(value, (list, tuple)):
-        return [_plain(field, part) for part in value]
+        return [_to_plain(field, part) for part in value]
     return value

@@ -59,37 +59,39 @@ class GroupOrder(types.RowOrder):
 
         ~row stands for a copy of a row that fills a part.
         """
-        numbers, within = np.divmod(positions, self._part_rows)
+        numbers, offsets = np.divmod(positions, self._part_rows)
         numbers = (steps[:, np.newaxis] * self._parts + numbers).ravel()
-        within = np.tile(within, len(steps))
+        offsets = np.tile(offsets, len(steps))
         rows = np.zeros(len(numbers), np.int64)
         with self._lock:
+            # How many parts a pass has depends on its order, so passes are counted one by one.
             while self._firsts[-1] <= numbers.max(initial=-1):
                 _, bounds = self._cut_pass(len(self._firsts) - 1)
                 self._firsts.append(self._firsts[-1] + len(bounds) - 1)
             passes = np.searchsorted(self._firsts, numbers, side="right") - 1
             for number in np.unique(passes).tolist():
-                own = passes == number
-                parts = numbers[own] - self._firsts[number]
-                rows[own] = self._fill(number, parts, within[own])
+                # A call reads rows of few passes, mostly of a single one.
+                mask = passes == number
+                parts = numbers[mask] - self._firsts[number]
+                rows[mask] = self._fill(number, parts, offsets[mask])
         return rows
 
-    def _fill(self, number: int, parts: np.ndarray, within: np.ndarray) -> np.ndarray:
+    def _fill(self, number: int, parts: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         """Return the rows at some places of parts of a pass."""
         (_, bounds), rows = self._cut_pass(number), self._order_pass(number)
-        places, ends = bounds[parts] + within, bounds[parts + 1]
-        found = rows[np.minimum(places, ends - 1)]
-        return np.where(places < ends, found, ~found)
+        places, ends = bounds[parts] + offsets, bounds[parts + 1]
+        row_numbers = rows[np.minimum(places, ends - 1)]
+        return np.where(places < ends, row_numbers, ~row_numbers)
 
     def _cut(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the groups of a pass in order, and where its parts begin among its rows."""
         count = len(self._starts) - 1
-        shuffled = order.permute(count, self._seed, number) if self._is_shuffled else None
-        groups = np.arange(count) if shuffled is None else shuffled
+        permutation = order.permute(count, self._seed, number) if self._is_shuffled else None
+        groups = np.arange(count) if permutation is None else permutation
         ends = packed.count_splits(np.diff(self._starts)[groups])
         # For each group, the group that begins the next part if it begins one.
-        following = np.searchsorted(ends, ends[:-1] + self._part_rows, side="right") - 1
-        followers, firsts, group = following.tolist(), [], 0
+        next_groups = np.searchsorted(ends, ends[:-1] + self._part_rows, side="right") - 1
+        followers, firsts, group = next_groups.tolist(), [], 0
         while group < count:
             firsts.append(group)
             group = followers[group]

@@ -70,7 +70,7 @@ class Idx(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split as {field: bytes}."""
-        arrays = self._arrays(split)
+        arrays = self._read_headers(split)
         return tf.data.Dataset.zip(
             {
                 field: copies.Reader([array.path]).pieces(
@@ -83,30 +83,32 @@ class Idx(types.Source):
             }
         )
 
-    def _arrays(self, split: str) -> dict[str, _Array]:
+    def _read_headers(self, split: str) -> dict[str, _Array]:
         """Return {field: header of its file}; fail unless all hold the same number of rows."""
         checks.one_of("Idx.files split", split, self.files)
         arrays = {}
         for field, path in self.files[split].items():
-            (found,) = files.find("Idx.files", {split: path}, split, self.data_dir)[:1]
-            files.check_whole(found)
-            arrays[field] = _read_header(found)
+            (full_path,) = files.find("Idx.files", {split: path}, split, self.data_dir)[:1]
+            files.check_whole(full_path)
+            arrays[field] = _read_header(full_path)
         rows = {array.path: array.rows for array in arrays.values()}
         rule = "hold files with as many rows"
         checks.require(len(set(rows.values())) == 1, f"Idx.files[{split!r}]", rule, rows)
         for field, array in arrays.items():
             first = self._first.get(field, array)
             rule = f"hold {first.dtype} of shape {first.shape}, as in {first.path}"
-            same = (array.dtype, array.shape) == (first.dtype, first.shape)
-            checks.require(same, array.path, rule, (array.dtype, array.shape))
+            is_same = (array.dtype, array.shape) == (first.dtype, first.shape)
+            checks.require(is_same, array.path, rule, (array.dtype, array.shape))
         return arrays
 
     @functools.cached_property
     def _first(self) -> dict[str, _Array]:
         """{field: header of its file in the first split}; `decode` does not know the split."""
         paths = next(iter(self.files.values()))
-        found = files.find("Idx.files", {"first": list(paths.values())}, "first", self.data_dir)
-        return dict(zip(paths, map(_read_header, found), strict=False))
+        full_paths = files.find(
+            "Idx.files", {"first": list(paths.values())}, "first", self.data_dir
+        )
+        return dict(zip(paths, map(_read_header, full_paths), strict=False))
 
     def decode(
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
@@ -124,9 +126,9 @@ class Idx(types.Source):
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split row by row."""
-        arrays = self._arrays(split)
+        arrays = self._read_headers(split)
         readers = {
-            name: _rows(_array_of(field, arrays), field) for name, field in spec.fields.items()
+            name: _scan_rows(_array_of(field, arrays), field) for name, field in spec.fields.items()
         }
         for index, values in enumerate(zip(*readers.values(), strict=False)):
             row = dict(zip(readers, values, strict=True))
@@ -144,21 +146,23 @@ def _read_header(path: str) -> _Array:
 def _parsed_header(path: str) -> _Array:
     with files.open_binary(path) as file:
         start = file.read(4)
-        known = len(start) == 4 and start[:2] == b"\0\0" and start[2] in _TYPES and start[3] > 0
-        checks.require(known, path, "be an IDX file", start, "Its first bytes tell type and rank.")
+        is_known = len(start) == 4 and start[:2] == b"\0\0" and start[2] in _TYPES and start[3] > 0
+        checks.require(
+            is_known, path, "be an IDX file", start, "Its first bytes tell type and rank."
+        )
         sizes = file.read(4 * start[3])
         checks.require(len(sizes) == 4 * start[3], path, "be a whole IDX file", start + sizes)
         rows, *shape = struct.unpack(f">{start[3]}i", sizes)
     rule = "have sizes above 0"
     checks.require(rows >= 0 and min(shape, default=1) > 0, path, rule, (rows, *shape))
     array = _Array(path, _TYPES[start[2]], rows, tuple(shape))
-    whole = array.header_bytes + rows * array.record_bytes
-    rule = f"hold {whole} bytes, as its header tells of {rows} rows"
-    checks.require(_size(path) == whole % 2**32, path, rule, _size(path))
+    num_bytes = array.header_bytes + rows * array.record_bytes
+    rule = f"hold {num_bytes} bytes, as its header tells of {rows} rows"
+    checks.require(_measure_size(path) == num_bytes % 2**32, path, rule, _measure_size(path))
     return array
 
 
-def _size(path: str) -> int:
+def _measure_size(path: str) -> int:
     """Return the size of a file in bytes, modulo 2^32; gzip keeps it in the last four bytes."""
     with tf.io.gfile.GFile(remote.copy_here(path), "rb") as file:
         if not files.compression(path):
@@ -175,13 +179,13 @@ def _array_of(field: spec_lib.Field, arrays: Mapping[str, _Array]) -> _Array:
     is_float = array.dtype.startswith("float")
     fits = field.dtype == "float32" or (field.dtype in ("int64", "uint8") and not is_float)
     checks.require(fits, where, f"hold {field.dtype}", array.dtype, "Change it in the Spec.")
-    same = not field.is_ragged and field.size == math.prod(array.shape)
+    is_same = not field.is_ragged and field.size == math.prod(array.shape)
     fix = f"Make it {array.shape} in the Spec."
-    checks.require(same, where, f"have shape {field.shape}", array.shape, fix)
+    checks.require(is_same, where, f"have shape {field.shape}", array.shape, fix)
     return array
 
 
-def _rows(array: _Array, field: spec_lib.Field) -> Iterator[Any]:
+def _scan_rows(array: _Array, field: spec_lib.Field) -> Iterator[Any]:
     """Yield each row as a Python value, or the text of an error."""
     with files.open_binary(array.path) as file:
         file.read(array.header_bytes)

@@ -98,20 +98,20 @@ class ImageFiles(types.Source):
         for name in self.fields:
             checks.one_of("ImageFiles.fields", name, spec.features)
         self._check_fields(spec, self.fields)
-        found: dict[str, types.PythonValue] = {}
+        contents: dict[str, types.PythonValue] = {}
         for name in self.fields:
             problem = self.find_problem(name, values[name])
             if problem:
                 return problem
-            found[name] = self.read_file(name, values[name])
-        return {**values, **found}
+            contents[name] = self.read_file(name, values[name])
+        return {**values, **contents}
 
     def find_problem(self, name: str, path: Any) -> str:
         """Return the reason if the file at `path` is not an image; otherwise ""."""
-        encoded = self.read_file(name, path)
-        if isinstance(encoded, str):
-            return encoded
-        reason = images.explain(encoded)
+        content = self.read_file(name, path)
+        if isinstance(content, str):
+            return content
+        reason = images.explain(content)
         return self._describe(name, path, reason) if reason else ""
 
     def read_file(self, name: str, path: Any) -> bytes | str:
@@ -162,14 +162,14 @@ class ImageFiles(types.Source):
 
     def _read(self, paths: tf.Tensor, name: str) -> tf.Tensor:
         """Read the files at paths [B], and return their bytes [B]."""
-        inside = re.escape(self._root)
+        root = re.escape(self._root)
         # The rules of `read_file`, for a whole batch.
         is_absolute = tf.strings.regex_full_match(paths, rf"(?s){_ABSOLUTE}\C*")
-        is_below = tf.strings.regex_full_match(paths, rf"(?s){inside}\C*") & bool(self._root)
+        is_below = tf.strings.regex_full_match(paths, rf"(?s){root}\C*") & bool(self._root)
         is_odd = tf.equal(paths, "") | tf.strings.regex_full_match(paths, _NUL)
         is_odd |= tf.strings.regex_full_match(paths, _UPWARDS) | (is_absolute & ~is_below)
         message = f"field {name!r} must {images.RULE}. {self._rule}"
-        checked = tf.compat.v1.assert_equal(is_odd, False, message=message)
-        with tf.control_dependencies([checked]):
-            full = tf.where(is_absolute, paths, tf.strings.join([self._root, paths]))
-        return tf.map_fn(tf.io.read_file, full)
+        check = tf.compat.v1.assert_equal(is_odd, False, message=message)
+        with tf.control_dependencies([check]):
+            full_paths = tf.where(is_absolute, paths, tf.strings.join([self._root, paths]))
+        return tf.map_fn(tf.io.read_file, full_paths)

@@ -66,8 +66,10 @@ class InMemory(types.Source):
         self, batch: Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, Any]:
         """Turn numbers of rows [B] into {name: [B, ...]}."""
-        found = self._take(batch)
-        return {name: found[name] for name in (spec.fields if with_labels else spec.feature_fields)}
+        values = self._take(batch)
+        return {
+            name: values[name] for name in (spec.fields if with_labels else spec.feature_fields)
+        }
 
     def _take(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         """Return all fields of the layout of rows with numbers [B], {name: [B, ...]}."""

@@ -75,8 +75,8 @@ class _Table(NamedTuple):
         return self._look_up([_spell_key(key) for key in distinct.tolist()])[places]
 
     def _look_up(self, texts: Sequence[bytes]) -> np.ndarray:
-        found = map(self.places.get, texts, itertools.repeat(-1))
-        rows = np.fromiter(found, np.int64, len(texts))
+        row_numbers = map(self.places.get, texts, itertools.repeat(-1))
+        rows = np.fromiter(row_numbers, np.int64, len(texts))
         for place in np.flatnonzero(rows < 0).tolist():
             rows[place] = self.places.get(_spell_key(texts[place]), -1)
         return rows
@@ -98,6 +98,7 @@ class _Table(NamedTuple):
         is_absent = rows < 0
         if self.required and is_absent.any():
             raise AbsentKeyError(self.explain())
+        # The row behind the rows of the table holds the defaults.
         rows[is_absent] = self.num_rows
         return rows
 
@@ -205,13 +206,13 @@ class Joined(types.Source):
         """
         fields = spec.fields if with_labels else spec.feature_fields
         is_numbered = isinstance(batch, Mapping) and _NUMBERS in batch
-        own, parts = self._divide(fields, spec, with_keys=not is_numbered)
+        source_spec, parts = self._divide(fields, spec, with_keys=not is_numbered)
         tables = self._load_all(parts, spec)
         values: dict[str, Any] = {}
-        if own is not None:
+        if source_spec is not None:
             with self._suggest_fields():
                 record = batch[_RECORD] if is_numbered else batch
-                values |= self.source.decode(record, own, True)
+                values |= self.source.decode(record, source_spec, True)
         for key, table in tables.items():
             find: Callable[[np.ndarray], np.ndarray] = table.choose_rows
             keys = values.get(key)
@@ -223,25 +224,28 @@ class Joined(types.Source):
 
     def _find_rows(self, split: str, key: str, table: _Table, numbers: np.ndarray) -> np.ndarray:
         """Return the rows of a table that belong to rows of a split by number, int64 [B]."""
-        lock, kept = self._kept_rows
+        lock, cache = self._kept_rows
         with lock:
-            if (split, key) not in kept:
-                every = cast(np.ndarray, self.list_rows(split))
-                rows = self._read_rows(split, key, table, every).astype(np.int32)
-                kept[split, key] = every, rows
-            every, rows = kept[split, key]
-        is_whole = len(every) == every[-1] + 1
-        places = numbers if is_whole else np.searchsorted(every, numbers)
+            if (split, key) not in cache:
+                all_numbers = cast(np.ndarray, self.list_rows(split))
+                rows = self._read_rows(split, key, table, all_numbers).astype(np.int32)
+                cache[split, key] = all_numbers, rows
+            all_numbers, rows = cache[split, key]
+        # Ascending numbers from 0 on without a gap are their own places.
+        is_whole = len(all_numbers) == all_numbers[-1] + 1
+        places = numbers if is_whole else np.searchsorted(all_numbers, numbers)
         return table.fill_rows(rows[places].astype(np.int64))
 
-    def _read_rows(self, split: str, key: str, table: _Table, every: np.ndarray) -> np.ndarray:
+    def _read_rows(
+        self, split: str, key: str, table: _Table, all_numbers: np.ndarray
+    ) -> np.ndarray:
         """Return the rows of a table for all rows of a split, int64 [N]."""
-        own = _specify_key(self.source, None, key)
-        blocks = types.read_member(self.source, types.Source, "read_values")(split, own)
+        key_spec = _specify_key(self.source, None, key)
+        blocks = types.read_member(self.source, types.Source, "read_values")(split, key_spec)
         if blocks is not None:
             with contextlib.suppress(types.DecodeOnlyError):
                 return np.concatenate([table.find_rows(block[key]) for block in blocks])
-        return table.find_rows(source_lib.read_field(self.source, split, every, own))
+        return table.find_rows(source_lib.read_field(self.source, split, all_numbers, key_spec))
 
     @functools.cached_property
     def _kept_rows(self) -> tuple[threading.Lock, dict[tuple[str, str], Any]]:
@@ -252,9 +256,9 @@ class Joined(types.Source):
         self, split: str, spec: spec_lib.Spec
     ) -> Iterable[Mapping[str, packed.Values]] | None:
         """Return the values of all rows, some rows at a time; None if only `decode` can."""
-        own, parts = self._divide(spec.fields, spec)
+        source_spec, parts = self._divide(spec.fields, spec)
         with self._suggest_fields():
-            blocks = types.read_member(self.source, types.Source, "read_values")(split, own)
+            blocks = types.read_member(self.source, types.Source, "read_values")(split, source_spec)
         if blocks is None:
             return None
         return self._join_blocks(blocks, self._load_all(parts, spec), spec.fields)
@@ -274,9 +278,9 @@ class Joined(types.Source):
 
     def list_blocks(self, split: str, spec: spec_lib.Spec) -> types.Blocks | None:
         """Return the blocks of a split with the fields of the tables; None without blocks."""
-        own, _ = self._divide(spec.fields, spec)
+        source_spec, _ = self._divide(spec.fields, spec)
         with self._suggest_fields():
-            blocks = types.read_member(self.source, types.Source, "list_blocks")(split, own)
+            blocks = types.read_member(self.source, types.Source, "list_blocks")(split, source_spec)
         if blocks is None:
             return None
 
@@ -285,18 +289,18 @@ class Joined(types.Source):
             return self._divide({name: spec.fields[name] for name in names}, spec)
 
         def read(block: int, fields: Mapping[str, spec_lib.Field]) -> Mapping[str, packed.Values]:
-            narrow, parts = divide(tuple(fields))
-            values = blocks.read(block, narrow.fields)
+            block_spec, parts = divide(tuple(fields))
+            values = blocks.read(block, block_spec.fields)
             return _join_block(values, self._load_all(parts, spec), fields)
 
         return types.Blocks(blocks.sizes, blocks.window, read)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split record by record."""
-        own, parts = self._divide(spec.fields, spec)
+        source_spec, parts = self._divide(spec.fields, spec)
         tables = self._load_all(parts, spec)
         with self._suggest_fields():
-            for location, values in self.source.scan(split, own):
+            for location, values in self.source.scan(split, source_spec):
                 if not isinstance(values, str):
                     yield location, _join_row(values, tables, spec)
                 else:
@@ -306,11 +310,11 @@ class Joined(types.Source):
         self, spec: spec_lib.Spec, change: Callable[[types.Source, spec_lib.Spec], types.Source]
     ) -> Joined:
         """Return the same join of changed sources; `change` takes a source and its fields."""
-        own, parts = self._divide(spec.fields, spec)
+        source_spec, parts = self._divide(spec.fields, spec)
         tables = dict(self.tables)
         for key, fields in parts.items():
             tables[key] = change(tables[key], self._specify_table(key, fields, spec))
-        return dataclasses.replace(self, source=change(self.source, own), tables=tables)
+        return dataclasses.replace(self, source=change(self.source, source_spec), tables=tables)
 
     def describe_absent_keys(self, split: str) -> list[str]:
         """Return a line for each table that lacks keys of a split.
@@ -321,19 +325,19 @@ class Joined(types.Source):
         lines = []
         for key in self.tables:
             where = self._name_table(key)
-            own = _specify_key(self.source, None, key)
-            table = self._load(key, {}, own)
-            rows, absent, some = 0, 0, b""
-            for block in chosen_rows.read_fields(self.source, split, own):
+            key_spec = _specify_key(self.source, None, key)
+            table = self._load(key, {}, key_spec)
+            rows, absent, example = 0, 0, b""
+            for block in chosen_rows.read_fields(self.source, split, key_spec):
                 is_absent = table.find_rows(block[key]) < 0
                 rows, absent = rows + len(is_absent), absent + int(is_absent.sum())
-                some = some or next(iter(block[key][is_absent].tolist()), b"")
+                example = example or next(iter(block[key][is_absent].tolist()), b"")
             rule = f"hold keys of the split {split!r}"
             fix = f"None of {rows:,} rows has its {key!r} there."
-            checks.require(absent < rows or not rows, where, rule, some, fix)
+            checks.require(absent < rows or not rows, where, rule, example, fix)
             share = f"{absent:,} of {rows:,} rows ({absent / max(rows, 1):.1%})"
-            told = f"{where} lacks the {key!r} of {share}: they have the defaults of its fields."
-            lines += [told] * bool(absent)
+            line = f"{where} lacks the {key!r} of {share}: they have the defaults of its fields."
+            lines += [line] * bool(absent)
         return lines
 
     def _divide(
@@ -346,15 +350,17 @@ class Joined(types.Source):
         """
         parts: dict[str, dict[str, spec_lib.Field]] = {}
         for key, names in self.fields.items():
-            wanted = {*names, *map(spec_lib.counts_name, names)}
-            some = {name: field for name, field in fields.items() if name in wanted}
-            if some:
-                parts[key] = some
-        joined = set(itertools.chain(*parts.values()))
-        own = filled_fields.narrow_spec(spec, [name for name in fields if name not in joined])
+            all_names = {*names, *map(spec_lib.counts_name, names)}
+            table_fields = {name: field for name, field in fields.items() if name in all_names}
+            if table_fields:
+                parts[key] = table_fields
+        joined_names = set(itertools.chain(*parts.values()))
+        source_spec = filled_fields.narrow_spec(
+            spec, [name for name in fields if name not in joined_names]
+        )
         for key in parts if with_keys else ():
-            own = _specify_key(self.source, own, key)
-        return own, parts
+            source_spec = _specify_key(self.source, source_spec, key)
+        return source_spec, parts
 
     def _specify_table(
         self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
@@ -375,12 +381,12 @@ class Joined(types.Source):
 
     def _load(self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Table:
         """Return some fields of a table; read it at the first call."""
-        lock, kept = self._kept
-        known = key, repr(fields)
+        lock, cache = self._kept
+        cache_key = key, repr(fields)
         with lock:
-            if known not in kept:
-                kept[known] = self._read_table(key, fields, spec)
-            return kept[known]
+            if cache_key not in cache:
+                cache[cache_key] = self._read_table(key, fields, spec)
+            return cache[cache_key]
 
     def _read_table(
         self, key: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec
@@ -391,19 +397,20 @@ class Joined(types.Source):
             rule = "name fields that the source lacks"
             fix = "Leave it out there to read it from the source, or rename one column."
             checks.require(name not in columns, f"Joined.fields[{key!r}]", rule, name, fix)
-        own = self._specify_table(key, fields, spec)
+        table_spec = self._specify_table(key, fields, spec)
         with self._suggest_fields(f"{where}: "):
             setting = where, self.table_split
-            values = pipeline.read_split(self.tables[key], self.table_split, own, setting)
+            values = pipeline.read_split(self.tables[key], self.table_split, table_spec, setting)
         places, count = _place_keys(where, key, values[key])
         fills = {name: _make_default(field, name in spec.labels) for name, field in fields.items()}
-        filled = {
+        # One more row, the last, has the defaults: -1 stands for keys that the table lacks.
+        padded_values = {
             name: packed.join([values[name], fills[name].repeat(1)], field)
             for name, field in fields.items()
         }
-        rows = memory_rows.Rows(memory_rows.Layout(fields), filled) if fields else None
-        required = next((name for name, field in fields.items() if field.is_required), "")
-        return _Table(where, places, count, fields, filled, rows, required)
+        rows = memory_rows.Rows(memory_rows.Layout(fields), padded_values) if fields else None
+        required_field = next((name for name, field in fields.items() if field.is_required), "")
+        return _Table(where, places, count, fields, padded_values, rows, required_field)
 
     def _name_table(self, key: str) -> str:
         return f"Joined.tables[{key!r}]"
@@ -479,17 +486,19 @@ def _place_keys(where: str, key: str, keys: Any) -> tuple[dict[bytes, int], int]
     """
     if isinstance(keys, packed.Texts):
         distinct = keys.distinct.to_pylist()
+        # Only texts with other signs, such as 7.0 or a space, may be spelled in another way.
         distinct = [text if text.isalnum() else _spell_key(text) for text in distinct]
         texts = [distinct[number] for number in keys.numbers.tolist()]
     else:
         texts = list(map(_spell_key, keys.tolist()))
+    # A repeated key makes the map smaller; only then is it worth a search for the pair.
     places = dict(zip(texts, range(len(texts)), strict=True))
     if len(places) < len(texts):
-        known: dict[bytes, int] = {}
+        first_rows: dict[bytes, int] = {}
         for row, text in enumerate(texts):
-            got = f"rows {known.setdefault(text, row)} and {row} of {_show_key(text)}"
-            is_new = known[text] == row or not text
-            checks.require(is_new, where, f"have one row for each {key!r}", got)
+            pair = f"rows {first_rows.setdefault(text, row)} and {row} of {_show_key(text)}"
+            is_new = first_rows[text] == row or not text
+            checks.require(is_new, where, f"have one row for each {key!r}", pair)
     places.pop(b"", None)
     return places, len(texts)
 
@@ -529,8 +538,8 @@ def _join_row(
 def _read_value(values: packed.Values, row: int, field: spec_lib.Field) -> Any:
     """Return the value of a field in a row, or in the last one for -1, in plain Python."""
     count = packed.count_rows(values, field)
-    one = packed.choose(values, np.array([row % count]), field)
-    flat = one.values if isinstance(one, packed.Lists) else one
+    row_values = packed.choose(values, np.array([row % count]), field)
+    flat = row_values.values if isinstance(row_values, packed.Lists) else row_values
     if isinstance(flat, packed.Texts):
         texts = [text.decode(errors="replace") for text in flat.distinct.to_pylist()]
         return field.value([texts[number] for number in flat.numbers.tolist()])

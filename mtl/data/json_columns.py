@@ -68,6 +68,7 @@ def _read_chunk(chunk: bytes, fields: Mapping[str, spec_lib.Field]) -> dict[str,
 
     text = re.sub(rb"\n\n+", b"\n", chunk.replace(b"\r\n", b"\n")).strip(b"\n")
     _require(b"\0" not in text and not _ODD.search(text))
+    # Fails on bytes that are not UTF-8.
     text.decode()
     lines = _count_lines(text)
     schema = pa.schema([(name, _find_kind(field)) for name, field in fields.items()])
@@ -81,6 +82,7 @@ def _read_chunk(chunk: bytes, fields: Mapping[str, spec_lib.Field]) -> dict[str,
         arrow_json.ReadOptions(block_size=_BLOCK),
         arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
     )
+    # Otherwise a line has several objects, or an object has several lines.
     _require(len(table) == lines)
     return {
         name: _convert(field, pa.concat_arrays(table[name].chunks))

@@ -90,9 +90,9 @@ class JsonLines(types.Source):
             columns = read_columns(rows, list(lines), fields, spec.counted, _map)
             return examples.serialize_examples(columns)
 
-        serialized = tf.numpy_function(parse, [batch], tf.string, stateful=False)
-        serialized.set_shape([batch.shape[0]])
-        return spec.parse(serialized, with_labels)
+        serialized_rows = tf.numpy_function(parse, [batch], tf.string, stateful=False)
+        serialized_rows.set_shape([batch.shape[0]])
+        return spec.parse(serialized_rows, with_labels)
 
     def read_values(self, split: str, spec: spec_lib.Spec) -> Iterator[Mapping[str, packed.Values]]:
         """Return the values of all rows, some rows at a time, as Arrow reads them."""
@@ -109,14 +109,14 @@ class JsonLines(types.Source):
     @functools.cached_property
     def names(self) -> list[str]:
         """The keys of the first objects of the first file; [] if a line is malformed."""
-        known: dict[str, None] = {}
+        keys: dict[str, None] = {}
         path = self._find(next(iter(self.files)))[0]
         try:
             for _, line in itertools.islice(read_lines(path), _SEARCHED):
-                known |= dict.fromkeys(() if isinstance(line, str) else parse_object(line))
+                keys |= dict.fromkeys(() if isinstance(line, str) else parse_object(line))
         except ValueError:  # Reading the rows names the line.
             return []
-        return list(known)
+        return list(keys)
 
     def _check_fields(self, names: Iterable[str]) -> None:
         """Fail if no object has a field: its name may be misspelt."""
@@ -205,19 +205,21 @@ def read_columns(
     for name, field in fields.items():
         if name in counted:
             continue  # The values of a list of lists bring their counts.
-        values: Values | None = _exact(field, [row.get(name) for row in rows])
+        values: Values | None = _to_exact_array(field, [row.get(name) for row in rows])
         if values is None:
-            values = _arrays(field, each(functools.partial(read_value, field), rows))
+            values = _to_arrays(field, each(functools.partial(read_value, field), rows))
         if field.dtype == "float32" and _has_infinity(values):
             each(functools.partial(_check_text, field), lines)
         columns[name] = values
         if field.is_nested:
             counts = each(functools.partial(count_items, field), rows)
-            columns[spec_lib.counts_name(name)] = [np.array(own, np.int64) for own in counts]
+            columns[spec_lib.counts_name(name)] = [
+                np.array(row_counts, np.int64) for row_counts in counts
+            ]
     return columns
 
 
-def _exact(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
+def _to_exact_array(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray | None:
     """Return values as an array if all have exactly the field's type and size; else None."""
     flat = _join_lists(field, values) if field.shape else values
     if flat is None or not set(map(type, flat)) <= _EXACT.get(field.dtype, set()):
@@ -247,7 +249,7 @@ def _has_infinity(values: Values) -> bool:
     return any(np.isinf(part).any() for part in parts)
 
 
-def _arrays(field: spec_lib.Field, values: Sequence[Any]) -> list[np.ndarray]:
+def _to_arrays(field: spec_lib.Field, values: Sequence[Any]) -> list[np.ndarray]:
     return [np.array(value, _ARRAYS.get(field.dtype, np.int64)) for value in values]
 
 
@@ -282,7 +284,9 @@ def count_items(field: spec_lib.Field, row: Mapping[str, Any]) -> list[int]:
         spec_lib.counts_name(field.name),
         [len(item) for item in row.get(field.name) or ()],
     )
-    told = row.get(name)
-    if told is not None and told != counts:
-        raise ValueError(f"field {name!r} must be left out, or {counts}, got {reprlib.repr(told)}")
+    line_counts = row.get(name)
+    if line_counts is not None and line_counts != counts:
+        raise ValueError(
+            f"field {name!r} must be left out, or {counts}, got {reprlib.repr(line_counts)}"
+        )
     return counts

@@ -41,17 +41,26 @@ class LabelCounts:
 
 def accumulators(label: str) -> dict[str, LabelCounts]:
     """Return {name in the statistics: accumulator of the counts of this field}."""
-    return {_name(label): LabelCounts(label=label)}
+    return {_name_statistics(label): LabelCounts(label=label)}
 
 
 def read_counts(
     statistics: types.Statistics, label: str, missing: Collection[Any] = (spec.NO_ID,)
 ) -> dict[int | str, int]:
-    """Return {label: its rows in the training split} for all labels that are not `missing`."""
-    entry = statistics.for_column(_name(label))
+    """Return how often each label occurs in the training split.
+
+    Args:
+      statistics: the statistics of the split.
+      label: the label field.
+      missing: labels that do not count.
+
+    Returns:
+      {label: its rows}.
+    """
+    entry = statistics.for_column(_name_statistics(label))
     counts = zip(entry["values"], entry["counts"], strict=True)
     return {value: rows for value, rows in counts if value not in missing}
 
 
-def _name(label: str) -> str:
+def _name_statistics(label: str) -> str:
     return f"label/{label}"

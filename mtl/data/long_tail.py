@@ -143,24 +143,33 @@ class LongTail(chosen_rows.ChosenRows):
         rule = "tell at least 2 classes apart"
         checks.require(len(classes) > 1, f"LongTail.label {self.label!r}", rule, classes)
         draw = np.random.default_rng(self.seed)
+        # In random order by class: the first rows go to the held-out splits, and the next ones
+        # stay.
         rows = {name: draw.permutation(np.flatnonzero(labels == name)) for name in classes}
-        kept, start = {}, 0
+        masks, start = {}, 0
         for split, size in self.held_out.items():
             self._require(rows, [start + size] * len(rows))
             end = start + size
-            kept[split] = _mask(len(labels), [found[start:end] for found in rows.values()])
+            masks[split] = _make_mask(
+                len(labels), [class_rows[start:end] for class_rows in rows.values()]
+            )
             start = end
-        left = {name: found[start:] for name, found in rows.items()}
-        sizes = self._sizes(left)
-        cut = [found[:size] for found, size in zip(left.values(), sizes, strict=True)]
-        kept[self.split] = _mask(len(labels), cut)
-        self._report(labels, kept)
-        return kept
+        remaining_rows = {name: class_rows[start:] for name, class_rows in rows.items()}
+        sizes = self._choose_sizes(remaining_rows)
+        tail_rows = [
+            class_rows[:size]
+            for class_rows, size in zip(remaining_rows.values(), sizes, strict=True)
+        ]
+        masks[self.split] = _make_mask(len(labels), tail_rows)
+        self._report(labels, masks)
+        return masks
 
-    def _sizes(self, rows: Mapping[Any, np.ndarray]) -> list[int]:
+    def _choose_sizes(self, rows: Mapping[Any, np.ndarray]) -> list[int]:
         """Return the number of rows that each class keeps."""
         shares = self.profile(len(rows))
-        fitting = (len(found) / share for found, share in zip(rows.values(), shares, strict=True))
+        fitting = (
+            len(class_rows) / share for class_rows, share in zip(rows.values(), shares, strict=True)
+        )
         largest = self.largest or math.floor(min(fitting))
         # Rounding may put a product below the whole number that it should be.
         sizes = [math.floor(largest * share + 1e-9) for share in shares]
@@ -170,23 +179,25 @@ class LongTail(chosen_rows.ChosenRows):
         return sizes
 
     def _require(self, rows: Mapping[Any, np.ndarray], sizes: Sequence[int]) -> None:
-        for (name, found), size in zip(rows.items(), sizes, strict=True):
+        for (name, class_rows), size in zip(rows.items(), sizes, strict=True):
             where = f"LongTail: class {name!r} in split {self.split!r}"
             fix = "Lower LongTail.largest or held_out."
-            checks.require(len(found) >= size, where, f"have {size} rows", len(found), fix)
+            checks.require(
+                len(class_rows) >= size, where, f"have {size} rows", len(class_rows), fix
+            )
 
-    def _report(self, labels: np.ndarray, kept: Mapping[str, np.ndarray]) -> None:
-        for split, keep in kept.items():
+    def _report(self, labels: np.ndarray, masks: Mapping[str, np.ndarray]) -> None:
+        for split, keep in masks.items():
             counts = sorted(collections.Counter(labels[keep].tolist()).items())
-            listed = ", ".join(f"{_text(name)}: {count}" for name, count in counts)
-            _log.info("Split %r, %d rows by class: %s", split, keep.sum(), listed)
+            sizes = ", ".join(f"{_to_text(name)}: {count}" for name, count in counts)
+            _log.info("Split %r, %d rows by class: %s", split, keep.sum(), sizes)
 
 
-def _mask(size: int, groups: Sequence[np.ndarray]) -> np.ndarray:
+def _make_mask(size: int, groups: Sequence[np.ndarray]) -> np.ndarray:
     mask = np.zeros(size, bool)
     mask[np.concatenate(groups)] = True
     return mask
 
 
-def _text(name: Any) -> str:
+def _to_text(name: Any) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)

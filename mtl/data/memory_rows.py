@@ -45,10 +45,10 @@ class Layout:
         self.places: dict[str, dict[str, _Place]] = {}
         for name, field in fields.items():
             if not field.is_ragged:
-                own = self.places.setdefault(field.dtype, {})
-                start = next(reversed(own.values())).stop if own else 0
+                dtype_places = self.places.setdefault(field.dtype, {})
+                start = next(reversed(dtype_places.values())).stop if dtype_places else 0
                 shape = cast(tuple[int, ...], field.shape)
-                own[name] = _Place(start, start + math.prod(shape), shape)
+                dtype_places[name] = _Place(start, start + math.prod(shape), shape)
 
     @property
     def has_texts(self) -> bool:
@@ -79,7 +79,7 @@ class Layout:
 
     def unpack(self, arrays: Sequence[tf.Tensor], size: int | None) -> dict[str, Any]:
         """Return {field: [B, ...]} of the arrays of `Rows.take`."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         parts = iter(arrays)
         texts = arrays[-1]
         if self.has_texts:
@@ -90,14 +90,15 @@ class Layout:
             for name, place in places.items():
                 values = matrix[:, place.start : place.stop]
                 values = tf.reshape(values, [-1 if size is None else size, *place.shape])
-                found[name] = tf.gather(texts, values) if dtype == "string" else values
+                fields[name] = tf.gather(texts, values) if dtype == "string" else values
         for name, dtype in self.lists.items():
             values, splits = next(parts), next(parts)
             values.set_shape([None])
+            # A result of Python has no static shape, which layers need.
             splits.set_shape([None if size is None else size + 1])
             values = tf.gather(texts, values) if dtype == "string" else values
-            found[name] = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-        return found
+            fields[name] = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+        return fields
 
 
 class Taker(Protocol):
@@ -122,8 +123,8 @@ class Rows:
         self._matrices = []
         self._are_texts = layout.are_texts
         for dtype, places in layout.places.items():
-            own = numbers if dtype == "string" else values
-            parts = [_flatten(own[name], dtype, place) for name, place in places.items()]
+            columns = numbers if dtype == "string" else values
+            parts = [_flatten(columns[name], dtype, place) for name, place in places.items()]
             self._matrices.append(np.ascontiguousarray(np.concatenate(parts, axis=1)))
         self._lists = []
         for name, dtype in layout.lists.items():
@@ -139,20 +140,20 @@ class Rows:
         These are a matrix for each type, the values and splits of each list, and the texts that
         occur. Matrices and lists of texts hold numbers of these texts.
         """
-        found = [matrix[rows] for matrix in self._matrices]
+        arrays = [matrix[rows] for matrix in self._matrices]
         for values, splits in self._lists:
             inner, ends = packed.place_lists(splits, rows)
-            found += [values[inner], ends]
+            arrays += [values[inner], ends]
         if not any(self._are_texts):
-            return found
-        numbers = [array for array, is_text in zip(found, self._are_texts, strict=True) if is_text]
-        chosen, places = _renumber(numbers, len(self._texts))
-        renumbered = iter(places)
-        found = [
-            next(renumbered) if is_text else array
-            for array, is_text in zip(found, self._are_texts, strict=True)
+            return arrays
+        numbers = [array for array, is_text in zip(arrays, self._are_texts, strict=True) if is_text]
+        used_texts, places = _renumber(numbers, len(self._texts))
+        new_numbers = iter(places)
+        arrays = [
+            next(new_numbers) if is_text else array
+            for array, is_text in zip(arrays, self._are_texts, strict=True)
         ]
-        return [*found, self._texts[chosen]]
+        return [*arrays, self._texts[used_texts]]
 
 
 def take_by_group(
@@ -179,16 +180,16 @@ def _merge(layout: Layout, parts: Sequence[Sequence[np.ndarray]], rows: np.ndarr
     """Join results of `Rows.take`, and return their rows with these numbers, int64 [B]."""
     counts = [len(part[-1]) for part in parts] if layout.has_texts else []
     firsts = np.cumsum([0, *counts])
-    joined = []
+    columns = []
     for index, is_text in enumerate(layout.are_texts):
         arrays = [part[index] for part in parts]
         if is_text:  # The numbers of a part count its own texts.
             arrays = [array + np.int32(n) for array, n in zip(arrays, firsts, strict=False)]
-        joined.append(arrays)
-    matrices = [np.concatenate(arrays)[rows] for arrays in joined[: len(layout.places)]]
-    lists = joined[len(layout.places) :]
+        columns.append(arrays)
+    matrices = [np.concatenate(arrays)[rows] for arrays in columns[: len(layout.places)]]
+    lists = columns[len(layout.places) :]
     for values, splits in zip(lists[::2], lists[1::2], strict=True):
-        lengths = np.concatenate([np.diff(own) for own in splits])
+        lengths = np.concatenate([np.diff(part_splits) for part_splits in splits])
         inner, ends = packed.place_lists(packed.count_splits(lengths), rows)
         matrices += [np.concatenate(values)[inner], ends]
     texts = [np.concatenate([part[-1] for part in parts])] if layout.has_texts else []
@@ -197,19 +198,21 @@ def _merge(layout: Layout, parts: Sequence[Sequence[np.ndarray]], rows: np.ndarr
 
 def _renumber(numbers: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return the numbers below `count` that occur, and the places of all numbers among these."""
-    size = sum(each.size for each in numbers)
+    size = sum(array.size for array in numbers)
     if count <= 4 * size:
         occurs = np.zeros(count, np.bool_)
-        for each in numbers:
-            occurs[each] = True
+        for array in numbers:
+            occurs[array] = True
         places = (np.cumsum(occurs) - 1).astype(np.int32)
-        return np.flatnonzero(occurs), [places[each] for each in numbers]
+        return np.flatnonzero(occurs), [places[array] for array in numbers]
     # A small batch must not take the time of a large vocabulary.
-    flat = np.concatenate([each.ravel() for each in numbers])
-    chosen, inverse = np.unique(flat, return_inverse=True)
-    ends = np.cumsum([each.size for each in numbers])[:-1]
+    flat = np.concatenate([array.ravel() for array in numbers])
+    used_numbers, inverse = np.unique(flat, return_inverse=True)
+    ends = np.cumsum([array.size for array in numbers])[:-1]
     parts = np.split(inverse.astype(np.int32), ends)
-    return chosen, [part.reshape(each.shape) for part, each in zip(parts, numbers, strict=True)]
+    return used_numbers, [
+        part.reshape(array.shape) for part, array in zip(parts, numbers, strict=True)
+    ]
 
 
 def _number_texts(
@@ -238,8 +241,8 @@ def take(
     def read(splits: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
         return load(int(splits[0]) if len(splits) else 0).take(numbers)
 
-    taken = tf.numpy_function(read, [split, rows], layout.kinds, stateful=False)
-    return layout.unpack(taken, rows.shape[0])
+    arrays = tf.numpy_function(read, [split, rows], layout.kinds, stateful=False)
+    return layout.unpack(arrays, rows.shape[0])
 
 
 def _flatten(values: Any, dtype: str, place: _Place) -> np.ndarray:

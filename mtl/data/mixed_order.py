@@ -36,12 +36,15 @@ def _evaluate_rates(rates: Sequence[float | types.Schedule], first: int, stop: i
         values = [rate(step) if callable(rate) else rate for rate in rates]
         return tf.stack([tf.cast(value, tf.float64) for value in values])
 
+    # Schedules are functions of the graph. A session evaluates those of many steps at once.
     with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
         steps = tf.range(first, stop, dtype=tf.int64)
         values = session.run(tf.vectorized_map(evaluate, steps))
-    good = np.isfinite(values).all(axis=1) & (values >= 0).all(axis=1) & (values.sum(axis=1) > 0)
-    if not good.all():
-        step = int(np.argmin(good))
+    is_valid = (
+        np.isfinite(values).all(axis=1) & (values >= 0).all(axis=1) & (values.sum(axis=1) > 0)
+    )
+    if not is_valid.all():
+        step = int(np.argmin(is_valid))
         rule = f"be at least 0, and one above 0, at step {first + step}"
         checks.fail("Mixture.rates", rule, values[step].tolist())
     return values
@@ -72,29 +75,30 @@ class MixedOrder(types.RowOrder):
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return the numbers of the rows at P positions of the batches of S steps, [S * P]."""
         first, stop = int(steps[0]), int(steps[-1]) + 1
+        # The shares deal whole batches, and otherwise single rows.
         if self._is_alternating:
             sources, numbers = self._shares.deal(first, stop)
             sources = np.repeat(sources, len(positions))
             numbers = (numbers[:, np.newaxis] * self._batch_size + positions).ravel()
         else:
             size = self._batch_size
-            chosen = ((steps - first)[:, np.newaxis] * size + positions).ravel()
+            places = ((steps - first)[:, np.newaxis] * size + positions).ravel()
             dealt = self._shares.deal(first * size, stop * size)
-            sources, numbers = (part[chosen] for part in dealt)
+            sources, numbers = (part[places] for part in dealt)
         rows = np.zeros(len(sources), np.int64)
         for source, stream in enumerate(self._streams):
-            own = sources == source
-            rows[own] = stream.find_rows(numbers[own])
+            mask = sources == source
+            rows[mask] = stream.find_rows(numbers[mask])
         return rows
 
     def count_epochs(self, step: int) -> dict[str, float]:
         """Return how often training has gone through each source before a step."""
         size = 1 if self._is_alternating else self._batch_size
         times = self._batch_size if self._is_alternating else 1
-        drawn = self._shares.count(step * size) * times
+        row_counts = self._shares.count(step * size) * times
         return {
             name: float(rows / count)
-            for (name, count), rows in zip(self._counts.items(), drawn, strict=True)
+            for (name, count), rows in zip(self._counts.items(), row_counts, strict=True)
         }
 
     def describe(self, steps: int) -> list[str]:
@@ -111,11 +115,14 @@ class MixedOrder(types.RowOrder):
             for name, times in epochs.items()
             if not times
         ]
-        drawn = {name: times for name, times in epochs.items() if times}
-        most, least = (pick(drawn, key=lambda name: drawn[name]) for pick in (max, min))
-        if drawn[most] >= _LARGE_FACTOR * drawn[least]:
+        epochs_drawn = {name: times for name, times in epochs.items() if times}
+        most, least = (
+            pick(epochs_drawn, key=lambda name: epochs_drawn[name]) for pick in (max, min)
+        )
+        if epochs_drawn[most] >= _LARGE_FACTOR * epochs_drawn[least]:
+            factor = epochs_drawn[most] / epochs_drawn[least]
             lines.append(
-                f"A row of source {most!r} comes up {drawn[most] / drawn[least]:,.0f} times as "
+                f"A row of source {most!r} comes up {factor:,.0f} times as "
                 f"often as a row of {least!r}: the model may learn such rows by heart "
                 "(Mixture.rates)."
             )

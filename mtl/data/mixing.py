@@ -36,13 +36,13 @@ def describe_mixing(blocks: types.Blocks, spec: spec_lib.Spec, batch_size: int) 
     if blocks.window >= rows or at_once >= count > 1:
         return lines
     fields = dict(_list_numbers(spec))
-    chosen = np.unique(np.linspace(0, count - 1, _MOST_BLOCKS).astype(int)).tolist()
-    values = [blocks.read(block, fields) for block in chosen] if fields else []
+    sample = np.unique(np.linspace(0, count - 1, _MOST_BLOCKS).astype(int)).tolist()
+    values = [blocks.read(block, fields) for block in sample] if fields else []
     for name, field in fields.items():
         labels = [
-            _list_labels(some, field)
+            _list_labels(piece, field)
             for block in values
-            for some in _cut(block[name], blocks.window)
+            for piece in _cut(block[name], blocks.window)
         ]
         factor = measure_batches(labels, at_once, batch_size)
         if factor > _LARGE_FACTOR:
@@ -90,12 +90,14 @@ def measure_batches(labels: list[np.ndarray], at_once: int, batch_size: int) -> 
         return 1.0
     sizes = np.array([len(block) for block in labels])
     means = np.array([block.mean() for block in labels])
-    within = sum(((block - block.mean()) ** 2).sum() for block in labels) / (sizes - 1).sum()
-    between = float((sizes * (means - np.average(means, weights=sizes)) ** 2).sum())
+    within_variance = (
+        sum(((block - block.mean()) ** 2).sum() for block in labels) / (sizes - 1).sum()
+    )
+    between_squares = float((sizes * (means - np.average(means, weights=sizes)) ** 2).sum())
     freedom = len(labels) - 1
     # Chi-squared with so many degrees of freedom, if blocks differ by chance.
-    if between <= within * (freedom + 6 * math.sqrt(2 * freedom)):
+    if between_squares <= within_variance * (freedom + 6 * math.sqrt(2 * freedom)):
         return 1.0
-    variance = (between / freedom - within) / sizes.mean()
-    correlation = variance / (variance + within)
+    variance = (between_squares / freedom - within_variance) / sizes.mean()
+    correlation = variance / (variance + within_variance)
     return math.sqrt(1 + (batch_size - 1) * correlation / at_once)

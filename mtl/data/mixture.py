@@ -34,7 +34,7 @@ from mtl.distribution import memory
 MIXED, ALTERNATING = "mixed", "alternating"
 # A pass that only reads takes so many rows at once.
 _BLOCK = 4096
-# What to set if a source lacks a field or a split, by a word of its error.
+# The setting to change if a source lacks a field or a split, by a word of its error.
 _FIXES = {
     "split": " Mixture.splits says which sources have a split.",
     "field": " Mixture.absent_features and Mixture.labels say which fields a source lacks.",
@@ -151,8 +151,8 @@ class Mixture(types.Source):
         for name in self.sources:
             rule = f"have a rate for each source; {name!r} lacks one (0 leaves it out)"
             checks.require(name in rates, "Mixture.rates", rule, list(rates))
-        some = any(callable(rate) or rate > 0 for rate in rates.values())
-        checks.require(some, "Mixture.rates", "hold one above 0", dict(rates))
+        has_rate = any(callable(rate) or rate > 0 for rate in rates.values())
+        checks.require(has_rate, "Mixture.rates", "hold one above 0", dict(rates))
         rule = "be left out beside Mixture.rates"
         checks.require(self.temperature == 1, "Mixture.temperature", rule, self.temperature)
 
@@ -201,8 +201,8 @@ class Mixture(types.Source):
         if self.rates is not None:
             return [self.rates[name] for name in counts]
         # Relative to the largest: a small temperature must not overflow.
-        most = max(counts.values())
-        return [(count / most) ** (1 / self.temperature) for count in counts.values()]
+        largest = max(counts.values())
+        return [(count / largest) ** (1 / self.temperature) for count in counts.values()]
 
     def _check_fields(self, spec: spec_lib.Spec) -> None:
         """Fail unless the settings name fields of the specification of a training."""
@@ -216,9 +216,9 @@ class Mixture(types.Source):
             checks.one_of("Mixture.name_field", self.name_field, spec.fields)
         for label in spec.labels:
             rule = f"name the label {label!r} for a source, or the Spec must lack it"
-            some = any(label in self.labels.get(name, spec.labels) for name in self.sources)
-            some = some or label == self.name_field
-            checks.require(some, "Mixture.labels", rule, dict(self.labels))
+            has_label = any(label in self.labels.get(name, spec.labels) for name in self.sources)
+            has_label = has_label or label == self.name_field
+            checks.require(has_label, "Mixture.labels", rule, dict(self.labels))
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the rows of a split in order, as {split: number of the row}."""
@@ -251,30 +251,30 @@ class Mixture(types.Source):
         """Turn numbers of rows [B] into {name: [B, ...]}; read the rows at the first call."""
         ((split, rows),) = batch.items()
         fields = spec.fields if with_labels else spec.feature_fields
-        held = self._load(split, fields, spec)
+        split_rows = self._load(split, fields, spec)
         layout = memory_rows.Layout(fields)
-        return memory_rows.take(layout, lambda _: held.rows, tf.zeros_like(rows), rows)
+        return memory_rows.take(layout, lambda _: split_rows.rows, tf.zeros_like(rows), rows)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the sources of a split one after the other, row by row."""
         for part in self._list_parts(split):
-            own, absent = self._divide(part.name, spec.fields, spec)
+            part_spec, absent = self._divide(part.name, spec.fields, spec)
             with _name_source(part):
-                for location, values in self._scan_part(part, own):
+                for location, values in self._scan_part(part, part_spec):
                     if isinstance(values, str):
                         yield location, values
                     else:
-                        lacked = {name: fill.make_value() for name, fill in absent.items()}
-                        filled = {**values, **lacked}
-                        yield location, {name: filled[name] for name in spec.fields}
+                        default_values = {name: fill.make_value() for name, fill in absent.items()}
+                        row_values = {**values, **default_values}
+                        yield location, {name: row_values[name] for name in spec.fields}
 
     def change_sources(
         self, spec: spec_lib.Spec, change: Callable[[types.Source, spec_lib.Spec], types.Source]
     ) -> Mixture:
         """Return the mixture of changed sources; `change` takes a source and its fields."""
-        divided = {name: self._divide(name, spec.fields, spec)[0] for name in self.sources}
-        changed = {n: change(source, divided[n] or spec) for n, source in self.sources.items()}
-        return dataclasses.replace(self, sources=changed)
+        specs = {name: self._divide(name, spec.fields, spec)[0] for name in self.sources}
+        sources = {n: change(source, specs[n] or spec) for n, source in self.sources.items()}
+        return dataclasses.replace(self, sources=sources)
 
     def _list_parts(self, split: str) -> list[_Part]:
         """Return the sources of a split."""
@@ -298,15 +298,17 @@ class Mixture(types.Source):
           UserError: a feature that it lacks has no default.
         """
         lacks = {self.name_field, *self.absent_features.get(name, ())}
-        lacks |= {spec_lib.counts_name(each) for each in self.absent_features.get(name, ())}
-        lacks |= set(spec.labels).difference(self.labels.get(name, spec.labels))
-        own = [each for each in fields if each not in lacks]
-        absent = {
-            each: self._find_default(name, field, each in spec.labels)
-            for each, field in fields.items()
-            if each in lacks
+        lacks |= {
+            spec_lib.counts_name(field_name) for field_name in self.absent_features.get(name, ())
         }
-        return filled_fields.narrow_spec(spec, own), absent
+        lacks |= set(spec.labels).difference(self.labels.get(name, spec.labels))
+        own_names = [field_name for field_name in fields if field_name not in lacks]
+        absent = {
+            field_name: self._find_default(name, field, field_name in spec.labels)
+            for field_name, field in fields.items()
+            if field_name in lacks
+        }
+        return filled_fields.narrow_spec(spec, own_names), absent
 
     def _find_default(
         self, name: str, field: spec_lib.Field, is_label: bool
@@ -330,24 +332,24 @@ class Mixture(types.Source):
 
     def _load(self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Held:
         """Return the rows of a split; read the sources at the first call."""
-        lock, kept = self._kept
+        lock, cache = self._kept
         key = split, repr(fields)
         with lock:
-            if key not in kept:
-                kept[key] = self._read(split, fields, spec)
-            return kept[key]
+            if key not in cache:
+                cache[key] = self._read(split, fields, spec)
+            return cache[key]
 
     def _read(self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Held:
         counts: dict[str, int] = {}
         parts: dict[str, list[Any]] = {name: [] for name in fields}
         size = 0
         for part in self._list_parts(split):
-            own, absent = self._divide(part.name, fields, spec)
-            if own is None:
+            part_spec, absent = self._divide(part.name, fields, spec)
+            if part_spec is None:
                 values, count = dict[str, packed.Values](), _count_records(part)
             else:
-                values = _read_part(part, own)
-                count = _count_values(values, own)
+                values = _read_part(part, part_spec)
+                count = _count_values(values, part_spec)
             values |= {name: fill.repeat(count) for name, fill in absent.items()}
             counts[part.name] = count
             for name in fields:
@@ -355,24 +357,24 @@ class Mixture(types.Source):
                 size += values[name].nbytes
             names = list(counts)
             memory.require_memory("Mixture.sources", names, size, f"Split {split!r} takes")
-        joined = {name: packed.join(parts.pop(name), field) for name, field in fields.items()}
-        return _Held(counts, memory_rows.Rows(memory_rows.Layout(fields), joined))
+        split_values = {name: packed.join(parts.pop(name), field) for name, field in fields.items()}
+        return _Held(counts, memory_rows.Rows(memory_rows.Layout(fields), split_values))
 
     def _scan_part(
-        self, part: _Part, own: spec_lib.Spec | None
+        self, part: _Part, part_spec: spec_lib.Spec | None
     ) -> Iterator[tuple[str, dict[str, Any] | str]]:
-        if own is not None:
-            return part.source.scan(part.split, own)
+        if part_spec is not None:
+            return part.source.scan(part.split, part_spec)
         rows = range(_count_records(part))
         return ((f"Mixture.sources[{part.name!r}] row {row}", {}) for row in rows)
 
     def _count(self, split: str) -> int:
         """Return the number of rows of a split."""
-        lock, kept = self._kept
+        lock, cache = self._kept
         with lock:
-            known = [held for (name, _), held in kept.items() if name == split]
-        if known:
-            return sum(known[0].counts.values())
+            cached_splits = [split_rows for (name, _), split_rows in cache.items() if name == split]
+        if cached_splits:
+            return sum(cached_splits[0].counts.values())
         return sum(map(_count_records, self._list_parts(split)))
 
 
@@ -398,21 +400,21 @@ def _read_part(part: _Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:
     with _name_source(part):
         blocks = types.read_member(part.source, types.Source, "list_blocks")(part.split, spec)
         rule = "have all rows in memory, as a mixture keeps them there"
-        got = "" if blocks is None else f"a window of {blocks.window:,} rows"
+        window_text = "" if blocks is None else f"a window of {blocks.window:,} rows"
         fix = "Leave out Arrow.window, or take a part of the rows by subset.Subset."
-        checks.require(blocks is None, f"split {part.split!r}", rule, got, fix)
+        checks.require(blocks is None, f"split {part.split!r}", rule, window_text, fix)
         setting = f"Mixture.sources[{part.name!r}]", part.split
         return pipeline.read_split(part.source, part.split, spec, setting)
 
 
 def _count_values(values: Mapping[str, packed.Values], spec: spec_lib.Spec) -> int:
     """Return the number of rows of {field: its values}."""
-    name, some = next(iter(values.items()))
-    if isinstance(some, packed.Lists):
-        return len(some.splits) - 1
-    if isinstance(some, packed.Texts):  # An array of texts has several numbers in each row.
-        return len(some.numbers) // spec.fields[name].size
-    return len(some)
+    name, first_values = next(iter(values.items()))
+    if isinstance(first_values, packed.Lists):
+        return len(first_values.splits) - 1
+    if isinstance(first_values, packed.Texts):  # An array of texts has several numbers in each row.
+        return len(first_values.numbers) // spec.fields[name].size
+    return len(first_values)
 
 
 def _count_records(part: _Part) -> int:
@@ -427,6 +429,6 @@ def _count_records(part: _Part) -> int:
         return batches.map(lambda *batch: types.count_rows({"": tf.nest.flatten(batch)[0]}))
 
     counts = list(source_lib.iterate(count))
-    for error in filter(lambda each: isinstance(each, Exception), counts):
+    for error in filter(lambda count: isinstance(count, Exception), counts):
         raise error
     return int(sum(counts))

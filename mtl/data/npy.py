@@ -118,12 +118,14 @@ class Npy(types.Source):
 
     def _decode(self, batch: Mapping[str, tf.Tensor], field: spec_lib.Field) -> tf.Tensor:
         kind = self._kind_of(field)
-        theirs = tf.constant(self._theirs(field.name))
+        theirs = tf.constant(self._name_folder(field.name))
         paths = tf.strings.join([batch["folder"], theirs, batch["name"]], "/")
         contents = tf.map_fn(tf.io.read_file, paths)
+        # The numbers are the last bytes of a file; the header before them varies in length.
         first = tf.strings.length(contents) - kind.num_bytes
         is_known = tf.strings.regex_full_match(
-            tf.strings.substr(contents, tf.zeros_like(first), tf.maximum(first, 0)), _pattern(kind)
+            tf.strings.substr(contents, tf.zeros_like(first), tf.maximum(first, 0)),
+            _make_pattern(kind),
         )
         message = f"field {field.name!r} must hold {kind}"
         with tf.control_dependencies([tf1.assert_equal(is_known, True, message=message)]):
@@ -131,6 +133,7 @@ class Npy(types.Source):
             data = tf.strings.substr(contents, tf.maximum(first, 0), sizes)
         values = tf.io.decode_raw(data, np.dtype(kind.dtype))
         if kind.is_fortran:
+            # In Fortran's order the first axis varies fastest, so the axes come back to front.
             axes = range(len(kind.shape), 0, -1)
             values = tf.transpose(tf.reshape(values, [-1, *kind.shape[::-1]]), [0, *axes])
         rows = paths.shape[0]
@@ -146,23 +149,23 @@ class Npy(types.Source):
     def _kind_of(self, field: spec_lib.Field) -> _Kind:
         """Return the kind of the first file of a field; fail unless it suits the field."""
         where = f"Npy field {field.name!r}"
-        kind = self._kinds(self._theirs(field.name))
+        kind = self._read_kind(self._name_folder(field.name))
         number, fix = np.dtype(kind.dtype), "Change it in the Spec."
         fits = number.name in _TYPES and _suits(number, field.dtype)
         checks.require(fits, where, f"hold {field.dtype}", number.name, fix)
-        plain = tuple(size for size in kind.shape if size != 1)
-        same = not field.is_ragged and plain == tuple(size for size in field.shape if size != 1)
+        sizes = tuple(size for size in kind.shape if size != 1)
+        is_same = not field.is_ragged and sizes == tuple(size for size in field.shape if size != 1)
         fix = f"Make it {kind.shape} in the Spec."
-        checks.require(same, where, f"have shape {field.shape}", kind.shape, fix)
+        checks.require(is_same, where, f"have shape {field.shape}", kind.shape, fix)
         return kind
 
-    def _kinds(self, theirs: str) -> _Kind:
+    def _read_kind(self, theirs: str) -> _Kind:
         """Return the kind of the first file of a folder in the first split; all must have it."""
         folder, names = self._first
         path = os.path.join(folder, theirs, names[0])
         if not tf.io.gfile.exists(path):
-            known = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder))
-            checks.one_of(f"Npy folder in {folder}", theirs, known)
+            folder_names = sorted(name.rstrip("/") for name in tf.io.gfile.listdir(folder))
+            checks.one_of(f"Npy folder in {folder}", theirs, folder_names)
         kind = _read(path)
         if isinstance(kind, str):
             raise checks.UserError(f"{path} {kind}")
@@ -173,7 +176,7 @@ class Npy(types.Source):
         """The folder and the file names of the first split; `decode` does not know the split."""
         return self._find(next(iter(self.folders)))
 
-    def _theirs(self, field: str) -> str:
+    def _name_folder(self, field: str) -> str:
         return self.rename.get(field, field)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
@@ -184,15 +187,17 @@ class Npy(types.Source):
             values: dict[str, Any] = {}
             problem = ""
             for field, kind in kinds.items():
-                path = os.path.join(folder, self._theirs(field), name)
-                found = _read(path)
-                if isinstance(found, str) or found[0] != kind:
+                path = os.path.join(folder, self._name_folder(field), name)
+                content = _read(path)
+                if isinstance(content, str) or content[0] != kind:
                     problem = (
-                        found if isinstance(found, str) else f"must hold {kind}, got {found[0]}."
+                        content
+                        if isinstance(content, str)
+                        else f"must hold {kind}, got {content[0]}."
                     )
                     problem = f"field {field!r}: {path} {problem}"
                     break
-                values[field] = found[1].tolist()
+                values[field] = content[1].tolist()
             row = problem or spec.example(functools.partial(_value_of, values))
             yield f"Npy.folders[{split!r}] row {name.removesuffix(_ENDING)}", row
 
@@ -216,7 +221,7 @@ def _by_number(name: str) -> tuple[float, str]:
     return (int(stem) if stem.isdecimal() else math.inf, name)
 
 
-def _pattern(kind: _Kind) -> str:
+def _make_pattern(kind: _Kind) -> str:
     """Return a pattern for the first bytes of a file of this kind."""
     sizes = ", ".join(map(str, kind.shape)) + "," * (len(kind.shape) == 1)
     dtype = re.escape(kind.dtype)
@@ -240,9 +245,9 @@ def _read(path: str) -> tuple[_Kind, np.ndarray] | str:
         return _explain_header(content)
     sizes = tuple(int(size) for size in header[3].split(b",") if size.strip())
     kind = _Kind(header[1].decode(), sizes, header[2] == b"True")
-    found = len(content) - header.end()
-    if found != kind.num_bytes:
-        return f"must hold {kind.num_bytes} bytes of {kind}, got {found}."
+    num_bytes = len(content) - header.end()
+    if num_bytes != kind.num_bytes:
+        return f"must hold {kind.num_bytes} bytes of {kind}, got {num_bytes}."
     values = np.frombuffer(content, kind.dtype, offset=header.end())
     return kind, values.reshape(kind.shape, order="F" if kind.is_fortran else "C").ravel()
 

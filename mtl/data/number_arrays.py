@@ -33,18 +33,26 @@ def read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
     flat = values.reshape(len(values), field.size)
     may_lack = values.dtype.kind == "f" and values.ndim == 1
     absent = np.isnan(values) if may_lack else np.zeros(len(values), bool)
-    good, converted = convert(field.dtype, flat)
-    bad = ~(good.all(axis=1) | absent)
-    if bad.any():
-        row = int(bad.argmax())
+    fits, numbers = convert(field.dtype, flat)
+    is_bad = ~(fits.all(axis=1) | absent)
+    if is_bad.any():
+        row = int(is_bad.argmax())
         raise BadValueError(row, describe_problem(field, values[row].tolist()))
     if absent.any():
-        converted[absent] = find_default(field, int(absent.argmax()))
-    return converted if field.shape else converted[:, 0]
+        numbers[absent] = find_default(field, int(absent.argmax()))
+    return numbers if field.shape else numbers[:, 0]
 
 
 def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which numbers the type can hold, bool of their shape, and the converted numbers."""
+    """Convert numbers to the type of a field.
+
+    Args:
+      dtype: the type of the field.
+      values: numbers of NumPy, of any shape.
+
+    Returns:
+      True for the numbers that the type can hold, and the converted numbers; the same shape each.
+    """
     if dtype == "string":
         return np.zeros(values.shape, bool), np.full(values.shape, "", object)
     if dtype == "float32":
@@ -55,10 +63,10 @@ def convert(dtype: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if values.dtype.kind == "f":
         # float(high) of int64 rounds up, beyond the range.
         values = values.astype(np.float64)  # Half floats end below the ranges of integers.
-        good = (values == np.floor(values)) & (values >= low) & (values < float(high + 1))
-        return good, np.where(good, values, 0).astype(np.int64)
-    good = (values <= high) & (True if values.dtype.kind in "bu" else values >= low)
-    return good, values.astype(np.int64)
+        fits = (values == np.floor(values)) & (values >= low) & (values < float(high + 1))
+        return fits, np.where(fits, values, 0).astype(np.int64)
+    fits = (values <= high) & (True if values.dtype.kind in "bu" else values >= low)
+    return fits, values.astype(np.int64)
 
 
 def find_default(field: spec_lib.Field, row: int) -> Any:

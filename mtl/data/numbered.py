@@ -36,8 +36,8 @@ class Numbered(types.Source):
             rule = "be a pair of buffer size and seed"
             checks.is_a("Numbered.shuffle", self.shuffle, (list, tuple), rule)
             checks.require(len(self.shuffle) == 2, "Numbered.shuffle", rule, self.shuffle)
-            for number, least in zip(self.shuffle, (1, 0), strict=True):
-                checks.whole("Numbered.shuffle", number, least)
+            for number, minimum in zip(self.shuffle, (1, 0), strict=True):
+                checks.whole("Numbered.shuffle", number, minimum)
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the records as {"row": number, "record": record of the source}."""

@@ -17,16 +17,25 @@ import numpy as np
 from mtl import types
 from mtl.deferred import tf
 
+# The constants of SplitMix64.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def permute(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Return a random order of `count` rows, int64 [count]; each epoch has a different order.
+    """Return a random order of rows; each epoch has a different order.
 
     The rows are sorted by a hash of their numbers (`SplittableRandom`: G. Steele et al., "Fast
     Splittable Pseudorandom Number Generators", OOPSLA 2014). NumPy may change the numbers that its
     generators draw; these orders stay the same.
+
+    Args:
+      count: the number of rows.
+      seed: any number; it counts modulo 2^64.
+      epoch: the number of the pass, from 0.
+
+    Returns:
+      int64 [count], the numbers from 0 to count - 1.
     """
     rows = np.arange(count, dtype=np.uint64)
     keys = np.array([seed % 2**64, epoch % 2**64], np.uint64)
@@ -67,16 +76,17 @@ class Epochs(types.RowOrder):
 
     def find_rows(self, places: np.ndarray) -> np.ndarray:
         """Return the numbers of the rows at places of the stream, in rising order, int64 [N]."""
-        epochs, within = np.divmod(places, len(self._rows))
+        epochs, offsets = np.divmod(places, len(self._rows))
         if not self._is_shuffled or not len(places):
-            return self._rows[within]
+            return self._rows[offsets]
+        # A batch may end an epoch and begin the next one: each part is looked up in its own order.
         starts = np.flatnonzero(np.diff(epochs, prepend=-1))
-        parts = np.split(within, starts[1:])
-        found = [
+        parts = np.split(offsets, starts[1:])
+        indices = [
             self._permute(epoch)[part]
             for epoch, part in zip(epochs[starts].tolist(), parts, strict=True)
         ]
-        return self._rows[np.concatenate(found)]
+        return self._rows[np.concatenate(indices)]
 
 
 def take_batches(
@@ -105,8 +115,8 @@ def take_batches(
 
     @tf.autograph.experimental.do_not_convert
     def read(step: tf.Tensor) -> tf.Tensor:
-        taken = tf.numpy_function(take, [step], tf.int64, stateful=False)
-        return tf.ensure_shape(taken, [together * size])
+        rows = tf.numpy_function(take, [step], tf.int64, stateful=False)
+        return tf.ensure_shape(rows, [together * size])
 
     # A saved iterator holds the step itself, so it also fits a run that started elsewhere.
     return tf.data.Dataset.range(start_step, tf.int64.max, together).map(read)

@@ -73,23 +73,25 @@ def pack(values: Any, dtype: str | None = None) -> Values:
     if hasattr(values, "row_splits"):
         return Lists(pack(values.values, dtype), np.asarray(values.row_splits, np.int64))
     kind: Any = object if dtype == "string" else DTYPES.get(dtype or "")
+    # The empty array gives the type if there are no rows.
     flat = np.concatenate([np.zeros([0], kind), *(np.asarray(row, kind) for row in values)])
     return Lists(pack(flat, dtype), count_splits([len(row) for row in values]))
 
 
 def pack_field(values: Any, field: spec_lib.Field) -> Values:
     """Return the values of a field in N rows, an array [N, size] or N lists, in a few arrays."""
-    made = pack(values, field.dtype)
-    if isinstance(made, np.ndarray):
-        return made.reshape(-1, *cast(tuple[int, ...], field.shape))
-    return made
+    packed_values = pack(values, field.dtype)
+    if isinstance(packed_values, np.ndarray):
+        return packed_values.reshape(-1, *cast(tuple[int, ...], field.shape))
+    return packed_values
 
 
 def encode_texts(texts: Any) -> Texts:
     """Return texts of Arrow, without nulls, as numbers of distinct texts."""
-    coded = texts.dictionary_encode()
-    distinct = coded.dictionary.cast(pa.large_binary())
-    return Texts(coded.indices.to_numpy(zero_copy_only=False), distinct)
+    encoding = texts.dictionary_encode()
+    # Large arrays have offsets of 64 bits, so the texts may take more than 2 GiB.
+    distinct = encoding.dictionary.cast(pa.large_binary())
+    return Texts(encoding.indices.to_numpy(zero_copy_only=False), distinct)
 
 
 def count_splits(lengths: Any) -> np.ndarray:
@@ -105,7 +107,15 @@ def join_fields(
 
 
 def join(parts: Sequence[Values], field: spec_lib.Field) -> Values:
-    """Return the values of a field in all rows, given its values in some rows each."""
+    """Join the values of a field.
+
+    Args:
+      parts: the values in some rows each, in the order of the rows.
+      field: the field.
+
+    Returns:
+      The values in all rows.
+    """
     if field.is_ragged:
         flat = join_flat([cast(Lists, part).values for part in parts], field.dtype, ())
         lengths = [np.diff(cast(Lists, part).splits) for part in parts]
@@ -114,7 +124,13 @@ def join(parts: Sequence[Values], field: spec_lib.Field) -> Values:
 
 
 def join_flat(parts: Sequence[Any], dtype: str, shape: tuple[int, ...]) -> Values:
-    """Return arrays [n, *shape], or texts, one after the other."""
+    """Join arrays, or texts, one after the other.
+
+    Args:
+      parts: arrays [n, *shape], or `Texts`; may be empty.
+      dtype: the type of the field.
+      shape: the shape of a value.
+    """
     if dtype == "string":
         numbers, distinct = unify(parts)
         return Texts(np.concatenate([np.zeros([0], np.int32), *numbers]), distinct)
@@ -123,19 +139,30 @@ def join_flat(parts: Sequence[Any], dtype: str, shape: tuple[int, ...]) -> Value
 
 def unify(parts: Sequence[Texts]) -> tuple[list[np.ndarray], pa.LargeBinaryArray]:
     """Return the numbers of several texts among all their distinct texts, and these."""
-    every = pa.concat_arrays([pa.array([], pa.large_binary()), *(part.distinct for part in parts)])
-    coded = every.dictionary_encode()
-    places = coded.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+    all_texts = pa.concat_arrays(
+        [pa.array([], pa.large_binary()), *(part.distinct for part in parts)]
+    )
+    encoding = all_texts.dictionary_encode()
+    places = encoding.indices.to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+    # `places` holds the texts of one part after those of another.
     numbers, start = [], 0
     for part in parts:
         stop = start + len(part.distinct)
         numbers.append(places[start:stop][part.numbers])
         start = stop
-    return numbers, coded.dictionary
+    return numbers, encoding.dictionary
 
 
 def take(values: Values, rows: np.ndarray) -> Values:
-    """Return the values of rows with these numbers, int64 [B]; texts must be scalars."""
+    """Return the values of some rows.
+
+    Args:
+      values: the values of all rows; texts must be scalars.
+      rows: the numbers of the rows, int64 [B].
+
+    Returns:
+      The values, with all distinct texts: `choose` drops those that do not occur.
+    """
     if isinstance(values, Texts):
         return Texts(values.numbers[rows], values.distinct)
     if not isinstance(values, Lists):
@@ -145,8 +172,16 @@ def take(values: Values, rows: np.ndarray) -> Values:
 
 
 def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
-    """Return the values of a field in consecutive rows."""
+    """Return the values of a field in consecutive rows.
+
+    Args:
+      values: the values of all rows.
+      start: the first row.
+      stop: the row behind the last one.
+      field: the field.
+    """
     if isinstance(values, Lists):
+        # Splits count from the first row of `values`; those of the cut rows begin at 0 again.
         splits = values.splits[start : stop + 1]
         inner = slice(splits[0], splits[-1])
         flat = values.values
@@ -160,7 +195,13 @@ def cut(values: Values, start: int, stop: int, field: spec_lib.Field) -> Values:
 
 
 def choose(values: Values, rows: np.ndarray, field: spec_lib.Field) -> Values:
-    """Return the values of a field in rows with these numbers, int64 [B], without other texts."""
+    """Return the values of a field in some rows, without texts that no such row has.
+
+    Args:
+      values: the values of all rows.
+      rows: the numbers of the rows, int64 [B]; a row may come several times.
+      field: the field.
+    """
     if isinstance(values, Lists):
         places, splits = place_lists(values.splits, rows)
         flat = take(values.values, places)
@@ -190,9 +231,18 @@ def unpack_texts(values: Any) -> np.ndarray:
 
 
 def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the values of some lists lie, and where each list begins among them."""
+    """Find the values of some lists in a flat array.
+
+    Args:
+      splits: where each list begins and ends, int64 [N + 1].
+      rows: the numbers of the lists, int64 [B].
+
+    Returns:
+      The places of their values, and where each of the B lists begins among these, int64 [B + 1].
+    """
     starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
     ends = count_splits(lengths)
+    # The place of each value within its list.
     inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     return np.repeat(starts, lengths) + inner, ends
 
@@ -200,5 +250,5 @@ def place_lists(splits: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nd
 def _to_binary(texts: np.ndarray) -> pa.LargeBinaryArray:
     """Return an array of texts, of any shape, as one row of bytes."""
     flat = texts.ravel().astype(object)
-    encoded = [text.encode() if isinstance(text, str) else text for text in flat]
-    return pa.array(encoded, pa.large_binary())
+    encoded_texts = [text.encode() if isinstance(text, str) else text for text in flat]
+    return pa.array(encoded_texts, pa.large_binary())

@@ -39,19 +39,19 @@ def list_files(where: str, folder: str) -> list[str]:
     Raises:
       UserError: the folder holds no table, or other files, or a table with a log of its versions.
     """
-    every = remote.walk(folder) if remote.is_remote(folder) else _walk(folder)
-    inner = {path: path.removeprefix(folder.rstrip("/") + "/").split("/") for path in every}
+    paths = remote.walk(folder) if remote.is_remote(folder) else _walk(folder)
+    inner = {path: path.removeprefix(folder.rstrip("/") + "/").split("/") for path in paths}
     for path, names in inner.items():
         log = next((kind for name, kind in _LOGS.items() if name in names), None)
         log = "Iceberg" if path.endswith(".metadata.json") and "metadata" in names else log
         fix = "Some of its files are out of date: export it, such as by its Spark reader."
         checks.require(log is None, where, "be a folder of plain files", f"a {log} table", fix)
     visible = sorted(path for path, names in inner.items() if not any(map(_is_hidden, names)))
-    listed = ", ".join(ENDINGS)
-    fix = f"It is a folder, in which no file ends in one of {listed}. Or write a glob of files."
+    endings = ", ".join(ENDINGS)
+    fix = f"It is a folder, in which no file ends in one of {endings}. Or write a glob of files."
     checks.require(any(map(_is_table, visible)), where, "name files", folder, fix)
     for path in visible:
-        rule = f"hold only files that end in one of {listed}"
+        rule = f"hold only files that end in one of {endings}"
         checks.require(_is_table(path), f"{where}: folder {folder!r}", rule, path)
     return visible
 

@@ -39,10 +39,14 @@ from mtl.spec import literals
 
 # Errors in reading data name this op.
 _READING = "IteratorGetNext"
+# The characters of TensorFlow's reason in an error.
 _LONGEST_REASON = 200
 # The default of `Pipeline.shuffle_buffer`.
 _SHUFFLE_BUFFER = 10_000
+# The size of batches in passes that only read: large ones cost less for each row.
 _LARGE_BATCH_BYTES, _LARGE_BATCH_ROWS = 1 << 22, 4096
+# A call from TensorFlow into Python takes a tenth of a millisecond, so one call takes the rows of
+# several batches, up to these limits.
 _BYTES_OF_CALL, _ROWS_OF_CALL = 1 << 23, 1 << 14
 # Words in errors about NaN and infinity.
 _NUMERIC = re.compile(r"finite|\b(nan|inf)\b", re.IGNORECASE)
@@ -165,7 +169,7 @@ class Pipeline:
         """
         batch_size = batch_size or self.batch_size
         self.require_memory(batch_size, training)
-        read = functools.partial(self._read, split, num_shards, shard)
+        read_records = functools.partial(self._read, split, num_shards, shard)
         options = source_lib.options()
         if training and self._is_numbered(split):
             together = self._count_together(batch_size)
@@ -176,15 +180,15 @@ class Pipeline:
             # A saved state holds numbers of steps, and not the rows of the next batches.
             options.experimental_symbolic_checkpoint = True
         elif training:
-            records = _keep_in_memory(read) if self.cache else read()
+            records = _keep_in_memory(read_records) if self.cache else read_records()
             if isinstance(self.sampler, types.BatchSampler):
                 sizes = (batch_size, parts, num_shards)
                 return self._form_batches(self.sampler, records, seed, statistics, split, *sizes)
-            records = self._shuffled(self.sampler, records, seed, statistics, start_step)
+            records = self._shuffle_records(self.sampler, records, seed, statistics, start_step)
             batches = source_lib.batch(records, batch_size, drop_remainder=True)
             batches = self._split_fields(batches, with_labels, batch_size)
         else:
-            batches = self._split_fields(read(batch_size), with_labels)
+            batches = self._split_fields(read_records(batch_size), with_labels)
         return batches.with_options(options).prefetch(source_lib.AHEAD)
 
     def _split_fields(
@@ -362,23 +366,24 @@ class Pipeline:
             "shard": part.shard,
             "together": part.together,
         }
-        whole, blocks = part.batch_size * part.num_shards, None
+        total_size, blocks = part.batch_size * part.num_shards, None
         if not types.read_member(self.source, types.Source, "orders_rows"):
             blocks = self._list_blocks(split)
         if blocks is not None:
             checks.require(sum(blocks.sizes) > 0, f"split {split!r}", "hold a record", 0)
             is_shuffled = self.shuffle_buffer > 1
-            plan = windows.Plan(tuple(blocks.sizes), whole, blocks.window, seed, is_shuffled)
+            plan = windows.Plan(tuple(blocks.sizes), total_size, blocks.window, seed, is_shuffled)
             windowed = block_rows.Windowed(self.spec.fields, blocks)
             windowed.require_memory("Arrow.window", plan, part.num_shards)
             return windowed.take_batches(plan, **settings), windowed.decode
-        row_order = self._find_order(split, whole, seed, part.parts * part.num_shards)
-        batches = order.take_batches(row_order, batch_size=whole, **settings)
+        row_order = self._find_order(split, total_size, seed, part.parts * part.num_shards)
+        batches = order.take_batches(row_order, batch_size=total_size, **settings)
         take = functools.partial(self._held.take_rows, split)
         if not types.read_member(row_order, types.RowOrder, "pads"):
             return batches.map(take), self._held.decode
 
         @tf.autograph.experimental.do_not_convert
+        # ~row stands for a copy of a row that only fills the batch: see `RowOrder.pads`.
         def take_padded(rows: tf.Tensor) -> tuple[Any, tf.Tensor]:
             return take(tf.where(rows < 0, -1 - rows, rows)), rows >= 0
 
@@ -427,10 +432,10 @@ class Pipeline:
             size += batch_size * sum(map(_least_bytes, self.spec.fields.values()))
         if training and not self.starts_anywhere:
             slots = self.shuffle_buffer * memory.SLOT
-            what = "TensorFlow takes, before it reads a record,"
-            memory.require_memory("Pipeline.shuffle_buffer", self.shuffle_buffer, slots, what)
-        what = f"A batch of {batch_size} rows takes"
-        memory.require_memory("Pipeline.batch_size", self.batch_size, size, what)
+            subject = "TensorFlow takes, before it reads a record,"
+            memory.require_memory("Pipeline.shuffle_buffer", self.shuffle_buffer, slots, subject)
+        subject = f"A batch of {batch_size} rows takes"
+        memory.require_memory("Pipeline.batch_size", self.batch_size, size, subject)
 
     def one_pass(self, split: str, with_labels: bool = True) -> tf.data.Dataset:
         """Return one pass over a split in order; without labels, of {feature: [B, ...]} only."""
@@ -475,21 +480,21 @@ class Pipeline:
         spec, columns = self.spec, getattr(self.source, "names", ())
         for name in names:
             checks.one_of("--keep", name, dict.fromkeys([*spec.fields, *columns]))
-        others = dict.fromkeys((name for name in names if name not in spec.fields), "string")
-        kept = dataclasses.replace(
+        text_columns = dict.fromkeys((name for name in names if name not in spec.fields), "string")
+        kept_spec = dataclasses.replace(
             spec,
-            features={**spec.features, **others},
+            features={**spec.features, **text_columns},
             labels={name: kind for name, kind in spec.labels.items() if name in names},
             keys=(),
             defaults={
                 name: default
-                for name, default in {**spec.defaults, **dict.fromkeys(others, "")}.items()
+                for name, default in {**spec.defaults, **dict.fromkeys(text_columns, "")}.items()
                 if name in spec.features or name in names
             },
         )
-        return dataclasses.replace(self, spec=kept, sampler=None)
+        return dataclasses.replace(self, spec=kept_spec, sampler=None)
 
-    def _shuffled(
+    def _shuffle_records(
         self,
         sampler: sampling.Power | None,
         records: tf.data.Dataset,
@@ -507,8 +512,8 @@ class Pipeline:
         first = start_step * self.batch_size // sum(counts.values())
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
-            drawn = sampler(records, self.source, field, counts, seed, epoch)
-            return drawn.shuffle(self.shuffle_buffer, seed + epoch)
+            samples = sampler(records, self.source, field, counts, seed, epoch)
+            return samples.shuffle(self.shuffle_buffer, seed + epoch)
 
         return tf.data.Dataset.range(first, tf.int64.max).flat_map(one_pass)
 
@@ -527,6 +532,7 @@ class Pipeline:
         if num_shards > 1:
             deal = types.read_member(self.source, types.Source, "shard")
             name = type(sampler).__name__
+            # Single records cannot be dealt to workers: that would cut groups.
             rule = f"hold a file for each of {num_shards} workers, as {name} deals whole files"
             checks.require(deal(split, num_shards, 0) is not None, f"split {split!r}", rule, 1)
         rows = batch_size // parts
@@ -561,10 +567,10 @@ class Pipeline:
         """
         deal = types.read_member(self.source, types.Source, "shard")
         part = deal(split, num_shards, shard) if num_shards > 1 else None
-        asked = (split, num_shards, shard)
-        if asked not in self._not_empty:
+        shard_key = (split, num_shards, shard)
+        if shard_key not in self._not_empty:
             self._require_record(part or self.source, split, num_shards, 0 if part else shard)
-            self._not_empty.add(asked)
+            self._not_empty.add(shard_key)
         if num_shards > 1 and part is None:
             records = self.source.records(split).shard(num_shards, shard)
             return source_lib.batch(records, together) if together else records
@@ -582,9 +588,9 @@ class Pipeline:
         self, source: types.Source, split: str, num_shards: int, shard: int
     ) -> None:
         """Fail if the shard is empty; training would repeat it and end at step 0, silently."""
-        found = sum(1 for _ in itertools.islice(source.scan(split, self.spec), shard + 1))
+        count = sum(1 for _ in itertools.islice(source.scan(split, self.spec), shard + 1))
         need = "a record" if num_shards == 1 else f"a record for each of {num_shards} shards"
-        checks.require(found > shard, f"split {split!r}", f"hold {need}", found)
+        checks.require(count > shard, f"split {split!r}", f"hold {need}", count)
 
     def diagnose(
         self,
@@ -593,26 +599,35 @@ class Pipeline:
         heads: Sequence[types.Head] = (),
         columns: Sequence[types.Column] = (),
     ) -> str | None:
-        """Return a line about the first bad record of a split after `error` ended a run, or None.
+        """Return a line about the first bad record of a split after an error ended a run.
 
         This reads the split record by record, and takes seconds for each million bytes.
+
+        Args:
+          error: the error.
+          split: the split.
+          heads: the heads, which check labels.
+          columns: the columns, which check features.
+
+        Returns:
+          None if no record explains the error.
         """
-        changed = files.find_change(source_lib.error_text(error))
-        if changed:
-            return f"{changed} changed while it was read: train on a copy, or on new files."
+        changed_file = files.find_change(source_lib.error_text(error))
+        if changed_file:
+            return f"{changed_file} changed while it was read: train on a copy, or on new files."
         is_reading = _READING in source_lib.error_text(error)
         if not isinstance(error, _list_data_errors() + (list_file_errors() if is_reading else ())):
             return None
-        bad, odd = self._find_bad(split, heads)
-        if bad:
-            return bad
+        bad_record, odd_value = self._find_bad(split, heads)
+        if bad_record:
+            return bad_record
         checking = _list_checking(columns)
         if is_reading or checking:
-            refused = self._refused_alone(split, checking)
-            if refused or is_reading:
-                return refused
+            refused_record = self._refused_alone(split, checking)
+            if refused_record or is_reading:
+                return refused_record
         # NaN and infinity are mistakes only if nothing else explains the error.
-        return odd if _NUMERIC.search(str(error)) else None
+        return odd_value if _NUMERIC.search(str(error)) else None
 
     def _find_bad(self, split: str, heads: Sequence[types.Head]) -> tuple[str | None, str | None]:
         """Return the first bad record, and the first earlier record with NaN or infinity."""
@@ -637,17 +652,19 @@ class Pipeline:
         def one_by_one() -> tf.data.Dataset:
             return source_lib.batch(self.source.records(split), 1).map(decode)
 
-        scanned = self.source.scan(split, self.spec)
-        for (location, _), found in zip(scanned, source_lib.iterate(one_by_one), strict=False):
-            if isinstance(found, Exception):
-                reason = source_lib.explain_unreadable(found)[:_LONGEST_REASON]
+        scanned_records = self.source.scan(split, self.spec)
+        for (location, _), element in zip(
+            scanned_records, source_lib.iterate(one_by_one), strict=False
+        ):
+            if isinstance(element, Exception):
+                reason = source_lib.explain_unreadable(element)[:_LONGEST_REASON]
                 return f"{location}: TensorFlow cannot read it: {reason}."
             # The batch has one record, so all values of a list belong to it.
-            one = {
+            row = {
                 name: value[0] if isinstance(value, np.ndarray) else value.flat_values
-                for name, value in found.items()
+                for name, value in element.items()
             }
-            problem = next(filter(None, (column.check(one) for column in columns)), None)
+            problem = next(filter(None, (column.check(row) for column in columns)), None)
             if problem:
                 return f"{location}: {problem}"
         return None
@@ -659,8 +676,8 @@ class Pipeline:
     def _not_finite(self, location: str, values: Mapping[str, Any]) -> str | None:
         """Return a line about the first feature with NaN or infinity whose default is not NaN."""
         for name, field in self.spec.feature_fields.items():
-            declared = isinstance(field.default, float) and math.isnan(field.default)
-            if field.dtype == "float32" and not declared and not _is_finite(values[name]):
+            allows_nan = isinstance(field.default, float) and math.isnan(field.default)
+            if field.dtype == "float32" and not allows_nan and not _is_finite(values[name]):
                 return f"{location}: field {name!r} must be finite, got {values[name]!r}."
         return None
 
@@ -692,7 +709,7 @@ def _keep_in_memory(read: Callable[..., tf.data.Dataset]) -> tf.data.Dataset:
 def _list_checking(columns: Sequence[types.Column]) -> list[types.Column]:
     """Return the columns that check values."""
     default = types.Column.check
-    return [own for own in columns if getattr(type(own), "check", default) is not default]
+    return [column for column in columns if getattr(type(column), "check", default) is not default]
 
 
 def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> str:
@@ -702,8 +719,8 @@ def _further_gaps(first: spec_lib.Gaps, records: Iterator[tuple[str, Any]]) -> s
         for field in problem.fields if isinstance(problem, spec_lib.Gaps) else ():
             if field not in first.fields:
                 places.setdefault(field, location)
-    listed = ", ".join(f"{field!r} ({location})" for field, location in places.items())
-    also = f"Further fields with gaps: {listed}. " if places else ""
+    gaps = ", ".join(f"{field!r} ({location})" for field, location in places.items())
+    also = f"Further fields with gaps: {gaps}. " if places else ""
     nan = f"{literals.NAN!r} is a missing number"
     return f"{also}Set Spec.defaults, or Spec.type_defaults for all of a type; {nan}."
 

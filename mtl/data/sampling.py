@@ -61,11 +61,11 @@ class Power:
     def check_experiment(self, experiment: Any) -> None:
         """Fail if a label in `missing` is a class of a head."""
         for head in experiment.model.heads:
-            named = getattr(head, "named_values", ())
-            for value in self.missing if named and self.label == head.field else ():
+            class_names = getattr(head, "named_values", ())
+            for value in self.missing if class_names and self.label == head.field else ():
                 where, rule = f"{type(self).__name__}.missing", f"leave out {value!r}"
                 fix = f"Head {head.name!r} names it as a class."
-                checks.require(value not in named, where, rule, list(self.missing), fix)
+                checks.require(value not in class_names, where, rule, list(self.missing), fix)
 
     @property
     def balances(self) -> str | None:
@@ -100,12 +100,16 @@ class Power:
         classes, unlabelled = _split_classes(rows, values, self.missing)
         where = f"label {self.label!r} of the training split"
         checks.require(bool(classes), where, f"be in a row, for {type(self).__name__}", 0)
-        counts = np.array([len(own) for own in classes.values()], np.float64)
+        counts = np.array([len(class_rows) for class_rows in classes.values()], np.float64)
 
         def find_due(first: int, stop: int) -> np.ndarray:
-            due = self._evaluate_shares(counts, first, stop) * counts.sum()
-            others = np.full([stop - first, 1], float(len(unlabelled)))
-            return np.concatenate([due, others], axis=1) if len(unlabelled) else due
+            class_dues = self._evaluate_shares(counts, first, stop) * counts.sum()
+            unlabelled_dues = np.full([stop - first, 1], float(len(unlabelled)))
+            return (
+                np.concatenate([class_dues, unlabelled_dues], axis=1)
+                if len(unlabelled)
+                else class_dues
+            )
 
         streams = [*classes.values(), unlabelled] if len(unlabelled) else [*classes.values()]
         names = [*map(repr, classes), "unlabelled"][: len(streams)]
@@ -131,7 +135,7 @@ class Power:
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
         """Turn rows of the classes [C] into p [C] in this pass over the records, float64."""
         del epoch
-        return _powers(counts, self.exponent)
+        return _normalise_powers(counts, self.exponent)
 
     def __call__(
         self,
@@ -160,13 +164,14 @@ class Power:
         @tf.autograph.experimental.do_not_convert
         def repeated(index: tf.Tensor, *batch: Any) -> tf.data.Dataset:
             labels = source.decode(batch[0], spec, False)[field.name]
-            due = _of_label(labels, list(counts), times)
+            dues = _of_label(labels, list(counts), times)
             draws = tf.random.stateless_uniform(
-                tf.shape(due), [seed + epoch * 1_000_003, index], dtype=tf.float64
+                tf.shape(dues), [seed + epoch * 1_000_003, index], dtype=tf.float64
             )
-            copies = tf.repeat(tf.range(tf.size(due)), tf.cast(due + draws, tf.int32))
-            chosen = tf.nest.map_structure(lambda part: tf.gather(part, copies), batch[0])
-            return tf.data.Dataset.from_tensor_slices(chosen)
+            # Round at random: a row that is due 1.3 times comes twice with a probability of 0.3.
+            copies = tf.repeat(tf.range(tf.size(dues)), tf.cast(dues + draws, tf.int32))
+            repeats = tf.nest.map_structure(lambda part: tf.gather(part, copies), batch[0])
+            return tf.data.Dataset.from_tensor_slices(repeats)
 
         return source_lib.batch(records, _RECORDS).enumerate().flat_map(repeated)
 
@@ -189,10 +194,12 @@ class Progressive(Power):
     def shares(self, counts: np.ndarray, epoch: tf.Tensor) -> tf.Tensor:
         """Turn rows of the classes [C] into p [C] in this pass over the records, float64."""
         progress = tf.minimum(tf.cast(epoch, tf.float64) / self.epochs, 1)
-        return (1 - progress) * _powers(counts, 1) + progress * _powers(counts, self.exponent)
+        return (1 - progress) * _normalise_powers(counts, 1) + progress * _normalise_powers(
+            counts, self.exponent
+        )
 
 
-def _powers(counts: np.ndarray, exponent: float) -> np.ndarray:
+def _normalise_powers(counts: np.ndarray, exponent: float) -> np.ndarray:
     return counts**exponent / (counts**exponent).sum()
 
 
@@ -202,20 +209,22 @@ def _split_classes(
     """Return {label: its rows} in the order of the labels, and the rows without a label."""
     texts = {value.encode() if isinstance(value, str) else value for value in missing}
     absent = texts | _ABSENT
-    coded = pa.array(labels).dictionary_encode()
-    names = coded.dictionary.to_pylist()
-    numbers = coded.indices.to_numpy(zero_copy_only=False)
+    encoding = pa.array(labels).dictionary_encode()
+    names = encoding.dictionary.to_pylist()
+    numbers = encoding.indices.to_numpy(zero_copy_only=False)
     # Rows by class, in the order of the source within each.
     by_class = np.argsort(numbers, kind="stable")
     parts = np.split(rows[by_class], np.cumsum(np.bincount(numbers, minlength=len(names)))[:-1])
-    found = dict(zip(names, parts, strict=True))
+    rows_by_label = dict(zip(names, parts, strict=True))
     lacking = [name for name in names if name in absent or name != name]
-    others = np.concatenate([np.zeros(0, np.int64), *(found.pop(name) for name in lacking)])
-    return {name: found[name] for name in sorted(found)}, np.sort(others)
+    other_rows = np.concatenate(
+        [np.zeros(0, np.int64), *(rows_by_label.pop(name) for name in lacking)]
+    )
+    return {name: rows_by_label[name] for name in sorted(rows_by_label)}, np.sort(other_rows)
 
 
-def _of_label(labels: tf.Tensor, known: list[Any], times: tf.Tensor) -> tf.Tensor:
+def _of_label(labels: tf.Tensor, known_labels: list[Any], times: tf.Tensor) -> tf.Tensor:
     """Return how often each label [B] is due, [B]; 1 for an unknown label."""
-    hits = tf.equal(labels[:, tf.newaxis], tf.constant(known, labels.dtype))
-    due = tf.gather(tf.convert_to_tensor(times), tf.argmax(hits, axis=1))
-    return tf.where(tf.reduce_any(hits, axis=1), due, tf.ones_like(due))
+    hits = tf.equal(labels[:, tf.newaxis], tf.constant(known_labels, labels.dtype))
+    dues = tf.gather(tf.convert_to_tensor(times), tf.argmax(hits, axis=1))
+    return tf.where(tf.reduce_any(hits, axis=1), dues, tf.ones_like(dues))

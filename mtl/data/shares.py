@@ -36,10 +36,10 @@ class Shares(abc.ABC):
 
     def count(self, place: int) -> np.ndarray:
         """Return how many rows each source has before a place, int64 [S]."""
-        least = np.floor(self._sum_shares(place)).astype(np.int64) - self._num_sources - 2
-        least = np.maximum(least, 0)
-        sources, _ = self._draw(least, place)
-        return least + np.bincount(sources, minlength=self._num_sources)
+        lower_bounds = np.floor(self._sum_shares(place)).astype(np.int64) - self._num_sources - 2
+        lower_bounds = np.maximum(lower_bounds, 0)
+        sources, _ = self._draw(lower_bounds, place)
+        return lower_bounds + np.bincount(sources, minlength=self._num_sources)
 
     def deal(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the source of each place from `first` up to `stop`, and its row there, int64 [N].
@@ -50,15 +50,15 @@ class Shares(abc.ABC):
 
     def _draw(self, counts: np.ndarray, stop: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the sources and numbers of the rows before a place, after some of each source."""
-        most = np.ceil(self._sum_shares(stop)).astype(np.int64) + self._num_sources + 2
-        lengths = np.maximum(most - counts, 0)
+        upper_bounds = np.ceil(self._sum_shares(stop)).astype(np.int64) + self._num_sources + 2
+        lengths = np.maximum(upper_bounds - counts, 0)
         sources = np.repeat(np.arange(self._num_sources), lengths)
         starts = np.cumsum(lengths) - lengths
         numbers = np.arange(len(sources)) + np.repeat(counts - starts, lengths)
-        due = self._find_due(sources, numbers)
-        # Of rows that are due at once, the first source's row comes first.
-        chosen = np.argsort(due, kind="stable")[: stop - int(counts.sum())]
-        return sources[chosen], numbers[chosen]
+        places = self._find_due(sources, numbers)
+        # If several rows are due at once, the first source's row comes first.
+        ranks = np.argsort(places, kind="stable")[: stop - int(counts.sum())]
+        return sources[ranks], numbers[ranks]
 
     @abc.abstractmethod
     def _sum_shares(self, place: int) -> np.ndarray:
@@ -124,15 +124,15 @@ class Scheduled(Shares):
         return self._size * self._sums[step] + rest * self._shares[step]
 
     def _find_due(self, sources: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        due = np.full(len(sources), np.inf)
+        row_places = np.full(len(sources), np.inf)
         for source in range(self._num_sources):
-            own, sums = sources == source, self._sums[:, source]
-            wanted = (numbers[own] + 0.5) / self._size
-            steps = np.searchsorted(sums, wanted) - 1  # The sum reaches it within this step.
-            known = steps < len(self._shares)
-            steps, wanted = steps[known], wanted[known]
-            places = np.full(len(known), np.inf)
-            within = (wanted - sums[steps]) / self._shares[steps, source]
-            places[known] = self._size * (steps + within)
-            due[own] = places
-        return due
+            mask, sums = sources == source, self._sums[:, source]
+            targets = (numbers[mask] + 0.5) / self._size
+            steps = np.searchsorted(sums, targets) - 1  # The sum reaches it within this step.
+            is_reached = steps < len(self._shares)
+            steps, targets = steps[is_reached], targets[is_reached]
+            places = np.full(len(is_reached), np.inf)
+            fractions = (targets - sums[steps]) / self._shares[steps, source]
+            places[is_reached] = self._size * (steps + fractions)
+            row_places[mask] = places
+        return row_places

@@ -41,18 +41,18 @@ def read_sheet(path: str, copy: str, sheet: str) -> tuple[str, pa.Table]:
         with open(copy, "rb") as file:
             book = calamine.CalamineWorkbook.from_filelike(file)
             name = _choose(path, calamine, book, sheet)
-            read = book.get_sheet_by_name(name)
-            rows = read.to_python(skip_empty_area=True)
-            merged = getattr(read, "merged_cell_ranges", None) or []
+            worksheet = book.get_sheet_by_name(name)
+            rows = worksheet.to_python(skip_empty_area=True)
+            merged_ranges = getattr(worksheet, "merged_cell_ranges", None) or []
     except calamine.CalamineError as error:
         reason = " ".join(str(error).split())
         raise checks.UserError(f"{path} cannot be read as a spreadsheet: {reason}.") from error
     where = f"{path} sheet {name!r}"
-    for first, last in merged:
+    for first, last in merged_ranges:
         cells = f"{_name_cell(*first)}:{_name_cell(*last)}"
         fix = "Unmerge them, and fill each cell: the file has a value for the first one alone."
         checks.fail(where, "have no merged cells", cells, fix)
-    return name, _to_table(where, rows, read.start or (0, 0))
+    return name, _to_table(where, rows, worksheet.start or (0, 0))
 
 
 def _import(path: str) -> Any:
@@ -69,11 +69,15 @@ def _choose(path: str, calamine: Any, book: Any, sheet: str) -> str:
         checks.one_of(f"{path}: the sheet", sheet, book.sheet_names)
         return sheet
     visible = calamine.SheetVisibleEnum.Visible, calamine.SheetTypeEnum.WorkSheet
-    shown = [each.name for each in book.sheets_metadata if (each.visible, each.typ) == visible]
-    checks.require(bool(shown), path, "have a sheet that is not hidden", list(book.sheet_names))
-    if len(shown) > 1:
-        _tell(path, shown[0], ", ".join(shown[1:]))
-    return shown[0]
+    visible_names = [
+        info.name for info in book.sheets_metadata if (info.visible, info.typ) == visible
+    ]
+    checks.require(
+        bool(visible_names), path, "have a sheet that is not hidden", list(book.sheet_names)
+    )
+    if len(visible_names) > 1:
+        _tell(path, visible_names[0], ", ".join(visible_names[1:]))
+    return visible_names[0]
 
 
 @functools.cache
@@ -86,8 +90,8 @@ def _tell(path: str, sheet: str, others: str) -> None:
 def _to_table(where: str, rows: Sequence[Sequence[Any]], start: tuple[int, int]) -> pa.Table:
     texts = [list(map(_to_text, row)) for row in rows]
     checks.require(bool(texts), where, "name the columns in its first row", "an empty sheet")
-    names, below = texts[0], texts[1:]
-    for number, row in enumerate(below, start[0] + 2):
+    names, body = texts[0], texts[1:]
+    for number, row in enumerate(body, start[0] + 2):
         fix = "Delete the row, or the rows below it, if they are not of the table."
         checks.require(
             any(cell is not None for cell in row), where, "have no empty row", f"row {number}", fix
@@ -118,8 +122,9 @@ def _to_text(value: Any) -> str | None:
 
 def _name_cell(row: int, column: int) -> str:
     """Return the name of a cell, given its row and column from 0, such as "B7"."""
-    letters, left = "", column + 1
-    while left:
-        left, letter = divmod(left - 1, 26)
+    # Columns are A to Z, AA, AB, ...: digits from 1 to 26, without a 0.
+    letters, rest = "", column + 1
+    while rest:
+        rest, letter = divmod(rest - 1, 26)
         letters = chr(ord("A") + letter) + letters
     return f"{letters}{row + 1}"

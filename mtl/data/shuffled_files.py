@@ -18,7 +18,9 @@ import pyarrow as pa
 from mtl import checks
 from mtl.data import arrow, order
 
+# About the size of a written file: the rows of a file are mixed in memory.
 _FILE_BYTES = 2**28
+# The rows of a row group, which readers load as a whole.
 _GROUP_ROWS = 2**16
 
 
@@ -63,9 +65,9 @@ def _write_all(tables: Sequence[str], folder: str, seed: int, file_bytes: int) -
     writers = [parquet.ParquetWriter(path, schema) for path in dealt]
     draw = np.random.default_rng(seed)
     for table in _read_all(parts, schema):
-        chosen = draw.integers(0, count, len(table))
+        file_numbers = draw.integers(0, count, len(table))
         for number, writer in enumerate(writers):
-            rows = np.flatnonzero(chosen == number)
+            rows = np.flatnonzero(file_numbers == number)
             if len(rows):
                 writer.write_table(table.take(rows))
     for writer in writers:
@@ -73,8 +75,8 @@ def _write_all(tables: Sequence[str], folder: str, seed: int, file_bytes: int) -
     names = [f"{number:05d}-of-{count:05d}.parquet" for number in range(count)]
     for number, (path, name) in enumerate(zip(dealt, names, strict=True)):
         table = parquet.read_table(path)
-        mixed = table.take(order.permute(len(table), seed, number))
-        parquet.write_table(mixed, os.path.join(folder, name), row_group_size=_GROUP_ROWS)
+        shuffled_rows = table.take(order.permute(len(table), seed, number))
+        parquet.write_table(shuffled_rows, os.path.join(folder, name), row_group_size=_GROUP_ROWS)
         os.remove(path)
     return names
 

@@ -56,7 +56,13 @@ def check_order(source: Any, sampler: Any) -> None:
 def batch(
     records: tf.data.Dataset, batch_size: int, drop_remainder: bool = False
 ) -> tf.data.Dataset:
-    """Return batches of raw records; tensors whose sizes differ become ragged."""
+    """Batch raw records; tensors whose sizes differ become ragged.
+
+    Args:
+      records: unbatched records.
+      batch_size: the records of a batch.
+      drop_remainder: True drops a last batch that is not full.
+    """
     shapes = [spec.shape for spec in tf.nest.flatten(records.element_spec)]
     if all(shape.is_fully_defined() for shape in shapes):  # Records without lists.
         return records.batch(batch_size, drop_remainder)
@@ -64,7 +70,13 @@ def batch(
 
 
 def read_batches(source: types.Source, split: str, batch_size: Any) -> tf.data.Dataset:
-    """Return all raw records of a split in batches; tensors whose sizes differ become ragged."""
+    """Read all raw records of a split in batches; tensors whose sizes differ become ragged.
+
+    Args:
+      source: the source.
+      split: the split.
+      batch_size: the records of a batch; the last one may be smaller.
+    """
     blocks = types.read_member(source, types.Source, "blocks")(split)
     if blocks is None:
         return batch(source.records(split), batch_size)
@@ -94,13 +106,15 @@ def repeat_value(value: Any) -> tf.data.Dataset:
 
 def options() -> tf.data.Options:
     """Return the options of all iterators of a run."""
-    made = tf.data.Options()
+    dataset_options = tf.data.Options()
     # The pipeline divides records among workers; a strategy must not divide them again.
-    made.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    dataset_options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
     # The tuning thread may miss that its session closes; the session then waits up to a minute.
     # Without tuning, AUTOTUNE means one call on each core, up to 16, and reading is as fast.
-    made.autotune.enabled = False
-    return made
+    dataset_options.autotune.enabled = False
+    return dataset_options
 
 
 def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
@@ -108,14 +122,14 @@ def iterate(make_dataset: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
     graph = tf.Graph()
     with graph.as_default():
         iterator = tf1.data.make_initializable_iterator(make_dataset().with_options(options()))
-        following = iterator.get_next()
+        next_element = iterator.get_next()
     # `with` only closes: a generator must not leave its graph on the caller's stack.
     with contextlib.closing(tf1.Session(graph=graph)) as session:
         session.run(iterator.initializer)
-        read = session.make_callable(following)
+        read_next = session.make_callable(next_element)
         while True:
             try:
-                element = read()
+                element = read_next()
             except tf.errors.OutOfRangeError:
                 return
             except (tf.errors.OpError, UnicodeDecodeError) as error:
@@ -136,8 +150,8 @@ def read_field(
 
     # Sources are plain graph code; AutoGraph would change their errors.
     @tf.autograph.experimental.do_not_convert
-    def decode(some: tf.Tensor) -> tf.Tensor:
-        return source.decode(source.take_rows(split, some), spec, True)[field.name]
+    def decode(numbers: tf.Tensor) -> tf.Tensor:
+        return source.decode(source.take_rows(split, numbers), spec, True)[field.name]
 
     def read() -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(rows).batch(_ROWS_AT_ONCE).map(decode)
@@ -173,7 +187,13 @@ def explain_unreadable(error: Exception) -> str:
 
 
 def cut_batches(batches: tf.data.Dataset, count: int, size: int) -> tf.data.Dataset:
-    """Cut each batch (features, labels), [count * size, ...], into `count` batches, in order."""
+    """Cut each batch into smaller ones, in order.
+
+    Args:
+      batches: (features, labels), [count * size, ...] each.
+      count: the number of parts of a batch.
+      size: the rows of a part.
+    """
 
     def cut_one(*values: Any) -> tf.data.Dataset:
         def take(index: tf.Tensor) -> Any:
@@ -203,20 +223,29 @@ def set_batch_size(values: Mapping[str, Any], size: int) -> None:
 
 
 def mask_labels(spec: spec_lib.Spec, labels: dict[str, Any], is_row: tf.Tensor) -> dict[str, Any]:
-    """Return {label: [B, ...]} with missing labels for padding; keys stay as they are."""
-    found = dict(labels)
+    """Replace the labels of padding by missing labels; keys stay as they are.
+
+    Args:
+      spec: the fields.
+      labels: {label or key: [B, ...]}.
+      is_row: bool [B], False for padding.
+
+    Returns:
+      {label or key: [B, ...]}.
+    """
+    masked_labels = dict(labels)
     for name, field in spec.label_fields.items():
         value, missing = labels[name], tf.constant(field.missing, labels[name].dtype)
         if isinstance(value, tf.RaggedTensor):
             lengths = value.row_lengths()
-            kept = tf.boolean_mask(value.values, tf.repeat(is_row, lengths))
-            own = tf.RaggedTensor.from_row_lengths(kept, tf.where(is_row, lengths, 0))
+            row_values = tf.boolean_mask(value.values, tf.repeat(is_row, lengths))
+            row_lists = tf.RaggedTensor.from_row_lengths(row_values, tf.where(is_row, lengths, 0))
             padding = tf.cast(~is_row, lengths.dtype)
             fill = tf.RaggedTensor.from_row_lengths(
                 tf.fill([tf.reduce_sum(padding)], missing), padding
             )
-            found[name] = tf.concat([own, fill], axis=1)
+            masked_labels[name] = tf.concat([row_lists, fill], axis=1)
         else:
             mask = tf.reshape(is_row, [-1, *[1] * (value.shape.rank - 1)])
-            found[name] = tf.where(mask, value, missing)
-    return found
+            masked_labels[name] = tf.where(mask, value, missing)
+    return masked_labels

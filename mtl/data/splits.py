@@ -33,9 +33,11 @@ from mtl.deferred import tf
 
 # The number of places, which limits the precision of shares.
 PLACES = 1 << 31
+# Hashes are numbers of 32 bits, in int64.
 _WORD = 1 << 32
 # "lowbias32" of C. Wellons' hash prospector, 2018: shifts and factors.
 _ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1))
+# The golden ratio as a fraction of 2^32.
 _GOLDEN = 0x9E3779B9
 # A whole number as a column of floats writes it.
 _WHOLE = r"^([+-]?[0-9]+)\.0*$"
@@ -165,10 +167,14 @@ class Splits(chosen_rows.ChosenRows):
         """Return a line if the shares leave rows out of all splits."""
         if sum(arc.length for arc in self.arcs.values()) >= PLACES:
             return []
-        rows, held = self.count_rows(self._choose_arcs(list(self.arcs.values())))
-        share = f"{rows - held:,} of {rows:,} rows ({(rows - held) / max(rows, 1):.1%})"
+        rows, num_assigned = self.count_rows(self._choose_arcs(list(self.arcs.values())))
+        share = (
+            f"{rows - num_assigned:,} of {rows:,} rows ({(rows - num_assigned) / max(rows, 1):.1%})"
+        )
         total = sum(self.shares.values())
-        return [f"{share} are in no split: Splits.shares sum to {total:.6g}."] * (held < rows)
+        return [f"{share} are in no split: Splits.shares sum to {total:.6g}."] * (
+            num_assigned < rows
+        )
 
 
 def check_shares(where: str, shares: Mapping[str, float]) -> None:
@@ -185,7 +191,16 @@ def _hold(arcs: Sequence[Arc], places: Any) -> Any:
 
 
 def lay_arcs(shares: Mapping[str, float], first: int, length: int) -> dict[str, Arc]:
-    """Return {split: its arc}: one after the other, on `length` places from `first` on."""
+    """Lay arcs one after the other on the circle.
+
+    Args:
+      shares: {split: its share of the length}.
+      first: the place of the first arc.
+      length: the number of places for all arcs.
+
+    Returns:
+      {split: its arc}.
+    """
     ends = [round(end * length) for end in itertools.accumulate(shares.values(), initial=0.0)]
     pairs = zip(shares, itertools.pairwise(min(end, length) for end in ends), strict=True)
     return {split: Arc(first + start, end - start) for split, (start, end) in pairs}
@@ -220,19 +235,26 @@ def hash_keys(keys: Sequence[tf.Tensor], numbers: tf.Tensor, seed: int) -> tf.Te
       seed: the seed.
     """
     is_absent = [tf.equal(tf.strings.strip(texts), "") for texts in keys]
-    plain = [tf.strings.regex_replace(texts, _WHOLE, r"\1") for texts in keys]
-    alone = tf.strings.join(["row ", tf.strings.as_string(numbers)])
+    key_texts = [tf.strings.regex_replace(texts, _WHOLE, r"\1") for texts in keys]
+    row_texts = tf.strings.join(["row ", tf.strings.as_string(numbers)])
     has_none = functools.reduce(tf.logical_and, is_absent)
-    texts = tf.where(has_none, alone, tf.strings.join(plain, _SEPARATOR))
+    texts = tf.where(has_none, row_texts, tf.strings.join(key_texts, _SEPARATOR))
     # FarmHash's Fingerprint64, which is the same on every machine.
     return tf.strings.to_hash_bucket_fast(tf.strings.join([f"{seed}:", texts]), PLACES)
 
 
 def rank_rows(labels: np.ndarray, seed: int) -> np.ndarray:
-    """Return places of N rows that spread each class evenly over the circle, int64 [N].
+    """Return places of rows that spread each class evenly over the circle.
 
     An arc with a share s of the circle holds s n rows of a class of n, to within a row. Classes
     start at different places, so that many small classes do not all miss the same arc.
+
+    Args:
+      labels: the class of each row, [N].
+      seed: the seed of the places.
+
+    Returns:
+      int64 [N].
     """
     places = np.zeros(len(labels), np.int64)
     _, classes = np.unique(labels, return_inverse=True)
@@ -243,8 +265,8 @@ def rank_rows(labels: np.ndarray, seed: int) -> np.ndarray:
     # Multiples of the golden ratio are spread evenly.
     starts = (hash_rows(np.arange(1), seed)[0] + np.arange(len(sizes)) * _GOLDEN) % _WORD
     # (rank + start / 2^32) / size of the circle, in whole numbers.
-    ranked = (ranks * _WORD + np.repeat(starts, sizes)) // (2 * np.repeat(sizes, sizes))
-    places[order] = ranked
+    ranked_places = (ranks * _WORD + np.repeat(starts, sizes)) // (2 * np.repeat(sizes, sizes))
+    places[order] = ranked_places
     return places
 
 
@@ -256,17 +278,17 @@ def read_labels(source: types.Source, split: str, label: str, label_type: str) -
     """
     missing = spec_lib.MISSING[label_type]
     spec = spec_lib.Spec(features={label: label_type}, labels={}, defaults={label: missing})
-    parts = [found[label] for found in chosen_rows.read_fields(source, split, spec)]
+    parts = [values[label] for values in chosen_rows.read_fields(source, split, spec)]
     kind = object if label_type == "string" else np.int64
     return np.concatenate([np.zeros([0], kind), *parts])
 
 
 def _list_splits(source: Any) -> list[str]:
     """Return the splits that the settings of a source name, also of a source inside it."""
-    named: list[str] = []
+    names: list[str] = []
     while source is not None:
         for setting in ("files", "splits", "held_out", "starts", "shares"):
             value = getattr(source, setting, None)
-            named += value if isinstance(value, Mapping) else []
+            names += value if isinstance(value, Mapping) else []
         source = getattr(source, "source", None)
-    return named
+    return names

@@ -16,6 +16,7 @@ from mtl.data import chosen_rows, splits
 from mtl.data import source as source_lib
 
 HASH, LATTICE = "hash", "lattice"
+# Multipliers of a linear congruential generator in C libraries, and of MurmurHash2.
 _LATTICE = (1_103_515_245, 1_540_483_477)
 
 
@@ -83,8 +84,8 @@ class Subset(chosen_rows.ChosenRows):
 
 def _place(index: Any, seed: int) -> Any:
     """Return the place for "lattice"; the bits of neighbouring rows have only a few distances."""
-    mixed = index + seed * 7919 + 1
+    place = index + seed * 7919 + 1
     for factor in _LATTICE:
-        mixed = (mixed % splits.PLACES) * factor % splits.PLACES
-        mixed = mixed + mixed // (1 << 16)
-    return mixed % splits.PLACES
+        place = (place % splits.PLACES) * factor % splits.PLACES
+        place = place + place // (1 << 16)
+    return place % splits.PLACES

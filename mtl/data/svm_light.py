@@ -82,19 +82,19 @@ class SvmLight(types.Source):
             arrays = {name: np.array(values) for name, values in columns.items()}
             return examples.serialize_examples(arrays)
 
-        serialized = tf.numpy_function(parse, [batch], tf.string, stateful=False)
-        serialized.set_shape([batch.shape[0]])
-        return spec.parse(serialized, with_labels)
+        serialized_rows = tf.numpy_function(parse, [batch], tf.string, stateful=False)
+        serialized_rows.set_shape([batch.shape[0]])
+        return spec.parse(serialized_rows, with_labels)
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split line by line."""
         self._check_fields(spec)
-        dropped = re.compile(_DROPPED.encode())
+        pattern = re.compile(_DROPPED.encode())
         for path in self._find(split):
             for number, line in json_lines.read_lines(path):
                 if isinstance(line, str):
                     yield f"{path} line {number}", line
-                elif not dropped.fullmatch(line):
+                elif not pattern.fullmatch(line):
                     yield f"{path} line {number}", self._scan(line, spec)
 
     def _check(self, split: str) -> list[str]:
@@ -109,9 +109,9 @@ class SvmLight(types.Source):
 
     def _check_fields(self, spec: spec_lib.Spec) -> None:
         """Fail if the Spec has a field that a line cannot hold; a sampler leaves out the vector."""
-        known = {"vector": self.vector, "label": self.label, "group": self.group}
+        names = {"vector": self.vector, "label": self.label, "group": self.group}
         for name, field in spec.fields.items():
-            checks.one_of("a field of SvmLight", name, known.values())
+            checks.one_of("a field of SvmLight", name, names.values())
             if name != self.vector:
                 checks.require(field.shape == (), f"field {name!r}", "hold one value", field.shape)
         if self.vector not in spec.fields:
@@ -169,8 +169,8 @@ def parse_line(line: bytes, size: int | None, first_index: int = 1) -> Row:
     if size is None or not rest:
         return Row(label, group, numbers)
     if not _PAIRS.fullmatch(" ".join(rest)):
-        wrong = next(pair for pair in rest if not _PAIRS.fullmatch(pair))
-        raise ValueError(f"must hold pairs such as 3:0.5, got {wrong[:40]!r}")
+        bad_pair = next(pair for pair in rest if not _PAIRS.fullmatch(pair))
+        raise ValueError(f"must hold pairs such as 3:0.5, got {bad_pair[:40]!r}")
     _fill_numbers(numbers, ":".join(rest).split(":"), first_index)
     return Row(label, group, numbers)
 
@@ -183,11 +183,13 @@ def _fill_numbers(numbers: np.ndarray, parts: Sequence[str], first_index: int) -
     last = first_index + size - 1
     for position, index in enumerate(indexes):
         if not 0 <= index < size:
-            got = parts[2 * position]
-            raise ValueError(f"must hold indexes from {first_index} to {last}, got {got}")
+            index_text = parts[2 * position]
+            raise ValueError(f"must hold indexes from {first_index} to {last}, got {index_text}")
         if position and index <= indexes[position - 1]:
-            before, got = parts[2 * position - 2], parts[2 * position]
-            raise ValueError(f"must hold indexes that increase, got {got} behind {before}")
+            previous_text, index_text = parts[2 * position - 2], parts[2 * position]
+            raise ValueError(
+                f"must hold indexes that increase, got {index_text} behind {previous_text}"
+            )
     if np.abs(values).max() > _LARGEST:
         raise ValueError("must hold numbers of float32, got a larger one")
     numbers[indexes.astype(np.int64)] = values

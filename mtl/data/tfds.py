@@ -71,9 +71,9 @@ class Tfds(types.Source):
         They are dicts. If each feature is stored unchanged, they are serialized examples: `decode`
         then parses a whole batch, which takes a tenth of the time.
         """
-        return self._serialized(split) if self._stored else self._parsed(split)
+        return self._read_serialized(split) if self._stored else self._read_parsed(split)
 
-    def _serialized(self, split: str) -> tf.data.Dataset:
+    def _read_serialized(self, split: str) -> tf.data.Dataset:
         try:
             parts = self._builder.info.splits[split].file_instructions
         except (ValueError, AssertionError, KeyError) as error:
@@ -92,7 +92,7 @@ class Tfds(types.Source):
         count = tf.data.experimental.assert_cardinality(takes.sum())
         return files.flat_map(read).apply(count)
 
-    def _parsed(self, split: str) -> tf.data.Dataset:
+    def _read_parsed(self, split: str) -> tf.data.Dataset:
         import tensorflow_datasets
 
         builder = self._builder
@@ -122,27 +122,33 @@ class Tfds(types.Source):
         return {name: (_describe_stored(kind), kind.tf_dtype) for name, kind in kinds.items()}
 
     def _split_error(self, split: str, error: Exception) -> checks.UserError:
-        known = list(self._builder.info.splits)
+        split_names = list(self._builder.info.splits)
         base = re.split(r"[\[+]", split, maxsplit=1)[0]
-        hint = source.explain_unreadable(error) if base in known else checks.nearest(base, known)
-        rule = f"name a split ({', '.join(known)}) or a slice, such as 'train[:80%]'"
+        hint = (
+            source.explain_unreadable(error)
+            if base in split_names
+            else checks.nearest(base, split_names)
+        )
+        rule = f"name a split ({', '.join(split_names)}) or a slice, such as 'train[:80%]'"
         return checks.UserError(f"Tfds {self.name} split must {rule}, got {split!r}. {hint}")
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
         """Turn a batch of records into {name: [B, ...]}; floats never become integers."""
         fields = spec.fields if with_labels else spec.feature_fields
         if self._stored:
-            batch = self._parse(batch, {self._theirs(f, self._stored) for f in fields.values()})
+            batch = self._parse(
+                batch, {self._name_feature(f, self._stored) for f in fields.values()}
+            )
         return {name: self._decode(batch, field) for name, field in fields.items()}
 
     def _parse(self, serialized: tf.Tensor, names: Collection[str]) -> dict[str, tf.Tensor]:
         """Parse only some features of serialized examples: [B] -> {feature: [B, ...]}."""
-        asked = {name: self._stored[name][0] for name in sorted(names)}
-        parsed = tf.io.parse_example(serialized, asked)
-        return {name: tf.cast(value, self._stored[name][1]) for name, value in parsed.items()}
+        specs = {name: self._stored[name][0] for name in sorted(names)}
+        values = tf.io.parse_example(serialized, specs)
+        return {name: tf.cast(value, self._stored[name][1]) for name, value in values.items()}
 
     def _decode(self, batch: Mapping[str, Any], field: spec_lib.Field) -> Any:
-        values = _reach(batch, self._theirs(field, batch))
+        values = _reach(batch, self._name_feature(field, batch))
         where = f"Tfds {self.name} field {field.name!r}"
         ours = tf.as_dtype(field.dtype)
         texts = (values.dtype == tf.string, ours == tf.string)
@@ -156,10 +162,10 @@ class Tfds(types.Source):
             values = values.to_tensor(shape=[None, *field.shape])
         return field.cast(values)
 
-    def _theirs(self, field: spec_lib.Field, example: Mapping[str, Any]) -> str:
+    def _name_feature(self, field: spec_lib.Field, example: Mapping[str, Any]) -> str:
         path = self.rename.get(field.name, field.name)
-        known = _paths(example)
-        checks.one_of(f"Tfds {self.name} field {field.name!r}", path, known)
+        paths = _list_paths(example)
+        checks.one_of(f"Tfds {self.name} field {field.name!r}", path, paths)
         return path
 
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
@@ -169,28 +175,31 @@ class Tfds(types.Source):
             if isinstance(example, tf.errors.OpError):
                 yield location, f"{source.explain_unreadable(example)}."
             else:
-                read = self._read_stored(example) if self._stored else example
-                yield location, self._scan_example(read, spec)
+                stored_example = self._read_stored(example) if self._stored else example
+                yield location, self._scan_example(stored_example, spec)
 
     def _read_stored(self, serialized: bytes) -> dict[str, np.ndarray]:
-        found = tf.train.Example.FromString(serialized).features.feature
+        features = tf.train.Example.FromString(serialized).features.feature
         lists = {tf.string: "bytes_list", tf.float32: "float_list", tf.int64: "int64_list"}
-        read = {
-            name: np.array(getattr(found[name], lists[kind.dtype]).value, kind.dtype.as_numpy_dtype)
+        arrays = {
+            name: np.array(
+                getattr(features[name], lists[kind.dtype]).value, kind.dtype.as_numpy_dtype
+            )
             for name, (kind, _) in self._stored.items()
         }
         # An unsigned number of 2^63 or more is stored as a negative number.
         return {
-            name: read[name].astype(of.as_numpy_dtype) for name, (_, of) in self._stored.items()
+            name: arrays[name].astype(dtype.as_numpy_dtype)
+            for name, (_, dtype) in self._stored.items()
         }
 
     def _scan_example(self, example: Mapping[str, Any], spec: spec_lib.Spec) -> dict | str:
-        def parts(field: spec_lib.Field) -> list[Any]:
-            array = _reach(example, self._theirs(field, example))
+        def list_parts(field: spec_lib.Field) -> list[Any]:
+            array = _reach(example, self._name_feature(field, example))
             flat = array.reshape(-1).tolist() if hasattr(array, "reshape") else [array]
             return [v.decode(errors="replace") if isinstance(v, bytes) else v for v in flat]
 
-        return spec.example(parts)
+        return spec.example(list_parts)
 
     @property
     def modules(self) -> dict[str, str]:
@@ -216,8 +225,8 @@ class Tfds(types.Source):
             else:
                 builder = self._catalogued_builder(settings)
         except tensorflow_datasets.core.registered.DatasetNotFoundError:
-            known = tensorflow_datasets.list_builders(with_community_datasets=False)
-            fix = checks.nearest(re.split("[/:]", self.name)[0], known)
+            catalogue = tensorflow_datasets.list_builders(with_community_datasets=False)
+            fix = checks.nearest(re.split("[/:]", self.name)[0], catalogue)
             checks.fail("Tfds.name", _NAMES, self.name, fix)
         if not builder.data_path.exists():
             self._prepare(builder)
@@ -241,13 +250,13 @@ class Tfds(types.Source):
         module, _, name = _MOVED.sub("mtl.datasets.", self.name).rpartition(".")
         rule = _NAMES
         try:
-            found = getattr(importlib.import_module(module), name)
+            builder_class = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
             checks.fail("Tfds.name", rule, self.name, f"{source.explain_unreadable(error)}.")
         builder = tensorflow_datasets.core.DatasetBuilder
-        is_builder = isinstance(found, type) and issubclass(found, builder)
+        is_builder = isinstance(builder_class, type) and issubclass(builder_class, builder)
         checks.require(is_builder, "Tfds.name", rule, self.name)
-        return found
+        return builder_class
 
     def _prepare(self, builder: Any) -> None:
         import tensorflow_datasets
@@ -281,11 +290,11 @@ class Tfds(types.Source):
 
 
 def _is_stored_as_it_is(feature: Any) -> bool:
-    stored, kind = feature.get_serialized_info(), feature.get_tensor_info()
+    stored_info, info = feature.get_serialized_info(), feature.get_tensor_info()
     # An optional feature has a default, sometimes an array, for which == fails.
-    is_optional = kind.default_value is not None
-    is_same = (stored.shape, stored.tf_dtype) == (kind.shape, kind.tf_dtype)
-    return is_same and None not in kind.shape and not is_optional
+    is_optional = info.default_value is not None
+    is_same = (stored_info.shape, stored_info.tf_dtype) == (info.shape, info.tf_dtype)
+    return is_same and None not in info.shape and not is_optional
 
 
 def _describe_stored(kind: Any) -> tf.io.FixedLenFeature:
@@ -296,13 +305,15 @@ def _describe_stored(kind: Any) -> tf.io.FixedLenFeature:
     return tf.io.FixedLenFeature(kind.shape, dtype)
 
 
-def _paths(example: Mapping[str, Any], prefix: str = "") -> list[str]:
+def _list_paths(example: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return the names of the leaves of a nested dict; "a/b" is the leaf b of a."""
     return [
         path
         for name, value in example.items()
         for path in (
-            _paths(value, f"{prefix}{name}/") if isinstance(value, Mapping) else [prefix + name]
+            _list_paths(value, f"{prefix}{name}/")
+            if isinstance(value, Mapping)
+            else [prefix + name]
         )
     ]
 

@@ -45,8 +45,10 @@ class TfRecord(types.Source):
     def records(self, split: str) -> tf.data.Dataset:
         """Return the serialized examples of a split."""
         paths = self._find(split)
-        packed = tf.data.Dataset.from_tensor_slices((paths, list(map(self._compression, paths))))
-        return packed.flat_map(copies.Reader(paths, _open_here).records)
+        inputs = tf.data.Dataset.from_tensor_slices(
+            (paths, list(map(self._find_compression, paths)))
+        )
+        return inputs.flat_map(copies.Reader(paths, _open_here).records)
 
     def shard(self, split: str, num_shards: int, shard: int) -> TfRecord | None:
         """Return the source of every `num_shards`-th file of a split; None if there are fewer."""
@@ -55,13 +57,13 @@ class TfRecord(types.Source):
     def by_file(self, split: str) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield (file, its serialized examples) of a split, at a quarter of `tf.data`'s cost."""
         for path in self._find(split):
-            options = tf.io.TFRecordOptions(self._compression(path))
+            options = tf.io.TFRecordOptions(self._find_compression(path))
             yield path, tf.compat.v1.io.tf_record_iterator(_open_here(path), options)
 
     def _find(self, split: str) -> list[str]:
         return files.find("TfRecord.files", self.files, split, self.data_dir)
 
-    def _compression(self, path: str) -> str:
+    def _find_compression(self, path: str) -> str:
         if self.compression == "auto":
             return files.compression(path)
         return _COMPRESSIONS[self.compression]
@@ -75,11 +77,11 @@ class TfRecord(types.Source):
     def scan(self, split: str, spec: spec_lib.Spec) -> Iterator[tuple[str, dict[str, Any] | str]]:
         """Read the split record by record; the numbers of records start at 0 in each file."""
         for path in self._find(split):
-            compression = self._compression(path)
+            compression = self._find_compression(path)
             # Compressed data is read in blocks, so the damage may lie behind the record.
             further = " or a later one" if compression else ""
-            read = functools.partial(tf.data.TFRecordDataset, _open_here(path), compression)
-            for number, record in enumerate(source.iterate(read)):
+            make_dataset = functools.partial(tf.data.TFRecordDataset, _open_here(path), compression)
+            for number, record in enumerate(source.iterate(make_dataset)):
                 location = f"{path} record {number}"
                 if isinstance(record, tf.errors.OpError):
                     fix = "Is it cut off, damaged, or compressed otherwise than the setting says?"
@@ -101,16 +103,18 @@ def scan_record(record: bytes, spec: spec_lib.Spec) -> dict[str, Any] | str:
     except message.DecodeError:
         return "must be a serialized tf.Example."
     return spec.example(
-        lambda field: _values(features[field.name], field) if field.name in features else None
+        lambda field: _read_values(features[field.name], field) if field.name in features else None
     )
 
 
-def _values(feature: tf.train.Feature, field: spec_lib.Field) -> list[Any] | None:
+def _read_values(feature: tf.train.Feature, field: spec_lib.Field) -> list[Any] | None:
     kind = feature.WhichOneof("kind")
     if kind is None:
         return None
-    expected = _KINDS.get(field.dtype, "int64_list")
-    if kind != expected:
-        raise ValueError(f"must be a {expected}, as it is {field.dtype} in the Spec, got a {kind}")
+    expected_kind = _KINDS.get(field.dtype, "int64_list")
+    if kind != expected_kind:
+        raise ValueError(
+            f"must be a {expected_kind}, as it is {field.dtype} in the Spec, got a {kind}"
+        )
     values = getattr(feature, kind).value
     return [v.decode(errors="replace") if isinstance(v, bytes) else v for v in values]

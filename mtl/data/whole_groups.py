@@ -62,11 +62,11 @@ class WholeGroups:
 
     def accumulators(self) -> dict[str, Any]:
         """Return {name in the statistics: accumulator that counts groups and finds split ones}."""
-        return {_name(self.group): Groups(group=self.group)}
+        return {_name_statistics(self.group): Groups(group=self.group)}
 
     def require_room(self, statistics: types.Statistics, rows: int) -> None:
         """Fail unless the largest group of the training split fits into `rows` rows."""
-        self._require_room(statistics.for_column(_name(self.group))["largest"], rows)
+        self._require_room(statistics.for_column(_name_statistics(self.group))["largest"], rows)
 
     def _require_room(self, largest: int, rows: int) -> None:
         rule = f"have room for the largest group of {self.group!r}, {largest} rows"
@@ -124,10 +124,10 @@ class WholeGroups:
             return groups.shuffle(shuffle_buffer, seed + epoch)
 
         groups = tf.data.Dataset.range(tf.int64.max).flat_map(one_pass)
-        packed = _fill(groups, records, rows)
+        batches = _fill(groups, records, rows)
         if parts == 1:
-            return packed
-        return packed.batch(parts, drop_remainder=True).map(_join_parts)
+            return batches
+        return batches.batch(parts, drop_remainder=True).map(_join_parts)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -160,7 +160,7 @@ class Groups:
         before = [self._last, *keys[:-1]]
         starts = np.flatnonzero([key != other for key, other in zip(keys, before, strict=True)])
         self._starts.append(starts + self._rows)
-        self._prints.append(_fingerprints(keys[starts]))
+        self._prints.append(_compute_fingerprints(keys[starts]))
         self._rows, self._last = self._rows + len(keys), keys[-1]
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
@@ -173,20 +173,21 @@ class Groups:
         starts = np.concatenate(self._starts)
         prints = np.concatenate(self._prints)
         order = np.argsort(prints, kind="stable")
-        again = np.flatnonzero(prints[order][1:] == prints[order][:-1])
-        if len(again):
-            pair = min(order[again + 1])  # The first repeated group.
-            earlier = starts[np.flatnonzero(prints == prints[pair])[0]]
+        # Groups begin where keys change, so a group that begins twice has other rows in between.
+        repeats = np.flatnonzero(prints[order][1:] == prints[order][:-1])
+        if len(repeats):
+            pair = min(order[repeats + 1])  # The first repeated group.
+            first_row = starts[np.flatnonzero(prints == prints[pair])[0]]
             where = f"the training split, for WholeGroups.group {self.group!r},"
             rule = "have the rows of a group one after the other"
             fix = f"Sort the rows by {self.group!r}."
-            got = f"other rows between rows {earlier + 1} and {starts[pair] + 1} of one group"
-            checks.fail(where, rule, got, fix)
+            problem = f"other rows between rows {first_row + 1} and {starts[pair] + 1} of one group"
+            checks.fail(where, rule, problem, fix)
         sizes = np.diff(np.append(starts, self._rows))
         return {"groups": len(starts), "largest": int(sizes.max())}
 
 
-def _fingerprints(keys: np.ndarray) -> np.ndarray:
+def _compute_fingerprints(keys: np.ndarray) -> np.ndarray:
     if keys.dtype != object:
         return keys
     prints = tf.raw_ops.Fingerprint(data=tf.constant(keys), method="farmhash64")
@@ -199,7 +200,7 @@ def _find_starts(keys: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.concatenate([[True], differ]))
 
 
-def _name(group: str) -> str:
+def _name_statistics(group: str) -> str:
     return f"group/{group}"
 
 
@@ -235,7 +236,7 @@ def _split_groups(
         end = bounds[-1]
         return (*_flatten(_slice(rows, end, count)), keys[end:]), (rows, keys, bounds)
 
-    start = (*_flatten(_empty_rows(records)), _empty(tf.TensorSpec([None], field.dtype)))
+    start = (*_flatten(_empty_rows(records)), _make_empty(tf.TensorSpec([None], field.dtype)))
 
     @tf.autograph.experimental.do_not_convert
     def deal(rows: Any, keys: tf.Tensor, bounds: tf.Tensor) -> tf.data.Dataset:
@@ -249,28 +250,28 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
     """Return full parts: (raw records [rows, ...], mask [rows], False for padding)."""
 
     @tf.autograph.experimental.do_not_convert
-    def add(carried: Any, given: Any) -> tuple[Any, Any]:
-        (*flat, keys), (group, key) = carried, given
-        carried = _pack(records, flat)
-        held, size = _count(carried), _count(group)
-        fits = (held + size <= rows) & ~tf.reduce_any(tf.equal(keys, key))
+    def add(buffer: Any, addition: Any) -> tuple[Any, Any]:
+        (*flat, keys), (group, key) = buffer, addition
+        buffer = _pack(records, flat)
+        num_held, size = _count(buffer), _count(group)
+        fits = (num_held + size <= rows) & ~tf.reduce_any(tf.equal(keys, key))
         message = f"A group has more than the {rows} rows of a micro-batch"
         with tf.control_dependencies([tf.debugging.Assert(size <= rows, [message, size])]):
-            first = tf.where(fits, tf.zeros_like(held), held)
-        kept = _slice(_concat(carried, group), first, held + size)
+            first = tf.where(fits, tf.zeros_like(num_held), num_held)
+        next_buffer = _slice(_concat(buffer, group), first, num_held + size)
         keys = tf.concat([keys[: tf.where(fits, tf.size(keys), 0)], [key]], 0)
-        return (*_flatten(kept), keys), (carried, ~fits)
+        return (*_flatten(next_buffer), keys), (buffer, ~fits)
 
     @tf.autograph.experimental.do_not_convert
-    def pad(carried: Any, is_full: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    def pad(buffer: Any, is_full: tf.Tensor) -> tuple[Any, tf.Tensor]:
         del is_full
-        count, places = _count(carried), tf.range(rows, dtype=tf.int64)
-        chosen = tf.minimum(places, count - 1)
-        return tf.nest.map_structure(lambda part: tf.gather(part, chosen), carried), places < count
+        count, places = _count(buffer), tf.range(rows, dtype=tf.int64)
+        indices = tf.minimum(places, count - 1)
+        return tf.nest.map_structure(lambda part: tf.gather(part, indices), buffer), places < count
 
-    no_keys = _empty(tf.TensorSpec([None], groups.element_spec[1].dtype))
-    filled = groups.scan((*_flatten(_empty_rows(records)), no_keys), add)
-    return filled.filter(lambda carried, is_full: is_full).map(pad)
+    no_keys = _make_empty(tf.TensorSpec([None], groups.element_spec[1].dtype))
+    buffers = groups.scan((*_flatten(_empty_rows(records)), no_keys), add)
+    return buffers.filter(lambda buffer, is_full: is_full).map(pad)
 
 
 def _join_parts(rows: Any, is_row: tf.Tensor) -> tuple[Any, tf.Tensor]:
@@ -286,19 +287,19 @@ def _join_parts(rows: Any, is_row: tf.Tensor) -> tuple[Any, tf.Tensor]:
 
 def _empty_rows(records: tf.data.Dataset) -> Any:
     """Return a batch of 0 raw records."""
-    return tf.nest.map_structure(_empty, source_lib.batch(records, 1).element_spec)
+    return tf.nest.map_structure(_make_empty, source_lib.batch(records, 1).element_spec)
 
 
-def _empty(spec: Any) -> Any:
+def _make_empty(spec: Any) -> Any:
     """Return 0 rows of this kind, with an unknown static length, because rows will be added."""
     if isinstance(spec, tf.RaggedTensorSpec):
         inner = spec.shape[spec.ragged_rank + 1 :]
-        found = _empty(tf.TensorSpec([None, *inner], spec.dtype))
+        values = _make_empty(tf.TensorSpec([None, *inner], spec.dtype))
         splits = tf.zeros([1], spec.row_splits_dtype)
         for _ in range(spec.ragged_rank):
-            some = tf1.placeholder_with_default(splits, [None])
-            found = tf.RaggedTensor.from_row_splits(found, some, validate=False)
-        return found
+            row_splits = tf1.placeholder_with_default(splits, [None])
+            values = tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
+        return values
     inner = spec.shape[1:]
     zeros = tf.zeros([0, *(size or 0 for size in inner)], spec.dtype)
     return tf1.placeholder_with_default(zeros, [None, *inner])
@@ -321,8 +322,8 @@ def _slice(rows: Any, first: Any, last: Any) -> Any:
     return tf.nest.map_structure(lambda part: part[first:last], rows)
 
 
-def _concat(rows: Any, others: Any) -> Any:
-    return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), rows, others)
+def _concat(rows: Any, more_rows: Any) -> Any:
+    return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), rows, more_rows)
 
 
 def _count(rows: Any) -> tf.Tensor:

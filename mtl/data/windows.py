@@ -95,6 +95,7 @@ class Plan:
 
     def place(self, steps: np.ndarray, positions: np.ndarray) -> Places:
         """Return where the rows at P positions of the batches of S steps lie, each [S, P]."""
+        # Each lane fills an equal, consecutive part of every batch.
         share = self.batch_size // self.num_lanes
         lanes, within = np.divmod(positions, share)
         epochs, places = np.divmod(steps[:, None] * share + within, self.lane_rows)
@@ -102,7 +103,13 @@ class Plan:
         return Places(epochs, windows, np.broadcast_to(lanes, rows.shape), rows)
 
     def list_pieces(self, epoch: int, window: int, lane: int) -> list[Piece]:
-        """Return the parts of blocks that hold the rows of a window of a lane, in turn."""
+        """Return the parts of blocks that hold the rows of a window of a lane, in turn.
+
+        Args:
+          epoch: the number of the pass, from 0.
+          window: the number of the window in the epoch.
+          lane: the number of the lane.
+        """
         blocks, ends = self._deal(epoch)
         start = lane * self.lane_rows + window * self.window_rows
         stop = start + self.count_rows(window)
@@ -122,7 +129,16 @@ class Plan:
         return min(self.window_rows, self.lane_rows - window * self.window_rows)
 
     def mix(self, epoch: int, window: int, lane: int) -> np.ndarray:
-        """Return the order of the rows of a window of a lane, int64 [`count_rows(window)`]."""
+        """Return the order of the rows of a window of a lane.
+
+        Args:
+          epoch: the number of the pass, from 0.
+          window: the number of the window in the epoch.
+          lane: the number of the lane.
+
+        Returns:
+          int64 [`count_rows(window)`], a permutation.
+        """
         count = self.count_rows(window)
         if not self.is_shuffled:
             return np.arange(count)
@@ -140,7 +156,9 @@ class Plan:
         @functools.lru_cache(maxsize=2)
         def deal(epoch: int) -> tuple[np.ndarray, np.ndarray]:
             blocks = np.arange(len(self.sizes))
-            if self.is_shuffled:  # Rows are mixed by whole numbers, so no other order is the same.
+            if self.is_shuffled:
+                # Windows are mixed by numbers from 0 on, so blocks take numbers below 0: no two
+                # orders are the same.
                 blocks = order.permute(len(blocks), self.seed, -1 - epoch)
             return blocks, np.cumsum(np.asarray(self.sizes, np.int64)[blocks])
 

@@ -15,7 +15,7 @@ from mtl import checks
 
 # Between digits and beside units, people also write spaces that do not break a line.
 _SPACE = "[ \u00a0\u202f\u2009]"
-_MINUS = "\u2212\u2013-"  # The hyphen stands last, where it makes no range of characters.
+_MINUS = "\u2212\u2013-"  # The hyphen stands last: elsewhere it would make a range of characters.
 _LIMIT, _LIMIT_BEHIND = "(?:[<>]=?|[\u2264\u2265])?", r"\+?"
 _EXAMPLE = re.compile(r"(<?)([^0-9]*?)1(?:([,. '])234)?([.,])5([^0-9].*)?")
 _RULE = "write the number 1.5 or 1234.5, such as '1,5', '$1,234.5' or '1.5 km'"
@@ -36,16 +36,16 @@ class Form(NamedTuple):
 
 
 def read_form(where: str, example: Any) -> Form:
-    """Return the form of an example; its docs are those of `Csv.number_forms`.
+    """Return the form of an example; `Csv.number_forms` describes forms.
 
     Raises:
       UserError: the example does not write the number 1.5 or 1234.5; the error names `where`.
     """
     checks.is_a(where, example, str, _RULE)
-    found = _EXAMPLE.fullmatch(example)
-    if found is None or found.group(3) == found.group(4):
+    match = _EXAMPLE.fullmatch(example)
+    if match is None or match.group(3) == match.group(4):
         checks.fail(where, _RULE, example)
-    limits, before, thousands, point, behind = found.groups(default="")
+    limits, before, thousands, point, behind = match.groups(default="")
     parts = before.strip(), thousands, point, behind.strip()
     return _make_form(f", not as {example}", bool(limits), *parts)
 
@@ -55,23 +55,25 @@ def _make_form(
     mark: str, limits: bool, before: str, thousands: str, point: str, behind: str
 ) -> Form:
     space = f"{_SPACE}*"
-    between = _SPACE if thousands == " " else re.escape(thousands)
-    whole = f"[0-9]{{1,3}}(?:{between}[0-9]{{3}})+|[0-9]+" if thousands else "[0-9]+"
+    separator = _SPACE if thousands == " " else re.escape(thousands)
+    whole = f"[0-9]{{1,3}}(?:{separator}[0-9]{{3}})+|[0-9]+" if thousands else "[0-9]+"
     decimal = re.escape(point)
     number = f"((?:(?:{whole})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     start = f"{_escape(before)}{space}" if before else ""
     end = f"{space}{_escape(behind)}" if behind else ""
     sign = f"([+{_MINUS}])"
+    # A sign before or behind the text that precedes the number, a minus behind the number, or a
+    # number in brackets, which is below 0.
     ways = (
         f"{sign}{space}{start}{number}{end}",
         f"{start}{sign}?{number}{end}",
         f"{start}{number}([{_MINUS}]){end}",
         rf"(\(){space}{start}{number}{end}{space}\)",
     )
-    both = f"{_LIMIT}{space}(?:{'|'.join(ways)}){_LIMIT_BEHIND}" if limits else "|".join(ways)
-    pattern = f"^(?:{both})$"
+    expression = f"{_LIMIT}{space}(?:{'|'.join(ways)}){_LIMIT_BEHIND}" if limits else "|".join(ways)
+    pattern = f"^(?:{expression})$"
     rewrites = [(pattern, r"\1\3\6\7\2\4\5\8"), (f"[({_MINUS}]", "-")]
-    rewrites += [(between, "")] if thousands else []
+    rewrites += [(separator, "")] if thousands else []
     rewrites += [(decimal, ".")] if point != "." else []
     return Form(pattern, tuple(rewrites), mark)
 

@@ -60,14 +60,16 @@ class Moments:
 
     def _merge_values(self, values: np.ndarray) -> None:
         finite = np.isfinite(values)
-        added = finite.sum(0)
-        mean = np.where(finite, values, 0).sum(0) / np.maximum(added, 1)
+        counts = finite.sum(0)
+        mean = np.where(finite, values, 0).sum(0) / np.maximum(counts, 1)
         squares = np.where(finite, values - mean, 0) ** 2
-        total = np.maximum(self._count + added, 1)
+        total = np.maximum(self._count + counts, 1)
+        # Chan, Golub and LeVeque, 1979, as in `heads.metrics.Moments`: sums of squares would lose a
+        # small variance beside a large mean.
         delta = mean - self._mean
-        self._squares = self._squares + squares.sum(0) + delta**2 * self._count * added / total
-        self._mean = self._mean + delta * added / total
-        self._count = self._count + added
+        self._squares = self._squares + squares.sum(0) + delta**2 * self._count * counts / total
+        self._mean = self._mean + delta * counts / total
+        self._count = self._count + counts
         self._least = np.minimum(self._least, np.where(finite, values, np.inf).min(0))
         self._greatest = np.maximum(self._greatest, np.where(finite, values, -np.inf).max(0))
 
@@ -102,9 +104,9 @@ class _Together:
         self._all = Moments(source="", read=self._read)
 
     def _read(self, features: types.Tensors) -> np.ndarray:
-        read = [part.read(features) for part in self._parts]
-        self._widths = [values.shape[1] for values in read]
-        return np.concatenate(read, axis=1, dtype=np.float64, casting="unsafe")
+        parts = [part.read(features) for part in self._parts]
+        self._widths = [values.shape[1] for values in parts]
+        return np.concatenate(parts, axis=1, dtype=np.float64, casting="unsafe")
 
     def __call__(self, features: types.Tensors) -> None:
         self._all.update(features)
@@ -163,12 +165,12 @@ class Bins:
         """Add the values of a batch."""
         values = _widen_values(np.asarray(self.read(fields)))
         if self._sample is None:
-            most = _SAMPLE_SIZE * _MOST_ELEMENTS // max(values.shape[1], _MOST_ELEMENTS)
-            self._sample, self._ends = _Sample(most), [each[:0] for each in values.T]
+            sample_size = _SAMPLE_SIZE * _MOST_ELEMENTS // max(values.shape[1], _MOST_ELEMENTS)
+            self._sample, self._ends = _Sample(sample_size), [column[:0] for column in values.T]
         self._sample.add(values)
         self._ends = [
-            _ends(np.concatenate([ends, each[np.isfinite(each)]]))
-            for ends, each in zip(self._ends, values.T, strict=True)
+            _find_ends(np.concatenate([ends, column[np.isfinite(column)]]))
+            for ends, column in zip(self._ends, values.T, strict=True)
         ]
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
@@ -180,8 +182,8 @@ class Bins:
             # The sample can miss all values of an element that is mostly missing.
             inner = quantile_boundaries(finite if len(finite) else ends, self.num_bins)
             boundaries.append(np.unique(np.concatenate([inner, ends])).tolist())
-        least, greatest = zip(*[(bins[0], bins[-1]) for bins in boundaries], strict=True)
-        return {"boundaries": boundaries, "least": list(least), "greatest": list(greatest)}
+        lowest, highest = zip(*[(bins[0], bins[-1]) for bins in boundaries], strict=True)
+        return {"boundaries": boundaries, "least": list(lowest), "greatest": list(highest)}
 
 
 def _widen_values(values: np.ndarray) -> np.ndarray:
@@ -189,7 +191,7 @@ def _widen_values(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
 
 
-def _ends(values: np.ndarray) -> np.ndarray:
+def _find_ends(values: np.ndarray) -> np.ndarray:
     """Return the least and the greatest value; empty without values."""
     return np.array([values.min(), values.max()]) if len(values) else values
 
@@ -207,6 +209,7 @@ class _Sample:
         earlier = self._values if len(self._keys) else values[:0]  # Keeps the dtype of the values.
         self._values = np.concatenate([earlier, values])
         self._keys = np.concatenate([self._keys, self._random.random(len(values))])
+        # Only at twice the size: the cost of trimming is then a constant for each row.
         if len(self._keys) > 2 * self._size:
             self._trim_values()
 
@@ -228,14 +231,15 @@ def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
     other buckets on its other values. If it lies inside another bucket, it cuts that bucket in two.
     """
     distinct, counts = np.unique(values, return_counts=True)
-    alone = np.zeros(len(distinct), bool)
-    frequent = ~alone
+    is_alone = np.zeros(len(distinct), bool)
+    frequent = ~is_alone
     while frequent.any():
-        share = counts[~alone].sum() / (num_buckets - alone.sum())
-        frequent = ~alone & (counts > share)
-        alone |= frequent
-    ranks = np.cumsum(np.where(alone, 0, counts)) - counts / 2
-    buckets = np.where(alone, -1 - np.arange(len(distinct)), ranks // max(share, 1))
+        share = counts[~is_alone].sum() / (num_buckets - is_alone.sum())
+        frequent = ~is_alone & (counts > share)
+        is_alone |= frequent
+    ranks = np.cumsum(np.where(is_alone, 0, counts)) - counts / 2
+    # Numbers below 0 give each frequent value a separate bucket.
+    buckets = np.where(is_alone, -1 - np.arange(len(distinct)), ranks // max(share, 1))
     return distinct[1:][np.diff(buckets) != 0]
 
 
@@ -270,26 +274,28 @@ class Vocabulary:
         """Count the values of a batch."""
         for read in self.reads.values():
             values, _, counts = tf.unique_with_counts(read(fields), tf.int64)
-            found = zip(values.numpy().tolist(), counts.numpy().tolist(), strict=True)
-            self._counts.update(dict(found))
+            pairs = zip(values.numpy().tolist(), counts.numpy().tolist(), strict=True)
+            self._counts.update(dict(pairs))
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, one value a line, and return its file and size."""
-        kept = self._rank_values()
+        values = self._rank_values()
         rule = f"see a value {self.min_count} times (min_count)"
         fix = "Lower min_count, leave the field out, or use a Hashed column."
-        checks.require(len(kept) > 0, f"features.{column}", rule, 0, fix)
+        checks.require(len(values) > 0, f"features.{column}", rule, 0, fix)
         name = f"vocabulary_{column}.txt"
         with tf.io.gfile.GFile(os.path.join(directory, name), "wb") as file:
-            file.write(b"".join(value + b"\n" for value in kept))
-        return {"file": name, "size": len(kept)}
+            file.write(b"".join(value + b"\n" for value in values))
+        return {"file": name, "size": len(values)}
 
     def _rank_values(self) -> list[bytes]:
         """Return the kept values, by falling frequency."""
-        ranked = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
+        # By text among equal counts, so the order does not depend on the order of the rows.
+        pairs = sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))
         values = (
             value
-            for value, count in ranked
+            for value, count in pairs
+            # A value with a line break would be two lines of the file.
             if count >= self.min_count and value.splitlines() == [value]
         )
         return list(itertools.islice(values, self.max_size))
@@ -307,14 +313,14 @@ class VocabularyOfBlocks(Vocabulary):
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Write the vocabulary, and return its file and size and the counts of its blocks."""
-        saved, counts = (
+        entry, counts = (
             super().save(directory, column),
             [self._counts[v] for v in self._rank_values()],
         )
         rule = f"have more than {self.ends[-1]} categories, at which its last block begins"
         checks.require(len(counts) > self.ends[-1], f"features.{column}", rule, len(counts))
         pairs = itertools.pairwise((0, *self.ends, None))
-        return {**saved, "block_counts": [sum(counts[first:last]) for first, last in pairs]}
+        return {**entry, "block_counts": [sum(counts[first:last]) for first, last in pairs]}
 
 
 class OfEvents:

@@ -18,6 +18,7 @@ from typing import Annotated
 from mtl import checks, types
 from mtl.deferred import tf
 
+# The weights of red, green and blue in `tf.image.rgb_to_grayscale`.
 _GREY = (0.2989, 0.587, 0.114)
 _DIRECTIONS = {"horizontal": 2, "vertical": 1}
 
@@ -41,8 +42,8 @@ class Flip(types.Augmentation):
 
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
         """Mirror images: [B, H, W, C] and [B, 1] -> [B, H, W, C]."""
-        mirrored = tf.reverse(pixels, [_DIRECTIONS[self.direction]])
-        return tf.where(_spread_values(draws[:, 0] < self.rate), mirrored, pixels)
+        mirror_images = tf.reverse(pixels, [_DIRECTIONS[self.direction]])
+        return tf.where(_spread_values(draws[:, 0] < self.rate), mirror_images, pixels)
 
 
 @checks.dataclass
@@ -71,13 +72,13 @@ class Crop(types.Augmentation):
         # The pixel whose value each place takes, if the image reaches so far.
         rows = tf.range(height) - shifts[:, :1]  # [B, H]
         columns = tf.range(width) - shifts[:, 1:]  # [B, W]
-        shifted = tf.gather(pixels, tf.clip_by_value(rows, 0, height - 1), batch_dims=1, axis=1)
-        shifted = tf.gather(shifted, tf.clip_by_value(columns, 0, width - 1), batch_dims=1, axis=2)
+        crops = tf.gather(pixels, tf.clip_by_value(rows, 0, height - 1), batch_dims=1, axis=1)
+        crops = tf.gather(crops, tf.clip_by_value(columns, 0, width - 1), batch_dims=1, axis=2)
         is_inside = (
             _is_within(rows, height)[:, :, tf.newaxis]
             & (_is_within(columns, width)[:, tf.newaxis, :])
         )
-        return tf.where(is_inside[..., tf.newaxis], shifted, self.fill)
+        return tf.where(is_inside[..., tf.newaxis], crops, self.fill)
 
 
 @checks.dataclass
@@ -162,18 +163,18 @@ class ColorJitter(types.Augmentation):
         if self.saturation:
             pixels = _blend_pixels(pixels, _find_grey(pixels), self.saturation, draws[:, 2])
         if self.hue:
-            hue, *others = tf.unstack(tf.image.rgb_to_hsv(pixels), axis=-1)
+            hue, *saturation_and_value = tf.unstack(tf.image.rgb_to_hsv(pixels), axis=-1)
             hue = tf.math.floormod(hue + self.hue * (2 * draws[:, 3, :, :, 0] - 1), 1.0)
-            pixels = tf.image.hsv_to_rgb(tf.stack([hue, *others], axis=-1))
+            pixels = tf.image.hsv_to_rgb(tf.stack([hue, *saturation_and_value], axis=-1))
         return pixels
 
 
 def _blend_pixels(
-    pixels: tf.Tensor, other: tf.Tensor, spread: float, drawn: tf.Tensor
+    pixels: tf.Tensor, other: tf.Tensor, spread: float, shares: tf.Tensor
 ) -> tf.Tensor:
-    """Return `f pixels + (1 - f) other`, clipped to [0, 1]; `drawn` in [0, 1) gives f."""
-    least = max(0.0, 1 - spread)
-    factors = least + (1 + spread - least) * drawn
+    """Return `f pixels + (1 - f) other`, clipped to [0, 1]; `shares` in [0, 1) give f."""
+    lowest = max(0.0, 1 - spread)
+    factors = lowest + (1 + spread - lowest) * shares
     return tf.clip_by_value(factors * pixels + (1 - factors) * other, 0.0, 1.0)
 
 

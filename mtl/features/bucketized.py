@@ -61,6 +61,7 @@ class Bucketized(column.Lookup, column.PerField):
     ) -> tf.Tensor:
         boundaries = _find_boundaries(self.boundaries, output, fitted)
         ids = _find_buckets(column.numbers("Bucketized", features, field), boundaries)
+        # One more bucket than boundaries, and one for NaN.
         size = len(boundaries) + 2
         return self._look_up(output, ids, size)
 
@@ -152,12 +153,14 @@ class Crossed(tables.Embedded):
         return _find_buckets(column.numbers("Crossed", features, field), boundaries)
 
     def _cross_categories(self, categories: Sequence[column.Values]) -> column.Values:
+        # `cross_hashed` takes inputs of rank 2.
         rows = [
             values[:, tf.newaxis] if values.shape.rank == 1 else values for values in categories
         ]
-        crossed = tf.ragged.cross_hashed(rows, self.num_buckets)
+        crosses = tf.ragged.cross_hashed(rows, self.num_buckets)
+        # With one value for each field, a row has one cross: [B] as the fields.
         has_one_each = all(values.shape.rank == 1 for values in categories)
-        return crossed.flat_values if has_one_each else crossed
+        return crosses.flat_values if has_one_each else crosses
 
 
 def _make_quantiles(kind: str, field: str, num_buckets: int) -> accumulators.Quantiles:
@@ -192,7 +195,9 @@ def _bucket_of_integers(numbers: tf.Tensor, boundaries: Sequence[float]) -> tf.T
     An integer is at or above a boundary if it is at or above the next integer from there.
     """
     limits = np.iinfo(np.int64)
+    # Every int64 is above a boundary below all of them; none reaches one above all of them.
     wholes = [limits.min if b < limits.min else math.ceil(b) for b in boundaries if b <= limits.max]
+    # `searchsorted` has a list of limits for each row of numbers, so there must be one row.
     flat = tf.reshape(numbers, [-1])
     ids = tf.searchsorted(tf.constant(wholes, tf.int64), flat, "right", out_type=tf.int64)
     return tf.ensure_shape(tf.reshape(ids, tf.shape(numbers)), numbers.shape)

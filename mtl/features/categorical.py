@@ -82,7 +82,7 @@ class Categorical(tables.Embedded, tables.Coded):
                 if not isinstance(category, bool):
                     kinds = (str, int, float)
                     checks.is_a("Categorical.vocabulary", category, kinds, "hold categories")
-            checks.unique("Categorical.vocabulary", self._listed())
+            checks.unique("Categorical.vocabulary", self._list_vocabulary())
         elif self.vocabulary is not None:
             rule = "be a list, the path of a file or None"
             checks.is_a("Categorical.vocabulary", self.vocabulary, str, rule)
@@ -92,7 +92,7 @@ class Categorical(tables.Embedded, tables.Coded):
         rule = "stay None where embedding gives ids no row each"
         checks.require(fits, where, rule, self.word_vectors)
 
-    def _listed(self) -> tuple[str, ...]:
+    def _list_vocabulary(self) -> tuple[str, ...]:
         """Return the given list, written as by `columns_lib.tokens`: True and 1.0 become "1"."""
         wholes = [(category, literals.whole(category)) for category in self.vocabulary or ()]
         return tuple(str(category if number is None else number) for category, number in wholes)
@@ -115,13 +115,15 @@ class Categorical(tables.Embedded, tables.Coded):
                 "max_size": self.max_size,
             }
             ends = tuple(self._block_ends)
-            gathered = (
+            accumulator = (
                 accumulators.VocabularyOfBlocks(ends=ends, **settings)
                 if ends
                 else accumulators.Vocabulary(**settings)
             )
             vocabularies[name] = (
-                vocabularies[name].join(gathered) if name in vocabularies else gathered
+                # Columns that share a table share a vocabulary, over the values of all their
+                # fields.
+                vocabularies[name].join(accumulator) if name in vocabularies else accumulator
             )
         return dict(vocabularies)
 
@@ -132,7 +134,7 @@ class Categorical(tables.Embedded, tables.Coded):
             path=cast(str, self.word_vectors),
             dimension=cast(int, self.dimension),
             column=name,
-            given=self._listed() if is_list else cast(str | None, self.vocabulary),
+            given=self._list_vocabulary() if is_list else cast(str | None, self.vocabulary),
         )
 
     @property
@@ -146,27 +148,30 @@ class Categorical(tables.Embedded, tables.Coded):
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """Return {column or table: the categories of its embedding}, or {block: its categories}."""
-        found: dict[str, types.RowNames] = {}
+        row_names: dict[str, types.RowNames] = {}
         for output in self.columns:
             name, entries = self._name(output), self._find_entries(output, fitted)[0]
             names = types.RowNames(names=entries, axis=0, and_unknown=True)
             starts, ends = (0, *self._block_ends), (*self._block_ends, None)
             if self.embedding is None:
-                found[name] = names
+                row_names[name] = names
             elif not self._block_ends:
-                found[name] = names._replace(are_grouped=True)
+                row_names[name] = names._replace(are_grouped=True)
             else:
                 for block, (first, last) in enumerate(zip(starts, ends, strict=True)):
-                    own = names._replace(first=first, last=last, and_unknown=last is None)
-                    found[f"{name}/block_{block}"] = own
-        return found
+                    block_names = names._replace(first=first, last=last, and_unknown=last is None)
+                    row_names[f"{name}/block_{block}"] = block_names
+        return row_names
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         ids = self._read_ids(features, field, output, fitted)
         size = self._find_entries(output, fitted)[1] + self.num_unknown
-        counts, initializer = self._counts(output, fitted), self._make_initializer(output, fitted)
+        counts, initializer = (
+            self._count_blocks(output, fitted),
+            self._make_initializer(output, fitted),
+        )
         return self._look_up(output, ids, size, initializer, counts)
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: types.Statistics) -> tf.Tensor:
@@ -184,15 +189,15 @@ class Categorical(tables.Embedded, tables.Coded):
         self, features: types.Tensors, fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
         """Return which values of each field are missing from the vocabulary, bool [N]."""
-        found = {}
+        is_unknown = {}
         for output, (field,) in self.columns.items():
             tokens = _read_tokens(features, field)
             entries, size = self._find_entries(output, fitted)
             places = vocabulary.create_table(entries, self.num_unknown).lookup(tokens)
-            found[field] = (places >= size) & tf.not_equal(tokens, "")
-        return found
+            is_unknown[field] = (places >= size) & tf.not_equal(tokens, "")
+        return is_unknown
 
-    def _counts(self, output: str, fitted: types.Statistics) -> Sequence[int]:
+    def _count_blocks(self, output: str, fitted: types.Statistics) -> Sequence[int]:
         """Return how often the categories of each block occur in the training split."""
         is_fitted = self.vocabulary is None and self._block_ends
         return fitted.for_column(self._name(output))["block_counts"] if is_fitted else ()
@@ -211,7 +216,7 @@ class Categorical(tables.Embedded, tables.Coded):
     ) -> tuple[tuple[str, ...] | str, int]:
         """Return the vocabulary or its file, and its size."""
         if isinstance(self.vocabulary, (list, tuple)):
-            return self._listed(), len(self.vocabulary)
+            return self._list_vocabulary(), len(self.vocabulary)
         if self.vocabulary is None:
             entry = fitted.for_column(self._name(output))
             return fitted.path(entry["file"]), entry["size"]
@@ -325,8 +330,8 @@ class Identity(tables.Embedded, tables.Ids):
         """Return which integers of each field are outside [0, size), bool [N]."""
         del fitted
         ids = {field: columns_lib.integers("Identity", features, field) for field in self.names}
-        flat = {field: columns_lib.flat(own) for field, own in ids.items()}
-        return {field: ~((own >= 0) & (own < self.size)) for field, own in flat.items()}
+        flat = {field: columns_lib.flat(values) for field, values in ids.items()}
+        return {field: ~((values >= 0) & (values < self.size)) for field, values in flat.items()}
 
     def _known_or_last(self, ids: tf.Tensor) -> tf.Tensor:
         return tf.where((ids >= 0) & (ids < self.size), ids, tf.constant(self.size, tf.int64))

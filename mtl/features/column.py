@@ -115,10 +115,10 @@ class Lookup(types.Column):
             checks.positive(f"{kind}.dimension", self.dimension)
         checks.one_of(f"{kind}.pooling", self.pooling, POOLINGS)
         if self.initial_stddev is not None:
-            where, given = f"{kind}.initial_stddev", self.initial_stddev
-            checks.positive(where, given)
+            where, stddev = f"{kind}.initial_stddev", self.initial_stddev
+            checks.positive(where, stddev)
             fix = "One-hot inputs have no embedding."
-            checks.require(self.dimension is not None, where, "stay None", given, fix)
+            checks.require(self.dimension is not None, where, "stay None", stddev, fix)
 
     def _look_up(
         self,
@@ -166,7 +166,13 @@ def check_fields(where: str, fields: Sequence[str]) -> None:
 
 
 def check_boundaries(where: str, boundaries: Boundaries, least: int = 1) -> None:
-    """Fail unless it is a number of buckets, or a list of at least `least` boundaries."""
+    """Fail unless a setting is a number of buckets, or a list of boundaries.
+
+    Args:
+      where: the name of the setting, for errors.
+      boundaries: the setting.
+      least: the fewest boundaries of a list.
+    """
     if isinstance(boundaries, int):
         checks.whole(where, boundaries, 2)
         return
@@ -180,9 +186,18 @@ def check_boundaries(where: str, boundaries: Boundaries, least: int = 1) -> None
 
 
 def numbers(kind: str, features: types.Tensors, field: str) -> Values:
-    """Return the field as float32, or as int64 if it holds integers or bools.
+    """Read a field of numbers.
 
-    float32 is exact only up to 2^24.
+    Args:
+      kind: the class of the column, for errors.
+      features: {field: [B, ...]}.
+      field: the field.
+
+    Returns:
+      float32, or int64 if the field holds integers or bools, as float32 is exact only up to 2^24.
+
+    Raises:
+      UserError: the field holds strings.
     """
     values = features[field]
     _refuse_strings(kind, field, values)
@@ -190,7 +205,16 @@ def numbers(kind: str, features: types.Tensors, field: str) -> Values:
 
 
 def integers(kind: str, features: types.Tensors, field: str) -> Values:
-    """Return the field as int64."""
+    """Read a field of integers as int64.
+
+    Args:
+      kind: the class of the column, for errors.
+      features: {field: [B, ...]}.
+      field: the field.
+
+    Raises:
+      UserError: the field holds strings or fractions.
+    """
     values = features[field]
     _refuse_strings(kind, field, values)
     _refuse_fractions(kind, field, values)
@@ -198,13 +222,31 @@ def integers(kind: str, features: types.Tensors, field: str) -> Values:
 
 
 def read_categories(kind: str, features: types.Tensors, field: str) -> Values:
-    """Return a field of strings or integers."""
+    """Read a field of strings or integers.
+
+    Args:
+      kind: the class of the column, for errors.
+      features: {field: [B, ...]}.
+      field: the field.
+
+    Raises:
+      UserError: the field holds fractions.
+    """
     _refuse_fractions(kind, field, features[field])
     return features[field]
 
 
 def tokens(kind: str, features: types.Tensors, field: str) -> Values:
-    """Return the field as strings; integers become their decimal digits."""
+    """Read a field as strings; integers become their decimal digits.
+
+    Args:
+      kind: the class of the column, for errors.
+      features: {field: [B, ...]}.
+      field: the field.
+
+    Raises:
+      UserError: the field holds fractions.
+    """
     values = features[field]
     if values.dtype == tf.string:
         return values
@@ -233,8 +275,8 @@ def flat(values: Values) -> tf.Tensor:
 
 def inverse(spread: npt.ArrayLike) -> np.ndarray:
     """Return 1 / spread as float32, or 0 for a spread of 0."""
-    given = np.asarray(spread, np.float64)
-    return np.divide(1, given, out=np.zeros_like(given), where=given > 0).astype(np.float32)
+    spreads = np.asarray(spread, np.float64)
+    return np.divide(1, spreads, out=np.zeros_like(spreads), where=spreads > 0).astype(np.float32)
 
 
 def vectors(
@@ -246,20 +288,33 @@ def vectors(
     stddev: float | None = None,
     initializer: Callable[..., tf.Tensor] | None = None,
 ) -> tf.Tensor:
-    """Turn ids in [0, size) into [B, D] by vectors of length `dimension`; one-hot if it is None.
+    """Turn ids into a vector for each row, by a table of vectors or as one-hot.
 
-    [B] gives each row the vector of its id. [B, n] and [B, (L)] pool the vectors of a row. "sqrtn"
-    divides their sum by the square root of their number. A row without ids gets zeros.
+    Args:
+      output: the column, for errors.
+      ids: [B], [B, n] or [B, (L)], in [0, size). The vectors of several ids are pooled.
+      size: the number of ids.
+      dimension: the length of a vector, D; None makes one-hot vectors of length `size`.
+      pooling: "sum", "mean" or "sqrtn"; "sqrtn" divides the sum by the square root of the number of
+        ids. A row without ids gets zeros.
+      stddev: the standard deviation of first values; see `layers.embedding`.
+      initializer: first values in place of these.
+
+    Returns:
+      [B, D].
+
+    Raises:
+      UserError: there are too many ids to be one-hot.
     """
     if dimension is None:
         fix = "Set a dimension: an embedding costs nothing for the rows it does not look up."
         rule = f"have at most {_MAX_ONE_HOT} ids to be one-hot"
         checks.require(size <= _MAX_ONE_HOT, f"features.{output}", rule, size, fix)
-        return embed(ids, lambda own: tf.one_hot(own, size), size, pooling)
+        return embed(ids, lambda flat_ids: tf.one_hot(flat_ids, size), size, pooling)
     width = dimension
 
-    def look_up(own: tf.Tensor) -> tf.Tensor:
-        return layers.embedding(own, size, width, stddev=stddev, initializer=initializer)
+    def look_up(flat_ids: tf.Tensor) -> tf.Tensor:
+        return layers.embedding(flat_ids, size, width, stddev=stddev, initializer=initializer)
 
     return embed(ids, look_up, width, pooling)
 
@@ -267,11 +322,21 @@ def vectors(
 def embed(
     ids: Values, look_up: Callable[[tf.Tensor], tf.Tensor], width: int, pooling: str
 ) -> tf.Tensor:
-    """Turn ids into [B, width], pooled as in `vectors`; `look_up` maps [...] to [..., width]."""
-    found = tf.ragged.map_flat_values(look_up, ids)
+    """Turn ids into a vector for each row, by any look-up.
+
+    Args:
+      ids: [B], [B, n] or [B, (L)].
+      look_up: ids of any shape [...] -> [..., width].
+      width: the length of a vector.
+      pooling: as in `vectors`.
+
+    Returns:
+      [B, width].
+    """
+    vectors = tf.ragged.map_flat_values(look_up, ids)
     if ids.shape.rank == 1:
-        return found
-    return tf.ensure_shape(_pool_values(found, pooling), [None, width])
+        return vectors
+    return tf.ensure_shape(_pool_values(vectors, pooling), [None, width])
 
 
 def _pool_values(looked_up: Values, pooling: str) -> tf.Tensor:

@@ -102,10 +102,11 @@ class MultiHash(types.Embedding):
 
     def __call__(self, ids: tf.Tensor, table: types.Table) -> tf.Tensor:
         """Look up ids [...] of a table -> [..., D]."""
-        chosen = hash_tokens(tf.strings.as_string(ids), self.num_buckets, self.num_hashes, _KEY)
+        rows = hash_tokens(tf.strings.as_string(ids), self.num_buckets, self.num_hashes, _KEY)
+        # The sum of the vectors then starts with the deviation of a single one.
         stddev = table.first_deviation / self.num_hashes**0.5
-        found = layers.embedding(chosen, self.num_buckets, table.dimension, stddev=stddev)
-        return tf.reduce_sum(found, axis=-2)
+        vectors = layers.embedding(rows, self.num_buckets, table.dimension, stddev=stddev)
+        return tf.reduce_sum(vectors, axis=-2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,13 +178,13 @@ class MixedDimensions(types.Embedding):
         parts = tf.dynamic_partition(flat, block, count)
         places = tf.dynamic_partition(tf.range(tf.size(flat)), block, count)
         firsts, widths = [0, *self.ends], self._choose_dimensions(table, scope)
-        found = [
+        vectors = [
             self._look_up(number, part - first, last - first, width, table)
             for number, (part, first, last, width) in enumerate(
                 zip(parts, firsts, [*self.ends, table.size], widths, strict=True)
             )
         ]
-        rows = tf.dynamic_stitch(places, found)
+        rows = tf.dynamic_stitch(places, vectors)
         return split_last(rows, ids, table.dimension)
 
     def _choose_dimensions(self, table: types.Table, scope: str) -> list[int]:
@@ -215,12 +216,22 @@ class MixedDimensions(types.Embedding):
 
 def split_last(vectors: tf.Tensor, ids: tf.Tensor, width: int) -> tf.Tensor:
     """Return all values of `vectors` as [..., width], for ids [...]."""
-    found = tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0))
-    return tf.ensure_shape(found, [*ids.shape, width])
+    rows = tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0))
+    return tf.ensure_shape(rows, [*ids.shape, width])
 
 
 def hash_tokens(tokens: tf.Tensor, num_buckets: int, num_hashes: int, key: int) -> tf.Tensor:
-    """Hash tokens [...] with several hashes of an int64 key -> int64 [..., num_hashes]."""
+    """Hash tokens by several independent hashes.
+
+    Args:
+      tokens: strings of any shape [...].
+      num_buckets: hashes lie in [0, num_buckets).
+      num_hashes: the number of hashes.
+      key: an int64; other keys give other hashes.
+
+    Returns:
+      int64 [..., num_hashes].
+    """
     hashes = [
         tf.strings.to_hash_bucket_strong(tokens, num_buckets, [key, number])
         for number in range(num_hashes)

@@ -26,14 +26,16 @@ def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> N
     checks.is_a("features.columns", columns, (list, tuple), "be a list of columns")
     checks.require(len(columns) > 0, "features.columns", "hold a column", columns)
     for column in columns:
-        for field in [field for read in column.columns.values() for field in read]:
+        for field in [
+            field for column_fields in column.columns.values() for field in column_fields
+        ]:
             checks.one_of(f"{type(column).__name__} column's field", field, fields)
-    shared = _check_tables(columns)
+    table_names = _check_tables(columns)
     names = [name for column in _with_parts(columns) for name in column.columns]
-    counts = collections.Counter([*names, *shared])
-    twice = sorted(name for name, count in counts.items() if count > 1)
+    counts = collections.Counter([*names, *table_names])
+    repeats = sorted(name for name, count in counts.items() if count > 1)
     fix = "Give one of the two another prefix."
-    checks.require(not twice, "features.columns", "have a name each", twice, fix)
+    checks.require(not repeats, "features.columns", "have a name each", repeats, fix)
 
 
 def _with_parts(columns: Sequence[types.Column]) -> list[types.Column]:
@@ -44,19 +46,19 @@ def _with_parts(columns: Sequence[types.Column]) -> list[types.Column]:
 
 def _check_tables(columns: Sequence[types.Column]) -> list[str]:
     """Fail unless columns that share a table agree in its settings; return the tables."""
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    settings_by_table: dict[str, tuple[str, dict[str, Any]]] = {}
     for column in _with_parts(columns):
         if not isinstance(column, tables.Ids) or column.table is None:
             continue
-        kind, shared = type(column).__name__, column.shared
-        other, settings = found.setdefault(column.table, (kind, shared))
+        kind, column_settings = type(column).__name__, column.shared
+        first_kind, settings = settings_by_table.setdefault(column.table, (kind, column_settings))
         where = f"the table {column.table!r}"
-        checks.require(kind == other, where, f"be of {other} columns alone", kind)
-        for setting, value in shared.items():
+        checks.require(kind == first_kind, where, f"be of {first_kind} columns alone", kind)
+        for setting, value in column_settings.items():
             rule = f"have one {kind}.{setting}"
             fits = value == settings[setting]
             checks.require(fits, where, rule, f"{settings[setting]!r} and {value!r}")
-    return list(found)
+    return list(settings_by_table)
 
 
 def missing_statistics(parts: Sequence[Any], directory: str) -> list[str]:
@@ -64,7 +66,7 @@ def missing_statistics(parts: Sequence[Any], directory: str) -> list[str]:
     fitted = statistics.load_statistics(directory)
     return [
         name
-        for name, accumulator in _accumulators(parts).items()
+        for name, accumulator in _list_accumulators(parts).items()
         if not fitted.holds(name, accumulator)
     ]
 
@@ -76,41 +78,48 @@ def fit_columns(
     of_labels: Sequence[Any] = (),
     anew: bool = False,
 ) -> None:
-    """Fit columns in one pass over (features, labels), and write all statistics or none.
-
-    Accumulators of `columns` see the features; accumulators of the parts `of_labels` see all
-    fields.
+    """Fit columns in one pass over a split, and write all statistics or none.
 
     The pass is skipped if the parts learn nothing, or if `directory` already holds their
-    statistics: a continued run keeps them. A new run sets `anew`, because old statistics may come
-    from other data.
+    statistics: a continued run keeps them.
+
+    Args:
+      columns: the columns; their accumulators see the features.
+      batches: yields (features, labels) of eager tensors, [B, ...] each.
+      directory: the folder of the statistics.
+      of_labels: further parts with accumulators, such as heads, which see all fields.
+      anew: True for a new run, because old statistics may come from other data.
+
+    Raises:
+      UserError: a column reads an unknown field, two columns have one name, or the split is empty.
     """
-    gathered, counted = _accumulators(columns), _accumulators(of_labels)
+    column_parts, label_accumulators = _list_accumulators(columns), _list_accumulators(of_labels)
     parts = [*columns, *of_labels]
-    if not (missing_statistics(parts, directory) or (anew and _accumulators(parts))):
+    if not (missing_statistics(parts, directory) or (anew and _list_accumulators(parts))):
         return
-    together, num_batches = accumulators.together(list(gathered.values())), 0
+    updates, num_batches = accumulators.together(list(column_parts.values())), 0
     for features, labels in batches:
         check_columns(columns, features)
-        for update in together:
+        for update in updates:
             update(features)
-        for accumulator in counted.values():
+        for accumulator in label_accumulators.values():
             accumulator.update({**features, **labels})
         num_batches += 1
     checks.require(num_batches > 0, "the training split", "hold an example", num_batches)
-    statistics.save_statistics({**gathered, **counted}, directory)
+    statistics.save_statistics({**column_parts, **label_accumulators}, directory)
 
 
-def _accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
+def _list_accumulators(parts: Sequence[Any]) -> dict[str, types.Accumulator]:
     """Return {column or table: accumulator} of all statistics to fit."""
     _check_tables([part for part in parts if hasattr(part, "columns")])
-    found: dict[str, types.Accumulator] = {}
+    by_name: dict[str, types.Accumulator] = {}
     for part in parts:
-        for name, own in types.read_member(part, types.Column, "accumulators")().items():
-            other, kind = found.get(name), accumulators.Vocabulary
-            is_shared = isinstance(own, kind) and isinstance(other, kind)
-            found[name] = cast(Any, other).join(own) if is_shared else own
-    return found
+        for name, accumulator in types.read_member(part, types.Column, "accumulators")().items():
+            earlier, kind = by_name.get(name), accumulators.Vocabulary
+            # Columns that share a table count the values of all their fields in one vocabulary.
+            is_shared = isinstance(accumulator, kind) and isinstance(earlier, kind)
+            by_name[name] = cast(Any, earlier).join(accumulator) if is_shared else accumulator
+    return by_name
 
 
 def encode_columns(
@@ -119,12 +128,19 @@ def encode_columns(
     fitted: types.Statistics,
     training: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Encode columns; with `training`, augmentations change inputs at random.
+    """Encode columns, with variables in `features/<column>`.
 
-    {field: [B, ...]} -> {column: [B, D] or [B, H, W, C]}; variables in `features/<column>`.
+    Fields that no column reads are left out.
 
-    Inputs are sorted by name, so the order of the columns does not change the network. Fields that
-    no column reads are left out.
+    Args:
+      columns: the columns.
+      features: {field: [B, ...]}.
+      fitted: the statistics of the training split.
+      training: True lets augmentations change inputs at random.
+
+    Returns:
+      {column: [B, D] or [B, H, W, C]}, sorted by name: the order of the columns in the settings
+      does not change the network.
     """
     check_columns(columns, features)
     reads = [types.read_member(column, types.Column, "reads_columns") for column in columns]
@@ -132,13 +148,15 @@ def encode_columns(
     first: dict[str, tf.Tensor] = {}
     others: dict[str, tf.Tensor] = {}
     with tf.compat.v1.variable_scope("features"), columns_lib.train_columns(training):
-        for column, read in sorted(pairs, key=lambda pair: bool(pair[1])):
+        # Columns that read other columns come last, when the others are encoded.
+        for column, targets in sorted(pairs, key=lambda pair: bool(pair[1])):
             with freezing.hold_part(types.read_member(column, types.Column, "trainable")):
-                if not read:
+                if not targets:
                     first |= column(features, fitted)
                     continue
-                for name in read:
+                for name in targets:
                     checks.one_of(f"{type(column).__name__} column's target", name, first)
+                # The protocol's call has no third argument: only these columns take one.
                 of_others: Any = column
-                others |= of_others(features, fitted, {name: first[name] for name in read})
+                others |= of_others(features, fitted, {name: first[name] for name in targets})
     return dict(sorted({**first, **others}.items()))

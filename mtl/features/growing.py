@@ -89,11 +89,11 @@ class Growing(tables.Ids):
 
     def keys(self, features: types.Tensors) -> dict[str, tf.Tensor]:
         """Return the keys that a batch looks up: {field: [B, ...]} -> {table: keys [N]}."""
-        found: dict[str, list[tf.Tensor]] = {}
+        keys_by_table: dict[str, list[tf.Tensor]] = {}
         for output, (field,) in self.columns.items():
             tokens = column.flat(column.tokens("Growing", features, field))
-            found.setdefault(self._name(output), []).append(key_table.make_keys(tokens))
-        return {table: tf.concat(keys, 0) for table, keys in found.items()}
+            keys_by_table.setdefault(self._name(output), []).append(key_table.make_keys(tokens))
+        return {table: tf.concat(keys, 0) for table, keys in keys_by_table.items()}
 
     def create_keys(self) -> tf.Variable:
         """Return the variable with the key of each row, in the scope of the table."""

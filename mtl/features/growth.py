@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _NEVER = float("inf")
 # Scores of rows are at least 0.
 _FREE = -1.0
+# Counters of keys without a row, for each row of the table; more counters, fewer shared by two
+# keys.
 _SKETCH_FACTOR = 4
 
 
@@ -52,43 +54,46 @@ class Growth(types.StepExtension):
 
 def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
     """Return {table: keys [N]} of several columns; the keys of a shared table are joined."""
-    found: dict[str, list[tf.Tensor]] = {}
+    keys_by_table: dict[str, list[tf.Tensor]] = {}
     for part in parts:
         for table, keys in part.items():
-            found.setdefault(table, []).append(keys)
+            keys_by_table.setdefault(table, []).append(keys)
     return {
-        table: keys[0] if len(keys) == 1 else tf.concat(keys, 0) for table, keys in found.items()
+        table: keys[0] if len(keys) == 1 else tf.concat(keys, 0)
+        for table, keys in keys_by_table.items()
     }
 
 
 def grow_tables(
-    columns: Sequence[types.Column], features: types.Tensors, moved: tf.Operation
+    columns: Sequence[types.Column], features: types.Tensors, update: tf.Operation
 ) -> tf.Operation:
     """Return an op that moves the weights and then gives rows to keys of the batch.
 
     Args:
       columns: the columns of the model.
       features: {field: [B, ...]} of this replica, before the batch is cut into slices.
-      moved: the op that moves the weights.
+      update: the op that moves the weights.
     """
     tables = list_growing_tables(columns)
     if not tables:
-        return moved
-    read = (types.read_member(column, types.Column, "keys")(features) for column in columns)
-    for table, keys in join_keys(read).items():
+        return update
+    keys_by_column = (
+        types.read_member(column, types.Column, "keys")(features) for column in columns
+    )
+    for table, keys in join_keys(keys_by_column).items():
         with tf1.variable_scope(f"features/{table}", reuse=tf1.AUTO_REUSE) as scope:
-            moved = _Table(tables[table], scope.name).grow(keys, moved)
-    return moved
+            update = _Table(tables[table], scope.name).grow(keys, update)
+    return update
 
 
 def list_growing_tables(columns: Sequence[types.Column]) -> dict[str, features_lib.Growing]:
     """Return {table or column: its settings} of all tables that grow."""
-    found: dict[str, features_lib.Growing] = {}
+    tables: dict[str, features_lib.Growing] = {}
     for column in columns:
         for part in (column, *types.read_member(column, types.Column, "parts")):
             if getattr(part, "step_extension", None) is Growth:
-                found |= part.tables
-    return found
+                tables |= part.tables
+    return tables
 
 
 class _Seen(NamedTuple):
@@ -143,46 +148,55 @@ class _Table:
         with tf.control_dependencies([moved]):
             return self._change_after(_see_keys(self.part.create_keys(), keys), moved)
 
-    def _change_after(self, seen: _Seen, moved: tf.Operation) -> tf.Operation:
-        known = tf.reduce_sum(tf.where(seen.is_known, seen.counts, tf.zeros_like(seen.counts)))
-        all_seen = tf.maximum(tf.reduce_sum(seen.counts), 1)
-        self._watch_value("unknown_share", 1 - known / all_seen)
+    def _change_after(self, keys: _Seen, update: tf.Operation) -> tf.Operation:
+        num_known = tf.reduce_sum(tf.where(keys.is_known, keys.counts, tf.zeros_like(keys.counts)))
+        num_keys = tf.maximum(tf.reduce_sum(keys.counts), 1)
+        self._watch_value("unknown_share", 1 - num_known / num_keys)
         first = freezing.first_step(f"{self.scope}/embedding")
         if first == _NEVER:  # A frozen table keeps its rows, and so its keys.
-            return moved
+            return update
         self._require_free_rows()
-        writes, evicted = self._change_rows(seen, freezing.is_reached(first))
+        writes, evicted_rows = self._change_rows(keys, freezing.is_reached(first))
         with tf.control_dependencies([write.values for write in writes]):  # Read before written.
-            if evicted is not None:
-                writes += self._reset_rows(evicted)
+            if evicted_rows is not None:
+                writes += self._reset_rows(evicted_rows)
             return _apply_writes(writes)
 
     def _change_rows(
-        self, seen: _Seen, is_growing: bool | tf.Tensor
+        self, keys: _Seen, is_growing: bool | tf.Tensor
     ) -> tuple[list[_Write], tf.Tensor | None]:
         """Return all writes except to weights, and the evicted rows, or None without eviction."""
-        known, eviction = seen.select(seen.is_known), self.part.eviction
-        fresh, writes = self._admit_keys(seen.select(~seen.is_known).sort(), is_growing)
+        known_keys, eviction = keys.select(keys.is_known), self.part.eviction
+        new_keys, writes = self._admit_keys(keys.select(~keys.is_known).sort(), is_growing)
         last_seen = self._create_variable("last_seen") if eviction == "age" else None
         comings = self._create_variable("comings") if eviction == "count" else None
-        rows, placed, evicted = self._place(fresh, known.rows, last_seen, comings)
-        new = fresh.select(placed)
+        rows, is_placed, evicted_rows = self._place(new_keys, known_keys.rows, last_seen, comings)
+        placed_keys = new_keys.select(is_placed)
         size = self._create_variable("size", shape=[])
-        added, lost = (tf.shape(values, tf.int64)[0] for values in (rows, evicted))
-        now = size.read_value() + added - lost
-        writes += [_Write(size, now, None), _Write(self.part.create_keys(), new.keys, rows)]
-        of_batch = tf.concat([known.rows, rows], 0)
+        num_added, num_evicted = (tf.shape(values, tf.int64)[0] for values in (rows, evicted_rows))
+        # An evicted row goes to a new key at once, so it counts on both sides.
+        new_size = size.read_value() + num_added - num_evicted
+        writes += [
+            _Write(size, new_size, None),
+            _Write(self.part.create_keys(), placed_keys.keys, rows),
+        ]
+        of_batch = tf.concat([known_keys.rows, rows], 0)
         if last_seen is not None:
             step = tf1.train.get_or_create_global_step().read_value()
             writes.append(_Write(last_seen, tf.fill(tf.shape(of_batch), step), of_batch))
         if comings is not None:
-            so_far = tf.gather(comings, known.rows) + known.counts
-            writes.append(_Write(comings, tf.concat([so_far, new.counts], 0), of_batch))
-        without = tf.shape(fresh.keys, tf.int64)[0] - added
-        watched = {"size": now, "new": added, "evicted": lost, "without_place": without}
-        for kind, value in watched.items():
+            so_far = tf.gather(comings, known_keys.rows) + known_keys.counts
+            writes.append(_Write(comings, tf.concat([so_far, placed_keys.counts], 0), of_batch))
+        num_unplaced = tf.shape(new_keys.keys, tf.int64)[0] - num_added
+        scalars = {
+            "size": new_size,
+            "new": num_added,
+            "evicted": num_evicted,
+            "without_place": num_unplaced,
+        }
+        for kind, value in scalars.items():
             self._watch_value(kind, value)
-        return writes, evicted if eviction else None
+        return writes, evicted_rows if eviction else None
 
     def _require_free_rows(self) -> None:
         """Fail if pruning or freezing holds rows of a table whose rows come and go."""
@@ -212,59 +226,64 @@ class _Table:
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
-    def _admit_keys(self, fresh: _Seen, is_growing: bool | tf.Tensor) -> tuple[_Seen, list[_Write]]:
+    def _admit_keys(self, keys: _Seen, is_growing: bool | tf.Tensor) -> tuple[_Seen, list[_Write]]:
         """Return the keys that get a row, with their known counts, and writes to the sketch."""
-        admitted, counts, writes = tf.fill(tf.shape(fresh.keys), is_growing), fresh.counts, []
+        is_admitted, counts, writes = tf.fill(tf.shape(keys.keys), is_growing), keys.counts, []
         if self.part.admission_rate < 1:
             seed = draws.make_step_seed("admission")
-            drawn = tf.random.stateless_uniform(tf.shape(fresh.keys), seed, dtype=tf.float64)
-            left_out = tf.constant(1 - self.part.admission_rate, tf.float64)
-            admitted &= drawn >= left_out ** tf.cast(counts, tf.float64)
+            uniform = tf.random.stateless_uniform(tf.shape(keys.keys), seed, dtype=tf.float64)
+            rejection = tf.constant(1 - self.part.admission_rate, tf.float64)
+            is_admitted &= uniform >= rejection ** tf.cast(counts, tf.float64)
         if self.part.min_count > 1:
             size = _SKETCH_FACTOR * self.part.num_rows
             sketch = self._create_variable("sketch", [size], tf.int32)
             # A key has two counters, and the smaller one errs less. Raising both only up to its
             # new value errs least (Estan and Varghese, 2002).
-            places = key_table.list_buckets(fresh.keys, size)
-            least = tf.minimum(*(tf.gather(sketch, own) for own in places))
-            now = least + tf.cast(counts, tf.int32)
-            counts = tf.cast(now, tf.int64)
-            admitted &= now >= self.part.min_count
-            writes.append(_Write(sketch, tf.tile(now, [2]), tf.concat(places, 0), True))
-        return fresh._replace(counts=counts).select(admitted), writes
+            places = key_table.list_buckets(keys.keys, size)
+            estimates = tf.minimum(*(tf.gather(sketch, buckets) for buckets in places))
+            new_counts = estimates + tf.cast(counts, tf.int32)
+            counts = tf.cast(new_counts, tf.int64)
+            is_admitted &= new_counts >= self.part.min_count
+            writes.append(_Write(sketch, tf.tile(new_counts, [2]), tf.concat(places, 0), True))
+        return keys._replace(counts=counts).select(is_admitted), writes
 
     def _place(
         self,
-        fresh: _Seen,
+        keys: _Seen,
         in_use: tf.Tensor,
         last_seen: tf.Variable | None,
         comings: tf.Variable | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Place M keys; return the rows of placed keys, a mask of them, and the evicted rows."""
-        buckets = tf.stack(key_table.list_buckets(fresh.keys, self.part.num_buckets), 1)  # [M, 2]
+        buckets = tf.stack(key_table.list_buckets(keys.keys, self.part.num_buckets), 1)  # [M, 2]
         places = tf.range(key_table.PLACES, dtype=tf.int64)
         rows = buckets[:, :, tf.newaxis] * key_table.PLACES + places  # [M, 2, 8]
         is_free = tf.equal(tf.gather(self.part.create_keys(), buckets), key_table.NO_KEY)
-        scores = self._score_rows(rows, fresh.counts, last_seen, comings)
+        # All rows of both buckets are candidates: a free one is best, then the lowest score.
+        scores = self._score_rows(rows, keys.counts, last_seen, comings)
         # Rows of the batch stay: their weights have just been moved.
         scores = tf.where(_is_among(in_use, rows), tf.constant(_NEVER, scores.dtype), scores)
         scores = tf.where(is_free, tf.constant(_FREE, scores.dtype), scores)
         # Choose the bucket with more free places; if equal, the bucket of the least score.
         free = tf.reduce_sum(tf.cast(is_free, tf.int32), 2)
-        least = tf.reduce_min(scores, 2)
+        lowest = tf.reduce_min(scores, 2)
         is_even = tf.equal(free[:, 0], free[:, 1])
-        is_second = (free[:, 1] > free[:, 0]) | (is_even & (least[:, 1] < least[:, 0]))
-        chosen = tf.cast(is_second, tf.int32)[:, tf.newaxis]
+        is_second = (free[:, 1] > free[:, 0]) | (is_even & (lowest[:, 1] < lowest[:, 0]))
+        choice = tf.cast(is_second, tf.int32)[:, tf.newaxis]
         rows, scores, bucket = (
-            tf.gather(values, chosen, batch_dims=1)[:, 0] for values in (rows, scores, buckets)
+            tf.gather(values, choice, batch_dims=1)[:, 0] for values in (rows, scores, buckets)
         )
         # The n-th new key of a bucket gets its place with the n-th smallest score.
         rank = _count_before(bucket)
         nth = tf.minimum(rank, key_table.PLACES - 1)[:, tf.newaxis]
         place = tf.gather(tf.argsort(scores, axis=1), nth, batch_dims=1)
         row, score = (tf.gather(values, place, batch_dims=1)[:, 0] for values in (rows, scores))
-        placed = (rank < key_table.PLACES) & tf.math.is_finite(score)
-        return tf.boolean_mask(row, placed), placed, tf.boolean_mask(row, placed & (score > _FREE))
+        is_placed = (rank < key_table.PLACES) & tf.math.is_finite(score)
+        return (
+            tf.boolean_mask(row, is_placed),
+            is_placed,
+            tf.boolean_mask(row, is_placed & (score > _FREE)),
+        )
 
     def _score_rows(
         self,
@@ -279,6 +298,7 @@ class _Table:
             return tf.cast(tf.gather(last_seen, rows), tf.float64)
         if comings is not None:
             came = tf.gather(comings, rows)
+            # A key replaces only rows that came at most as often as it did.
             goes = came <= counts[:, tf.newaxis, tf.newaxis]
             return tf.where(goes, tf.cast(came, tf.float64), never)
         if self.part.eviction == "norm":
@@ -292,17 +312,20 @@ class _Table:
         stddev = self.part.initial_stddev or dimension**-0.5
         shape = tf.stack([tf.shape(rows)[0], dimension])
         seed = draws.make_step_seed("evicted")
-        fresh = tf.random.stateless_truncated_normal(shape, seed, stddev=stddev)
+        first_values = tf.random.stateless_truncated_normal(shape, seed, stddev=stddev)
         writes = []
         for table in _find_table(self.scope):
-            own, values, shard = rows, fresh, shards.find_shard(table)
+            shard_rows, values, shard = rows, first_values, shards.find_shard(table)
             if shard:
-                own = rows - shard.first
-                is_here = (own >= 0) & (own < table.shape[0])
-                own, values = tf.boolean_mask(own, is_here), tf.boolean_mask(values, is_here)
-            writes.append(_Write(table, tf.cast(values, table.dtype), own))
+                shard_rows = rows - shard.first
+                is_here = (shard_rows >= 0) & (shard_rows < table.shape[0])
+                shard_rows, values = (
+                    tf.boolean_mask(shard_rows, is_here),
+                    tf.boolean_mask(values, is_here),
+                )
+            writes.append(_Write(table, tf.cast(values, table.dtype), shard_rows))
             writes += [
-                _Write(slot, _start_slot(slot, values), own)
+                _Write(slot, _start_slot(slot, values), shard_rows)
                 for slot in slots.list_slots(table)
                 if slot.shape.rank and slot.shape[0] == table.shape[0]
             ]
@@ -325,12 +348,12 @@ def _see_keys(table: tf.Variable, keys: tf.Tensor) -> _Seen:
     return _Seen(keys, counts, *key_table.find_rows(table, keys))
 
 
-def _is_among(some: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Return a mask of the values [...] that are in `some` [N], both of numbers from 0 on."""
-    ascending = tf.sort(some)
-    found = tf.searchsorted(ascending, tf.reshape(values, [-1]))
-    at = tf.gather(tf.concat([ascending, [-1]], 0), found)
-    return tf.equal(tf.reshape(at, tf.shape(values)), values)
+def _is_among(members: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Return a mask of the values [...] that are in `members` [N], both of numbers from 0 on."""
+    ascending = tf.sort(members)
+    indices = tf.searchsorted(ascending, tf.reshape(values, [-1]))
+    neighbours = tf.gather(tf.concat([ascending, [-1]], 0), indices)
+    return tf.equal(tf.reshape(neighbours, tf.shape(values)), values)
 
 
 def _count_before(values: tf.Tensor) -> tf.Tensor:
@@ -344,8 +367,8 @@ def _count_before(values: tf.Tensor) -> tf.Tensor:
 def _find_table(scope: str) -> list[tf.Variable]:
     """Return the table of a scope, or its shards in order."""
     name = f"{scope}/embedding"
-    found = [v for v in tf1.global_variables() if patterns.variable_name(v) == name]
-    return sorted(found, key=lambda v: getattr(shards.find_shard(v), "first", 0))
+    tables = [v for v in tf1.global_variables() if patterns.variable_name(v) == name]
+    return sorted(tables, key=lambda v: getattr(shards.find_shard(v), "first", 0))
 
 
 def _start_slot(slot: tf.Variable, weights: tf.Tensor) -> tf.Tensor:

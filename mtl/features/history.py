@@ -81,19 +81,19 @@ class History(types.Column):
             checks.whole("History.place_dimension", self.place_dimension, 1)
             rule = "be set where places are embedded"
             checks.require(self.last is not None, "History.last", rule, self.last)
-        for setting, other in (("times", "now"), ("now", "times")):
-            has_both = getattr(self, setting) is None or getattr(self, other) is not None
-            checks.require(has_both, f"History.{other}", f"come with {setting}", None)
-        where, given = "History.shows_weights", self.shows_weights
+        for setting, partner in (("times", "now"), ("now", "times")):
+            has_both = getattr(self, setting) is None or getattr(self, partner) is not None
+            checks.require(has_both, f"History.{partner}", f"come with {setting}", None)
+        where, shows_weights = "History.shows_weights", self.shows_weights
         weighs = types.read_member(self.encoder, types.HistoryEncoder, "weighs_events")
         rule = f"stay False: {type(self.encoder).__name__} weighs no events"
-        checks.require(weighs or not given, where, rule, given)
+        checks.require(weighs or not shows_weights, where, rule, shows_weights)
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
         """{the column: the fields that it reads}."""
-        own = () if self.now is None else (self.now,)
-        return {self.name: (*self._fields_with_lists, *own)}
+        time_fields = () if self.now is None else (self.now,)
+        return {self.name: (*self._fields_with_lists, *time_fields)}
 
     @property
     def parts(self) -> Sequence[types.Column]:
@@ -119,36 +119,38 @@ class History(types.Column):
     @property
     def _fields_with_lists(self) -> list[str]:
         """The fields that are lists."""
-        read = (fields for part in self.events for fields in part.columns.values())
+        column_fields = (fields for part in self.events for fields in part.columns.values())
         times = () if self.times is None else (self.times,)
-        return list(dict.fromkeys([*itertools.chain.from_iterable(read), *times]))
+        return list(dict.fromkeys([*itertools.chain.from_iterable(column_fields), *times]))
 
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column or table: accumulator} of the columns of events."""
         return {
-            name: own
+            name: part_accumulator
             # A vocabulary reads lists directly, and can be joined with other columns' vocabularies.
-            if isinstance(own, accumulators.Vocabulary)
-            else accumulators.OfEvents(own, tuple(self._fields_with_lists))
+            if isinstance(part_accumulator, accumulators.Vocabulary)
+            else accumulators.OfEvents(part_accumulator, tuple(self._fields_with_lists))
             for part in self.events
-            for name, own in types.read_member(part, types.Column, "accumulators")().items()
+            for name, part_accumulator in types.read_member(
+                part, types.Column, "accumulators"
+            )().items()
         }
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """Return {column or table: names of its rows} of the columns of events."""
-        found: dict[str, types.RowNames] = {}
+        row_names: dict[str, types.RowNames] = {}
         for part in self.events:
-            own = types.read_member(part, types.Column, "row_names")(fitted)
-            found = row_names_lib.join(found, own)
-        return found
+            part_names = types.read_member(part, types.Column, "row_names")(fitted)
+            row_names = row_names_lib.join(row_names, part_names)
+        return row_names
 
     @property
     def files(self) -> dict[str, str]:
         """{column: the file that its settings name} of the columns of events."""
-        found: dict[str, str] = {}
+        files: dict[str, str] = {}
         for part in self.events:
-            found |= types.read_member(part, types.Column, "files")
-        return found
+            files |= types.read_member(part, types.Column, "files")
+        return files
 
     def keys(self, features: types.Tensors) -> dict[str, tf.Tensor]:
         """Return the keys of events in tables that grow: {table: keys [N]}."""
@@ -165,8 +167,8 @@ class History(types.Column):
             lengths[field] = len(cast(Sequence[Any], entries))
         if len(set(lengths.values())) < 2:
             return None
-        listed = ", ".join(f"{field} of {length}" for field, length in lengths.items())
-        return f"features.{self.name} must read lists of equal length in a row, got {listed}."
+        sizes = ", ".join(f"{field} of {length}" for field, length in lengths.items())
+        return f"features.{self.name} must read lists of equal length in a row, got {sizes}."
 
     def __call__(
         self,
@@ -183,8 +185,8 @@ class History(types.Column):
                 vectors += part(entries, fitted).values()
         with tf1.variable_scope(self.name):
             vectors += self._embed_places(lists) + self._embed_gaps(lists, features)
-            joined = tf.concat([tf.cast(vector, tf.float32) for vector in vectors], axis=1)
-            events = tf.RaggedTensor.from_row_splits(joined, row_splits, validate=False)
+            entry_vectors = tf.concat([tf.cast(vector, tf.float32) for vector in vectors], axis=1)
+            events = tf.RaggedTensor.from_row_splits(entry_vectors, row_splits, validate=False)
             target = tf.concat([columns[name] for name in self.target], 1) if self.target else None
             with outlets.show_predictions(self.shows_weights):
                 return {self.name: self.encoder(events, target)}
@@ -200,8 +202,8 @@ class History(types.Column):
         if counts in features:
             rule = "hold one time for each event"
             checks.require(field != self.times, "History.times", rule, field)
-            held = tf.cast(self._as_list(features, counts), tf.int64)
-            return self._nest_values(field, values, held)
+            row_counts = tf.cast(self._as_list(features, counts), tf.int64)
+            return self._nest_values(field, values, row_counts)
         if isinstance(values, tf.RaggedTensor):
             return values
         fix = f"Its batches have shape {values.shape}; in Spec.features, (None,) is a list."
@@ -231,28 +233,28 @@ class History(types.Column):
         Raises:
           InvalidArgumentError: when run, if lists of a row differ in length.
         """
-        (first, values), *others = lists.items()
-        lengths, same = values.row_lengths(), []
-        for field, other in others:
+        (first, values), *other_lists = lists.items()
+        lengths, assertions = values.row_lengths(), []
+        for field, other in other_lists:
             where = f"features.{self.name}"
             message = f"{where} must read lists of equal length in a row, {first} and {field}"
-            same.append(tf1.assert_equal(other.row_lengths(), lengths, message=message))
-        with tf.control_dependencies(same):
+            assertions.append(tf1.assert_equal(other.row_lengths(), lengths, message=message))
+        with tf.control_dependencies(assertions):
             splits = tf.identity(values.row_splits)
         equal = {
-            field: tf.RaggedTensor.from_row_splits(own.values, splits, validate=False)
-            for field, own in lists.items()
+            field: tf.RaggedTensor.from_row_splits(values_of_field.values, splits, validate=False)
+            for field, values_of_field in lists.items()
         }
         if self.last is None:
             return equal
         is_last = _count_from_end(equal[first]) < self.last
         return {
             field: tf.RaggedTensor.from_row_lengths(
-                _mask_entries(own.values, is_last),
+                _mask_entries(values_of_field.values, is_last),
                 tf.minimum(lengths, self.last),
                 validate=False,
             )
-            for field, own in equal.items()
+            for field, values_of_field in equal.items()
         }
 
     def _embed_places(self, lists: Mapping[str, tf.RaggedTensor]) -> list[tf.Tensor]:

@@ -81,12 +81,12 @@ class Image(column.PerField):
         """Return an error about a field of the record that cannot be decoded, or None."""
         channels = self.shape[2] if self.shape is not None else 0
         for field in self.names:
-            encoded = features.get(field)
-            if not isinstance(encoded, bytes):
+            image = features.get(field)
+            if not isinstance(image, bytes):
                 continue
-            if reason := images.explain(encoded, channels):
+            if reason := images.explain(image, channels):
                 rule = f"{images.RULE}, of {channels} channels"
-                return f"field {field!r} must {rule}, got {len(encoded)} bytes. {reason}"
+                return f"field {field!r} must {rule}, got {len(image)} bytes. {reason}"
         return None
 
     def _encode(
@@ -110,13 +110,17 @@ class Image(column.PerField):
         # Draws need the number of images, which is unknown for the events of a history.
         rule = "be empty where images are not one a row"
         checks.require(size is not None, f"features.{output}: Image.augmentations", rule, "events")
+        # By number, so that two augmentations of one class draw different numbers.
         for number, part in enumerate(self.augmentations):
-            drawn = draws.draw_rows(f"augmentation_{number}", size, part.num_draws)
-            changed = part(pixels, drawn)
-            fits = changed.shape.is_compatible_with(pixels.shape) and changed.dtype == pixels.dtype
+            uniform = draws.draw_rows(f"augmentation_{number}", size, part.num_draws)
+            new_pixels = part(pixels, uniform)
+            fits = (
+                new_pixels.shape.is_compatible_with(pixels.shape)
+                and new_pixels.dtype == pixels.dtype
+            )
             where, rule = f"{type(part).__name__}", "return as many pixels as it gets, in float32"
-            checks.require(fits, where, rule, tuple(changed.shape))
-            pixels = tf.ensure_shape(changed, pixels.shape)
+            checks.require(fits, where, rule, tuple(new_pixels.shape))
+            pixels = tf.ensure_shape(new_pixels, pixels.shape)
         return pixels
 
     def _read_channels(self, features: types.Tensors, field: str) -> np.ndarray:
@@ -143,11 +147,11 @@ class Image(column.PerField):
         where = f"Image.shape for the encoded images of {field!r}"
         checks.require(channels in (1, 3, 4), where, "have 1, 3 or 4 channels", tuple(self.shape))
 
-        def decode(one: tf.Tensor) -> tf.Tensor:
-            image = images.decode(one, channels)
+        def decode(image_bytes: tf.Tensor) -> tf.Tensor:
+            image = images.decode(image_bytes, channels)
             return tf.ensure_shape(tf.image.resize(image, [height, width]), self.shape)
 
         if tf.executing_eagerly():  # In a loop, the error of a bad image would also list ops.
-            return tf.reshape([decode(one) for one in encoded], [-1, *self.shape])
+            return tf.reshape([decode(image_bytes) for image_bytes in encoded], [-1, *self.shape])
         signature = tf.TensorSpec(self.shape, tf.float32)
         return tf.map_fn(decode, encoded, fn_output_signature=signature)

@@ -15,9 +15,11 @@ import numpy as np
 
 from mtl.deferred import tf
 
+# The places of a bucket. Each key has two buckets, and takes a free place of the emptier one.
 PLACES = 8
 # Keys are numbers from 1 on; a place without a key holds 0.
 NO_KEY = 0
+# The number of hash buckets: a hash plus 1 still fits int64.
 _LARGEST = 2**63 - 1
 
 
@@ -65,25 +67,25 @@ def place_keys(saved: np.ndarray, capacity: int) -> np.ndarray:
     """
     count, keys = capacity // PLACES, saved.reshape(-1)
     origins = np.full([count, PLACES], -1, np.int64)
-    filled = np.zeros(count, np.int64)
+    num_taken = np.zeros(count, np.int64)
     waiting = np.flatnonzero(keys != NO_KEY)
     # Place a few keys at a time: each of them takes the emptier of its buckets.
     size = max(count // 4, 1)
     while len(waiting):
-        left = []
+        unplaced = []
         for part in np.split(waiting, range(size, len(waiting), size)):
             first, second = list_buckets(keys[part], count)
-            chosen = np.where(filled[first] <= filled[second], first, second)
-            order = np.argsort(chosen, kind="stable")
-            chosen, own = chosen[order], part[order]
-            place = filled[chosen] + _rank_equals(chosen)
+            buckets = np.where(num_taken[first] <= num_taken[second], first, second)
+            order = np.argsort(buckets, kind="stable")
+            buckets, rows = buckets[order], part[order]
+            place = num_taken[buckets] + _rank_equals(buckets)
             fits = place < PLACES
-            origins[chosen[fits], place[fits]] = own[fits]
-            filled += np.bincount(chosen[fits], minlength=count)
-            left.append(own[~fits])
-        if sum(map(len, left)) == len(waiting):
+            origins[buckets[fits], place[fits]] = rows[fits]
+            num_taken += np.bincount(buckets[fits], minlength=count)
+            unplaced.append(rows[~fits])
+        if sum(map(len, unplaced)) == len(waiting):
             break
-        waiting = np.concatenate(left)
+        waiting = np.concatenate(unplaced)
     return origins.reshape(-1)
 
 

@@ -37,18 +37,20 @@ class _Vectors(numeric.Numbers):
 
     def __call__(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
         """Encode columns: {field: [B] or [B, n]} -> {column: [B, n D]}, or n more with flags."""
-        given = super().__call__(features, fitted)
+        flags_and_numbers = super().__call__(features, fitted)
         share = 2 if self.missing_flags else 1
-        sizes = {output: value.shape[1] // share for output, value in given.items()}
-        numbers = tf.concat([given[output][:, :size] for output, size in sizes.items()], axis=1)
-        made = self._encode_numbers(tf.transpose(numbers), sizes, fitted)
-        encoded = {}
+        sizes = {output: value.shape[1] // share for output, value in flags_and_numbers.items()}
+        numbers = tf.concat(
+            [flags_and_numbers[output][:, :size] for output, size in sizes.items()], axis=1
+        )
+        vectors_by_column = self._encode_numbers(tf.transpose(numbers), sizes, fitted)
+        outputs = {}
         for output, size in sizes.items():
-            by_row = tf.transpose(made[output], [1, 0, 2])
-            joined = tf.reshape(by_row, [-1, size * by_row.shape[2]])
-            flags = [given[output][:, size:]] if self.missing_flags else []
-            encoded[output] = tf.concat([joined, *flags], axis=1)
-        return encoded
+            by_row = tf.transpose(vectors_by_column[output], [1, 0, 2])
+            row_vectors = tf.reshape(by_row, [-1, size * by_row.shape[2]])
+            flags = [flags_and_numbers[output][:, size:]] if self.missing_flags else []
+            outputs[output] = tf.concat([row_vectors, *flags], axis=1)
+        return outputs
 
     @abc.abstractmethod
     def _encode_numbers(
@@ -115,22 +117,22 @@ class PiecewiseLinear(_Vectors):
             for output, (field,) in self.columns.items()
         }
 
-    def _entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any]:
+    def _find_entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any]:
         if isinstance(self.boundaries, int):
             return fitted.for_column(output)
-        given = np.asarray(self.boundaries)
+        boundaries = np.asarray(self.boundaries)
         if self.log:
-            given = np.sign(given) * np.log1p(np.abs(given))
-        bins = given.tolist()
+            boundaries = np.sign(boundaries) * np.log1p(np.abs(boundaries))
+        bins = boundaries.tolist()
         return {"boundaries": [bins], "least": bins[:1], "greatest": bins[-1:]}
 
     def _shift_and_scale(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        least = np.array(entry["least"])
-        return least, column.inverse(np.array(entry["greatest"]) - least)
+        lowest = np.array(entry["least"])
+        return lowest, column.inverse(np.array(entry["greatest"]) - lowest)
 
     def _stand_in(self, entry: Mapping[str, Any]) -> np.ndarray:
-        between = [_normalise_boundaries(bins) for bins in entry["boundaries"]]
-        middles = [np.interp((len(b) - 1) / 2, np.arange(len(b)), b) for b in between]
+        normal_boundaries = [_normalise_boundaries(bins) for bins in entry["boundaries"]]
+        middles = [np.interp((len(b) - 1) / 2, np.arange(len(b)), b) for b in normal_boundaries]
         return np.array(middles, np.float32)
 
     def _encode_numbers(
@@ -138,7 +140,7 @@ class PiecewiseLinear(_Vectors):
     ) -> dict[str, tf.Tensor]:
         elements: dict[str, list[np.ndarray]] = {}
         for output, size in sizes.items():
-            bins = self._entry(output, fitted)["boundaries"]
+            bins = self._find_entry(output, fitted)["boundaries"]
             # Given boundaries apply to all elements.
             elements[output] = [
                 _normalise_boundaries(own) for own in (bins if len(bins) == size else bins * size)
@@ -158,19 +160,22 @@ def _normalise_boundaries(boundaries: Sequence[float]) -> np.ndarray:
     return from_least * column.inverse(from_least[-1])
 
 
-def _encode_by_bin(numbers: tf.Tensor, boundaries: Sequence[np.ndarray], most: int) -> tf.Tensor:
-    """Encode N elements by N lists of boundaries of at most `most` bins: -> [N, B, most]."""
-    shape = (len(boundaries), 1, most)
+def _encode_by_bin(
+    numbers: tf.Tensor, boundaries: Sequence[np.ndarray], max_bins: int
+) -> tf.Tensor:
+    """Encode N elements by N lists of boundaries of at most `max_bins` bins, K: -> [N, B, K]."""
+    shape = (len(boundaries), 1, max_bins)
     starts, slopes = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     lower, upper = np.zeros(shape, np.float32), np.ones(shape, np.float32)
-    for index, own in enumerate(boundaries):
-        count = len(own) - 1
+    for index, ends in enumerate(boundaries):
+        count = len(ends) - 1
         if count:
-            starts[index, 0, :count] = own[:-1]
-            slopes[index, 0, :count] = column.inverse(np.diff(own))
+            starts[index, 0, :count] = ends[:-1]
+            slopes[index, 0, :count] = column.inverse(np.diff(ends))
+            # The first and the last bin go on beyond the boundaries.
             lower[index, 0, 0], upper[index, 0, count - 1] = -np.inf, np.inf
-    within = (numbers[:, :, tf.newaxis] - starts) * slopes
-    return tf.minimum(tf.maximum(within, lower), upper)
+    shares = (numbers[:, :, tf.newaxis] - starts) * slopes
+    return tf.minimum(tf.maximum(shares, lower), upper)
 
 
 @checks.dataclass
@@ -270,12 +275,12 @@ class AutoDis(_Vectors, numeric.Numeric):
 
 
 def _apply_layers(
-    encoded: tf.Tensor, sizes: Mapping[str, int], counts: Mapping[str, int], units: int
+    inputs: tf.Tensor, sizes: Mapping[str, int], counts: Mapping[str, int], units: int
 ) -> tf.Tensor:
     """Apply a separate ReLU layer to each element, [N, B, K] -> [N, B, units].
 
     Args:
-      encoded: the elements of all columns.
+      inputs: the elements of all columns.
       sizes: {column: the number of its elements}.
       counts: {column: how many of the K inputs it reads}, the first ones.
       units: the units of the layer.
@@ -284,9 +289,9 @@ def _apply_layers(
     for output, size in sizes.items():
         shape = [counts[output], units]
         kernel = _get_variables("linear/kernel", {output: size}, shape, _make_glorot(*shape))
-        kernels.append(tf.pad(kernel, [[0, 0], [0, encoded.shape[2] - counts[output]], [0, 0]]))
+        kernels.append(tf.pad(kernel, [[0, 0], [0, inputs.shape[2] - counts[output]], [0, 0]]))
     biases = _get_variables("linear/bias", sizes, [units], tf1.zeros_initializer())
-    products = tf.linalg.matmul(encoded, tf.concat(kernels, axis=0))
+    products = tf.linalg.matmul(inputs, tf.concat(kernels, axis=0))
     return tf.nn.relu(products + biases[:, tf.newaxis])
 
 
@@ -300,13 +305,13 @@ def _get_variables(
     name: str, sizes: Mapping[str, int], shape: Sequence[int], initializer: Callable
 ) -> tf.Tensor:
     """Get a variable [n, *shape] in the scope of each column, and join them to [N, *shape]."""
-    found = []
+    variables = []
     for output, size in sizes.items():
         with tf1.variable_scope(output):
-            found.append(tf1.get_variable(name, [size, *shape], tf.float32, initializer))
-    return tf.concat(found, axis=0)
+            variables.append(tf1.get_variable(name, [size, *shape], tf.float32, initializer))
+    return tf.concat(variables, axis=0)
 
 
-def _split_columns(joined: tf.Tensor, sizes: Mapping[str, int]) -> dict[str, tf.Tensor]:
+def _split_columns(elements: tf.Tensor, sizes: Mapping[str, int]) -> dict[str, tf.Tensor]:
     """Split the elements by column, [N, B, D] -> {column: [n, B, D]}."""
-    return dict(zip(sizes, tf.split(joined, list(sizes.values())), strict=True))
+    return dict(zip(sizes, tf.split(elements, list(sizes.values())), strict=True))

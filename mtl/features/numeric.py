@@ -44,7 +44,7 @@ class Numbers(column.PerField):
     missing_flags: bool = False
 
     @abc.abstractmethod
-    def _entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any] | None:
+    def _find_entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any] | None:
         """Return `least`, `greatest` and more statistics of a column; None for raw numbers."""
 
     @abc.abstractmethod
@@ -60,34 +60,34 @@ class Numbers(column.PerField):
 
         Fields with a single number are encoded together, which takes fewer ops.
         """
-        alike: dict[Any, dict[str, str]] = {}
+        fields_by_kind: dict[Any, dict[str, str]] = {}
         for output, (field,) in self.columns.items():
-            entry, values = self._entry(output, fitted), features[field]
+            entry, values = self._find_entry(output, fitted), features[field]
             is_one = isinstance(values, tf.Tensor) and values.shape.rank == 1
             kind = (values.dtype, self._choose_precision(entry)) if is_one else output
-            alike.setdefault(kind, {})[output] = field
-        encoded: dict[str, tf.Tensor] = {}
-        for fields in alike.values():
+            fields_by_kind.setdefault(kind, {})[output] = field
+        outputs: dict[str, tf.Tensor] = {}
+        for fields in fields_by_kind.values():
             if len(fields) >= (_LOGS_TOGETHER if self.log else 2):
-                encoded |= self._encode_together(features, fields, fitted)
+                outputs |= self._encode_together(features, fields, fitted)
             else:
-                alone = dataclasses.replace(self, names=list(fields.values()))
-                encoded |= super(Numbers, alone).__call__(features, fitted)
-        return encoded
+                single = dataclasses.replace(self, names=list(fields.values()))
+                outputs |= super(Numbers, single).__call__(features, fitted)
+        return outputs
 
     def _encode_together(
         self, features: types.Tensors, fields: Mapping[str, str], fitted: types.Statistics
     ) -> dict[str, tf.Tensor]:
         """Encode fields of one type and precision: {column: field [B]} -> {column: [B, 1 or 2]}."""
         outputs = list(fields)
-        entries = [self._entry(output, fitted) for output in outputs]
-        (first, *_), stacked = fields.values(), [features[field] for field in fields.values()]
-        one = {first: tf.stack(stacked, axis=1)}
-        values = self._values(one, first, self._choose_precision(entries[0]))
-        numbers, known = self._normalise_values(values, entries)
+        entries = [self._find_entry(output, fitted) for output in outputs]
+        (first, *_), columns = fields.values(), [features[field] for field in fields.values()]
+        joint_field = {first: tf.stack(columns, axis=1)}
+        values = self._read_values(joint_field, first, self._choose_precision(entries[0]))
+        numbers, is_known = self._normalise_values(values, entries)
         parts = tf.split(numbers, len(outputs), axis=1)
         if self.missing_flags:
-            pairs = tf.stack([numbers, _make_flags(known, numbers.dtype)], axis=2)
+            pairs = tf.stack([numbers, _make_flags(is_known, numbers.dtype)], axis=2)
             parts = tf.unstack(pairs, axis=1)
         return dict(zip(outputs, parts, strict=True))
 
@@ -95,11 +95,11 @@ class Numbers(column.PerField):
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         """Turn [B] or [B, n] into [B, n], or [B, 2 n] with flags."""
-        entry = self._entry(output, fitted)
-        values = self._values(features, field, self._choose_precision(entry))
-        numbers, known = self._normalise_values(values, [entry])
+        entry = self._find_entry(output, fitted)
+        values = self._read_values(features, field, self._choose_precision(entry))
+        numbers, is_known = self._normalise_values(values, [entry])
         if self.missing_flags:
-            numbers = tf.concat([numbers, _make_flags(known, numbers.dtype)], axis=1)
+            numbers = tf.concat([numbers, _make_flags(is_known, numbers.dtype)], axis=1)
         return numbers
 
     def _normalise_values(
@@ -109,24 +109,24 @@ class Numbers(column.PerField):
 
         Return the numbers, and a mask of the known values.
         """
-        known = tf.math.is_finite(values)
+        is_known = tf.math.is_finite(values)
         # Missing values are replaced before use: in a gradient too, NaN times zero is NaN.
-        numbers = tf.where(known, values, tf.zeros_like(values))
+        numbers = tf.where(is_known, values, tf.zeros_like(values))
         fitted = [entry for entry in entries if entry is not None]
         if fitted:
             pairs = [self._shift_and_scale(entry) for entry in fitted]
             shift, scale = map(np.concatenate, zip(*pairs, strict=True))
-            centered = tf.cast(numbers - tf.constant(shift, values.dtype), tf.float32)
+            deviations = tf.cast(numbers - tf.constant(shift, values.dtype), tf.float32)
             stand_in = np.concatenate([self._stand_in(entry) for entry in fitted])
-            numbers = tf.where(known, centered * scale, tf.constant(stand_in, tf.float32))
-        return numbers, known
+            numbers = tf.where(is_known, deviations * scale, tf.constant(stand_in, tf.float32))
+        return numbers, is_known
 
     def _read(self, features: types.Tensors, field: str) -> np.ndarray:
         """Read the values of an eager batch for the fit, [N, n]."""
         values = features[field]
         if values.dtype in (tf.float32, tf.int64) and values.shape.rank == 1 and not self.log:
             return values.numpy()[:, np.newaxis]  # Ten times as fast as three ops.
-        return self._values(features, field, tf.float64).numpy()
+        return self._read_values(features, field, tf.float64).numpy()
 
     def _choose_precision(self, entry: Mapping[str, Any] | None) -> tf.DType:
         """Return the type for integers: float32 if it is exact for the training split."""
@@ -136,7 +136,7 @@ class Numbers(column.PerField):
         limit = np.log1p(_EXACT_UP_TO) if self.log else _EXACT_UP_TO
         return tf.float32 if greatest <= limit else tf.float64
 
-    def _values(self, features: types.Tensors, field: str, precision: tf.DType) -> tf.Tensor:
+    def _read_values(self, features: types.Tensors, field: str, precision: tf.DType) -> tf.Tensor:
         """Return [B, n] before normalisation: floats as float32, integers as `precision`."""
         kind = type(self).__name__
         values = column.numbers(kind, features, field)
@@ -187,7 +187,7 @@ class Numeric(Numbers):
             for output, (field,) in self.columns.items()
         }
 
-    def _entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any] | None:
+    def _find_entry(self, output: str, fitted: types.Statistics) -> Mapping[str, Any] | None:
         return None if self.normalization == "none" else fitted.for_column(output)
 
     def _shift_and_scale(self, entry: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -198,5 +198,5 @@ class Numeric(Numbers):
         return shift, column.inverse(spread)
 
 
-def _make_flags(known: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    return tf.cast(tf.logical_not(known), dtype)
+def _make_flags(is_known: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return tf.cast(tf.logical_not(is_known), dtype)

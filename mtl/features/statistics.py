@@ -95,9 +95,9 @@ def _require_intact(vocabulary: str, entry: Mapping[str, Any]) -> None:
     checksums.require(vocabulary, entry.get(checksums.KEY), _FIX)
     if checksums.KEY not in entry:  # Old statistics lack checksums: compare the length.
         with tf.io.gfile.GFile(vocabulary, "rb") as file:
-            found = len(row_names.split_lines(file.read()))
-        if found != entry.get("size"):
-            problem = f"it holds {found} of {entry.get('size')} categories"
+            num_lines = len(row_names.split_lines(file.read()))
+        if num_lines != entry.get("size"):
+            problem = f"it holds {num_lines} of {entry.get('size')} categories"
             raise checksums.describe_damage(vocabulary, problem, _FIX)
 
 
@@ -118,18 +118,18 @@ def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
     """
     theirs, ours = load_statistics(source), load_statistics(directory)
     for name in names:
-        same = theirs.entries.get(name, {}).get("fitted") == ours.for_column(name)["fitted"]
+        is_same = theirs.entries.get(name, {}).get("fitted") == ours.for_column(name)["fitted"]
         rule = f"have equal settings in {source}"
         fix = "Set WarmStart.statistics = False, or copy the settings of the column."
-        checks.require(same, f"features.{name}", rule, theirs.entries.get(name), fix)
+        checks.require(is_same, f"features.{name}", rule, theirs.entries.get(name), fix)
         entry = theirs.for_column(name)
         vectors = entry.get("vectors")  # A checkpoint has several files.
         paths = storage.listed(source, f"{vectors}.") if vectors else []
         paths += [theirs.path(entry["file"])] if "file" in entry else []
         for path in paths:
-            own = ours.path(os.path.basename(path))
-            tf.io.gfile.copy(path, own, overwrite=True)
-            storage.sync([own])
+            copy = ours.path(os.path.basename(path))
+            tf.io.gfile.copy(path, copy, overwrite=True)
+            storage.sync([copy])
     entries = {**ours.entries, **{name: theirs.for_column(name) for name in names}}
     _write_entries(entries, directory)
 

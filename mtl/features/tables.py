@@ -132,8 +132,8 @@ class Embedded(column.Lookup):
         """
         if self.embedding is None:
             return {}
-        told = tuple(f"{setting} = {getattr(self, setting)!r}" for setting in settings)
-        return dict.fromkeys(names, types.RowNames(names=told, axis=0, are_grouped=True))
+        settings_texts = tuple(f"{setting} = {getattr(self, setting)!r}" for setting in settings)
+        return dict.fromkeys(names, types.RowNames(names=settings_texts, axis=0, are_grouped=True))
 
     def _look_up(
         self,
@@ -150,5 +150,5 @@ class Embedded(column.Lookup):
         table = types.Table(size=size, dimension=self.dimension, stddev=stddev, counts=counts)
         with self._store():
             return column.embed(
-                ids, lambda own: embedding(own, table), self.dimension, self.pooling
+                ids, lambda flat_ids: embedding(flat_ids, table), self.dimension, self.pooling
             )

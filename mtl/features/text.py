@@ -76,37 +76,37 @@ class Text(column.PerField):
 
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column: the accumulators of its vocabulary and of its word vectors}."""
-        found: dict[str, types.Accumulator] = {}
+        accumulators: dict[str, types.Accumulator] = {}
         for output, (field,) in self.columns.items():
-            own = self._make_accumulator(field)
-            if own is not None:
-                found[output] = own
+            accumulator = self._make_accumulator(field)
+            if accumulator is not None:
+                accumulators[output] = accumulator
             if self.word_vectors is not None:
-                found[word_vectors.key(output)] = word_vectors.WordVectors(
+                accumulators[word_vectors.key(output)] = word_vectors.WordVectors(
                     where="Text.word_vectors",
                     path=self.word_vectors,
                     dimension=self.dimension,
                     column=output,
                     given=self._vocabulary_file,
                 )
-        return found
+        return accumulators
 
     @property
     def files(self) -> dict[str, str]:
         """{column: the file of its vocabulary, if given}, and the files of word vectors."""
-        found: dict[str, str] = {}
+        files: dict[str, str] = {}
         for output in self.columns:
-            found |= {output: self._vocabulary_file} if self._vocabulary_file else {}
+            files |= {output: self._vocabulary_file} if self._vocabulary_file else {}
             if self.word_vectors is not None:
-                found[word_vectors.key(output)] = self.word_vectors
-        return found
+                files[word_vectors.key(output)] = self.word_vectors
+        return files
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """Return {the embedding of a column: its tokens}, if tokens have names."""
         of_tokens = types.read_member(self.tokenizer, types.Tokenizer, "row_names")
-        found = {output: of_tokens(output, fitted) for output in self.columns}
+        names_by_column = {output: of_tokens(output, fitted) for output in self.columns}
         # Only the embedding has tokens: the encoder's variables lie in the same scope.
-        return {f"{output}/embedding": names for output, names in found.items() if names}
+        return {f"{output}/embedding": names for output, names in names_by_column.items() if names}
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
@@ -122,8 +122,8 @@ class Text(column.PerField):
         if self.place_dimension is not None:
             firsts = tf.gather(ids.row_splits, ids.value_rowids())
             places = tf.range(tf.size(firsts, firsts.dtype)) - firsts
-            most = cast(int, self.max_tokens)
-            of_places = layers.embedding(places, most, self.place_dimension, "place")
+            max_tokens = cast(int, self.max_tokens)
+            of_places = layers.embedding(places, max_tokens, self.place_dimension, "place")
             vectors = tf.concat([vectors, of_places], axis=1)
         tokens = tf.RaggedTensor.from_row_splits(vectors, ids.row_splits, validate=False)
         return self.encoder(tokens, None)

@@ -58,12 +58,12 @@ class Unified(tables.Ids):
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """Return {table: the salts of its hashes}."""
         del fitted
-        found: dict[str, types.RowNames] = {}
+        row_names: dict[str, types.RowNames] = {}
         for output in self.columns:
             salt = output if self.salt is None else self.salt
             names = types.RowNames(names=(salt,), axis=0, are_grouped=True, are_a_set=True)
-            found = row_names_lib.join(found, {self._name(output): names})
-        return found
+            row_names = row_names_lib.join(row_names, {self._name(output): names})
+        return row_names
 
     def _encode(
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
@@ -73,11 +73,11 @@ class Unified(tables.Ids):
         width = dimension * self.num_lookups
         key = _make_key(output if self.salt is None else self.salt)
 
-        def look_up(own: tf.Tensor) -> tf.Tensor:
-            rows = embeddings.hash_tokens(own, self.num_buckets, self.num_lookups, key)
+        def look_up(token_part: tf.Tensor) -> tf.Tensor:
+            rows = embeddings.hash_tokens(token_part, self.num_buckets, self.num_lookups, key)
             stddev = self.initial_stddev
-            found = layers.embedding(rows, self.num_buckets, dimension, stddev=stddev)
-            return embeddings.split_last(found, own, width)
+            vectors = layers.embedding(rows, self.num_buckets, dimension, stddev=stddev)
+            return embeddings.split_last(vectors, token_part, width)
 
         with self._store():
             return column.embed(tokens, look_up, width, self.pooling)

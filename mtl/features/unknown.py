@@ -24,26 +24,32 @@ _LEAST_VALUES = 20
 def list_fields(columns: Sequence[types.Column]) -> list[str]:
     """Return the fields that may hold values that their columns do not know."""
     parts = [part for column in columns for part in _with_parts(column)]
-    named = [types.read_member(part, types.Column, "limited_fields") for part in parts]
-    return list(dict.fromkeys(field for fields in named for field in fields))
+    fields_by_part = [types.read_member(part, types.Column, "limited_fields") for part in parts]
+    return list(dict.fromkeys(field for fields in fields_by_part for field in fields))
 
 
 def count_unknown(
     columns: Sequence[types.Column], features: types.Tensors, fitted: types.Statistics
 ) -> tf.Tensor:
-    """Count the unknown values of a batch, {field: [B, ...]} -> int64 [F, 2].
+    """Count the unknown values of a batch.
 
-    Each row belongs to a field of `list_fields`: its values, and the values that a column does not
-    know.
+    Args:
+      columns: the columns.
+      features: {field: [B, ...]}.
+      fitted: the statistics of the training split.
+
+    Returns:
+      int64 [F, 2], a row for each field of `list_fields`: its values, and the values that a column
+      does not know.
     """
-    found: dict[str, tf.Tensor] = {}
+    is_unknown: dict[str, tf.Tensor] = {}
     for column in columns:
         for part in _with_parts(column):
-            own = types.read_member(part, types.Column, "find_unknown")(features, fitted)
-            for field, unknown in own.items():
-                found[field] = found[field] | unknown if field in found else unknown
+            part_masks = types.read_member(part, types.Column, "find_unknown")(features, fitted)
+            for field, unknown in part_masks.items():
+                is_unknown[field] = is_unknown[field] | unknown if field in is_unknown else unknown
     rows = [
-        [tf.size(found[field], tf.int64), tf.reduce_sum(tf.cast(found[field], tf.int64))]
+        [tf.size(is_unknown[field], tf.int64), tf.reduce_sum(tf.cast(is_unknown[field], tf.int64))]
         for field in list_fields(columns)
     ]
     return tf.stack(rows)

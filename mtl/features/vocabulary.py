@@ -25,9 +25,9 @@ def read_file(where: str, path: str) -> list[bytes]:
     checks.require(exists, where, "be an existing file", path)
     with tf.io.gfile.GFile(path, "rb") as file:
         lines = row_names.split_lines(file.read())
-    good = lines and all(lines) and len(set(lines)) == len(lines)
+    is_valid = lines and all(lines) and len(set(lines)) == len(lines)
     rule = "be a file with one category a line, none empty and none twice"
-    checks.require(bool(good), where, rule, path)
+    checks.require(bool(is_valid), where, rule, path)
     return lines
 
 
@@ -52,12 +52,12 @@ def make_once(key: Hashable, make: Callable[[], Any]) -> Any:
     if tf.executing_eagerly():
         return make()
     # Saved graphs leave out collections whose key is not a string.
-    kept = graphs.outermost_graph().get_collection_ref((key,))
-    if not kept:
+    results = graphs.outermost_graph().get_collection_ref((key,))
+    if not results:
         # Tables belong to the outermost graph, where the session initialises them, once.
         with tf.init_scope():
-            kept.append(make())
-    return kept[0]
+            results.append(make())
+    return results[0]
 
 
 def _count_entries(entries: tuple[str, ...] | str) -> int:

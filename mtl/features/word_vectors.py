@@ -58,18 +58,18 @@ class WordVectors(types.Accumulator):
         Raises:
           UserError: the file does not hold vectors of this length, or knows none of the tokens.
         """
-        learned = os.path.join(directory, f"vocabulary_{self.column}.txt")
-        given = learned if self.given is None else self.given
-        if isinstance(given, str):
-            tokens = vocabulary.read_file(f"the vocabulary of {self.column}", given)
+        learned_path = os.path.join(directory, f"vocabulary_{self.column}.txt")
+        tokens_or_path = learned_path if self.given is None else self.given
+        if isinstance(tokens_or_path, str):
+            tokens = vocabulary.read_file(f"the vocabulary of {self.column}", tokens_or_path)
         else:
-            tokens = [token.encode() for token in given]
+            tokens = [token.encode() for token in tokens_or_path]
         vectors = read_vectors(self.where, self.path, self.dimension, tokens)
-        found = int(np.isfinite(vectors[:, 0]).sum())
+        num_found = int(np.isfinite(vectors[:, 0]).sum())
         rule = f"hold a vector of a token of {self.column}"
         fix = "Its words may be written in another way, such as with capital letters."
-        checks.require(found > 0, self.where, rule, self.path, fix)
-        share = f"{found} of {len(tokens)} tokens, {found / len(tokens):.0%},"
+        checks.require(num_found > 0, self.where, rule, self.path, fix)
+        share = f"{num_found} of {len(tokens)} tokens, {num_found / len(tokens):.0%},"
         _log.info("features/%s: %s start from %s", self.column, share, self.path)
         file = f"word_vectors_{self.column}"
         tf.raw_ops.SaveV2(
@@ -78,7 +78,7 @@ class WordVectors(types.Accumulator):
             shape_and_slices=[""],
             tensors=[tf.constant(vectors)],
         )
-        return {"vectors": file, "size": len(tokens), "found": found}
+        return {"vectors": file, "size": len(tokens), "found": num_found}
 
 
 def key(column: str) -> str:
@@ -99,18 +99,22 @@ def make_initializer(
 ) -> Callable[..., tf.Tensor]:
     """Return an initialiser that starts the table from the known vectors.
 
-    Other rows come from a normal distribution of `stddev`, cut off at two standard deviations.
+    Args:
+      fitted: the statistics, which name the file of the vectors.
+      column: the column.
+      stddev: other rows come from a normal distribution of this standard deviation, cut off at two
+        standard deviations.
     """
     entry = fitted.for_column(key(column))
     prefix, size = fitted.path(entry["vectors"]), entry["size"]
-    others = tf1.truncated_normal_initializer(stddev=stddev)
+    initialize_others = tf1.truncated_normal_initializer(stddev=stddev)
 
     def initialize(shape, dtype=tf.float32, partition_info=None):
-        own = others(shape, dtype=dtype, partition_info=partition_info)
+        random_rows = initialize_others(shape, dtype=dtype, partition_info=partition_info)
         first = partition_info.var_offset[0] if partition_info else 0
         count = max(0, min(size - first, shape[0]))
         if count == 0:
-            return own
+            return random_rows
         part = f"{size} {shape[1]} {first},{count}:0,{shape[1]}"
         # Savers use this op, too; servers may refuse an op that reads arbitrary files.
         (vectors,) = tf.raw_ops.RestoreV2(
@@ -118,8 +122,8 @@ def make_initializer(
         )
         # The file holds 32-bit vectors, but a table may have 16 bits.
         vectors = tf.cast(tf.ensure_shape(vectors, [count, shape[1]]), dtype)
-        known = tf.where(tf.math.is_nan(vectors), own[:count], vectors)
-        return tf.concat([known, own[count:]], axis=0)
+        start_rows = tf.where(tf.math.is_nan(vectors), random_rows[:count], vectors)
+        return tf.concat([start_rows, random_rows[count:]], axis=0)
 
     return initialize
 

@@ -159,18 +159,31 @@ class Labelled(types.Head):
 
     def _example_weights(self, field: str, labels: types.Tensors, present: tf.Tensor) -> tf.Tensor:
         """Return the weight field as [B] or [B, 1], with 0 for missing labels."""
-        given = self.read_field(labels, field, (tf.float32, tf.int64), ())
-        weights = tf.cast(given, tf.float32)
+        label_weights = self.read_field(labels, field, (tf.float32, tf.int64), ())
+        weights = tf.cast(label_weights, tf.float32)
         if present.shape.rank == 2:
             weights = weights[:, tf.newaxis]
-        used = tf.where(present, weights, 0.0)
-        valid = (used >= 0) & tf.math.is_finite(used)
-        return self.checked(used, valid, used, _WEIGHT_RULE, field)
+        row_weights = tf.where(present, weights, 0.0)
+        valid = (row_weights >= 0) & tf.math.is_finite(row_weights)
+        return self.checked(row_weights, valid, row_weights, _WEIGHT_RULE, field)
 
     def read_field(
         self, labels: types.Tensors, field: str, kinds: Sequence[Any], shape: tuple
     ) -> tf.Tensor:
-        """Return a label field. Fail if it is absent, or has another type or shape."""
+        """Read a label field.
+
+        Args:
+          labels: {field: [B, ...]}.
+          field: the field.
+          kinds: the types that the head takes.
+          shape: the shape of the label in one example.
+
+        Returns:
+          The label, [B, *shape].
+
+        Raises:
+          UserError: the field is absent, or has another type or shape.
+        """
         if field not in labels:
             fix = checks.nearest(field, labels) or "Heads also read the features of Spec.keys."
             rule = f"be one of {', '.join(labels)}"
@@ -191,7 +204,15 @@ class Labelled(types.Head):
         rule: str,
         field: str | None = None,
     ) -> tf.Tensor:
-        """Return `result`. When run, fail unless all `given` labels are valid."""
+        """Return a tensor that fails, when run, unless all labels are valid.
+
+        Args:
+          result: the tensor to return.
+          valid: bool, True for valid labels.
+          given: the labels, for the error.
+          rule: the condition that labels meet, for the error.
+          field: the label field; None for the field of the head.
+        """
         text = self.message(field or self.field, rule)
         with tf.control_dependencies([values.require(valid, given, text)]):
             return tf.identity(result)
@@ -202,16 +223,16 @@ class Labelled(types.Head):
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return an error about the label or weight of a record (Python values), or None."""
-        given = values.flatten_values(labels.get(self.field, []))
-        present = self.find_present(given)
+        label_values = values.flatten_values(labels.get(self.field, []))
+        present = self.find_present(label_values)
         weight = self.weight or ""  # No field has this name.
         counts = self.is_counted(bool(present), labels)
         weights = values.flatten_values(labels.get(weight, [])) if counts else []
-        for field, found, (accepts, rule) in (
-            (self.field, present, self.criterion(given)),
+        for field, field_values, (accepts, rule) in (
+            (self.field, present, self.criterion(label_values)),
             (weight, weights, (_is_weight, _WEIGHT_RULE)),
         ):
-            for value in found:
+            for value in field_values:
                 if not _accepts_value(accepts, value):
                     hint = self._explain_minus_one(value) if field == self.field else ""
                     return f"{self.message(field, rule)} {values.show(value)}{hint}"
@@ -331,13 +352,15 @@ class Base(Labelled):
         sums = {
             "loss": metrics.sum_weighted(losses, examples.weights),
             "weight": metrics.sum_weighted(tf.ones_like(losses), examples.weights),
-            "nan_predictions": nan_rows([*self._outputs(logits), losses], examples.weights > 0),
+            "nan_predictions": nan_rows(
+                [*self._list_outputs(logits), losses], examples.weights > 0
+            ),
             **self.sums(examples),
             **self.sums_by_group(examples, labels),
         }
         return metrics.stream_sums(sums, self.all_metrics)
 
-    def _outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
+    def _list_outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
         """Return the predictions, each with the weights' axes first."""
         return list(self.predictions(logits).values())
 
@@ -351,6 +374,7 @@ class Base(Labelled):
         """Align logits, targets and weights. Logits are 0 for labels that do not count."""
         targets, weights = self._targets_and_weights(labels)
         counts = weights > 0
+        # A weight of 0 alone does not suffice: 0 times a loss of infinity is NaN.
         mask = counts if logits.shape.rank == counts.shape.rank else counts[..., tf.newaxis]
         return types.LossInputs(tf.where(mask, logits, 0.0), targets, weights)
 
@@ -369,11 +393,11 @@ class Base(Labelled):
     ) -> tf.Tensor:
         """Return the targets. When run, fail on an outcome outside of the space."""
         label = labels[self.field]
-        given = targets if isinstance(label, tf.RaggedTensor) else label
-        happened = self.happened(targets)
+        shown_values = targets if isinstance(label, tf.RaggedTensor) else label
+        has_outcome = self.happened(targets)
         # A place of a map may have several numbers.
-        happened = tf.reduce_any(happened, -1) if happened.shape.rank > 2 else happened
-        return self.checked(targets, ~(outside & happened), given, self._space_rule)
+        has_outcome = tf.reduce_any(has_outcome, -1) if has_outcome.shape.rank > 2 else has_outcome
+        return self.checked(targets, ~(outside & has_outcome), shown_values, self._space_rule)
 
     def _confine(
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
@@ -392,11 +416,11 @@ class Base(Labelled):
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return an error about the label or weight of a record (Python values), or None."""
-        found = super().check(labels)
-        if found or self.within is None or self._space.place(labels) is not False:
-            return found
-        given = values.flatten_values(labels.get(self.field, []))
-        for value in filter(self.is_outcome, self.find_present(given)):
+        problem = super().check(labels)
+        if problem or self.within is None or self._space.place(labels) is not False:
+            return problem
+        label_values = values.flatten_values(labels.get(self.field, []))
+        for value in filter(self.is_outcome, self.find_present(label_values)):
             return f"{self.message(self.field, self._space_rule)} {values.show(value)}"
         return None
 
@@ -407,21 +431,38 @@ class Base(Labelled):
 
 
 def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
-    """Count rows with NaN in a float output [B, ...]. `counts`, [B] or [B, n], selects labels."""
-    found = tf.zeros_like(counts)
+    """Count rows with a NaN in an output.
+
+    Args:
+      outputs: tensors [B, ...]; those that are not floats are left out.
+      counts: True for labels that count, bool [B] or [B, n].
+
+    Returns:
+      A float64 scalar.
+    """
+    mask = tf.zeros_like(counts)
     for output in outputs:
         if output.dtype.is_floating:
             is_nan = tf.math.is_nan(output)
             spare = list(range(counts.shape.rank, is_nan.shape.rank))
-            found |= counts & tf.reduce_any(is_nan, axis=spare)
-    rows = found if found.shape.rank == 1 else tf.reduce_any(found, axis=-1)
+            mask |= counts & tf.reduce_any(is_nan, axis=spare)
+    rows = mask if mask.shape.rank == 1 else tf.reduce_any(mask, axis=-1)
     return tf.reduce_sum(tf.cast(rows, tf.float64))
 
 
 def or_nan(
     summary: types.Tensors, nan_predictions: tf.Tensor, of_labels: Collection[str]
 ) -> dict[str, tf.Tensor]:
-    """Return the metrics and `nan_predictions`. A NaN leaves only metrics `of_labels` defined."""
+    """Turn metrics of predictions into NaN if a prediction was NaN.
+
+    Args:
+      summary: {metric: scalar}.
+      nan_predictions: the number of labelled rows with a NaN, a scalar.
+      of_labels: the metrics that stay, since only labels decide them.
+
+    Returns:
+      {metric: scalar}, with `nan_predictions`.
+    """
     names = [name for name in summary if name not in of_labels]
     values = tf.stack([tf.cast(summary[name], tf.float64) for name in names])
     values = tf.where(nan_predictions > 0, tf.constant(float("nan"), tf.float64), values)

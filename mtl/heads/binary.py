@@ -87,9 +87,11 @@ class Binary(base.Base):
 
     def __post_init__(self):
         super().__post_init__()
-        given = [*self.positive, *self.negative]
+        label_values = [*self.positive, *self.negative]
+        # As texts: 1, 1.0 and True are one label, and so are "1" and 1.
         names = [
-            str(value if (number := literals.whole(value)) is None else number) for value in given
+            str(value if (number := literals.whole(value)) is None else number)
+            for value in label_values
         ]
         checks.unique(self._where("positive and negative"), names)
         is_line = self.knots == 0 or self.knots >= 4
@@ -139,7 +141,9 @@ class Binary(base.Base):
         """
         where = self._where("positive and negative")
         field = f"label {self.field!r}"
-        positive, negative = (values.as_held(label, given, where, field) for given in self._values)
+        positive, negative = (
+            values.as_held(label, setting, where, field) for setting in self._values
+        )
         present, hits = self.are_present(label), values.is_any(label, positive)
         targets = tf.cast(hits & present, tf.float32)
         if not negative:
@@ -161,8 +165,8 @@ class Binary(base.Base):
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return an error about the label, weight or group of a record, or None."""
-        found = super().check(labels)
-        return groups.check_key(self, self.group, labels) if self.group and not found else found
+        problem = super().check(labels)
+        return groups.check_key(self, self.group, labels) if self.group and not problem else problem
 
     def rule(self, dtype: Any) -> str:
         """Return the rule, `be one of ...`."""
@@ -235,7 +239,7 @@ class Binary(base.Base):
         total = functools.partial(metrics.sum_weighted, axis=0)
         logits, targets, weights = examples
         probability = tf.sigmoid(logits)
-        flagged = tf.cast(probability >= self.threshold, tf.float32)
+        predicted_positive = tf.cast(probability >= self.threshold, tf.float32)
         return {
             "scores": ranking.stream_scores(
                 logits, weights * targets, weights * (1 - targets), True
@@ -245,8 +249,8 @@ class Binary(base.Base):
             "predicted": total(probability, weights),
             "positive": total(targets, weights),
             "negative": total(1 - targets, weights),
-            "flagged": total(flagged, weights),
-            "hits": total(flagged * targets, weights),
+            "flagged": total(predicted_positive, weights),
+            "hits": total(predicted_positive * targets, weights),
         }
 
     def sums_by_group(
@@ -266,6 +270,7 @@ class Binary(base.Base):
             **confusion(sums),
             **areas(sums["scores"]),
             **({"gauc": group_metrics.compute_gauc(sums["rows"])} if self.group else {}),
+            # The accuracy of always predicting the more frequent class.
             "accuracy_baseline": metrics.ratio(tf.maximum(positive, weight - positive), weight),
             "label_mean": metrics.ratio(positive, weight),
             "prediction_mean": metrics.ratio(sums["predicted"], weight),
@@ -279,10 +284,11 @@ class Binary(base.Base):
 
 def confusion(sums: types.Tensors) -> dict[str, tf.Tensor]:
     """Return accuracy, precision and recall at the threshold."""
-    positive, flagged, hits = sums["positive"], sums["flagged"], sums["hits"]
-    right = sums["weight"] - positive - flagged + 2 * hits
+    positive, num_flagged, hits = sums["positive"], sums["flagged"], sums["hits"]
+    # All rows without the missed positives, positive - hits, and the false alarms, flagged - hits.
+    num_correct = sums["weight"] - positive - num_flagged + 2 * hits
     return {
-        "accuracy": metrics.ratio(right, sums["weight"]),
-        "precision": metrics.ratio(hits, flagged),
+        "accuracy": metrics.ratio(num_correct, sums["weight"]),
+        "precision": metrics.ratio(hits, num_flagged),
         "recall": metrics.ratio(hits, positive),
     }

@@ -48,12 +48,20 @@ def rows_state(width: int) -> tuple[tf.TensorSpec, ...]:
 
 
 def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf.Operation:
-    """Append keys [B] and numbers [B, width] to the variables of `rows_state`.
+    """Append rows to the variables of `rows_state`.
 
     A full buffer gets room for half as many rows more.
+
+    Args:
+      state: the variables.
+      keys: int64 [B].
+      rows: float32 [B, width].
+
+    Returns:
+      The op that writes.
     """
-    all_keys, all_rows, used = (variable.handle for variable in state)
-    start = read(used, tf.int64)
+    all_keys, all_rows, size = (variable.handle for variable in state)
+    start = read(size, tf.int64)
     end = start + tf.size(keys, tf.int64)
 
     def add() -> tf.Tensor:
@@ -63,6 +71,7 @@ def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf
             return tf.identity(end)
 
     def grow() -> tf.Tensor:
+        # By a share of the size, so that copies cost a constant for each row in the long run.
         spare = tf.maximum(end // 2, LEAST_CAPACITY)
         longer = [
             assign(handle, tf.concat([read(handle, new.dtype)[:start], new, room], 0))
@@ -74,10 +83,10 @@ def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf
         with tf.control_dependencies(longer):
             return tf.identity(end)
 
-    return assign(used, tf.cond(end <= capacity(all_keys), add, grow))
+    return assign(size, tf.cond(end <= capacity(all_keys), add, grow))
 
 
 def read_all(replicas: Sequence[Sequence[tf.Tensor]]) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the keys [N] and the numbers [N, width] of all replicas."""
-    keys = tf.concat([keys[:used] for keys, _, used in replicas], 0)
-    return keys, tf.concat([rows[:used] for _, rows, used in replicas], 0)
+    keys = tf.concat([keys[:size] for keys, _, size in replicas], 0)
+    return keys, tf.concat([rows[:size] for _, rows, size in replicas], 0)

@@ -24,6 +24,7 @@ KNOTS = "knots"
 LINES = "lines"
 """The variable of the slope and shift of each logit: [S + 1, 2, C] for S slices."""
 
+# The first knots cover logits from -8 to 8: probabilities from 0.0003 to 0.9997.
 _REACH = 8.0
 
 
@@ -51,34 +52,34 @@ def calibrate(
     """
     if not slices:
         return _bend_logits(logits, _create_knots([num_knots, 2])) if num_knots else logits
-    own = slices_lib.find_first(slices, features, where)
+    indices = slices_lib.find_first(slices, features, where)
     count = len(slices_lib.list_slices(slices)) + 1
     if num_knots:
-        return _bend_logits(logits, tf.gather(_create_knots([count, num_knots, 2]), own))
+        return _bend_logits(logits, tf.gather(_create_knots([count, num_knots, 2]), indices))
     shape = [count, 2, logits.shape[-1]]
-    unchanged = tf1.constant_initializer(np.broadcast_to([[1.0], [0.0]], shape))
-    lines = tf1.get_variable(LINES, shape, tf.float32, unchanged, trainable=False)
-    slopes, shifts = tf.unstack(tf.gather(lines, own), axis=1)
+    identity = tf1.constant_initializer(np.broadcast_to([[1.0], [0.0]], shape))
+    lines = tf1.get_variable(LINES, shape, tf.float32, identity, trainable=False)
+    slopes, shifts = tf.unstack(tf.gather(lines, indices), axis=1)
     return logits * slopes + shifts
 
 
 def _create_knots(shape: Sequence[int]) -> tf.Variable:
-    even = np.linspace(-_REACH, _REACH, shape[-2])
-    unchanged = np.broadcast_to(np.stack([even, even], axis=1), shape)
+    places = np.linspace(-_REACH, _REACH, shape[-2])
+    identity = np.broadcast_to(np.stack([places, places], axis=1), shape)
     return tf1.get_variable(
-        KNOTS, shape, tf.float32, tf1.constant_initializer(unchanged), trainable=False
+        KNOTS, shape, tf.float32, tf1.constant_initializer(identity), trainable=False
     )
 
 
 def _bend_logits(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
     """Map logits [B, 1] by knots: [K, 2] for all rows, or [B, K, 2]."""
-    places, calibrated = knots[..., 0], knots[..., 1]
-    left, low = places[..., :-1], calibrated[..., :-1]
-    widths, rises = places[..., 1:] - left, calibrated[..., 1:] - low
+    places, heights = knots[..., 0], knots[..., 1]
+    starts, low = places[..., :-1], heights[..., :-1]
+    widths, rises = places[..., 1:] - starts, heights[..., 1:] - low
     # A sum over the passed parts of segments cancels no large numbers, even in steep segments.
-    passed = tf.clip_by_value((logits - left) / widths, 0.0, 1.0)  # [B, K - 1]
-    moved = tf.reduce_sum(passed * (rises - widths), 1, keepdims=True)
-    return logits + (low - left)[..., :1] + moved
+    shares = tf.clip_by_value((logits - starts) / widths, 0.0, 1.0)  # [B, K - 1]
+    shift = tf.reduce_sum(shares * (rises - widths), 1, keepdims=True)
+    return logits + (low - starts)[..., :1] + shift
 
 
 def create(task: str, name: str, values: np.ndarray) -> tf.Variable:

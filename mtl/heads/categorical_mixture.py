@@ -54,15 +54,15 @@ class CategoricalMixture(density.Density):
         total = sum(self.sizes)
         checks.require(width == total, self._where("sizes"), rule, f"{self.sizes}, {total}")
         shape, first = [self.num_starts, self.num_components, total], tf1.random_normal_initializer
-        joined = tf1.get_variable("probabilities", shape, tf.float32, first(stddev=0.5))
+        logits = tf1.get_variable("probabilities", shape, tf.float32, first(stddev=0.5))
         floor = self.min_probability
         return [
-            floor + (1 - floor * size) * tf.nn.softmax(own)
-            for own, size in zip(self._split(joined), self.sizes, strict=True)
+            floor + (1 - floor * size) * tf.nn.softmax(part)
+            for part, size in zip(self._split(logits), self.sizes, strict=True)
         ]
 
-    def _split(self, joined: tf.Tensor) -> list[tf.Tensor]:
-        return tf.split(joined, list(self.sizes), axis=-1)
+    def _split(self, values: tf.Tensor) -> list[tf.Tensor]:
+        return tf.split(values, list(self.sizes), axis=-1)
 
     def log_densities(self, tower: tf.Tensor, parameters: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return `log p_k(h)`: [B, H] and [R, K, size] each -> [B, R, K].
@@ -71,9 +71,9 @@ class CategoricalMixture(density.Density):
           InvalidArgumentError: when run, on a tower that is not one-hot.
         """
         are_one_hot = [
-            tf.reduce_all(tf.equal(own, 0) | tf.equal(own, 1), axis=1)
-            & (tf.reduce_sum(own, axis=1) <= 1)
-            for own in self._split(tower)
+            tf.reduce_all(tf.equal(part, 0) | tf.equal(part, 1), axis=1)
+            & (tf.reduce_sum(part, axis=1) <= 1)
+            for part in self._split(tower)
         ]
         valid = tf.stack(are_one_hot, axis=1)
         text = (
@@ -82,7 +82,7 @@ class CategoricalMixture(density.Density):
         )
         with tf.control_dependencies([values.require(valid, valid, text)]):
             tower = tf.identity(tower)
-        logs = tf.concat([tf.math.log(own) for own in parameters], axis=-1)
+        logs = tf.concat([tf.math.log(part) for part in parameters], axis=-1)
         return tf.einsum("bc,rkc->brk", tower, logs)
 
     def draw_size(self, width: int) -> int:
@@ -94,9 +94,11 @@ class CategoricalMixture(density.Density):
         self, chosen: tf.Tensor, drawn: tf.Tensor, parameters: Sequence[tf.Tensor]
     ) -> tf.Tensor:
         """Return samples: one-hot [B, S, K], uniform [B, S, J], [K, size] each -> ids [B, S, J]."""
-        found = []
-        for index, own in enumerate(parameters):
-            ends = tf.einsum("bsk,kc->bsc", chosen, tf.cumsum(own, axis=1)[:, :-1])
+        ids = []
+        for index, probabilities in enumerate(parameters):
+            ends = tf.einsum("bsk,kc->bsc", chosen, tf.cumsum(probabilities, axis=1)[:, :-1])
+            # The inverse of the distribution function: the id is the number of ends that the draw
+            # passes.
             above = tf.cast(drawn[..., index : index + 1] > ends, tf.float32)
-            found.append(tf.reduce_sum(above, axis=-1))
-        return tf.stack(found, axis=-1)
+            ids.append(tf.reduce_sum(above, axis=-1))
+        return tf.stack(ids, axis=-1)

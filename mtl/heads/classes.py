@@ -45,8 +45,12 @@ class Classes(base.Base):
         if isinstance(self.classes, int):
             return ids
         numbers = [values.read_number(name) for name in self.classes]
-        found = [number for number in numbers if number is not None]
-        return ids if len(found) < len(numbers) or found == list(ids) else tuple(found)
+        whole_numbers = [number for number in numbers if number is not None]
+        return (
+            ids
+            if len(whole_numbers) < len(numbers) or whole_numbers == list(ids)
+            else tuple(whole_numbers)
+        )
 
     @property
     def named_values(self) -> Sequence[Any]:
@@ -61,8 +65,8 @@ class Classes(base.Base):
 
     def _per_class(self, setting: str) -> list[float]:
         """Return the setting as a number above 0 for each class."""
-        given, where = getattr(self, setting), self._where(setting)
-        return values.per_class(where, given, self.class_names)
+        setting_value, where = getattr(self, setting), self._where(setting)
+        return values.per_class(where, setting_value, self.class_names)
 
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B] -> class ids, int64, and a mask of present labels."""
@@ -80,8 +84,8 @@ class Classes(base.Base):
         if label.dtype == tf.int64:
             self._check_numbers()
         names = self.class_names if label.dtype == tf.string else self.class_numbers
-        ids, known = values.class_ids(label, names)
-        return self.checked(ids, known | ~present, label, self.rule(label.dtype))
+        ids, is_known = values.class_ids(label, names)
+        return self.checked(ids, is_known | ~present, label, self.rule(label.dtype))
 
     def _check_numbers(self) -> None:
         where, names = self._where("classes"), self.class_names
@@ -90,8 +94,8 @@ class Classes(base.Base):
         fix = f"{', '.join(numbers[:1])} is a number, and could be a name or the place of a class."
         checks.require(len(numbers) in (0, len(names)), where, rule, list(names), fix)
         rule = f"hold each number once, as label {self.field!r} is int64"
-        once = len(set(self.class_numbers)) == len(names)
-        checks.require(once, where, rule, list(names))
+        are_unique = len(set(self.class_numbers)) == len(names)
+        checks.require(are_unique, where, rule, list(names))
 
     def accepts(self, value: Any) -> bool:
         """Return True if the value is the id, the number or the name of a class."""

@@ -24,7 +24,16 @@ def check_levels(where: str, levels: Sequence[float]) -> None:
 
 
 def sum_below(quantiles: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Sum the weights of labels at or below each quantile: [B, Q], [B], [B] -> [Q] float64."""
+    """Sum the weights of labels at or below each quantile.
+
+    Args:
+      quantiles: [B, Q].
+      targets: [B].
+      weights: [B].
+
+    Returns:
+      float64 [Q].
+    """
     below = tf.cast(targets, tf.float64)[:, tf.newaxis] <= tf.cast(quantiles, tf.float64)
     return metrics.sum_weighted(tf.cast(below, tf.float64), weights[:, tf.newaxis], 0)
 
@@ -32,11 +41,20 @@ def sum_below(quantiles: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> t
 def compare_shares(
     levels: Sequence[float], below: tf.Tensor, weight: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Return the metrics of Q levels, from [Q] weights at or below and the total weight."""
+    """Compare the shares of labels below quantiles with their levels.
+
+    Args:
+      levels: Q levels in (0, 1).
+      below: the weights of labels at or below each quantile, [Q].
+      weight: the weight of all labels, a scalar.
+
+    Returns:
+      `coverage/<level>` for each level, and the mean error, `coverage_error`.
+    """
     shares = metrics.ratio(below, weight)
     errors = tf.abs(shares - tf.constant(list(levels), shares.dtype))
-    found = {
+    coverages = {
         f"coverage/{level:g}": share
         for level, share in zip(levels, tf.unstack(shares), strict=True)
     }
-    return {**found, "coverage_error": tf.reduce_mean(errors)}
+    return {**coverages, "coverage_error": tf.reduce_mean(errors)}

@@ -46,13 +46,15 @@ class Dense(base.Base):
         Raises:
           UserError: the label is a map of another size than the tower.
         """
-        size, given = tuple(logits.shape[1:3]), tuple(self.label_of(labels).shape[1:3])
+        size, label_size = tuple(logits.shape[1:3]), tuple(self.label_of(labels).shape[1:3])
         where = f"head {self.name!r}: label {self.field!r}"
         fix = "A tower of networks.UNet is as large as the image."
-        checks.require(size == given, where, f"be a map of {size}, as its tower is", given, fix)
+        checks.require(
+            size == label_size, where, f"be a map of {size}, as its tower is", label_size, fix
+        )
         return super().examples(flatten_places(logits), labels)
 
-    def _outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
+    def _list_outputs(self, logits: tf.Tensor) -> list[tf.Tensor]:
         said = self.predictions(logits).values()
         return [flatten_places(value) for value in said if value.dtype.is_floating]
 

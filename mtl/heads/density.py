@@ -96,22 +96,25 @@ class Density(unlabelled.Unlabelled):
         then samples if there are draws. In prediction, the best start takes the place of all
         starts.
         """
+        # The density describes the tower, and does not move it.
         tower, shape = tf.stop_gradient(tower), [self.num_starts, self.num_components]
         weights = tf1.get_variable("weights", shape, tf.float32, tf1.zeros_initializer())
-        own = self.parameters(tower.shape[-1])
+        parameters = self.parameters(tower.shape[-1])
         is_predicted = row_draws.are_rows_known()
         best = self._find_best()
-        served = [values[best] for values in (weights, *own)]
+        best_parameters = [values[best] for values in (weights, *parameters)]
         if is_predicted or self.num_starts == 1:
-            every = self._log_joint(tower, *[values[tf.newaxis] for values in served])
-            parts = [every[:, 0]] + [every[:, 0]] * (self.num_starts if self._has_starts else 0)
+            log_joint = self._log_joint(tower, *[values[tf.newaxis] for values in best_parameters])
+            parts = [log_joint[:, 0]] + [log_joint[:, 0]] * (
+                self.num_starts if self._has_starts else 0
+            )
         else:
-            every = self._log_joint(tower, weights, *own)
-            self._follow_losses(-tf.reduce_mean(tf.reduce_logsumexp(every, axis=-1), axis=0))
-            parts = [tf.gather(every, best, axis=1), *tf.unstack(every, axis=1)]
-        drawn = self._draw(tower.shape[-1]) if is_predicted and self.num_samples else None
-        if drawn is not None:
-            samples = self._sample(drawn, *served)
+            log_joint = self._log_joint(tower, weights, *parameters)
+            self._follow_losses(-tf.reduce_mean(tf.reduce_logsumexp(log_joint, axis=-1), axis=0))
+            parts = [tf.gather(log_joint, best, axis=1), *tf.unstack(log_joint, axis=1)]
+        uniform = self._draw(tower.shape[-1]) if is_predicted and self.num_samples else None
+        if uniform is not None:
+            samples = self._sample(uniform, *best_parameters)
             size = self.num_samples * samples.shape[-1]
             parts.append(tf.reshape(samples, [tf.shape(tower)[0], size]))
         return tf.concat(parts, axis=1)
@@ -142,14 +145,14 @@ class Density(unlabelled.Unlabelled):
 
     def _draw(self, width: int) -> tf.Tensor | None:
         size = self.draw_size(width) + 1
-        drawn = row_draws.draw(self.name, self.num_samples * size)
-        return None if drawn is None else tf.reshape(drawn, [-1, self.num_samples, size])
+        uniform = row_draws.draw(self.name, self.num_samples * size)
+        return None if uniform is None else tf.reshape(uniform, [-1, self.num_samples, size])
 
-    def _sample(self, drawn: tf.Tensor, weights: tf.Tensor, *parameters: tf.Tensor) -> tf.Tensor:
+    def _sample(self, uniform: tf.Tensor, weights: tf.Tensor, *parameters: tf.Tensor) -> tf.Tensor:
         """Return samples of the mixture: uniform [B, S, draw_size + 1] -> [B, S, n]."""
         ends = tf.cumsum(tf.nn.softmax(weights))[:-1]
-        index = tf.reduce_sum(tf.cast(drawn[..., :1] > ends, tf.int32), axis=-1)
-        return self.sample(tf.one_hot(index, self.num_components), drawn[..., 1:], parameters)
+        index = tf.reduce_sum(tf.cast(uniform[..., :1] > ends, tf.int32), axis=-1)
+        return self.sample(tf.one_hot(index, self.num_components), uniform[..., 1:], parameters)
 
     def losses(self, logits: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every row, [B, C] -> [B]: of the best start; all starts train."""
@@ -157,8 +160,8 @@ class Density(unlabelled.Unlabelled):
         if not self._has_starts:
             return best
         shape = [-1, self.num_starts, self.num_components]
-        every = tf.reshape(logits[:, self.num_components : self._num_joint], shape)
-        total = tf.reduce_sum(objectives.mixture_loss(every), axis=1)
+        log_joint = tf.reshape(logits[:, self.num_components : self._num_joint], shape)
+        total = tf.reduce_sum(objectives.mixture_loss(log_joint), axis=1)
         return tf.stop_gradient(best) + (total - tf.stop_gradient(total))
 
     @property
@@ -175,15 +178,15 @@ class Density(unlabelled.Unlabelled):
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits [B, C]; the docstring of the class lists the predictions."""
         log_joint, samples = logits[:, : self.num_components], logits[:, self._num_joint :]
-        found = {
+        predictions = {
             "log_density": tf.reduce_logsumexp(log_joint, axis=-1),
             "responsibilities": tf.nn.softmax(log_joint),
             "component": tf.argmax(log_joint, axis=-1),
         }
         if samples.shape[1]:
             shape = [-1, self.num_samples, samples.shape[1] // self.num_samples]
-            found["samples"] = tf.reshape(samples, shape)
-        return found
+            predictions["samples"] = tf.reshape(samples, shape)
+        return predictions
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics.

@@ -61,8 +61,8 @@ class Depth(dense.Dense):
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B, H, W] -> float32 [B, H W], and a mask of present labels."""
         label = dense.flatten_places(label)
-        given = self.are_present(label)
-        depths = tf.where(given, tf.cast(label, tf.float32), 0.0)
+        is_set = self.are_present(label)
+        depths = tf.where(is_set, tf.cast(label, tf.float32), 0.0)
         valid = tf.math.is_finite(depths) & (depths >= 0)
         depths = self.checked(depths, valid, label, self.rule(label.dtype))
         present = depths > 0
@@ -83,14 +83,14 @@ class Depth(dense.Dense):
 
     def examples(self, logits: tf.Tensor, labels: types.Tensors) -> types.LossInputs:
         """Align examples as all heads of maps do, with logits [B, H W]."""
-        given, targets, weights = super().examples(logits, labels)
-        return types.LossInputs(tf.squeeze(given, -1), targets, weights)
+        map_logits, targets, weights = super().examples(logits, labels)
+        return types.LossInputs(tf.squeeze(map_logits, -1), targets, weights)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every place: [B, n], [B, n] -> [B, n]."""
         settings = {"delta": self.huber_delta} if self.loss_type == "huber" else {}
-        wanted = tf.math.log(targets) if self.scale == "log" else targets
-        return objectives.REGRESSION[self.loss_type](logits, wanted, **settings)
+        goals = tf.math.log(targets) if self.scale == "log" else targets
+        return objectives.REGRESSION[self.loss_type](logits, goals, **settings)
 
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Return the mean divergence of normal distributions of variance 1: [B, H, W, 1] -> [B]."""
@@ -99,8 +99,8 @@ class Depth(dense.Dense):
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
         """Return the logits of `depth`, [B, H, W] -> [B, H, W, 1]."""
         depth = predictions["depth"][..., tf.newaxis]
-        least = objectives.LEAST
-        return tf.math.log(tf.maximum(depth, least)) if self.scale == "log" else depth
+        minimum = objectives.LEAST
+        return tf.math.log(tf.maximum(depth, minimum)) if self.scale == "log" else depth
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits: [B, H, W, 1] -> depth float32 [B, H, W]."""

@@ -55,14 +55,14 @@ class EstimatorHead(types.Head):
     def __post_init__(self):
         where = f"EstimatorHead.head of task {self.name!r}"
         checks.is_a(where, self.head, compat.estimator.Head, "be a tf.estimator head")
-        single = not isinstance(self.head, compat.estimator.MultiHead)
-        checks.require(single, where, "be a single head", "a MultiHead", "Give each on its own.")
+        is_single = not isinstance(self.head, compat.estimator.MultiHead)
+        checks.require(is_single, where, "be a single head", "a MultiHead", "Give each on its own.")
 
     @property
     def directions(self) -> Mapping[str, bool]:
         """The directions that `head` declares, then those of the tf.estimator heads' metrics."""
-        declared = getattr(self.head, "directions", {})
-        return {**declared, **_DIRECTIONS, **declared}
+        own_directions = getattr(self.head, "directions", {})
+        return {**own_directions, **_DIRECTIONS, **own_directions}
 
     @property
     def field(self) -> str:
@@ -80,9 +80,9 @@ class EstimatorHead(types.Head):
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
         """Count the rows with a label: {field: [B, ...]} -> a scalar."""
-        return tf.reduce_sum(tf.cast(self._rows(labels), tf.float32))
+        return tf.reduce_sum(tf.cast(self._find_rows(labels), tf.float32))
 
-    def _rows(self, labels: types.Tensors) -> tf.Tensor:
+    def _find_rows(self, labels: types.Tensors) -> tf.Tensor:
         """Return True for each row with a label, [B]."""
         checks.one_of(f"head {self.name!r}: its label field", self.field, labels)
         kinds = (compat.estimator.RegressionHead, compat.estimator.PoissonRegressionHead)
@@ -94,7 +94,7 @@ class EstimatorHead(types.Head):
         self, logits: tf.Tensor, labels: types.Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
         """Return logits, the label and dense label fields of the rows with a label."""
-        rows = self._rows(labels)
+        rows = self._find_rows(labels)
         fields = {
             name: tf.boolean_mask(field, rows)
             for name, field in labels.items()
@@ -114,17 +114,19 @@ class EstimatorHead(types.Head):
         """
         logits, label, fields = self._select_labelled(logits, labels)
         rows = tf.ones_like(logits[:, 0], tf.bool)
-        found = base.nan_rows(self.predictions(logits).values(), rows)
-        is_nan, counted = metrics.stream_sums({"nan": found}, dict)["nan"]
-        updated = self.head.update_metrics(self.head.metrics(), fields, logits, label)
-        for metric in updated.values():
+        nan_count = base.nan_rows(self.predictions(logits).values(), rows)
+        is_nan, nan_update = metrics.stream_sums({"nan": nan_count}, dict)["nan"]
+        estimator_metrics = self.head.update_metrics(self.head.metrics(), fields, logits, label)
+        for metric in estimator_metrics.values():
             for variable in metric.variables:
                 tf1.add_to_collection(tf1.GraphKeys.LOCAL_VARIABLES, variable)
-        updates = {name: tf.group(counted, metric.updates) for name, metric in updated.items()}
-        values = {name: metric.result() for name, metric in updated.items()}
+        updates = {
+            name: tf.group(nan_update, metric.updates) for name, metric in estimator_metrics.items()
+        }
+        values = {name: metric.result() for name, metric in estimator_metrics.items()}
         of_labels = {"accuracy_baseline", "label/mean"}
         return {
-            name: (value, updates.get(name, counted))
+            name: (value, updates.get(name, nan_update))
             for name, value in base.or_nan(values, is_nan, of_labels).items()
         }
 

@@ -65,28 +65,30 @@ class GaussianMixture(density.Density):
     def parameters(self, width: int) -> Sequence[tf.Tensor]:
         """Return means and scales, [R, K, H], and for full covariances A [R, K, H, H]."""
         shape = [self.num_starts, self.num_components, width]
-        spread = tf1.random_normal_initializer(stddev=self.initial_spread)
-        means = tf1.get_variable("means", shape, tf.float32, spread)
-        first = tf1.constant_initializer(_invert_softplus(self.initial_spread / 2 - self.min_scale))
-        scales = tf1.get_variable("scales", shape, tf.float32, first)
-        found = [means, self.min_scale + tf.math.softplus(scales)]
+        initial_means = tf1.random_normal_initializer(stddev=self.initial_spread)
+        means = tf1.get_variable("means", shape, tf.float32, initial_means)
+        initial_scales = tf1.constant_initializer(
+            _invert_softplus(self.initial_spread / 2 - self.min_scale)
+        )
+        scales = tf1.get_variable("scales", shape, tf.float32, initial_scales)
+        parameters = [means, self.min_scale + tf.math.softplus(scales)]
         if self.covariance == "full":
             start = tf1.zeros_initializer()
             coefficients = tf1.get_variable("coefficients", [*shape, width], tf.float32, start)
-            found.append(coefficients * np.tri(width, k=-1, dtype=np.float32))
-        return found
+            parameters.append(coefficients * np.tri(width, k=-1, dtype=np.float32))
+        return parameters
 
     def log_densities(self, tower: tf.Tensor, parameters: Sequence[tf.Tensor]) -> tf.Tensor:
         """Return `log N(h; mu_k, C_k)`: [B, H] and [R, K, ...] each -> [B, R, K]."""
         means, scales, *coefficients = parameters
         deviations = tower[:, tf.newaxis, tf.newaxis] - means
-        for below in coefficients:
-            deviations -= tf.einsum("rkij,brkj->brki", below, deviations)
-        found = objectives.gaussian_log_density(deviations / scales, scales)
+        for factor in coefficients:
+            deviations -= tf.einsum("rkij,brkj->brki", factor, deviations)
+        densities = objectives.gaussian_log_density(deviations / scales, scales)
         if not self.noise:
-            return found
-        lost = 0.5 * self.noise**2 * _trace_precisions(scales, *coefficients)
-        return found + (tf.stop_gradient(lost) - lost)  # Adds exactly 0, with a gradient.
+            return densities
+        penalty = 0.5 * self.noise**2 * _trace_precisions(scales, *coefficients)
+        return densities + (tf.stop_gradient(penalty) - penalty)  # Adds exactly 0, with a gradient.
 
     def draw_size(self, width: int) -> int:
         """Return 2 H: two uniform numbers make a Gaussian number."""

@@ -45,11 +45,11 @@ def compute_gauc(rows: groups.Ranked) -> tf.Tensor:
     # Negatives of the group that are neither above nor in the row's block are below it.
     until = tf.cumsum(blocks.sum(negatives))
     before = tf.cumsum(all_negatives, exclusive=True)
-    within = tf.gather(blocks.sum(negatives), blocks.ids)
+    block_negatives = tf.gather(blocks.sum(negatives), blocks.ids)
     above = tf.gather(until, blocks.ids) - tf.gather(before, rows.groups)
     below = tf.gather(all_negatives, rows.groups) - above
-    ordered = rows.sum(positives * (below + within / 2))
-    auc = tf.math.divide_no_nan(ordered, all_positives * all_negatives)
+    ordered_pairs = rows.sum(positives * (below + block_negatives / 2))
+    auc = tf.math.divide_no_nan(ordered_pairs, all_positives * all_negatives)
     counts = (all_positives > 0) & (all_negatives > 0)
     return _average_groups(auc, tf.where(counts, all_positives + all_negatives, 0))
 
@@ -67,30 +67,32 @@ def compute_ranking(
     is the mean of 1 / the rank of the first relevant row.
     """
     blocks = _Blocks(rows)
-    gained = gains(rows.labels, gain)
-    ideal = tf.gather(gained, rows.order_by(tf.cast(rows.labels, tf.float32)))
+    row_gains = gains(rows.labels, gain)
+    # The gains in the best order, by falling label.
+    ideal = tf.gather(row_gains, rows.order_by(tf.cast(rows.labels, tf.float32)))
     relevant = tf.cast(rows.labels > 0, tf.float64)
     num_relevant = rows.sum(relevant)
     weights = tf.where(num_relevant > 0, group_weights(rows), 0)
 
     def ndcg(at: tf.Tensor) -> tf.Tensor:
         """Return the mean NDCG with these discounts, [N] in the order of the scores."""
-        share = tf.math.divide_no_nan(rows.sum(gained * blocks.mean(at)), rows.sum(ideal * at))
+        share = tf.math.divide_no_nan(rows.sum(row_gains * blocks.mean(at)), rows.sum(ideal * at))
         return _average_groups(share, weights)
 
+    # Rows of equal scores share a block: each gets the mean discount of the block's ranks.
     by_rank = discounts(tf.cast(blocks.places + 1, tf.float64))
-    found = {"ndcg": ndcg(by_rank)}
+    summary = {"ndcg": ndcg(by_rank)}
     for k in cutoffs:
         is_first = tf.cast(blocks.places < k, tf.float64)
         hits = rows.sum(relevant * blocks.mean(is_first))
         recall = tf.math.divide_no_nan(hits, num_relevant)
-        found |= {
+        summary |= {
             f"ndcg_at_{k}": ndcg(by_rank * is_first),
             f"recall_at_{k}": _average_groups(recall, weights),
             f"precision_at_{k}": _average_groups(hits / k, weights),
         }
-    found["mrr"] = _average_groups(_reciprocal_ranks(rows, blocks, relevant), weights)
-    return {**found, "gauc": compute_gauc(rows)}
+    summary["mrr"] = _average_groups(_reciprocal_ranks(rows, blocks, relevant), weights)
+    return {**summary, "gauc": compute_gauc(rows)}
 
 
 def group_weights(rows: groups.Ranked) -> tf.Tensor:
@@ -148,10 +150,12 @@ def _reciprocal_ranks(rows: groups.Ranked, blocks: _Blocks, relevant: tf.Tensor)
     until = tf.gather(sums, blocks.ids) - tf.gather(before, rows.groups)
     is_first = (hits > 0) & tf.equal(until, hits)
     ahead = tf.cast(blocks.places - blocks.starts, tf.float64)
-    left = blocks.sizes - ahead - 1
-    can_be = is_first & (left >= hits - 1)
-    left, hits, sizes = (tf.where(can_be, value, 1) for value in (left, hits, blocks.sizes))
-    chance = tf.exp(_log_choose(left, hits - 1) - _log_choose(sizes, hits))
+    rows_after = blocks.sizes - ahead - 1
+    can_be = is_first & (rows_after >= hits - 1)
+    rows_after, hits, sizes = (
+        tf.where(can_be, value, 1) for value in (rows_after, hits, blocks.sizes)
+    )
+    chance = tf.exp(_log_choose(rows_after, hits - 1) - _log_choose(sizes, hits))
     ranks = tf.cast(blocks.places + 1, tf.float64)
     return rows.sum(tf.where(can_be, chance / ranks, 0))
 

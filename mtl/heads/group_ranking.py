@@ -105,13 +105,14 @@ class Ranking(base.Labelled):
           InvalidArgumentError: when run, on a label or weight out of range, or a missing group.
         """
         scores = tf.squeeze(logits, -1)
-        losses, weights = self._weigh_losses(rank_losses.of_batch(*self._rows(scores, labels)))
+        losses, weights = self._weigh_losses(rank_losses.of_batch(*self._read_rows(scores, labels)))
         return objectives.weighted_mean(losses, weights)
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
         """Sum the weights of the groups: {field: [B]} -> a scalar."""
+        # The weights depend on the labels alone, so any scores do.
         scores = tf.zeros([types.count_rows(labels)])
-        lists = rank_losses.of_batch(*self._rows(scores, labels))
+        lists = rank_losses.of_batch(*self._read_rows(scores, labels))
         return tf.reduce_sum(rank_losses.weigh_groups(lists))
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
@@ -121,7 +122,7 @@ class Ranking(base.Labelled):
         row turns every other metric into NaN.
         """
         scores = tf.squeeze(logits, -1)
-        rows = self._rows(scores, labels)
+        rows = self._read_rows(scores, labels)
         sums = {
             "rows": groups.GroupedRows(*rows),
             base.NAN_PREDICTIONS: base.nan_rows([scores], rows[-1] > 0),
@@ -129,10 +130,10 @@ class Ranking(base.Labelled):
         return metrics.stream_sums(sums, self._summarize_sums)
 
     def _summarize_sums(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        ranked = sums["rows"]
-        losses, weights = self._weigh_losses(rank_losses.of_split(ranked))
+        rows = sums["rows"]
+        losses, weights = self._weigh_losses(rank_losses.of_split(rows))
         average = metrics.ratio(tf.reduce_sum(losses * weights), tf.reduce_sum(weights))
-        summary = group_metrics.compute_ranking(ranked, self.gain, tuple(self.cutoffs))
+        summary = group_metrics.compute_ranking(rows, self.gain, tuple(self.cutoffs))
         summary = {"average_loss": average, **summary}
         return base.or_nan(summary, sums[base.NAN_PREDICTIONS], ())
 
@@ -141,7 +142,7 @@ class Ranking(base.Labelled):
         losses = rank_losses.compute(self.loss_type, lists, self.gain, self.temperature)
         return losses, rank_losses.weigh_groups(lists)
 
-    def _rows(
+    def _read_rows(
         self, scores: tf.Tensor, labels: types.Tensors
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return keys, scores, grades and weights, [B] each. Scores are 0 if the weight is."""

@@ -56,9 +56,9 @@ def read_keys(
 
 def check_key(head: base.Labelled, field: str, labels: Mapping[str, Any]) -> str | None:
     """Return an error about the key of a record (Python values), or None."""
-    given = values.flatten_values(labels.get(head.field, []))
+    label_values = values.flatten_values(labels.get(head.field, []))
     weights = values.flatten_values(labels.get(head.weight or "", [1]))
-    is_counted = head.is_counted(bool(head.find_present(given)), labels) and any(weights)
+    is_counted = head.is_counted(bool(head.find_present(label_values)), labels) and any(weights)
     if not is_counted:
         return None
     for key in values.flatten_values(labels.get(field, [])):

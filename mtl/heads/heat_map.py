@@ -88,8 +88,8 @@ class HeatMap(dense.Dense):
         """Compute the loss of every place: [B, n, K], [B, n, K] -> [B, n]."""
         if self.loss_type == "squared":
             return tf.reduce_mean((tf.sigmoid(logits) - targets) ** 2, -1)
-        each = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)
-        return tf.reduce_mean(each, -1)
+        map_losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)
+        return tf.reduce_mean(map_losses, -1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits: [B, H, W, K] -> heat [B, H, W, K] and peak [B, K, 2]."""
@@ -107,29 +107,32 @@ class HeatMap(dense.Dense):
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics of places, and the distance of the peaks, one for each map."""
-        found = super().metrics(logits, labels)
+        place_metrics = super().metrics(logits, labels)
         _, heat, weights = self.examples(logits, labels)
         size = tuple(logits.shape[1:3])
         heat = tf.reshape(heat, [-1, *size, self.num_maps])
         counts = tf.reduce_min(weights, 1)[:, tf.newaxis] * tf.cast(
             tf.reduce_max(heat, [1, 2]) > 0, tf.float32
         )
-        apart = tf.cast(_find_peaks(logits) - _find_peaks(heat), tf.float32)
+        offsets = tf.cast(_find_peaks(logits) - _find_peaks(heat), tf.float32)
         sums = {
-            "distances": metrics.sum_weighted(tf.norm(apart, axis=-1), counts),
+            "distances": metrics.sum_weighted(tf.norm(offsets, axis=-1), counts),
             "maps": metrics.sum_weighted(tf.ones_like(counts), counts),
         }
-        nan = found[base.NAN_PREDICTIONS][0]
+        nan = place_metrics[base.NAN_PREDICTIONS][0]
         ((distance, update),) = metrics.stream_sums(
             sums, lambda sums: {"peak": metrics.ratio(sums["distances"], sums["maps"])}
         ).values()
         distance = tf.where(nan > 0, float("nan"), distance)
-        return {**found, "peak_distance": (distance, tf.group(update, found["mse"][1]))}
+        return {
+            **place_metrics,
+            "peak_distance": (distance, tf.group(update, place_metrics["mse"][1])),
+        }
 
 
 def _find_peaks(maps: tf.Tensor) -> tf.Tensor:
     """Return the row and column of the largest value of each map: -> int64 [B, K, 2]."""
     # In int32, as TensorFlow Lite cannot divide int64.
     places = tf.argmax(dense.flatten_places(maps), 1, tf.int32)
-    found = tf.stack([places // maps.shape[2], places % maps.shape[2]], -1)
-    return tf.cast(found, tf.int64)
+    coordinates = tf.stack([places // maps.shape[2], places % maps.shape[2]], -1)
+    return tf.cast(coordinates, tf.int64)

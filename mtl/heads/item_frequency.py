@@ -61,39 +61,43 @@ class StreamedFrequency:
         """
         size = self.buckets * self.hashes
         # The last entry takes the rows that do not count.
-        seen = step_state.create_variable("frequency/step", np.zeros([size + 1], np.int64))
-        comes = step_state.create_variable("frequency/times", np.zeros([size + 1], np.float32))
+        last_steps = step_state.create_variable("frequency/step", np.zeros([size + 1], np.int64))
+        visits = step_state.create_variable("frequency/times", np.zeros([size + 1], np.float32))
         gaps = step_state.create_variable("frequency/gap", np.zeros([size + 1], np.float32))
         places = tf.where(counts, self._find_places(keys), size)
-        used, own = tf.unique(tf.reshape(_of_all_replicas(places), [-1]))
-        own = _of_this_replica(tf.reshape(own, [self.hashes, -1]), tf.size(keys))
+        entries, entry_places = tf.unique(tf.reshape(_of_all_replicas(places), [-1]))
+        entry_places = _of_this_replica(tf.reshape(entry_places, [self.hashes, -1]), tf.size(keys))
         step = tf.cast(tf1.train.get_or_create_global_step(), tf.int64) + 1
         # Ops on handles act alike in every replica, and write only the indexed rows.
-        before = tf.raw_ops.ResourceGather(resource=seen.handle, indices=used, dtype=tf.int64)
-        times = 1 + tf.raw_ops.ResourceGather(resource=comes.handle, indices=used, dtype=tf.float32)
-        gap = tf.raw_ops.ResourceGather(resource=gaps.handle, indices=used, dtype=tf.float32)
+        before = tf.raw_ops.ResourceGather(
+            resource=last_steps.handle, indices=entries, dtype=tf.int64
+        )
+        times = 1 + tf.raw_ops.ResourceGather(
+            resource=visits.handle, indices=entries, dtype=tf.float32
+        )
+        gap = tf.raw_ops.ResourceGather(resource=gaps.handle, indices=entries, dtype=tf.float32)
         rate = tf.maximum(self.rate, 1 / times)
         gap += rate * (tf.cast(step - before, tf.float32) - gap)
-        steps = tf.fill(tf.shape(used), step)
+        steps = tf.fill(tf.shape(entries), step)
         with tf.control_dependencies([gap]):  # Else the new state could be read as the old.
-            for variable, value in ((seen, steps), (comes, times), (gaps, gap)):
-                written = tf.raw_ops.ResourceScatterUpdate(
-                    resource=variable.handle, indices=used, updates=value
+            for variable, value in ((last_steps, steps), (visits, times), (gaps, gap)):
+                update = tf.raw_ops.ResourceScatterUpdate(
+                    resource=variable.handle, indices=entries, updates=value
                 )
-                tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, written)
-        return -tf.math.log(tf.reduce_max(tf.gather(gap, own), 0))
+                tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
+        return -tf.math.log(tf.reduce_max(tf.gather(gap, entry_places), 0))
 
     def _find_places(self, keys: tf.Tensor) -> tf.Tensor:
         """Return the entry of each key for each hash, [hashes, B] int32."""
         keys += _APART * tf.range(1, self.hashes + 1, dtype=tf.int64)[:, tf.newaxis]
         for factor, shift in _MIX:
             keys *= factor
-            shifted = tf.bitwise.right_shift(
+            high_bits = tf.bitwise.right_shift(
                 tf.bitcast(keys, tf.uint64), tf.constant(shift, tf.uint64)
             )
-            keys = tf.bitwise.bitwise_xor(keys, tf.bitcast(shifted, tf.int64))
-        own = tf.range(self.hashes, dtype=tf.int64)[:, tf.newaxis] * self.buckets
-        return tf.cast(tf.math.floormod(keys, self.buckets) + own, tf.int32)
+            keys = tf.bitwise.bitwise_xor(keys, tf.bitcast(high_bits, tf.int64))
+        offsets = tf.range(self.hashes, dtype=tf.int64)[:, tf.newaxis] * self.buckets
+        return tf.cast(tf.math.floormod(keys, self.buckets) + offsets, tf.int32)
 
 
 def _of_all_replicas(places: tf.Tensor) -> tf.Tensor:
@@ -101,9 +105,9 @@ def _of_all_replicas(places: tf.Tensor) -> tf.Tensor:
     count = replicas.count()
     if count == 1:
         return places
-    own = tf.one_hot(replicas.replica_index(), count, dtype=places.dtype)
-    apart = places[:, tf.newaxis] * own[:, tf.newaxis]
-    return tf.reshape(replicas.sum_over_replicas(apart), [places.shape[0], -1])
+    is_own = tf.one_hot(replicas.replica_index(), count, dtype=places.dtype)
+    columns = places[:, tf.newaxis] * is_own[:, tf.newaxis]
+    return tf.reshape(replicas.sum_over_replicas(columns), [places.shape[0], -1])
 
 
 def _of_this_replica(values: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:

@@ -98,11 +98,11 @@ _BRANCH = ("if", "then", "else")
 
 def _list_tasks(where: str, chain: Any) -> list[str]:
     """Return the tasks of a chain, or fail. Both sides of a branch may hold the same tasks."""
-    found: list[str] = []
+    tasks: list[str] = []
     for part in [chain] if isinstance(chain, (str, Mapping)) else chain:
         checks.is_a(where, part, (str, Mapping), "hold tasks, and branches of them")
         if isinstance(part, str):
-            own = [part]
+            part_tasks = [part]
         else:
             rule = 'be {"if": task, "then": ..., "else": ...} in a branch'
             checks.require(set(part) == set(_BRANCH), where, rule, dict(part))
@@ -112,12 +112,12 @@ def _list_tasks(where: str, chain: Any) -> list[str]:
                 checks.is_a(where, part[side], (str, list, tuple, Mapping), rule)
                 checks.require(bool(part[side]), where, rule, dict(part))
                 sides += _list_tasks(where, part[side])
-            own = [part["if"], *dict.fromkeys(sides)]
-        twice = [task for task in own if task in found or own.count(task) > 1]
+            part_tasks = [part["if"], *dict.fromkeys(sides)]
+        repeats = [task for task in part_tasks if task in tasks or part_tasks.count(task) > 1]
         rule = "hold each task once, but on both sides of a branch"
-        checks.require(not twice, where, rule, twice)
-        found += own
-    return found
+        checks.require(not repeats, where, rule, repeats)
+        tasks += part_tasks
+    return tasks
 
 
 def _compose_chain(chain: Any, logits: types.Tensors) -> tf.Tensor:
@@ -127,5 +127,5 @@ def _compose_chain(chain: Any, logits: types.Tensors) -> tf.Tensor:
         sides = (_compose_chain(chain[side], logits) for side in _BRANCH[1:])
         return objectives.branch_log_odds(logits[chain["if"]], *sides)
     return functools.reduce(
-        objectives.join_log_odds, [_compose_chain(one, logits) for one in chain]
+        objectives.join_log_odds, [_compose_chain(part, logits) for part in chain]
     )

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from mtl import types
 from mtl.deferred import tf, tf1
 
+# As in C. Guo et al., "On Calibration of Modern Neural Networks", 2017.
 CALIBRATION_BINS = 15
 
 SLICE = "@"
@@ -44,19 +45,26 @@ class Total(Protocol):
 
 
 def find_directions(head: types.Head, names: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return the names of metrics with a declared direction, and True if higher is better.
+    """Find the metrics of a head with a declared direction.
 
     They keep the order of `head.directions`, the most telling metric first. Metrics of slices have
     the direction of their metric and come last.
+
+    Args:
+      head: the head.
+      names: the names of its metrics, without the task.
+
+    Returns:
+      (name, True if a higher value is better) for each of them.
     """
     directions = {**types.read_member(head, types.Head, "directions"), **_OF_ALL_HEADS}
-    found = [
+    directed = [
         (name, higher)
         for pattern, higher in directions.items()
         for name in names
         if fnmatch.fnmatchcase(split_slice(name)[0], pattern)
     ]
-    return sorted(found, key=lambda each: bool(split_slice(each[0])[1]))
+    return sorted(directed, key=lambda pair: bool(split_slice(pair[0])[1]))
 
 
 def split_slice(name: str) -> tuple[str, str]:
@@ -76,6 +84,7 @@ def stream_sums(
     """
     totals: dict[tuple[str, ...], Total] = {}
     plain: dict[tuple[int, ...], list[str]] = {}
+    # By name, so that the variables have the same order in every process.
     for name in sorted(sums):
         value = sums[name]
         if isinstance(value, tf.Tensor):
@@ -88,16 +97,16 @@ def stream_sums(
         [_create_variable(names[0], spec) for spec in total.state]
         for names, total in totals.items()
     ]
-    added = [total.add(state) for total, state in zip(totals.values(), states, strict=True)]
-    update = tf.group(added)
+    updates = [total.add(state) for total, state in zip(totals.values(), states, strict=True)]
+    update = tf.group(updates)
 
     def read(strategy, *states):
         values = {}
         for (names, total), state in zip(totals.items(), states, strict=True):
             by_variable = [strategy.experimental_local_results(variable) for variable in state]
             replicas = zip(*by_variable, strict=True)
-            found = total.read([[v.read_value() for v in replica] for replica in replicas])
-            values |= zip(names, found if isinstance(total, _Sums) else [found], strict=True)
+            result = total.read([[v.read_value() for v in replica] for replica in replicas])
+            values |= zip(names, result if isinstance(total, _Sums) else [result], strict=True)
         return {name: tf.cast(value, tf.float32) for name, value in summarize(values).items()}
 
     values = tf.distribute.get_replica_context().merge_call(read, args=states)
@@ -165,12 +174,12 @@ class Moments:
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
         """Join the batch with the earlier batches."""
         values, weights = tf.cast(self.values, tf.float64), tf.cast(self.weights, tf.float64)
-        some = tf.reduce_max(tf.where(weights > 0, values, values.dtype.min))
-        distances = tf.where(weights > 0, values - some, 0)
+        origin = tf.reduce_max(tf.where(weights > 0, values, values.dtype.min))
+        distances = tf.where(weights > 0, values - origin, 0)
         weight = tf.reduce_sum(weights)
         mean = tf.math.divide_no_nan(tf.reduce_sum(weights * distances), weight)
         squares = tf.reduce_sum(weights * (distances - mean) ** 2)
-        batch = tf.where(weight > 0, tf.stack([weight, some + mean, squares]), 0)
+        batch = tf.where(weight > 0, tf.stack([weight, origin + mean, squares]), 0)
         return state[0].assign(_join_moments(state[0].read_value(), batch), read_value=False)
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Spread:
@@ -181,21 +190,32 @@ class Moments:
         return Spread(tf.where(weight > 0, mean, float("nan")), squares)
 
 
-def _join_moments(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+def _join_moments(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return the moments of the union of two sets."""
-    weight = one[0] + other[0]
-    distance, share = other[1] - one[1], tf.math.divide_no_nan(other[0], weight)
-    squares = one[2] + other[2] + distance**2 * one[0] * share
-    return tf.stack([weight, one[1] + distance * share, squares])
+    weight = first[0] + second[0]
+    distance, share = second[1] - first[1], tf.math.divide_no_nan(second[0], weight)
+    squares = first[2] + second[2] + distance**2 * first[0] * share
+    return tf.stack([weight, first[1] + distance * share, squares])
 
 
 def sum_weighted(values: tf.Tensor, weights: tf.Tensor, axis: int | None = None) -> tf.Tensor:
-    """Return sum(values * weights) in float64, over one axis or all."""
+    """Sum `values * weights` in float64.
+
+    Args:
+      values: any shape.
+      weights: a shape that broadcasts to it.
+      axis: the axis to sum over; None sums over all.
+    """
     return tf.reduce_sum(tf.cast(values, tf.float64) * tf.cast(weights, tf.float64), axis)
 
 
 def ratio(numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
-    """Return the quotient, or NaN if the denominator is 0."""
+    """Divide, with NaN for a denominator of 0.
+
+    Args:
+      numerator: any shape.
+      denominator: the same shape.
+    """
     # The second quotient is NaN for 0 / 0, else 1. Constants would bloat evaluation graphs.
     return numerator / denominator * (denominator / denominator)
 
@@ -219,26 +239,41 @@ def normalized_entropy(cross_entropy: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 
 def mean_defined(values: tf.Tensor) -> tf.Tensor:
     """Return the mean of the values that are not NaN."""
-    defined = ~tf.math.is_nan(values)
-    kept = tf.where(defined, values, 0)
-    return ratio(tf.reduce_sum(kept), tf.reduce_sum(tf.cast(defined, values.dtype)))
+    is_defined = ~tf.math.is_nan(values)
+    finite_values = tf.where(is_defined, values, 0)
+    return ratio(tf.reduce_sum(finite_values), tf.reduce_sum(tf.cast(is_defined, values.dtype)))
 
 
 def in_top(logits: tf.Tensor, targets: tf.Tensor, k: int) -> tf.Tensor:
-    """Return the chance that the target is among the first k, if ties break at random, [B].
+    """Compute the chance that the target is among the first k, if ties break at random.
 
     If C equal logits share the first place, the chance is k / C.
+
+    Args:
+      logits: [B, C].
+      targets: class ids, [B].
+      k: the number of classes that count.
+
+    Returns:
+      float32 [B], in [0, 1].
     """
-    own = tf.gather(logits, targets, batch_dims=1)[:, tf.newaxis]
-    above = tf.reduce_sum(tf.cast(logits > own, tf.float32), axis=-1)
-    level = tf.reduce_sum(tf.cast(tf.equal(logits, own), tf.float32), axis=-1)
+    target_logits = tf.gather(logits, targets, batch_dims=1)[:, tf.newaxis]
+    above = tf.reduce_sum(tf.cast(logits > target_logits, tf.float32), axis=-1)
+    level = tf.reduce_sum(tf.cast(tf.equal(logits, target_logits), tf.float32), axis=-1)
     return tf.clip_by_value((k - above) / tf.maximum(level, 1), 0, 1)
 
 
 def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tensor:
-    """Sum [B] weights by bin into [num_bins], or [B, C] into [C, num_bins], in float64.
+    """Sum weights by bin, in float64.
 
-    Bins below 0 count as the first bin, and bins beyond the end as the last.
+    Args:
+      bins: the numbers of bins, int32 [B] or [B, C]. Those below 0 count as the first bin, and
+        those beyond the end as the last.
+      weights: the same shape.
+      num_bins: the number of bins.
+
+    Returns:
+      [num_bins], or [C, num_bins] with a row for each column.
     """
     bins = tf.clip_by_value(bins, 0, num_bins - 1)
     columns = 1 if bins.shape.rank == 1 else bins.shape[-1]
@@ -249,7 +284,16 @@ def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tens
 
 
 def calibration_sums(probabilities: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Sum weight x (probability - target) in 15 bins of the probability: [B] x 3 -> [15]."""
+    """Sum `weight * (probability - target)` by bin of the probability.
+
+    Args:
+      probabilities: [B], in [0, 1].
+      targets: [B], 0 or 1.
+      weights: [B].
+
+    Returns:
+      float64 [15].
+    """
     bins = tf.cast(probabilities * CALIBRATION_BINS, tf.int32)
     return count_in_bins(bins, weights * (probabilities - targets), CALIBRATION_BINS)
 

@@ -21,6 +21,7 @@ from mtl.step import row_draws
 
 # Bisection searches quantiles within this many scales of the means.
 _REACH = 6.0
+# Halvings of an interval of 12 scales; they leave 2e-7 of a scale, about float32's precision.
 _BISECTIONS = 26
 
 
@@ -82,8 +83,8 @@ class MixtureDensity(standardized.Standardized):
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
         """Compute logits: [B, H] -> [B, 3 K], or [B, 3 K + S] with the draws of samples."""
         logits = super().logits(tower)
-        drawn = row_draws.draw(self.name, self.num_samples) if self.num_samples else None
-        return logits if drawn is None else tf.concat([logits, drawn], axis=1)
+        uniform = row_draws.draw(self.name, self.num_samples) if self.num_samples else None
+        return logits if uniform is None else tf.concat([logits, uniform], axis=1)
 
     def _split_mixture(self, logits: tf.Tensor) -> _Mixture:
         weights, means, scales = tf.split(logits[:, : self.size], 3, axis=1)
@@ -109,18 +110,18 @@ class MixtureDensity(standardized.Standardized):
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits [B, 3 K or more], as the docstring of the class lists, in float32."""
         mixture = self._split_mixture(logits)
-        found = {
+        predictions = {
             "value": self.value(logits),
             "weights": tf.exp(mixture.log_weights),
             "means": self._shift + self._unit * mixture.means,
             "scales": self._unit * mixture.scales,
         }
         if self.quantiles:
-            found["quantiles"] = self._find_quantiles(mixture)
-        drawn = logits[:, self.size :]
-        if drawn.shape[1]:
-            found["samples"] = self._shift + self._unit * find_quantiles(mixture, drawn)
-        return found
+            predictions["quantiles"] = self._find_quantiles(mixture)
+        uniform = logits[:, self.size :]
+        if uniform.shape[1]:
+            predictions["samples"] = self._shift + self._unit * find_quantiles(mixture, uniform)
+        return predictions
 
     def _find_quantiles(self, mixture: _Mixture) -> tf.Tensor:
         shares = tf.constant([list(self.quantiles)], mixture.means.dtype)
@@ -137,10 +138,10 @@ class MixtureDensity(standardized.Standardized):
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
         """Return the metrics of `Number`, and the share of labels at or below each quantile."""
-        found = super().summary(sums)
+        summary = super().summary(sums)
         if self.quantiles:
-            found |= coverage.compare_shares(self.quantiles, sums["below"], sums["weight"])
-        return found
+            summary |= coverage.compare_shares(self.quantiles, sums["below"], sums["weight"])
+        return summary
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
         """Predict, and regress to the mean."""
@@ -152,10 +153,17 @@ class MixtureDensity(standardized.Standardized):
 
 
 def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
-    """Return the quantiles of mixtures: [B, K] x 3 and shares [B or 1, Q] -> [B, Q].
+    """Return the quantiles of mixtures.
 
     Bisection finds them, as the distribution function of a mixture has no closed inverse. Uniform
     random shares give samples.
+
+    Args:
+      mixture: log weights, means and scales of K components, [B, K] each.
+      shares: Q numbers in (0, 1) for each row, or for all rows, [B or 1, Q].
+
+    Returns:
+      [B, Q].
     """
     weights, means, scales = (values[:, tf.newaxis] for values in mixture)
     weights, inverse = tf.exp(weights), 1 / (scales * math.sqrt(2))
@@ -165,10 +173,10 @@ def find_quantiles(mixture: _Mixture, shares: tf.Tensor) -> tf.Tensor:
     high = tf.reduce_max(means + _REACH * scales, -1, keepdims=True) + tf.zeros_like(shares)
     # The steps are unrolled, as some export formats lack loops. To save ops, constants are built
     # once, and erf is not scaled to [0, 1].
-    wanted, half, last = 2 * shares - 1, tf.constant(0.5, means.dtype), tf.constant(-1)
+    goals, half, last = 2 * shares - 1, tf.constant(0.5, means.dtype), tf.constant(-1)
     for _ in range(_BISECTIONS):
         middle = half * (low + high)
-        found = tf.reduce_sum(weights * tf.math.erf((middle - means) * inverse), last, True)
-        is_below = found < wanted
+        heights = tf.reduce_sum(weights * tf.math.erf((middle - means) * inverse), last, True)
+        is_below = heights < goals
         low, high = tf.where(is_below, middle, low), tf.where(is_below, high, middle)
     return tf.squeeze(half * (low + high), -1)

@@ -79,17 +79,17 @@ class MultiClass(classes.Classes):
         checks.require(0 <= self.top_k < self.size, self._where("top_k"), rule, self.top_k)
 
     def _check_counts(self) -> None:
-        where, given = self._where("class_counts"), self.class_counts
-        if given is None:
+        where, setting = self._where("class_counts"), self.class_counts
+        if setting is None:
             return
-        checks.is_a(where, given, (list, tuple, Mapping), "be a list or a map from class names")
-        for name in given if isinstance(given, Mapping) else ():
+        checks.is_a(where, setting, (list, tuple, Mapping), "be a list or a map from class names")
+        for name in setting if isinstance(setting, Mapping) else ():
             checks.one_of(where, name, self.class_names)
         counts = self._counts_in_order or ()
         for count in counts:
             checks.is_a(where, count, int, "hold numbers of rows")
             checks.at_least(where, count, 0)
-        checks.require(len(counts) == self.size, where, f"hold {self.size} numbers", given)
+        checks.require(len(counts) == self.size, where, f"hold {self.size} numbers", setting)
 
     @property
     def _counts_in_order(self) -> Sequence[int] | None:
@@ -105,18 +105,19 @@ class MultiClass(classes.Classes):
 
     def accumulators(self) -> dict[str, Any]:
         """Return a counter of the classes' rows, if they are needed and not set."""
-        needed = self.class_counts is None and (self.shots or self.objective.needs_counts)
-        gathered = label_counts.accumulators(self.field) if needed else {}
-        return gathered if self.within is None else self._space.gather(gathered)
+        needs_counts = self.class_counts is None and (self.shots or self.objective.needs_counts)
+        counters = label_counts.accumulators(self.field) if needs_counts else {}
+        return counters if self.within is None else self._space.gather(counters)
 
     def fitted(self, statistics: types.Statistics) -> MultiClass:
         """Return the head with the counted rows of its classes."""
         if not self.accumulators():
             return self
         where = "" if self.within is None else self._space.suffix
-        found = label_counts.read_counts(statistics, self.field + where, missing=())
+        rows_by_label = label_counts.read_counts(statistics, self.field + where, missing=())
         pairs = zip(self.class_names, self.class_numbers, strict=True)
-        counts = [found.get(name, found.get(number, 0)) for name, number in pairs]
+        # Labels are counted as they are in the data: as names, or as numbers.
+        counts = [rows_by_label.get(name, rows_by_label.get(number, 0)) for name, number in pairs]
         return dataclasses.replace(self, class_counts=counts)
 
     @property
@@ -172,11 +173,11 @@ class MultiClass(classes.Classes):
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the plain cross-entropy, and the weights of all and of correct rows by class."""
         logits, targets, weights = examples
-        right = tf.cast(tf.equal(tf.argmax(logits, axis=-1), targets), tf.float32)
+        is_correct = tf.cast(tf.equal(tf.argmax(logits, axis=-1), targets), tf.float32)
         ids = tf.cast(targets, tf.int32)
         sums = {
             "rows": metrics.count_in_bins(ids, weights, self.size),
-            "hits": metrics.count_in_bins(ids, weights * right, self.size),
+            "hits": metrics.count_in_bins(ids, weights * is_correct, self.size),
             "cross_entropy": metrics.sum_weighted(
                 tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits), weights
             ),
@@ -193,6 +194,7 @@ class MultiClass(classes.Classes):
         recalls = metrics.ratio(sums["hits"], sums["rows"])
         summary = {
             "accuracy": metrics.ratio(tf.reduce_sum(sums["hits"]), weight),
+            # The accuracy of always predicting the most frequent class.
             "accuracy_baseline": metrics.ratio(tf.reduce_max(sums["rows"]), weight),
             "balanced_accuracy": metrics.mean_defined(recalls),
             "normalized_entropy": metrics.normalized_entropy(sums["cross_entropy"], sums["rows"]),

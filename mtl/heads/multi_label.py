@@ -109,18 +109,21 @@ class MultiLabel(classes.Classes):
 
     def _targets_of_lists(self, label: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
         kinds = (tf.int64, tf.string)
-        given = self.read_field({self.field: label}, self.field, kinds, (None,)).flat_values
-        known = self.are_present(given)
-        ids = tf.where(known, self._checked_ids(given, known), 0)
+        label_values = self.read_field({self.field: label}, self.field, kinds, (None,)).flat_values
+        is_present = self.are_present(label_values)
+        ids = tf.where(is_present, self._checked_ids(label_values, is_present), 0)
+        # Each row and class is a cell of the flat [B * C].
         cells = label.value_rowids() * self.size + ids
         shape = tf.stack([label.nrows(), self.size])
         counts = tf.math.unsorted_segment_sum(
-            tf.cast(known, tf.float32), cells, tf.reduce_prod(shape)
+            tf.cast(is_present, tf.float32), cells, tf.reduce_prod(shape)
         )
-        marks = tf.cast(~known, tf.int32)
+        # A missing value may be any class, so the whole row is missing.
+        marks = tf.cast(~is_present, tf.int32)
         missing = tf.math.unsorted_segment_sum(marks, label.value_rowids(), label.nrows()) > 0
         if self.empty_is_missing:
             missing |= tf.equal(label.row_lengths(), 0)
+        # A class that a list names twice counts once.
         targets = tf.ensure_shape(tf.reshape(tf.minimum(counts, 1.0), shape), [None, self.size])
         present = tf.broadcast_to(~missing[:, tf.newaxis], shape)
         return proof.declare(targets), proof.declare(present)
@@ -166,10 +169,11 @@ class MultiLabel(classes.Classes):
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return scores of each class, the pooled confusion, and rows without a mistake."""
         logits, targets, weights = examples
-        flagged = tf.cast(tf.sigmoid(logits) >= self.threshold, tf.float32)
-        wrong = tf.cast(tf.not_equal(flagged, targets), tf.float32)
+        predicted_labels = tf.cast(tf.sigmoid(logits) >= self.threshold, tf.float32)
+        mistakes = tf.cast(tf.not_equal(predicted_labels, targets), tf.float32)
+        # Missing entries weigh 0, so the greatest weight is that of the row.
         row_weights = tf.reduce_max(weights, axis=-1)
-        mistaken = tf.cast(tf.reduce_any(wrong * weights > 0, axis=-1), tf.float32)
+        has_mistake = tf.cast(tf.reduce_any(mistakes * weights > 0, axis=-1), tf.float32)
         return {
             "scores": ranking.stream_scores(logits, weights * targets, weights * (1 - targets)),
             "cross_entropy": metrics.sum_weighted(
@@ -179,10 +183,10 @@ class MultiLabel(classes.Classes):
                 [metrics.sum_weighted(hit, weights, axis=0) for hit in (1 - targets, targets)], -1
             ),
             "positive": metrics.sum_weighted(targets, weights),
-            "flagged": metrics.sum_weighted(flagged, weights),
-            "hits": metrics.sum_weighted(flagged * targets, weights),
+            "flagged": metrics.sum_weighted(predicted_labels, weights),
+            "hits": metrics.sum_weighted(predicted_labels * targets, weights),
             "rows": metrics.sum_weighted(tf.ones_like(row_weights), row_weights),
-            "mistaken_rows": metrics.sum_weighted(mistaken, row_weights),
+            "mistaken_rows": metrics.sum_weighted(has_mistake, row_weights),
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:

@@ -16,6 +16,7 @@ from mtl.heads import base, dense, metrics
 
 # Degrees; the thresholds of Fouhey, Gupta and Hebert, 2013.
 _WITHIN = {"within_11_25": 11.25, "within_22_5": 22.5, "within_30": 30.0}
+# The median of angles comes from bins of 0.01 degree.
 _BINS = 18_000
 _LEAST = 1e-12
 
@@ -47,8 +48,8 @@ class Normals(dense.Dense):
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B, H, W, 3] -> unit vectors [B, H W, 3], and a mask of present labels."""
         label = dense.flatten_places(label)
-        given = tf.reduce_all(self.are_present(label), -1, keepdims=True)
-        vectors = tf.where(given, label, 0.0)
+        is_set = tf.reduce_all(self.are_present(label), -1, keepdims=True)
+        vectors = tf.where(is_set, label, 0.0)
         vectors = self.checked(vectors, tf.math.is_finite(vectors), label, self.rule(label.dtype))
         # The division avoids an overflow in the square of large components.
         vectors = tf.math.divide_no_nan(vectors, tf.reduce_max(tf.abs(vectors), -1, keepdims=True))
@@ -126,7 +127,8 @@ def _read_median(counts: tf.Tensor) -> tf.Tensor:
     """Return the median in widths of bins; NaN without weight."""
     ends, total = tf.cumsum(counts), tf.reduce_sum(counts)
     place = tf.searchsorted(ends, [total / 2])[0]
-    before, own = tf.gather(ends, place) - tf.gather(counts, place), tf.gather(counts, place)
-    within = tf.math.divide_no_nan(total / 2 - before, own)
-    median = tf.cast(place, counts.dtype) + within
+    before, bin_weight = tf.gather(ends, place) - tf.gather(counts, place), tf.gather(counts, place)
+    # Within the bin of the median, weights count as evenly spread.
+    share = tf.math.divide_no_nan(total / 2 - before, bin_weight)
+    median = tf.cast(place, counts.dtype) + share
     return tf.where(total > 0, median, tf.constant(float("nan"), counts.dtype))

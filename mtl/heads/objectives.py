@@ -19,7 +19,15 @@ LEAST = 1e-30
 
 
 def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Return sum(weights * values) / sum(weights), a scalar; 0 if the weights sum to 0."""
+    """Compute a weighted mean.
+
+    Args:
+      values: any shape.
+      weights: the same shape, at least 0.
+
+    Returns:
+      A scalar; 0 if the weights sum to 0.
+    """
     total = tf.reduce_sum(weights * values)
     return tf.math.divide_no_nan(total, tf.reduce_sum(weights))
 
@@ -48,11 +56,13 @@ def binary_cross_entropy(
       label_smoothing: s in [0, 1).
       focal_gamma: gamma >= 0; 0 is plain cross-entropy.
     """
+    # The log-odds of the true class, so the cross-entropy is softplus(-margin).
     margin = (2 * targets - 1) * logits
     losses = tf.nn.softplus(-margin)
     if label_smoothing:  # (1 - s / 2) softplus(-m) + (s / 2) softplus(m).
         losses += label_smoothing / 2 * margin
     if focal_gamma:
+        # 1 - p_y = e^-softplus(margin); the difference itself would round to 0 near p_y = 1.
         losses *= tf.exp(-focal_gamma * tf.nn.softplus(margin))
     if positive_weight != 1:
         losses *= 1 + (tf.constant(positive_weight, logits.dtype) - 1) * targets
@@ -60,32 +70,51 @@ def binary_cross_entropy(
 
 
 def join_log_odds(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """Return the log-odds of two events together: a of the first, b of the second given it.
+    """Return the log-odds of two events together.
 
     `-log(e^-a + (1 + e^-a) e^-b)`, as 1 / odds is `(1 + e^-a) (1 + e^-b) - 1`. A probability would
     round to 0 or 1. Without one, value and gradient are finite if a + b is.
+
+    Args:
+      first: the log-odds of the first event, a.
+      second: the log-odds of the second event if the first one happens, b.
+
+    Returns:
+      The same shape.
     """
     return -_log_of_sum(-first, tf.nn.softplus(-first) - second)
 
 
 def branch_log_odds(chance: tf.Tensor, then: tf.Tensor, otherwise: tf.Tensor) -> tf.Tensor:
-    """Return the log-odds of `p_c p_t + (1 - p_c) p_o`, from the log-odds of c, t and o.
+    """Return the log-odds of `p_c p_t + (1 - p_c) p_o`.
 
     As in `join_log_odds`, sums of logarithms replace probabilities.
+
+    Args:
+      chance: the log-odds of the condition, c.
+      then: the log-odds of the event if it holds, t.
+      otherwise: the log-odds of the event if it does not hold, o.
+
+    Returns:
+      The same shape.
     """
 
-    def of(sign: float) -> tf.Tensor:
-        taken = tf.nn.softplus(-chance) + tf.nn.softplus(-sign * then)
-        left = tf.nn.softplus(chance) + tf.nn.softplus(-sign * otherwise)
-        return _log_of_sum(-taken, -left)
+    def log_chance(sign: float) -> tf.Tensor:
+        then_cost = tf.nn.softplus(-chance) + tf.nn.softplus(-sign * then)
+        otherwise_cost = tf.nn.softplus(chance) + tf.nn.softplus(-sign * otherwise)
+        return _log_of_sum(-then_cost, -otherwise_cost)
 
-    return of(1.0) - of(-1.0)
+    return log_chance(1.0) - log_chance(-1.0)
 
 
-def _log_of_sum(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+def _log_of_sum(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """Return log(e^x + e^y) for each pair, without overflow."""
-    of_one, of_other = one + tf.nn.softplus(other - one), other + tf.nn.softplus(one - other)
-    return tf.where(one > other, of_one, of_other)
+    # From the greater one, whose softplus is at most log 2.
+    from_first, from_second = (
+        first + tf.nn.softplus(second - first),
+        second + tf.nn.softplus(first - second),
+    )
+    return tf.where(first > second, from_first, from_second)
 
 
 def softmax_cross_entropy(
@@ -122,9 +151,11 @@ def softmax_cross_entropy(
 
 def _log_other(logits: tf.Tensor, class_ids: tf.Tensor) -> tf.Tensor:
     """Return log(1 - p_y) from the other classes' logits, as 1 - p rounds to 0 near p = 1."""
-    own = tf.one_hot(class_ids, logits.shape[-1], on_value=True, off_value=False, dtype=tf.bool)
-    others = tf.where(own, logits.dtype.min, logits)
-    return tf.reduce_logsumexp(others, axis=-1) - tf.reduce_logsumexp(logits, axis=-1)
+    is_target = tf.one_hot(
+        class_ids, logits.shape[-1], on_value=True, off_value=False, dtype=tf.bool
+    )
+    other_logits = tf.where(is_target, logits.dtype.min, logits)
+    return tf.reduce_logsumexp(other_logits, axis=-1) - tf.reduce_logsumexp(logits, axis=-1)
 
 
 def _compute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
@@ -143,7 +174,13 @@ def absolute_error(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
 
 
 def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -> tf.Tensor:
-    """Return `(p - y)^2 / 2` up to an error of delta, then `delta (|p - y| - delta / 2)`."""
+    """Compute `(p - y)^2 / 2` up to an error of delta, then `delta (|p - y| - delta / 2)`.
+
+    Args:
+      predictions: p, of any shape.
+      targets: y, in the same shape.
+      delta: the error from which the loss is linear, above 0.
+    """
     error = absolute_error(predictions, targets)
     inner = tf.minimum(error, delta)
     return 0.5 * inner**2 + delta * (error - inner)
@@ -152,11 +189,21 @@ def huber_loss(predictions: tf.Tensor, targets: tf.Tensor, delta: float = 1.0) -
 def log_cosh(predictions: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     """Return `log(cosh(p - y))`: squared / 2 for small errors, absolute - log 2 for large ones."""
     error = absolute_error(predictions, targets)
+    # log((e^x + e^-x) / 2), without overflow.
     return error + tf.nn.softplus(-2.0 * error) - math.log(2)
 
 
 def pinball_loss(quantiles: tf.Tensor, targets: tf.Tensor, levels: Sequence[float]) -> tf.Tensor:
-    """Return `mean_k max(l_k e_k, (l_k - 1) e_k)` of `e_k = y - q_k`: [B, Q], [B] -> [B]."""
+    """Compute `mean_k max(l_k e_k, (l_k - 1) e_k)` of `e_k = y - q_k`.
+
+    Args:
+      quantiles: q, [B, Q].
+      targets: y, [B].
+      levels: l, Q numbers in (0, 1).
+
+    Returns:
+      [B].
+    """
     errors = -_compute_error(quantiles, targets[:, tf.newaxis])
     shares = tf.constant(list(levels), errors.dtype)
     return tf.reduce_mean(tf.maximum(shares * errors, (shares - 1) * errors), axis=-1)
@@ -177,8 +224,14 @@ def poisson_rate(log_rates: tf.Tensor) -> tf.Tensor:
 
 
 def poisson_loss(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Return `rate - count log(rate)`, the negative log-likelihood without log(count!)."""
+    """Compute `rate - count log(rate)`, the negative log-likelihood without log(count!).
+
+    Args:
+      log_rates: the logarithm of the rate, of any shape.
+      counts: the labels, in the same shape.
+    """
     counts = tf.cast(counts, log_rates.dtype)
+    # A count of 0 takes nothing, even of an infinite logarithm.
     return poisson_rate(log_rates) - tf.math.multiply_no_nan(log_rates, counts)
 
 
@@ -190,9 +243,14 @@ def poisson_deviance(log_rates: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def tweedie_loss(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.Tensor:
-    """Return `r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for rates r and the power p in (1, 2).
+    """Compute `r^(2 - p) / (2 - p) + y r^(1 - p) / (p - 1)` for rates r.
 
     It is the negative log-likelihood without terms of y and the dispersion.
+
+    Args:
+      log_rates: the logarithm of r, of any shape.
+      targets: y, at least 0, in the same shape.
+      power: p, in (1, 2).
     """
     targets = tf.cast(targets, log_rates.dtype)
     of_rates = poisson_rate((2 - power) * log_rates) / (2 - power)
@@ -207,13 +265,26 @@ def tweedie_deviance(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> 
 
 
 def categorical_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Return `sum_c p_c log(p_c / q_c)` with p and q the softmax of [B, C] each -> [B]."""
+    """Compute `sum_c p_c log(p_c / q_c)`.
+
+    Args:
+      logits: the logits of p, [B, C].
+      others: the logits of q, [B, C].
+
+    Returns:
+      [B].
+    """
     surprise = tf.nn.log_softmax(logits) - tf.nn.log_softmax(others)
     return tf.reduce_sum(tf.nn.softmax(logits) * surprise, -1)
 
 
 def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Return `p log(p / q) + (1 - p) log((1 - p) / (1 - q))` with p, q sigmoids, of any shape."""
+    """Compute `p log(p / q) + (1 - p) log((1 - p) / (1 - q))`.
+
+    Args:
+      logits: the log-odds of p, of any shape.
+      others: the log-odds of q, in the same shape.
+    """
     of_ones = tf.nn.softplus(-others) - tf.nn.softplus(-logits)
     of_zeros = tf.nn.softplus(others) - tf.nn.softplus(logits)
     return tf.sigmoid(logits) * of_ones + tf.sigmoid(-logits) * of_zeros
@@ -221,6 +292,7 @@ def bernoulli_divergence(logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
 
 def categorical_entropy(logits: tf.Tensor) -> tf.Tensor:
     """Return `-sum_c p_c log(p_c)` with p the softmax of [B, C] -> [B], in nats."""
+    # The divergence from equal shares is log(C) less the entropy.
     return math.log(logits.shape[-1]) - categorical_divergence(logits, tf.zeros_like(logits))
 
 
@@ -257,9 +329,9 @@ def mixture_loss(log_joint: tf.Tensor) -> tf.Tensor:
     the likelihood.
     """
     likelihood = tf.reduce_logsumexp(log_joint, axis=-1)
-    expected = tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(log_joint)) * log_joint, axis=-1)
-    # The difference is exactly 0, so the value is the likelihood with the gradient of `expected`.
-    return -(tf.stop_gradient(likelihood) + (expected - tf.stop_gradient(expected)))
+    surrogate = tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(log_joint)) * log_joint, axis=-1)
+    # The difference is exactly 0, so the value is the likelihood with the gradient of `surrogate`.
+    return -(tf.stop_gradient(likelihood) + (surrogate - tf.stop_gradient(surrogate)))
 
 
 def gaussian_log_density(deviations: tf.Tensor, scales: tf.Tensor) -> tf.Tensor:

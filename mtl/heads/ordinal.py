@@ -66,6 +66,7 @@ class Ordinal(classes.Classes):
         below = list(itertools.accumulate(shares))[:-1]
         thresholds = [base.logit(share / sum(shares)) for share in below]
         steps = [after - before for before, after in itertools.pairwise(thresholds)]
+        # The inverse of softplus.
         return [thresholds[0], *(math.log(math.expm1(step)) for step in steps)]
 
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
@@ -77,6 +78,7 @@ class Ordinal(classes.Classes):
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, C - 1], [B] -> [B]."""
+        # Each threshold is a binary task: is the label above it?
         above = tf.cast(targets[:, tf.newaxis] > tf.range(self.size, dtype=tf.int64), tf.float32)
         return tf.reduce_sum(objectives.binary_cross_entropy(logits, above), axis=-1)
 
@@ -148,8 +150,8 @@ def _compute_probabilities(logits: tf.Tensor) -> tf.Tensor:
     # With t = tanh(x / 2), 1 - exp(-x) is 2 t / (1 + t); ONNX lacks expm1. The gap of two infinite
     # logits is NaN, taken as 0.
     half = tf.tanh(tf.where(tf.math.is_nan(gaps), tf.zeros_like(gaps), gaps) / 2)
-    between = above[:, :-1] * below[:, 1:] * (2 * half / (1 + half))
-    return tf.concat([below[:, :1], between, above[:, -1:]], -1)
+    inner_classes = above[:, :-1] * below[:, 1:] * (2 * half / (1 + half))
+    return tf.concat([below[:, :1], inner_classes, above[:, -1:]], -1)
 
 
 def _find_median(logits: tf.Tensor) -> tf.Tensor:

@@ -49,7 +49,7 @@ class Quantile(standardized.Standardized):
     def __post_init__(self):
         super().__post_init__()
         where = self._where("levels")
-        rises = all(one < other for one, other in itertools.pairwise(self.levels))
+        rises = all(level < next_level for level, next_level in itertools.pairwise(self.levels))
         checks.require(rises, where, "rise from one to the next", list(self.levels))
 
     @property
@@ -61,6 +61,7 @@ class Quantile(standardized.Standardized):
         """Return the logits of the quantiles of a Gaussian."""
         start = list(map(python_statistics.NormalDist().inv_cdf, self.levels))
         steps = [after - before for before, after in itertools.pairwise(start)]
+        # The inverse of softplus.
         return [start[0], *(math.log(math.expm1(step)) for step in steps)]
 
     def _order_quantiles(self, logits: tf.Tensor) -> tf.Tensor:
@@ -72,7 +73,10 @@ class Quantile(standardized.Standardized):
     def value(self, logits: tf.Tensor) -> tf.Tensor:
         """Return the middle quantile, or the mean of the two middle ones, [B, Q] -> [B]."""
         distances = [abs(level - 0.5) for level in self.levels]
-        middle = [i for i, one in enumerate(distances) if math.isclose(one, min(distances))]
+        # Levels such as 0.4 and 0.6 are equally near to 0.5 up to rounding.
+        middle = [
+            i for i, distance in enumerate(distances) if math.isclose(distance, min(distances))
+        ]
         quantiles = self._order_quantiles(logits)
         if len(middle) == 1:
             return quantiles[:, middle[0]]

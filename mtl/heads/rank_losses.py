@@ -45,13 +45,13 @@ class Lists(NamedTuple):
 
     def sum(self, values: tf.Tensor) -> tf.Tensor:
         """Sum the values of the rows that count, by group, [N] -> [G]."""
-        kept = tf.where(self.counts, values, tf.zeros_like(values))
-        return tf.math.unsorted_segment_sum(kept, self.groups, self.num_groups)
+        row_values = tf.where(self.counts, values, tf.zeros_like(values))
+        return tf.math.unsorted_segment_sum(row_values, self.groups, self.num_groups)
 
     def max(self, values: tf.Tensor) -> tf.Tensor:
         """Return the greatest counted value of each group, [N] -> [G], or the least float."""
-        kept = tf.where(self.counts, values, values.dtype.min)
-        return tf.math.unsorted_segment_max(kept, self.groups, self.num_groups)
+        row_values = tf.where(self.counts, values, values.dtype.min)
+        return tf.math.unsorted_segment_max(row_values, self.groups, self.num_groups)
 
     def spread(self, values: tf.Tensor) -> tf.Tensor:
         """Give every row the value of its group, [G] -> [N]."""
@@ -59,7 +59,14 @@ class Lists(NamedTuple):
 
 
 def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> Lists:
-    """Return the groups of a batch, from [B] each. Pairs need [B, B] numbers in memory."""
+    """Return the groups of a batch; pairs need [B, B] numbers in memory.
+
+    Args:
+      keys: the group of each row, [B].
+      scores: [B].
+      labels: [B].
+      weights: [B]; rows with a weight of 0 do not count.
+    """
     names, ids = tf.unique(keys)
     counts = weights > 0
     index = tf.range(tf.size(ids))
@@ -67,9 +74,9 @@ def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.
     pairs &= tf.not_equal(index[:, tf.newaxis], index)
 
     def sum_pairs(function: Callable[..., tf.Tensor], fields: Sequence[tf.Tensor]) -> tf.Tensor:
-        own, other = ([tf.expand_dims(field, axis) for field in fields] for axis in (1, 0))
-        given = function(own, other)
-        return tf.reduce_sum(tf.where(pairs, given, tf.zeros_like(given)), axis=1)
+        row, other = ([tf.expand_dims(field, axis) for field in fields] for axis in (1, 0))
+        pair_values = function(row, other)
+        return tf.reduce_sum(tf.where(pairs, pair_values, tf.zeros_like(pair_values)), axis=1)
 
     return Lists(scores, labels, weights, ids, tf.size(names), sum_pairs, index)
 
@@ -86,23 +93,27 @@ def of_split(rows: groups.Ranked) -> Lists:
     def sum_pairs(function: Callable[..., tf.Tensor], fields: Sequence[tf.Tensor]) -> tf.Tensor:
         def add(distance: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             first, second = ([f[:-distance] for f in fields], [f[distance:] for f in fields])
-            alike = tf.equal(rows.groups[:-distance], rows.groups[distance:])
-            for own, other, before, after in (
+            are_pairs = tf.equal(rows.groups[:-distance], rows.groups[distance:])
+            for row, other, before, after in (
                 (first, second, 0, distance),
                 (second, first, distance, 0),
             ):
-                given = function(own, other)
-                total += tf.pad(tf.where(alike, given, tf.zeros_like(given)), [[before, after]])
+                pair_values = function(row, other)
+                total += tf.pad(
+                    tf.where(are_pairs, pair_values, tf.zeros_like(pair_values)), [[before, after]]
+                )
             return distance + 1, total
 
-        most = tf.maximum(tf.reduce_max(sizes), 0)
+        # Without any group, the maximum is the least int32.
+        largest = tf.maximum(tf.reduce_max(sizes), 0)
         shape = [tf.TensorShape([]), rows.scores.shape]
         start = [tf.constant(1), tf.zeros_like(rows.scores)]
         _, total = tf.while_loop(
-            lambda distance, _: distance < most,
+            lambda distance, _: distance < largest,
             add,
             start,
             shape_invariants=shape,
+            # One at a time, because each pass takes memory for all rows.
             parallel_iterations=1,
         )
         return total
@@ -127,13 +138,15 @@ def ranknet(lists: Lists) -> tf.Tensor:
     """
     fields = [lists.scores, lists.labels, lists.weights]
 
-    def weight(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
-        return tf.cast(own[1] > other[1], own[2].dtype) * own[2] * other[2]
+    def weigh_pair(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.cast(row[1] > other[1], row[2].dtype) * row[2] * other[2]
 
-    def loss(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
-        return weight(own, other) * tf.nn.softplus(other[0] - own[0])
+    def compute_loss(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
+        return weigh_pair(row, other) * tf.nn.softplus(other[0] - row[0])
 
-    total, weights = (lists.sum(lists.sum_pairs(each, fields)) for each in (loss, weight))
+    total, weights = (
+        lists.sum(lists.sum_pairs(function, fields)) for function in (compute_loss, weigh_pair)
+    )
     return tf.math.divide_no_nan(total, weights)
 
 
@@ -145,18 +158,20 @@ def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
     Overview", MSR-TR-2010-82. Among equal scores the smaller label ranks first, which gives an
     untrained model a gradient.
     """
-    gained = group_metrics.gains(lists.labels, gain)
+    gains = group_metrics.gains(lists.labels, gain)
     ranks = 1 + lists.sum_pairs(_is_before, [tf.stop_gradient(lists.scores), lists.labels])
     discounts = group_metrics.discounts(ranks)
-    share = lists.spread(tf.math.reciprocal_no_nan(_ideal_dcg(lists, gained)))
+    share = lists.spread(tf.math.reciprocal_no_nan(_ideal_dcg(lists, gains)))
 
-    def loss(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
-        prefers = tf.cast(own[1] > other[1], own[0].dtype)
-        change = tf.abs((own[2] - other[2]) * (own[3] - other[3]))
-        return prefers * change * own[4] * tf.nn.softplus(other[0] - own[0])
+    def compute_loss(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
+        prefers = tf.cast(row[1] > other[1], row[0].dtype)
+        change = tf.abs((row[2] - other[2]) * (row[3] - other[3]))
+        return prefers * change * row[4] * tf.nn.softplus(other[0] - row[0])
 
-    constants = [lists.labels, gained, discounts, share]
-    return lists.sum(lists.sum_pairs(loss, [lists.scores, *map(tf.stop_gradient, constants)]))
+    constants = [lists.labels, gains, discounts, share]
+    return lists.sum(
+        lists.sum_pairs(compute_loss, [lists.scores, *map(tf.stop_gradient, constants)])
+    )
 
 
 def softmax(lists: Lists) -> tf.Tensor:
@@ -166,14 +181,16 @@ def softmax(lists: Lists) -> tf.Tensor:
     Relevance", ICTIR 2019. With one relevant row it is the first factor of ListMLE (F. Xia et al.,
     "Listwise Approach to Learning to Rank", 2008).
     """
+    # Scores count from the greatest of the group, so no exponential overflows.
     greatest = lists.max(lists.scores)
+    # A group in which no row counts has the least float as its maximum.
     greatest = tf.stop_gradient(tf.where(greatest > lists.scores.dtype.min, greatest, 0))
-    shifted = tf.where(lists.counts, lists.scores - lists.spread(greatest), 0)
-    total = lists.sum(lists.weights * tf.exp(shifted))
+    shifted_scores = tf.where(lists.counts, lists.scores - lists.spread(greatest), 0)
+    total = lists.sum(lists.weights * tf.exp(shifted_scores))
     log_total = tf.math.log(tf.where(total > 0, total, tf.ones_like(total)))
-    gained = lists.weights * lists.labels
-    losses = lists.sum(gained * (lists.spread(log_total) - shifted))
-    return tf.math.divide_no_nan(losses, lists.sum(gained))
+    gains = lists.weights * lists.labels
+    losses = lists.sum(gains * (lists.spread(log_total) - shifted_scores))
+    return tf.math.divide_no_nan(losses, lists.sum(gains))
 
 
 def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.1) -> tf.Tensor:
@@ -183,34 +200,45 @@ def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.
     Information Retrieval Measures", 2010.
     """
 
-    def is_before(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
-        return tf.sigmoid((other[0] - own[0]) / temperature)
+    def is_before(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.sigmoid((other[0] - row[0]) / temperature)
 
     ranks = 1 + lists.sum_pairs(is_before, [lists.scores])
-    gained = group_metrics.gains(lists.labels, gain)
-    found = lists.sum(gained * group_metrics.discounts(ranks))
-    ideal = _ideal_dcg(lists, gained)
-    return tf.where(ideal > 0, 1 - tf.math.divide_no_nan(found, ideal), tf.zeros_like(ideal))
+    gains = group_metrics.gains(lists.labels, gain)
+    dcg = lists.sum(gains * group_metrics.discounts(ranks))
+    ideal = _ideal_dcg(lists, gains)
+    return tf.where(ideal > 0, 1 - tf.math.divide_no_nan(dcg, ideal), tf.zeros_like(ideal))
 
 
-def _ideal_dcg(lists: Lists, gained: tf.Tensor) -> tf.Tensor:
+def _ideal_dcg(lists: Lists, gains: tf.Tensor) -> tf.Tensor:
     """Return the DCG of the best order of each group, [G]."""
+    # Equal labels rank by place; any order of them has the same DCG.
     index = tf.cast(lists.index, lists.labels.dtype)
     ranks = 1 + lists.sum_pairs(_is_before, [lists.labels, index])
-    return tf.stop_gradient(lists.sum(gained * group_metrics.discounts(ranks)))
+    return tf.stop_gradient(lists.sum(gains * group_metrics.discounts(ranks)))
 
 
-def _is_before(own: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
+def _is_before(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:
     """Return 1 if the other has a greater first field, or an equal one and a smaller second."""
-    tied = tf.equal(other[0], own[0]) & (other[1] < own[1])
-    return tf.cast((other[0] > own[0]) | tied, own[0].dtype)
+    is_tie = tf.equal(other[0], row[0]) & (other[1] < row[1])
+    return tf.cast((other[0] > row[0]) | is_tie, row[0].dtype)
 
 
 TYPES = ("ranknet", "lambdarank", "softmax", "approx_ndcg")
 
 
 def compute(kind: str, lists: Lists, gain: str, temperature: float) -> tf.Tensor:
-    """Return the loss of each group, [G], for a kind in `TYPES`."""
+    """Compute the loss of each group.
+
+    Args:
+      kind: a name in `TYPES`.
+      lists: the groups.
+      gain: the gain of a label, for losses of NDCG: "exponential" or "linear".
+      temperature: of "approx_ndcg", above 0.
+
+    Returns:
+      [G].
+    """
     if kind == "lambdarank":
         return lambdarank(lists, gain)
     if kind == "approx_ndcg":

@@ -25,9 +25,11 @@ MAX_EXACT_CLASSES = 128
 BOUND = "_error_bound"
 """The end of the names of metrics that bound the error of another metric."""
 
+# The classes of a head share these bins.
 _HISTOGRAM_BINS = 2**20
 # Bins are even in asinh(score): uniform near 0 and relative far from it, up to 11013.
 _MAX_ASINH = 10.0
+# A score is a float32. Its bits, as a number, have the order of the scores.
 _SCORE_BITS = 32
 
 
@@ -52,9 +54,13 @@ class Cells(NamedTuple):
 def stream_scores(
     logits: tf.Tensor, positives: tf.Tensor, negatives: tf.Tensor, are_tasks: bool = False
 ) -> metrics.Total:
-    """Return a total of scores, [B] or [B, C], and of their weights as positives and negatives.
+    """Return a total of scores and their weights, from which areas under curves are computed.
 
-    With `are_tasks`, each class is as exact as it would be alone.
+    Args:
+      logits: the scores, float32 [B] or [B, C].
+      positives: the weight of each score as a positive, in the same shape.
+      negatives: the weight of each score as a negative.
+      are_tasks: True if the C columns are tasks: each is then as exact as it would be alone.
     """
     if logits.shape.rank == 2 and are_tasks:
         return _Different(logits, positives, negatives, MAX_CELLS * logits.shape[-1])
@@ -86,9 +92,9 @@ class _Different:
         logits: tf.Tensor,
         positives: tf.Tensor,
         negatives: tf.Tensor,
-        most: int | None = None,
+        max_cells: int | None = None,
     ):
-        self._most = most or MAX_CELLS
+        self._most = max_cells or MAX_CELLS
         self._num_classes = 1 if logits.shape.rank == 1 else logits.shape[-1]
         classes = 0 if logits.shape.rank == 1 else tf.range(self._num_classes, dtype=tf.int64)
         self._keys = tf.reshape(order_bits(logits) + classes * 2**_SCORE_BITS, [-1])
@@ -97,8 +103,8 @@ class _Different:
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
         """Append the batch. If the buffer is full, merge equal scores and make room."""
-        keys, weights, used, dropped = (variable.handle for variable in state)
-        start = buffers.read(used, tf.int64)
+        keys, weights, size, dropped_bits = (variable.handle for variable in state)
+        start = buffers.read(size, tf.int64)
         end = start + tf.size(self._keys, tf.int64)
 
         def append() -> tf.Tensor:
@@ -113,44 +119,45 @@ class _Different:
         def compact() -> tf.Tensor:
             all_keys = tf.concat([buffers.read(keys, tf.int64)[:start], self._keys], 0)
             all_weights = tf.concat([buffers.read(weights, tf.float64)[:start], self._weights], 0)
-            some, total, bits = _compact_keys(
-                all_keys, all_weights, buffers.read(dropped, tf.int64), self._most
+            distinct_keys, total, bits = _compact_keys(
+                all_keys, all_weights, buffers.read(dropped_bits, tf.int64), self._most
             )
-            count = tf.size(some)
+            count = tf.size(distinct_keys)
             spare = [[0, tf.maximum(count, buffers.LEAST_CAPACITY)]]
             with tf.control_dependencies(
                 [
-                    buffers.assign(keys, tf.pad(some, spare)),
+                    buffers.assign(keys, tf.pad(distinct_keys, spare)),
                     buffers.assign(weights, tf.pad(total, [*spare, [0, 0]])),
-                    buffers.assign(dropped, bits),
+                    buffers.assign(dropped_bits, bits),
                 ]
             ):
                 return tf.cast(count, tf.int64)
 
-        return buffers.assign(used, tf.cond(end <= buffers.capacity(keys), append, compact))
+        return buffers.assign(size, tf.cond(end <= buffers.capacity(keys), append, compact))
 
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Cells:
         """Return the cells of all replicas."""
-        keys = tf.concat([keys[:used] for keys, _, used, _ in replicas], 0)
-        weights = tf.concat([weights[:used] for _, weights, used, _ in replicas], 0)
-        dropped = tf.reduce_max(tf.stack([dropped for *_, dropped in replicas]))
-        keys, weights, dropped = _compact_keys(keys, weights, dropped, self._most)
+        keys = tf.concat([keys[:size] for keys, _, size, _ in replicas], 0)
+        weights = tf.concat([weights[:size] for _, weights, size, _ in replicas], 0)
+        dropped_bits = tf.reduce_max(tf.stack([dropped_bits for *_, dropped_bits in replicas]))
+        keys, weights, dropped_bits = _compact_keys(keys, weights, dropped_bits, self._most)
         classes = tf.bitwise.right_shift(keys, tf.constant(_SCORE_BITS, tf.int64))
-        return Cells(classes, weights[:, 0], weights[:, 1], self._num_classes, dropped > 0)
+        return Cells(classes, weights[:, 0], weights[:, 1], self._num_classes, dropped_bits > 0)
 
 
 def order_bits(logits: tf.Tensor) -> tf.Tensor:
     """Map float32 to int64 in [0, 2^32), in the same order; -0 and 0 are equal."""
     bits = tf.cast(tf.bitcast(logits, tf.int32), tf.int64)
     half = 2 ** (_SCORE_BITS - 1)
+    # Negative floats have the sign bit, and their other bits rise as the number falls.
     return tf.where(bits >= 0, half + bits, -bits)
 
 
 def _compact_keys(
-    keys: tf.Tensor, weights: tf.Tensor, dropped: tf.Tensor, most: int
+    keys: tf.Tensor, weights: tf.Tensor, dropped_bits: tf.Tensor, max_keys: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return at most `most` different keys, ascending, their weights, and the dropped bits."""
-    keys = _drop_bits(keys, dropped)
+    """Return at most `max_keys` different keys, ascending, their weights, and the dropped bits."""
+    keys = _drop_bits(keys, dropped_bits)
     order = tf.argsort(keys)
     keys, weights = tf.gather(keys, order), tf.gather(weights, order)
     before = tf.concat([keys[:1], keys[:-1]], 0)
@@ -159,12 +166,13 @@ def _compact_keys(
     exponent = tf.bitcast(tf.cast(differing, tf.float64), tf.int64) // 2**52 - 1022
     places = tf.cast(tf.clip_by_value(exponent, 0, _SCORE_BITS + 1), tf.int32)
     by_place = tf.math.bincount(places, minlength=_SCORE_BITS + 2)
-    left = 1 + tf.cumsum(by_place, reverse=True, exclusive=True)  # By dropped bits.
-    too_many = tf.reduce_sum(tf.cast(left[:_SCORE_BITS] > most, tf.int64))
-    dropped = tf.maximum(dropped, too_many)
-    keys, before = _drop_bits(keys, dropped), _drop_bits(before, dropped)
+    remaining_keys = 1 + tf.cumsum(by_place, reverse=True, exclusive=True)  # By dropped bits.
+    too_many = tf.reduce_sum(tf.cast(remaining_keys[:_SCORE_BITS] > max_keys, tf.int64))
+    dropped_bits = tf.maximum(dropped_bits, too_many)
+    keys, before = _drop_bits(keys, dropped_bits), _drop_bits(before, dropped_bits)
+    # Keys are sorted: each key that differs from the one before it begins a new segment.
     ids = tf.cumsum(tf.cast(tf.not_equal(keys, before), tf.int32))
-    return tf.math.segment_max(keys, ids), tf.math.segment_sum(weights, ids), dropped
+    return tf.math.segment_max(keys, ids), tf.math.segment_sum(weights, ids), dropped_bits
 
 
 def _drop_bits(keys: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
@@ -181,10 +189,10 @@ class _Histogram:
         num_bins = self._shape[1]
         position = (tf.asinh(logits) / _MAX_ASINH + 1) / 2 * num_bins
         bins = tf.cast(tf.clip_by_value(position, 0, num_bins - 1), tf.int32)
-        given = [
+        counts = [
             metrics.count_in_bins(bins, weights, num_bins) for weights in (positives, negatives)
         ]
-        self._binned = tf.stack(given)
+        self._binned = tf.stack(counts)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
         """Add the batch's weights."""
@@ -193,7 +201,7 @@ class _Histogram:
     def read(self, replicas: Sequence[Sequence[tf.Tensor]]) -> Cells:
         """Return a cell for each bin."""
         num_classes, num_bins = self._shape
-        positives, negatives = tf.unstack(tf.add_n([binned for (binned,) in replicas]))
+        positives, negatives = tf.unstack(tf.add_n([counts for (counts,) in replicas]))
         classes = tf.repeat(tf.range(num_classes), num_bins)
         positives, negatives = (tf.reshape(weights, [-1]) for weights in (positives, negatives))
         return Cells(classes, positives, negatives, num_classes, tf.constant(True))
@@ -209,10 +217,10 @@ def integrate_curves(cells: Cells) -> dict[str, tf.Tensor]:
 
 def areas_by_class(cells: Cells) -> dict[str, tf.Tensor]:
     """Return `auc`, `pr_auc` and their bounds for each class, [C]; NaN if undefined."""
-    found = {"auc": compute_auc(cells), "pr_auc": average_precision(cells)}
+    areas = {"auc": compute_auc(cells), "pr_auc": average_precision(cells)}
     return {
         f"{name}{suffix}": value
-        for name, values in found.items()
+        for name, values in areas.items()
         for suffix, value in zip(("", BOUND), values, strict=True)
     }
 
@@ -228,9 +236,11 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     earlier = tf.gather(tf.cumsum(all_negatives, exclusive=True), cells.classes)
     below = tf.cumsum(negatives, exclusive=True) - earlier
     pairs = _by_class(cells, positives) * all_negatives
-    ordered = _by_class(cells, positives * (below + negatives / 2))
-    within = _by_class(cells, positives * negatives)
-    return metrics.ratio(ordered, pairs), _bound_error(cells, metrics.ratio(within / 2, pairs))
+    ordered_pairs = _by_class(cells, positives * (below + negatives / 2))
+    tied_pairs = _by_class(cells, positives * negatives)
+    return metrics.ratio(ordered_pairs, pairs), _bound_error(
+        cells, metrics.ratio(tied_pairs / 2, pairs)
+    )
 
 
 def share_ordered(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
@@ -254,15 +264,15 @@ def average_precision(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     the bound covers every order of the scores within a cell; else it is 0.
     """
     hits, flagged_wrongly = _sum_above(cells, cells.positives), _sum_above(cells, cells.negatives)
-    own = cells.positives
-    before, others = hits - own, flagged_wrongly - cells.negatives
+    cell_hits = cells.positives
+    before, other_mistakes = hits - cell_hits, flagged_wrongly - cells.negatives
     precision = tf.math.divide_no_nan(hits, hits + flagged_wrongly)
-    best = tf.math.divide_no_nan(hits, hits + others)
+    best = tf.math.divide_no_nan(hits, hits + other_mistakes)
     worst = tf.math.divide_no_nan(before, before + flagged_wrongly)
-    positives = _by_class(cells, own)
-    area = metrics.ratio(_by_class(cells, own * precision), positives)
-    too_low = metrics.ratio(_by_class(cells, own * (best - precision)), positives)
-    too_high = metrics.ratio(_by_class(cells, own * (precision - worst)), positives)
+    positives = _by_class(cells, cell_hits)
+    area = metrics.ratio(_by_class(cells, cell_hits * precision), positives)
+    too_low = metrics.ratio(_by_class(cells, cell_hits * (best - precision)), positives)
+    too_high = metrics.ratio(_by_class(cells, cell_hits * (precision - worst)), positives)
     return area, _bound_error(cells, tf.maximum(too_low, too_high))
 
 

@@ -89,6 +89,7 @@ class Number(base.Base):
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the moments of the labels, the sum of predictions, and the sums of errors."""
         logits, targets, weights = examples
+        # In float64, so errors of large integer labels are exact.
         value, targets = tf.cast(self.value(logits), tf.float64), tf.cast(targets, tf.float64)
         return {
             "labels": metrics.Moments(targets, weights),
@@ -168,6 +169,7 @@ class Regression(Number):
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, ...], [B, ...] -> [B, ...]."""
+        # The loss compares in units of `unit`, so the delta has to be in them as well.
         settings = {"delta": self.huber_delta / self.unit} if self.loss_type == "huber" else {}
         if self.unit != 1:
             targets = targets / tf.cast(self.unit, targets.dtype)
@@ -215,6 +217,7 @@ class Rate(Number):
 
     def recover_logits(self, predictions: types.Tensors) -> tf.Tensor:
         """Return the logarithm of the rate, `value` [B] -> [B, 1]."""
+        # A small rate may underflow to 0, whose logarithm is infinite.
         return tf.math.log(tf.maximum(predictions["value"], objectives.LEAST))[:, tf.newaxis]
 
 
@@ -326,6 +329,7 @@ class WeightedLogistic(Rate):
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B], [B] -> [B]."""
+        # -log of the probability is softplus(-z) for positives and softplus(z) for negatives.
         times = tf.cast(targets, logits.dtype)
         negatives = tf.ones_like(times)
         if self.negatives == "unwatched":

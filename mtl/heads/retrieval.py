@@ -119,11 +119,11 @@ class Retrieval(base.Labelled):
 
     def accumulators(self) -> dict[str, Any]:
         """Return a counter of the items, if Q needs it, and one for the items to draw."""
-        drawn = self.negatives.accumulators(self.name, self.item) if self.negatives else {}
+        counters = self.negatives.accumulators(self.name, self.item) if self.negatives else {}
         if not self._counts_items:
-            return drawn
+            return counters
         counts = ItemCounts(label=self.field, item=self.item, missing=tuple(self.missing))
-        return {self._counts_name: counts, **drawn}
+        return {self._counts_name: counts, **counters}
 
     @property
     def _counts_items(self) -> bool:
@@ -136,13 +136,13 @@ class Retrieval(base.Labelled):
 
     def fitted(self, statistics: types.Statistics) -> Retrieval:
         """Return the head with the counted items."""
-        found: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         if self._counts_items:
             entry = statistics.for_column(self._counts_name)
-            found["item_counts"] = dict(zip(entry["items"], entry["counts"], strict=True))
+            changes["item_counts"] = dict(zip(entry["items"], entry["counts"], strict=True))
         if self.negatives is not None:
-            found["negatives"] = self.negatives.fitted(self.name, statistics)
-        return dataclasses.replace(self, **found)
+            changes["negatives"] = self.negatives.fitted(self.name, statistics)
+        return dataclasses.replace(self, **changes)
 
     def check_model(self, model: Any) -> None:
         """Fail if a network of mtl mixes the columns of queries and items."""
@@ -154,8 +154,8 @@ class Retrieval(base.Labelled):
         rule = "be a SharedBottom of a TwoTower, without a tower, for the head Retrieval "
         rule += repr(self.name)
         fix = "Else the vector of a query would know the item that it is compared with."
-        got = type(model.network).__name__
-        checks.require(fits, "MultiTaskModel.network", rule, got, fix)
+        network_name = type(model.network).__name__
+        checks.require(fits, "MultiTaskModel.network", rule, network_name, fix)
         if self.negatives is not None:
             columns = {name: of for part in model.columns for name, of in part.columns.items()}
             self._check_drawn(self.negatives, cast(networks.TwoTower, trunk), columns)
@@ -168,10 +168,13 @@ class Retrieval(base.Labelled):
     ) -> None:
         """Fail unless every feature of the item columns is drawn with the item."""
         of_item = fields_lib.choose_columns("TwoTower.item_columns", trunk.item_columns, columns)
-        where, drawn = f"DrawnItems.features of task {self.name!r}", list(negatives.features)
+        where, drawn_features = (
+            f"DrawnItems.features of task {self.name!r}",
+            list(negatives.features),
+        )
         for field in (field for fields in of_item.values() for field in fields):
             rule = f"name {field!r}, which a column of TwoTower.item_columns reads"
-            checks.require(field in drawn, where, rule, drawn)
+            checks.require(field in drawn_features, where, rule, drawn_features)
 
     def check_fields(self, spec: spec_lib.Spec) -> None:
         """Fail unless the specification has the features of the drawn items."""
@@ -208,9 +211,11 @@ class Retrieval(base.Labelled):
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B] -> 1.0 if above 0, else 0.0, and a mask of present labels."""
         present = self.are_present(label)
-        given = tf.where(present, tf.cast(label, tf.float32), 0.0)
-        valid = (given >= 0) & tf.math.is_finite(given)
-        return self.checked(tf.cast(given > 0, tf.float32), valid, label, self.rule(None)), present
+        numbers = tf.where(present, tf.cast(label, tf.float32), 0.0)
+        valid = (numbers >= 0) & tf.math.is_finite(numbers)
+        return self.checked(
+            tf.cast(numbers > 0, tf.float32), valid, label, self.rule(None)
+        ), present
 
     def accepts(self, value: Any) -> bool:
         """Return True if the value is a finite number of at least 0."""
@@ -223,10 +228,10 @@ class Retrieval(base.Labelled):
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return an error about the label, weight, item or query of a record, or None."""
-        found = super().check(labels)
-        given = values.flatten_values(labels.get(self.field, []))
-        if found or not any(value > 0 for value in self.find_present(given)):
-            return found
+        problem = super().check(labels)
+        label_values = values.flatten_values(labels.get(self.field, []))
+        if problem or not any(value > 0 for value in self.find_present(label_values)):
+            return problem
         keys = filter(None, (self.item, self.query))
         return next(filter(None, (groups.check_key(self, key, labels) for key in keys)), None)
 
@@ -248,7 +253,7 @@ class Retrieval(base.Labelled):
         Raises:
           InvalidArgumentError: when run, on a label or weight out of range, or a missing item.
         """
-        rows = self._rows(logits, labels)
+        rows = self._read_rows(logits, labels)
         counts = rows.weights > 0
         scores = tf.matmul(rows.queries, rows.items, transpose_b=True) / self.temperature
         if self.frequency is not None:
@@ -280,32 +285,34 @@ class Retrieval(base.Labelled):
         names = list(self.item_counts)
         numbers = np.array(list(self.item_counts.values()), np.float64)
         total = math.log(numbers.sum())
-        drawn = labels.get(drawn_items.drawn_field(self.name))
+        drawn_keys = labels.get(drawn_items.drawn_field(self.name))
         items = labels[self.item]
-        if drawn is None:
+        if drawn_keys is None:
             return self._look_up(items, names, np.log(numbers) - total, -total)
-        items = tf.where(is_drawn, drawn, items)
+        items = tf.where(is_drawn, drawn_keys, items)
         # Only a fitted head has drawn items, so the shares are known.
         shares = cast(Mapping, cast(drawn_items.DrawnItems, self.negatives).shares)
-        expected = tf.add_n(
+        expected_count = tf.add_n(
             [
-                tf.reduce_sum(tf.cast(among, tf.float32)) * self._look_up(items, *known)
-                for among, known in (
+                tf.reduce_sum(tf.cast(among, tf.float32)) * self._look_up(items, *table)
+                for among, table in (
                     (counts, (names, numbers / numbers.sum(), math.exp(-total))),
                     (is_drawn, (list(shares), list(shares.values()), 0.0)),
                 )
             ]
         )
-        return tf.math.log(tf.maximum(expected, _LEAST))
+        return tf.math.log(tf.maximum(expected_count, _LEAST))
 
     def _look_up(
         self, items: tf.Tensor, names: Sequence[Any], numbers: Any, default: float
     ) -> tf.Tensor:
         """Look up the number of each item by its name, [B]; `default` for unknown items."""
-        known = values.as_held(items, names, self._where("item_counts"), f"label {self.item!r}")
+        table_keys = values.as_held(
+            items, names, self._where("item_counts"), f"label {self.item!r}"
+        )
         with tf.init_scope():  # Tables cannot be created in the body of a training loop.
             entries = tf.lookup.KeyValueTensorInitializer(
-                tf.constant(known, items.dtype), tf.constant(numbers, tf.float32)
+                tf.constant(table_keys, items.dtype), tf.constant(numbers, tf.float32)
             )
             table = tf.lookup.StaticHashTable(entries, default_value=default)
         return table.lookup(items)
@@ -328,7 +335,7 @@ class Retrieval(base.Labelled):
         is_drawn = values.are_ids_present(labels[field])
         return tf.where(is_drawn, groups.read_keys(self, field, labels, is_drawn), keys), is_drawn
 
-    def _rows(self, logits: tf.Tensor, labels: types.Tensors) -> _Rows:
+    def _read_rows(self, logits: tf.Tensor, labels: types.Tensors) -> _Rows:
         weights = self._row_weights(labels)
         counts = weights > 0
         keys, is_drawn = self._read_items(labels, counts)
@@ -338,7 +345,7 @@ class Retrieval(base.Labelled):
 
     def metrics(self, logits: tf.Tensor, labels: types.Tensors) -> types.Metrics:
         """Build the metrics, over all items of the split: [B, 2 D] and {field: [B]}."""
-        rows = self._rows(logits, labels)
+        rows = self._read_rows(logits, labels)
         sums = {
             "ranks": AllItems(rows, self.temperature, tuple(self.cutoffs), self.normalizes),
             base.NAN_PREDICTIONS: base.nan_rows([logits], rows.weights > 0),
@@ -384,8 +391,8 @@ class ItemCounts:
         """Count the items of a batch of eager tensors."""
         label = fields[self.label].numpy()
         counts = (np.nan_to_num(label) > 0) & ~np.isin(label, self.missing)
-        found = fields[self.item].numpy()[counts]
-        self._counts.update(found.tolist())
+        item_keys = fields[self.item].numpy()[counts]
+        self._counts.update(item_keys.tolist())
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Return the items and their counts."""
@@ -425,19 +432,19 @@ class AllItems:
         self._width = rows.queries.shape[1]
         self.state = buffers.rows_state(2 * self._width + 1)
 
-    def _average_items(self, vectors: tf.Tensor, own: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
+    def _average_items(self, vectors: tf.Tensor, item_ids: tf.Tensor, num: tf.Tensor) -> tf.Tensor:
         """Return the mean vector of each item, [N, D], the same for any order of the rows.
 
         The mean of equal vectors is exactly that vector.
         """
-        least, most = (
-            function(vectors, own, num)
+        minima, maxima = (
+            function(vectors, item_ids, num)
             for function in (tf.math.unsorted_segment_min, tf.math.unsorted_segment_max)
         )
-        means = tf.math.unsorted_segment_mean(tf.cast(vectors, tf.float64), own, num)
+        means = tf.math.unsorted_segment_mean(tf.cast(vectors, tf.float64), item_ids, num)
         means = tf.math.l2_normalize(means, 1) if self._normalizes else means
-        varies = tf.reduce_any(tf.not_equal(least, most), 1, keepdims=True)
-        return tf.where(varies, tf.cast(means, vectors.dtype), least)
+        varies = tf.reduce_any(tf.not_equal(minima, maxima), 1, keepdims=True)
+        return tf.where(varies, tf.cast(means, vectors.dtype), minima)
 
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
         """Append the batch."""
@@ -448,18 +455,18 @@ class AllItems:
         keys, rows = buffers.read_all(replicas)
         queries, items, weights = tf.split(rows, [self._width, self._width, 1], 1)
         weights = tf.cast(weights[:, 0], tf.float64)
-        names, own = tf.unique(keys)
-        items = self._average_items(items, own, tf.size(names))
+        names, item_ids = tf.unique(keys)
+        items = self._average_items(items, item_ids, tf.size(names))
 
         def add(start: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             end = start + _TOGETHER
             scores = tf.matmul(queries[start:end], items, transpose_b=True)
-            found = self._measure(scores, own[start:end])
-            return end, total + tf.reduce_sum(found * weights[start:end], 1)
+            row_metrics = self._measure(scores, item_ids[start:end])
+            return end, total + tf.reduce_sum(row_metrics * weights[start:end], 1)
 
         count = 2 + len(self._cutoffs)
         _, total = tf.while_loop(
-            lambda start, _: start < tf.size(own),
+            lambda start, _: start < tf.size(item_ids),
             add,
             [tf.constant(0), tf.zeros([count], tf.float64)],
             parallel_iterations=1,
@@ -469,15 +476,17 @@ class AllItems:
         num_items = tf.cast(tf.size(names), tf.float64)
         return {"average_loss": loss, "mrr": mrr, "ranked_items": num_items, **at}
 
-    def _measure(self, scores: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
+    def _measure(self, scores: tf.Tensor, item_ids: tf.Tensor) -> tf.Tensor:
         """Return the loss, 1 / rank and the recalls of each row, float64 [2 + K, n].
 
         Items with equal scores have no order: values are means over all orders.
         """
-        mine = tf.gather(scores, own, batch_dims=1)[:, tf.newaxis]
+        mine = tf.gather(scores, item_ids, batch_dims=1)[:, tf.newaxis]
         above = tf.reduce_sum(tf.cast(scores > mine, tf.float64), 1)
         level = tf.maximum(tf.reduce_sum(tf.cast(tf.equal(scores, mine), tf.float64), 1), 1)
         loss = tf.reduce_logsumexp((scores - mine) / self._temperature, 1)
+        # The sum of 1 / rank over the ranks that equal scores share: a difference of harmonic
+        # numbers.
         sums = tf.math.digamma(above + level + 1) - tf.math.digamma(above + 1)
         recalls = [tf.clip_by_value((k - above) / level, 0, 1) for k in self._cutoffs]
         return tf.stack([tf.cast(loss, tf.float64), sums / level, *recalls])

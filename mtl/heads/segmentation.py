@@ -77,8 +77,8 @@ class Segmentation(dense.Dense, classes.Classes):
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:
         """Return the classes that are neither missing nor ignored."""
-        found = super().find_present(given)
-        return [value for value in found if self.ignored is None or value != self.ignored]
+        present = super().find_present(given)
+        return [value for value in present if self.ignored is None or value != self.ignored]
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every place: [B, n, C], [B, n] -> [B, n]."""
@@ -98,10 +98,10 @@ class Segmentation(dense.Dense, classes.Classes):
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits: [B, H, W, C] -> class_id int64 [B, H, W], maybe probabilities."""
-        found = {"class_id": tf.argmax(logits, axis=-1)}
+        predictions = {"class_id": tf.argmax(logits, axis=-1)}
         if self.predict_probabilities:
-            found["probabilities"] = tf.nn.softmax(logits)
-        return found
+            predictions["probabilities"] = tf.nn.softmax(logits)
+        return predictions
 
     def sums(self, examples: types.LossInputs) -> dict[str, tf.Tensor]:
         """Return the weight of the places by labelled and predicted class, [C, C]."""
@@ -114,12 +114,12 @@ class Segmentation(dense.Dense, classes.Classes):
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
         """Return intersections over unions, and shares of correct places."""
         confusion, weight = sums["confusion"], sums["weight"]
-        hits, labelled = tf.linalg.diag_part(confusion), tf.reduce_sum(confusion, 1)
-        ious = metrics.ratio(hits, labelled + tf.reduce_sum(confusion, 0) - hits)
+        hits, class_weights = tf.linalg.diag_part(confusion), tf.reduce_sum(confusion, 1)
+        ious = metrics.ratio(hits, class_weights + tf.reduce_sum(confusion, 0) - hits)
         summary = {
             "miou": metrics.mean_defined(ious),
             "pixel_accuracy": metrics.ratio(tf.reduce_sum(hits), weight),
-            "accuracy_baseline": metrics.ratio(tf.reduce_max(labelled), weight),
+            "accuracy_baseline": metrics.ratio(tf.reduce_max(class_weights), weight),
         }
         if self.size <= self.iou_limit:
             for name, iou in zip(self.class_names, tf.unstack(ious), strict=True):

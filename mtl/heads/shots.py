@@ -39,7 +39,9 @@ class Shots:
         groups = ["many" if n > self.many else "few" if n < self.few else "medium" for n in counts]
         return {
             f"{group}_shot_accuracy": metrics.mean_defined(
-                tf.gather(recalls, [i for i, own in enumerate(groups) if own == group])
+                tf.gather(
+                    recalls, [i for i, class_group in enumerate(groups) if class_group == group]
+                )
                 if group in groups
                 else tf.zeros([0], recalls.dtype)
             )

@@ -33,23 +33,25 @@ def build_metrics(
     Raises:
       UserError: a field has several values, or values of another type.
     """
-    found = {}
+    slice_metrics = {}
     # Heads that compare rows would rank fewer rows in a slice, so ranks would look better.
-    apart = [head for head in heads if types.read_member(head, types.GroupHead, "are_rows_apart")]
+    row_heads = [
+        head for head in heads if types.read_member(head, types.GroupHead, "are_rows_apart")
+    ]
     fields, where = {**features, **labels}, "MultiTaskModel.slices"
-    for one in slices_lib.list_slices(slices):
-        rows = slices_lib.find_rows(fields, one, where)
-        if one.field in labels and one.is_range:
-            rows &= _are_present(one.field, heads, labels)  # A missing label is in no range.
-        own = (_cut_fields(logits, rows), _cut_fields(labels, rows))
-        for name, metric in together.build_metrics(apart, *own).items():
-            found[f"{name}{metrics.SLICE}{one.name}"] = metric
-    return found
+    for part in slices_lib.list_slices(slices):
+        rows = slices_lib.find_rows(fields, part, where)
+        if part.field in labels and part.is_range:
+            rows &= _are_present(part.field, heads, labels)  # A missing label is in no range.
+        slice_tensors = (_cut_fields(logits, rows), _cut_fields(labels, rows))
+        for name, metric in together.build_metrics(row_heads, *slice_tensors).items():
+            slice_metrics[f"{name}{metrics.SLICE}{part.name}"] = metric
+    return slice_metrics
 
 
 def list_empty(slices: Mapping[str, Sequence[Any]], values: Mapping[str, float]) -> list[str]:
     """Return the names of slices without a labelled row of any task, from evaluated metrics."""
-    names = [one.name for one in slices_lib.list_slices(slices)]
+    names = [part.name for part in slices_lib.list_slices(slices)]
     return [name for name in names if _is_empty(name, values)]
 
 
@@ -66,14 +68,20 @@ def _of_slice(values: Mapping[str, float], metric: str, name: str) -> list[float
 
 def _are_present(field: str, heads: Sequence[types.Head], labels: types.Tensors) -> tf.Tensor:
     """Return a mask of present labels, by the rules of the head that reads the field."""
-    own = [head for head in heads if isinstance(head, base.Labelled) and head.field == field]
-    return own[0].are_present(labels[field]) if own else values.are_ids_present(labels[field])
+    field_heads = [
+        head for head in heads if isinstance(head, base.Labelled) and head.field == field
+    ]
+    return (
+        field_heads[0].are_present(labels[field])
+        if field_heads
+        else values.are_ids_present(labels[field])
+    )
 
 
 def _cut_fields(fields: types.Tensors, rows: tf.Tensor) -> dict[str, tf.Tensor]:
     return {
-        name: tf.ragged.boolean_mask(given, rows)
-        if isinstance(given, tf.RaggedTensor)
-        else tf.boolean_mask(given, rows)
-        for name, given in fields.items()
+        name: tf.ragged.boolean_mask(tensor, rows)
+        if isinstance(tensor, tf.RaggedTensor)
+        else tf.boolean_mask(tensor, rows)
+        for name, tensor in fields.items()
     }

@@ -41,25 +41,25 @@ class Slice(NamedTuple):
 
 def list_slices(given: Mapping[str, Sequence[Any]]) -> list[Slice]:
     """Return the slices of {field: values}, in their order."""
-    return [Slice(field, value) for field, own in given.items() for value in own]
+    return [Slice(field, value) for field, field_values in given.items() for value in field_values]
 
 
 def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
     """Fail unless the slices are {field: values}."""
     checks.mapping(where, given, _RULE)
-    for field, own in given.items():
-        here = f"{where}[{field!r}]"
-        checks.is_a(here, own, (list, tuple), "be a list of values")
-        for value in own:
-            checks.is_a(here, value, (str, int, float, list, tuple), _PAIR)
+    for field, field_values in given.items():
+        setting = f"{where}[{field!r}]"
+        checks.is_a(setting, field_values, (list, tuple), "be a list of values")
+        for value in field_values:
+            checks.is_a(setting, value, (str, int, float, list, tuple), _PAIR)
             if isinstance(value, (list, tuple)):
-                checks.require(len(value) == 2, here, _PAIR, value)
+                checks.require(len(value) == 2, setting, _PAIR, value)
                 ends = [end for end in value if end is not None]
-                checks.require(bool(ends), here, _PAIR, value)
+                checks.require(bool(ends), setting, _PAIR, value)
                 for end in ends:
-                    checks.is_a(here, end, (int, float), _PAIR)
-                checks.require(ends == sorted(set(ends)), here, "hold ascending pairs", value)
-        checks.unique(here, [Slice(field, value).name for value in own])
+                    checks.is_a(setting, end, (int, float), _PAIR)
+                checks.require(ends == sorted(set(ends)), setting, "hold ascending pairs", value)
+        checks.unique(setting, [Slice(field, value).name for value in field_values])
 
 
 def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where: str) -> tf.Tensor:
@@ -68,7 +68,7 @@ def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where:
     Raises:
       UserError: as in `find_rows`.
     """
-    rows = [find_rows(fields, one, where) for one in list_slices(given)]
+    rows = [find_rows(fields, part, where) for part in list_slices(given)]
     # All ranks differ, as argmax may choose any of equal ones.
     ranks = tf.range(len(rows) + 1, 0, -1)
     are_in = tf.stack([*rows, tf.ones_like(rows[0])], axis=-1)
@@ -82,18 +82,18 @@ def find_rows(fields: types.Tensors, one: Slice, where: str) -> tf.Tensor:
       UserError: the field has several values, or values of another type. The error names `where`,
         the setting with the slice.
     """
-    field, value, given = one.field, one.value, fields[one.field]
+    field, value, tensor = one.field, one.value, fields[one.field]
     where = f"{where}[{field!r}]"
-    is_single = isinstance(given, tf.Tensor) and given.shape.rank == 1
-    checks.require(is_single, where, "be a field with one value per example", given.shape)
+    is_single = isinstance(tensor, tf.Tensor) and tensor.shape.rank == 1
+    checks.require(is_single, where, "be a field with one value per example", tensor.shape)
     if not one.is_range:
-        held = values.as_held(given, [value], where, f"field {field!r}")
-        return values.is_any(given, held)
-    is_number = given.dtype.is_floating or given.dtype.is_integer
-    checks.require(is_number, where, "be a field of numbers", given.dtype.name)
+        converted = values.as_held(tensor, [value], where, f"field {field!r}")
+        return values.is_any(tensor, converted)
+    is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
+    checks.require(is_number, where, "be a field of numbers", tensor.dtype.name)
     low, high = value
     # Ends take the type of the field: 0.7 as float32 and 0.7 as float64 are different numbers.
-    kind = given.dtype if given.dtype.is_floating else tf.float64
-    numbers = tf.cast(given, kind)
+    kind = tensor.dtype if tensor.dtype.is_floating else tf.float64
+    numbers = tf.cast(tensor, kind)
     from_low = numbers >= tf.constant(-math.inf if low is None else low, kind)  # False for NaN.
     return from_low & (numbers < tf.constant(math.inf if high is None else high, kind))

@@ -54,6 +54,7 @@ class LogitAdjustment:
     balances = True
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, counts: np.ndarray) -> tf.Tensor:
+        # The shift depends on the classes alone.
         del targets
         return logits + tf.constant(self.tau * np.log(counts / counts.sum()), logits.dtype)
 
@@ -77,9 +78,10 @@ class LDAM:
     balances = False
 
     def __call__(self, logits: tf.Tensor, targets: tf.Tensor, counts: np.ndarray) -> tf.Tensor:
+        # The rarest class gets the largest margin.
         margins = self.scale * self.max_margin * (counts.min() / counts) ** 0.25
-        own = tf.one_hot(targets, len(counts), dtype=logits.dtype)
-        return logits - own * tf.constant(margins, logits.dtype)
+        is_target = tf.one_hot(targets, len(counts), dtype=logits.dtype)
+        return logits - is_target * tf.constant(margins, logits.dtype)
 
 
 @checks.dataclass
@@ -105,12 +107,13 @@ class EffectiveNumber:
     def __call__(self, counts: np.ndarray) -> tf.Tensor:
         """Return the weights of the classes from their rows, [C] -> [C]."""
         weights = (1 - self.beta) / (1 - self.beta**counts)
+        # Scaled so that the mean weight of a training row is 1.
         weights = tf.constant(weights * counts.sum() / (weights * counts).sum(), tf.float32)
         if not self.start_step:
             return weights
         step = tf1.train.get_or_create_global_step()
-        started = step >= tf.constant(self.start_step, step.dtype)
-        return tf.where(started, weights, tf.ones_like(weights))
+        has_started = step >= tf.constant(self.start_step, step.dtype)
+        return tf.where(has_started, weights, tf.ones_like(weights))
 
 
 @checks.dataclass
@@ -140,9 +143,9 @@ class CrossEntropy:
             checks.has("CrossEntropy.class_weights", self.class_weights, ["balances"], rule)
         elif self.class_weights is not None:
             rule = "be a list or a map from class names"
-            given, kinds = self.class_weights, (int, float, list, tuple, Mapping)
-            checks.is_a("CrossEntropy.class_weights", given, kinds, rule)
-            values.check_numbers("CrossEntropy.class_weights", given)
+            weights, kinds = self.class_weights, (int, float, list, tuple, Mapping)
+            checks.is_a("CrossEntropy.class_weights", weights, kinds, rule)
+            values.check_numbers("CrossEntropy.class_weights", weights)
 
     def check(self, names: Sequence[str]) -> None:
         """Fail unless the settings suit a head of these classes."""
@@ -178,10 +181,10 @@ class CrossEntropy:
         return self._given_weights(classes.names)
 
     def _given_weights(self, names: Sequence[str]) -> list[float] | None:
-        given = self.class_weights
-        if given is None or callable(given):
+        weights = self.class_weights
+        if weights is None or callable(weights):
             return None
-        return values.per_class("CrossEntropy.class_weights", given, names)
+        return values.per_class("CrossEntropy.class_weights", weights, names)
 
     def _check_counts(self, classes: Classes) -> np.ndarray:
         counts = cast(Sequence[int], classes.counts)  # Known if `needs_counts`.

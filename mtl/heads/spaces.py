@@ -42,39 +42,41 @@ class Space:
     @property
     def rule(self) -> str:
         """The condition for an outcome, for errors: `label 'click' is 1`."""
-        said = []
-        for name, given in self.fields.items():
+        conditions = []
+        for name, accepted in self.fields.items():
             is_one = (
-                values.show(given[0]) if len(given) == 1 else values.one_of(given)[len("be ") :]
+                values.show(accepted[0])
+                if len(accepted) == 1
+                else values.one_of(accepted)[len("be ") :]
             )
-            said.append(f"label {name!r} is {is_one}")
-        return " and ".join(said)
+            conditions.append(f"label {name!r} is {is_one}")
+        return " and ".join(conditions)
 
     def check(self, where: str) -> None:
         """Fail unless the fields and values can define a space."""
         checks.is_a(where, self.within, (str, Mapping), _RULE)
         checks.mapping(where, self.fields, _RULE)
         checks.require(bool(self.fields) and "" not in self.fields, where, _RULE, self.within)
-        for name, given in self.fields.items():
-            here = where if isinstance(self.within, str) else f"{where}[{name!r}]"
-            checks.is_a(here, given, (list, tuple), "be a list of label values")
-            checks.require(bool(given), here, "hold a label value", given)
-            for value in given:
-                checks.is_a(here, value, (str, int, float), "be a list of label values")
+        for name, accepted in self.fields.items():
+            setting = where if isinstance(self.within, str) else f"{where}[{name!r}]"
+            checks.is_a(setting, accepted, (list, tuple), "be a list of label values")
+            checks.require(bool(accepted), setting, "hold a label value", accepted)
+            for value in accepted:
+                checks.is_a(setting, value, (str, int, float), "be a list of label values")
                 rule = "hold no missing value"
-                checks.require(not values.is_missing(value), here, rule, value)
+                checks.require(not values.is_missing(value), setting, rule, value)
 
     def locate(self, labels: types.Tensors, where: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Return masks of the rows inside and outside: {field: [B]} -> bool [B] each."""
         inside, outside = [], []
-        for name, given in self.fields.items():
+        for name, accepted in self.fields.items():
             checks.one_of(where, name, labels)
             label = labels[name]
             fits = isinstance(label, tf.Tensor) and label.shape.rank == 1
             checks.require(fits, where, "name labels with one value per example", name)
-            hits = values.is_any(label, values.as_held(label, given, where, f"label {name!r}"))
+            hits = values.is_any(label, values.as_held(label, accepted, where, f"label {name!r}"))
             inside.append(hits)
-            outside.append(values.are_ids_present(label) & ~hits)  # A -1 in `given` is a hit.
+            outside.append(values.are_ids_present(label) & ~hits)  # A -1 in `accepted` is a hit.
         return functools.reduce(tf.logical_and, inside), functools.reduce(tf.logical_or, outside)
 
     @property
@@ -92,9 +94,9 @@ class Space:
     def place(self, labels: Mapping[str, Any]) -> bool | None:
         """Return True if a record (Python values) is inside, None if unknown."""
         is_known = True
-        for name, given in self.fields.items():
+        for name, accepted in self.fields.items():
             for value in values.flatten_values(labels.get(name, [])):
-                if value in given:
+                if value in accepted:
                     continue
                 if not values.is_id_missing(value):
                     return False
@@ -116,13 +118,13 @@ class Inside:
 
     def update(self, fields: types.Tensors) -> None:
         """Add the rows of a batch that are inside."""
-        inside, _ = self.space.locate(fields, "within")
-        cut = {
-            name: tf.boolean_mask(given, inside)
-            for name, given in fields.items()
-            if isinstance(given, tf.Tensor) and given.shape.rank == 1
+        is_inside, _ = self.space.locate(fields, "within")
+        rows_inside = {
+            name: tf.boolean_mask(tensor, is_inside)
+            for name, tensor in fields.items()
+            if isinstance(tensor, tf.Tensor) and tensor.shape.rank == 1
         }
-        self.accumulator.update(cut)
+        self.accumulator.update(rows_inside)
 
     def save(self, directory: str, column: str) -> dict[str, Any]:
         """Return the statistics of the accumulator."""

@@ -38,11 +38,11 @@ class Standardized(regression.Number):
         """Return an accumulator of the label's moments, unless both are set."""
         if self.label_mean is not None and self.label_stddev is not None:
             return {}
-        read = functools.partial(_read_numbers, field=self.field, head=self)
+        read_numbers = functools.partial(_read_numbers, field=self.field, head=self)
         without = f" without {list(self.missing)}" if self.missing else ""
-        moments = accumulators.Moments(source=f"label {self.field}{without}", read=read)
-        gathered: dict[str, types.Accumulator] = {f"moments/{self.field}{without}": moments}
-        return gathered if self.within is None else self._space.gather(gathered)
+        moments = accumulators.Moments(source=f"label {self.field}{without}", read=read_numbers)
+        counters: dict[str, types.Accumulator] = {f"moments/{self.field}{without}": moments}
+        return counters if self.within is None else self._space.gather(counters)
 
     def fitted(self, statistics: types.Statistics) -> "Standardized":
         """Return the head with its label's moments. If all labels are equal, the deviation is 1."""

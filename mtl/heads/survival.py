@@ -64,7 +64,7 @@ class Survival(base.Base):
         super().__post_init__()
         where = self._where("boundaries")
         ends = [0.0, *self.boundaries]
-        rises = all(one < other for one, other in zip(ends, ends[1:], strict=False))
+        rises = all(end < next_end for end, next_end in zip(ends, ends[1:], strict=False))
         checks.require(rises, where, "rise from above 0", list(self.boundaries))
 
     @property
@@ -95,14 +95,20 @@ class Survival(base.Base):
     def _targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         """Return targets [B, 2] and weights: intervals survived, and 1 if an event comes next."""
         times, weights = super()._targets_and_weights(labels)
-        given = self.read_field(labels, self.event, self.label_types, ())
-        weights = tf.where(values.are_ids_present(given), weights, 0)
+        events = self.read_field(labels, self.event, self.label_types, ())
+        weights = tf.where(values.are_ids_present(events), weights, 0)
         if self.within is not None:
             _, outside = self._space.locate(labels, self._where("within"))
-            is_allowed = ~(outside & values.is_any(given, [1]))
-            given = self.checked(given, is_allowed, given, self._space_rule, self.event)
-        used = tf.where(weights > 0, given, tf.zeros_like(given))
-        used = self.checked(used, values.is_any(used, [0, 1]), used, _EVENT_RULE, self.event)
+            is_allowed = ~(outside & values.is_any(events, [1]))
+            events = self.checked(events, is_allowed, events, self._space_rule, self.event)
+        counted_events = tf.where(weights > 0, events, tf.zeros_like(events))
+        counted_events = self.checked(
+            counted_events,
+            values.is_any(counted_events, [0, 1]),
+            counted_events,
+            _EVENT_RULE,
+            self.event,
+        )
         # In the label's precision: 0.3 as float32 and 0.3 as float64 are different numbers.
         kind = tf.float32 if labels[self.field].dtype.is_floating else tf.float64
         ends = tf.cast(tf.constant(list(self.boundaries), kind), tf.float64)
@@ -110,21 +116,23 @@ class Survival(base.Base):
         # there has survived that interval.
         before = tf.searchsorted(ends, times, side="left")
         through = tf.searchsorted(ends, times, side="right")
-        is_event = tf.equal(tf.cast(used, tf.int32), 1) & (before < self.size)
-        survived = tf.where(is_event, before, through)
-        return tf.stack([survived, tf.cast(is_event, tf.int32)], axis=1), weights
+        is_event = tf.equal(tf.cast(counted_events, tf.int32), 1) & (before < self.size)
+        num_survived = tf.where(is_event, before, through)
+        return tf.stack([num_survived, tf.cast(is_event, tf.int32)], axis=1), weights
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Compute the loss of every example: [B, T], [B, 2] -> [B]."""
-        passed, ended = (tf.cast(where, logits.dtype) for where in self._find_intervals(targets))
-        losses = passed * tf.math.softplus(logits) + ended * tf.math.softplus(-logits)
+        survives, has_event = (
+            tf.cast(mask, logits.dtype) for mask in self._find_intervals(targets)
+        )
+        losses = survives * tf.math.softplus(logits) + has_event * tf.math.softplus(-logits)
         return tf.reduce_sum(losses, axis=1)
 
     def _find_intervals(self, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the intervals that rows survived, and those with their event, bool [B, T]."""
-        survived, is_event = (part[:, tf.newaxis] for part in tf.unstack(targets, axis=1))
+        num_survived, is_event = (part[:, tf.newaxis] for part in tf.unstack(targets, axis=1))
         places = tf.range(self.size)[tf.newaxis]
-        return places < survived, tf.equal(places, survived) & tf.equal(is_event, 1)
+        return places < num_survived, tf.equal(places, num_survived) & tf.equal(is_event, 1)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits, [B, T] -> survival [B, T] and value [B]."""
@@ -133,6 +141,7 @@ class Survival(base.Base):
 
     def _mean_time(self, survival: tf.Tensor) -> tf.Tensor:
         widths = tf.constant(np.diff([0.0, *self.boundaries]), survival.dtype)
+        # The area under the curve of survival, by trapezoids; all rows survive up to time 0.
         before = tf.concat([tf.ones_like(survival[:, :1]), survival[:, :-1]], axis=1)
         return tf.reduce_sum(0.5 * (before + survival) * widths, axis=1)
 
@@ -151,8 +160,8 @@ class Survival(base.Base):
         """
         logits, targets, weights = examples
         late, early = (
-            weights[:, tf.newaxis] * tf.cast(where, weights.dtype)
-            for where in self._find_intervals(targets)
+            weights[:, tf.newaxis] * tf.cast(mask, weights.dtype)
+            for mask in self._find_intervals(targets)
         )
         risks = -self.predictions(logits)["value"]
         risks = tf.broadcast_to(risks[:, tf.newaxis], tf.shape(early))
@@ -174,8 +183,8 @@ class Survival(base.Base):
 
     def check(self, labels: Mapping[str, Any]) -> str | None:
         """Return an error about the time, event or weight of a record, or None."""
-        given = labels.get(self.event, [])
-        for value in values.flatten_values(given):
+        events = labels.get(self.event, [])
+        for value in values.flatten_values(events):
             if not values.is_id_missing(value) and value not in (0, 1):
                 return f"{self.message(self.event, _EVENT_RULE)} {values.show(value)}"
             if value == 1 and self.within is not None and self._space.place(labels) is False:

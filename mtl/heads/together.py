@@ -24,6 +24,8 @@ from mtl.heads import metrics as metrics_lib
 from mtl.layers import stacked
 from mtl.variables import stacks
 
+# The number of equal heads from which they share ops. The metrics of a head alone take some 800
+# ops.
 FROM = 16
 
 
@@ -34,20 +36,28 @@ def build_logits(
 ) -> dict[str, tf.Tensor]:
     """Compute the logits, with stacked variables if stacks are allowed.
 
-    {task: [B, H]} -> {task: [B, C]}, in the order of the heads. `build` builds a single head.
+    Args:
+      heads: the heads.
+      towers: {task: [B, H]}.
+      build: a head and its tower -> logits; builds a single head.
+
+    Returns:
+      {task: [B, C]}, in the order of the heads.
     """
-    stacked = [part for part in _group_heads(heads) if isinstance(part, Alike) and part.is_stacked]
-    of_stacks = {head.name for part in stacked for head in part.heads}
-    found, seeds = {}, {}
+    stacked_parts = [
+        part for part in _group_heads(heads) if isinstance(part, Alike) and part.is_stacked
+    ]
+    of_stacks = {head.name for part in stacked_parts for head in part.heads}
+    logits, seeds = {}, {}
     for head in heads:
         if head.name in of_stacks:
             # Draw seeds in the order of the heads, as if they were built one by one.
             (seeds[head.name],) = stacks.draw_seeds(1)
         else:
-            found[head.name] = build(head, towers[head.name])
-    for part in stacked:
-        found |= part.logits(towers, seeds)
-    return {head.name: found[head.name] for head in heads}
+            logits[head.name] = build(head, towers[head.name])
+    for part in stacked_parts:
+        logits |= part.logits(towers, seeds)
+    return {head.name: logits[head.name] for head in heads}
 
 
 def compute_losses(
@@ -55,29 +65,40 @@ def compute_losses(
 ) -> dict[str, tf.Tensor]:
     """Compute the losses.
 
-    {task: [B, C]} and {field: [B, ...]} -> {task: scalar}, in the order of the heads.
+    Args:
+      heads: the heads.
+      logits: {task: [B, C]}.
+      labels: {label field: [B, ...]}.
+
+    Returns:
+      {task: scalar}, in the order of the heads.
     """
-    found: dict[str, tf.Tensor] = {}
+    losses: dict[str, tf.Tensor] = {}
     for part in _group_heads(heads):
         if isinstance(part, Alike):
-            found |= part.each(part.loss(logits, labels))
+            losses |= part.each(part.loss(logits, labels))
         else:
-            found[part.name] = part.loss(logits[part.name], labels)
-    return {head.name: found[head.name] for head in heads}
+            losses[part.name] = part.loss(logits[part.name], labels)
+    return {head.name: losses[head.name] for head in heads}
 
 
 def sum_label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dict[str, tf.Tensor]:
-    """Sum the weights.
+    """Sum the weights of the labels of each task.
 
-    {field: [B, ...]} -> {task: the sum of its weights}, in the order of the heads.
+    Args:
+      heads: the heads.
+      labels: {label field: [B, ...]}.
+
+    Returns:
+      {task: scalar}, in the order of the heads.
     """
-    found: dict[str, tf.Tensor] = {}
+    weights: dict[str, tf.Tensor] = {}
     for part in _group_heads(heads):
         if isinstance(part, Alike):
-            found |= part.each(part.label_weight(labels))
+            weights |= part.each(part.label_weight(labels))
         else:
-            found[part.name] = part.label_weight(labels)
-    return {head.name: found[head.name] for head in heads}
+            weights[part.name] = part.label_weight(labels)
+    return {head.name: weights[head.name] for head in heads}
 
 
 def build_metrics(
@@ -85,29 +106,45 @@ def build_metrics(
 ) -> types.Metrics:
     """Build the metrics.
 
-    {task: [B, C]} and {field: [B, ...]} -> {"<task>/<metric>": (value, update)}.
+    Args:
+      heads: the heads.
+      logits: {task: [B, C]}.
+      labels: {label field: [B, ...]}.
+
+    Returns:
+      {"<task>/<metric>": (value, update)}.
     """
-    found: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
+    metrics: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
     for part in _group_heads(heads):
         if isinstance(part, Alike):
-            found |= part.metrics(logits, labels)
+            metrics |= part.metrics(logits, labels)
         else:
-            own = part.metrics(logits[part.name], labels)
-            found |= {f"{part.name}/{name}": metric for name, metric in own.items()}
-    return found
+            head_metrics = part.metrics(logits[part.name], labels)
+            metrics |= {f"{part.name}/{name}": metric for name, metric in head_metrics.items()}
+    return metrics
 
 
 def build_predictions(heads: Sequence[types.Head], logits: types.Tensors) -> dict[str, tf.Tensor]:
-    """Predict by every head: {task: [B, C]} -> {"<task>/<prediction>": [B, ...]}."""
-    found: dict[str, types.Tensors] = {}
+    """Predict by every head.
+
+    Args:
+      heads: the heads.
+      logits: {task: [B, C]}.
+
+    Returns:
+      {"<task>/<prediction>": [B, ...]}.
+    """
+    predictions: dict[str, types.Tensors] = {}
     for part in _group_heads(heads):
         if isinstance(part, Alike) and part.is_stacked:
-            found |= part.predictions(logits)
+            predictions |= part.predictions(logits)
     for head in heads:
-        if head.name not in found:
-            found[head.name] = head.predictions(logits[head.name])
+        if head.name not in predictions:
+            predictions[head.name] = head.predictions(logits[head.name])
     return {
-        f"{head.name}/{name}": value for head in heads for name, value in found[head.name].items()
+        f"{head.name}/{name}": value
+        for head in heads
+        for name, value in predictions[head.name].items()
     }
 
 
@@ -116,17 +153,22 @@ def build_export_outputs(
 ) -> dict[str, dict[str, Any]]:
     """Build the outputs of an export.
 
-    Logits {task: [B, C]} and the result of `build_predictions` -> {task: {kind: output}}, with the
-    kinds of `Head.export_outputs`.
+    Args:
+      heads: the heads.
+      logits: {task: [B, C]}.
+      predictions: the result of `build_predictions`.
+
+    Returns:
+      {task: {kind: output}}, with the kinds of `Head.export_outputs`.
     """
-    found: dict[str, dict[str, Any]] = {}
+    outputs: dict[str, dict[str, Any]] = {}
     for part in _group_heads(heads):
         if isinstance(part, Alike) and part.is_stacked:
-            found |= part.export_outputs(logits, predictions)
+            outputs |= part.export_outputs(logits, predictions)
     for head in heads:
-        if head.name not in found:
-            found[head.name] = head.export_outputs(logits[head.name])
-    return {head.name: found[head.name] for head in heads}
+        if head.name not in outputs:
+            outputs[head.name] = head.export_outputs(logits[head.name])
+    return {head.name: outputs[head.name] for head in heads}
 
 
 def sum_average_losses(
@@ -134,19 +176,23 @@ def sum_average_losses(
 ) -> tuple[tf.Tensor, tf.Operation]:
     """Sum the average losses of the tasks. A task without labels adds 0, any other NaN stays.
 
-    {"<task>/average_loss": (value, update), ...} and {task: the sum of its weights} -> (sum,
-    update).
+    Args:
+      metrics: {"<task>/average_loss": (value, update), ...}.
+      label_weights: {task: the sum of its weights in the batch}.
+
+    Returns:
+      The sum and its update.
     """
     weights = tf.stack(list(label_weights.values()))
     total, update = metrics_lib.stream_sums({"weights": weights}, lambda sums: sums)["weights"]
-    found = [metrics[f"{task}/average_loss"] for task in label_weights]
-    losses = tf.stack([value for value, _ in found])
+    pairs = [metrics[f"{task}/average_loss"] for task in label_weights]
+    losses = tf.stack([value for value, _ in pairs])
     # A ranking head may find groups in all batches together, but in no single batch.
-    counted = [metrics.get(f"{task}/nan_predictions") for task in label_weights]
-    has_nan = tf.stack([tf.constant(0.0) if one is None else one[0] for one in counted]) > 0
+    nan_counts = [metrics.get(f"{task}/nan_predictions") for task in label_weights]
+    has_nan = tf.stack([tf.constant(0.0) if pair is None else pair[0] for pair in nan_counts]) > 0
     is_absent = tf.math.is_nan(losses) & (total <= 0) & ~has_nan
     values = tf.unstack(tf.where(is_absent, tf.zeros_like(losses), losses))
-    return tf.add_n(values), tf.group(update, *{each for _, each in found})
+    return tf.add_n(values), tf.group(update, *{pair_update for _, pair_update in pairs})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,13 +213,16 @@ class Alike:
     def logits(self, towers: types.Tensors, seeds: Mapping[str, stacks.Seed]) -> types.Tensors:
         """Compute the logits: {task: [B, H]} and {task: seed} -> {task: [B, 1]}."""
         names, first = [head.name for head in self.heads], self.heads[0]
-        own, own_seeds = [towers[name] for name in names], [seeds[name] for name in names]
-        is_shared = all(tower is own[0] for tower in own)
-        inputs = own[0] if is_shared else stacked.stack_parts(own)
+        inputs_by_head, own_seeds = (
+            [towers[name] for name in names],
+            [seeds[name] for name in names],
+        )
+        is_shared = all(tower is inputs_by_head[0] for tower in inputs_by_head)
+        inputs = inputs_by_head[0] if is_shared else stacked.stack_parts(inputs_by_head)
         initializer = tf.compat.v1.constant_initializer(first.initial_bias())
         scopes = [f"head/{name}" for name in names]
-        made = stacked.dense(inputs, first.size, "logits", scopes, own_seeds, initializer)
-        return dict(zip(names, tf.unstack(made, len(names), axis=1), strict=True))
+        stacked_logits = stacked.dense(inputs, first.size, "logits", scopes, own_seeds, initializer)
+        return dict(zip(names, tf.unstack(stacked_logits, len(names), axis=1), strict=True))
 
     def each(self, vector: tf.Tensor) -> dict[str, tf.Tensor]:
         """Split [T] into {task: scalar}."""
@@ -181,10 +230,12 @@ class Alike:
 
     def predictions(self, logits: types.Tensors) -> dict[str, types.Tensors]:
         """Predict: {task: [B, 1]} -> {task: {prediction: [B]}}."""
-        made = self.heads[0].predictions(self._stack_logits(logits))
-        each = {name: self._split_columns(values) for name, values in made.items()}
+        stacked_predictions = self.heads[0].predictions(self._stack_logits(logits))
+        columns = {
+            name: self._split_columns(values) for name, values in stacked_predictions.items()
+        }
         return {
-            head.name: {name: values[head.name] for name, values in each.items()}
+            head.name: {name: values[head.name] for name, values in columns.items()}
             for head in self.heads
         }
 
@@ -194,22 +245,27 @@ class Alike:
         """Build the outputs of an export, as `build_export_outputs` says."""
         first, prefix = self.heads[0], f"{self.heads[0].name}/"
         names = [key.removeprefix(prefix) for key in predictions if key.startswith(prefix)]
-        own = {
+        head_predictions = {
             head.name: {name: predictions[f"{head.name}/{name}"] for name in names}
             for head in self.heads
         }
-        probabilities = [own[head.name]["probability"] for head in self.heads]
-        made = first.score_classes(self._stack_logits(logits), stacked.stack_parts(probabilities))
-        scores, classes = self._split_columns(made), base.tile_names(first.class_names, made)
+        probabilities = [head_predictions[head.name]["probability"] for head in self.heads]
+        class_scores = first.score_classes(
+            self._stack_logits(logits), stacked.stack_parts(probabilities)
+        )
+        scores, classes = (
+            self._split_columns(class_scores),
+            base.tile_names(first.class_names, class_scores),
+        )
         return {
-            head.name: head.list_outputs(own[head.name], scores[head.name], classes)
+            head.name: head.list_outputs(head_predictions[head.name], scores[head.name], classes)
             for head in self.heads
         }
 
     def _split_columns(self, values: tf.Tensor) -> dict[str, tf.Tensor]:
         """Split [B, T, ...] into {task: [B, ...]}."""
-        each = tf.unstack(values, len(self.heads), axis=1)
-        return dict(zip([head.name for head in self.heads], each, strict=True))
+        columns = tf.unstack(values, len(self.heads), axis=1)
+        return dict(zip([head.name for head in self.heads], columns, strict=True))
 
     def targets_and_weights(self, labels: types.Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         """Return targets and weights, [B, T] each. When run, fail on a label out of range."""
@@ -240,8 +296,8 @@ class Alike:
     def loss(self, logits: types.Tensors, labels: types.Tensors) -> tf.Tensor:
         """Compute the loss: {task: [B, 1]} and {field: [B]} -> [T]."""
         examples = self.examples(logits, labels)
-        own = self.heads[0].losses(examples.logits, examples.targets)
-        total = tf.reduce_sum(examples.weights * own, 0)
+        losses = self.heads[0].losses(examples.logits, examples.targets)
+        total = tf.reduce_sum(examples.weights * losses, 0)
         return tf.math.divide_no_nan(total, tf.reduce_sum(examples.weights, 0))
 
     def label_weight(self, labels: types.Tensors) -> tf.Tensor:
@@ -254,22 +310,22 @@ class Alike:
         {task: [B, 1]} and {field: [B]} -> {"<task>/<metric>": (value, update)}.
         """
         first, examples = self.heads[0], self.examples(logits, labels)
-        own, counts = first.losses(examples.logits, examples.targets), examples.weights > 0
-        is_nan = counts & (tf.math.is_nan(self._stack_flat_logits(logits)) | tf.math.is_nan(own))
+        losses, counts = first.losses(examples.logits, examples.targets), examples.weights > 0
+        is_nan = counts & (tf.math.is_nan(self._stack_flat_logits(logits)) | tf.math.is_nan(losses))
         sums = {
-            "loss": metrics_lib.sum_weighted(own, examples.weights, axis=0),
-            "weight": metrics_lib.sum_weighted(tf.ones_like(own), examples.weights, axis=0),
+            "loss": metrics_lib.sum_weighted(losses, examples.weights, axis=0),
+            "weight": metrics_lib.sum_weighted(tf.ones_like(losses), examples.weights, axis=0),
             base.NAN_PREDICTIONS: tf.reduce_sum(tf.cast(is_nan, tf.float64), 0),
             **first.sums(examples),
         }
-        streamed = metrics_lib.stream_sums(sums, first.all_metrics)
+        vector_metrics = metrics_lib.stream_sums(sums, first.all_metrics)
         of_tasks = {
-            name: (self.each(vector), update) for name, (vector, update) in streamed.items()
+            name: (self.each(vector), update) for name, (vector, update) in vector_metrics.items()
         }
         return {
-            f"{head.name}/{name}": (each[head.name], update)
+            f"{head.name}/{name}": (columns[head.name], update)
             for head in self.heads
-            for name, (each, update) in of_tasks.items()
+            for name, (columns, update) in of_tasks.items()
         }
 
 
@@ -279,16 +335,16 @@ def _group_heads(heads: Sequence[types.Head]) -> list[Any]:
         return list(heads)
     kinds: dict[Any, list[types.Head]] = {}
     for head in heads:
-        kinds.setdefault(_kind(head), []).append(head)
+        kinds.setdefault(_describe_kind(head), []).append(head)
     parts: list[Any] = []
-    for kind, alike in kinds.items():
+    for kind, equal_heads in kinds.items():
         # Only Binary heads have a kind.
-        are_many = kind and len(alike) >= FROM
-        parts += [Alike(cast(list[binary.Binary], alike))] if are_many else alike
+        are_many = kind and len(equal_heads) >= FROM
+        parts += [Alike(cast(list[binary.Binary], equal_heads))] if are_many else equal_heads
     return parts
 
 
-def _kind(head: types.Head) -> str | None:
+def _describe_kind(head: types.Head) -> str | None:
     """Return a text that equal heads share, or None if a head is built alone."""
     if type(head) is not binary.Binary:  # Another class may compute anything.
         return None

@@ -21,6 +21,7 @@ from mtl.spec import literals
 
 # Up to this many names are compared one by one; a hash table looks up more.
 _MAX_COMPARED = 1000
+# The names that an error lists.
 _MAX_LISTED = 10
 _MAX_CLASSES = 10**7
 
@@ -67,16 +68,22 @@ def _list_items(value: Any) -> list[Any]:
 def as_held(labels: tf.Tensor, given: Sequence[Any], where: str, field: str) -> list[Any]:
     """Return values in the type of a field: 1.0 and True become 1 in an int64 field.
 
+    Args:
+      labels: the field, for its type.
+      given: the values of a setting.
+      where: the name of the setting, for errors.
+      field: the name of the field, for errors.
+
     Raises:
-      UserError: the type of the field cannot hold a value. The error names `where` and `field`.
+      UserError: the type of the field cannot hold a value.
     """
     wholes = [literals.whole(value) for value in given]
-    held = wholes if labels.dtype == tf.int64 else given
-    for value, found in zip(given, held, strict=True):
-        fits = isinstance(value, str) == (labels.dtype == tf.string) and found is not None
+    converted = wholes if labels.dtype == tf.int64 else given
+    for value, result in zip(given, converted, strict=True):
+        fits = isinstance(value, str) == (labels.dtype == tf.string) and result is not None
         rule = f"hold values of {labels.dtype.name}, the type of {field}"
         checks.require(fits, where, rule, value)
-    return list(held)
+    return list(converted)
 
 
 def is_any(labels: tf.Tensor, choices: Sequence[Any]) -> tf.Tensor:
@@ -207,7 +214,7 @@ def require_each(valid: tf.Tensor, labels: tf.Tensor, texts: Sequence[str]) -> t
     return _assert_valid(valid, tf.gather_nd(labels, places), text)
 
 
-def _assert_valid(valid: tf.Tensor, wrong: tf.Tensor, text: str | tf.Tensor) -> tf.Operation:
-    if wrong.dtype == tf.string:
-        wrong = tf.strings.join(["'", wrong, "'"])
-    return tf.raw_ops.Assert(condition=tf.reduce_all(valid), data=[text, wrong], summarize=1)
+def _assert_valid(valid: tf.Tensor, shown_values: tf.Tensor, text: str | tf.Tensor) -> tf.Operation:
+    if shown_values.dtype == tf.string:
+        shown_values = tf.strings.join(["'", shown_values, "'"])
+    return tf.raw_ops.Assert(condition=tf.reduce_all(valid), data=[text, shown_values], summarize=1)

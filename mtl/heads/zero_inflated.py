@@ -106,5 +106,5 @@ class ZeroInflatedLogNormal(regression.Number):
     def summary(self, sums: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Return the metrics of `Number`, and the AUC of amounts above 0."""
         area, bound = ranking.compute_auc(sums["scores"])
-        found = {"positive_auc": area[0], f"positive_auc{ranking.BOUND}": bound[0]}
-        return {**super().summary(sums), **found}
+        positive_areas = {"positive_auc": area[0], f"positive_auc{ranking.BOUND}": bound[0]}
+        return {**super().summary(sums), **positive_areas}

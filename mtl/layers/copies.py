@@ -32,11 +32,24 @@ def dense(
     training: bool,
     use_bias: bool = True,
 ) -> list[tf.Tensor]:
-    """Apply a dense layer for each scope: [B, D] or N of [B, D] -> N of [B, units]."""
+    """Apply a dense layer for each scope.
+
+    Args:
+      inputs: [B, D] for all scopes, or N of [B, D].
+      units: the number of outputs for each row.
+      name: the name of the layer in each scope.
+      scopes: N variable scopes, relative to the open one.
+      training: True in a training step.
+      use_bias: False leaves out the biases.
+
+    Returns:
+      N of [B, units].
+    """
     if not _are_at_once(inputs, scopes, training):
         return for_each(
-            lambda own: functions.dense(own, units, name, use_bias=use_bias), inputs, scopes
+            lambda tensor: functions.dense(tensor, units, name, use_bias=use_bias), inputs, scopes
         )
+    # The variables are the ones that layers built one by one have: checkpoints fit both.
     first = inputs if isinstance(inputs, tf.Tensor) else inputs[0]
     kernels, biases = [], []
     for scope in scopes:
@@ -46,9 +59,11 @@ def dense(
                 zeros = tf1.zeros_initializer()
                 biases.append(tf1.get_variable("bias", [units], first.dtype, zeros))
     if isinstance(inputs, tf.Tensor):
+        # The same inputs for all: a single product with all kernels side by side.
         outputs = tf.linalg.matmul(inputs, tf.concat(kernels, axis=1))
         outputs = outputs + tf.concat(biases, axis=0) if use_bias else outputs
         return tf.split(outputs, len(scopes), axis=1)
+    # Other inputs for each: one batched product.
     outputs = tf.linalg.matmul(tf.stack(inputs), tf.stack(kernels))
     outputs = outputs + tf.stack(biases)[:, tf.newaxis] if use_bias else outputs
     return tf.unstack(outputs, len(scopes))
@@ -64,17 +79,26 @@ def _are_at_once(inputs: Inputs, scopes: Sequence[str], training: bool) -> bool:
 
 def _can_batch(inputs: Sequence[tf.Tensor]) -> bool:
     """Return True if one batched product is possible, and a GPU makes it worthwhile."""
-    is_one_width = len({own.shape[-1] for own in inputs}) == 1
+    is_one_width = len({tensor.shape[-1] for tensor in inputs}) == 1
     return is_one_width and bool(tf.config.list_physical_devices("GPU"))
 
 
 def for_each(
     build: Callable[[tf.Tensor], tf.Tensor], inputs: Inputs, scopes: Sequence[str]
 ) -> list[tf.Tensor]:
-    """Call `build` in each of N scopes, on [B, D] for all or on N of [B, D] -> N outputs."""
-    given = [inputs] * len(scopes) if isinstance(inputs, tf.Tensor) else inputs
+    """Call a function in each of N scopes.
+
+    Args:
+      build: a tensor [B, D] -> an output.
+      inputs: [B, D] for all scopes, or N of [B, D].
+      scopes: N variable scopes, relative to the open one.
+
+    Returns:
+      N outputs.
+    """
+    inputs_of_copies = [inputs] * len(scopes) if isinstance(inputs, tf.Tensor) else inputs
     outputs = []
-    for scope, own in zip(scopes, given, strict=True):
+    for scope, copy_inputs in zip(scopes, inputs_of_copies, strict=True):
         with tf1.variable_scope(scope):
-            outputs.append(build(own))
+            outputs.append(build(copy_inputs))
     return outputs

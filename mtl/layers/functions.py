@@ -59,9 +59,20 @@ def dense(
     use_bias: bool = True,
     bias_initializer: Callable | None = None,
 ) -> tf.Tensor:
-    """Apply a dense layer, [B, D] -> [B, units]: `activation(inputs @ kernel + bias)`.
+    """Apply a dense layer: `activation(inputs @ kernel + bias)`, variables in the scope `name`.
 
-    The kernel starts Glorot-uniform, and the bias at 0 or by `bias_initializer`.
+    The kernel starts Glorot-uniform.
+
+    Args:
+      inputs: [B, D] of a known D.
+      units: the number of outputs for each row.
+      name: the scope of the variables.
+      activation: a function of the sums, such as of `ACTIVATIONS`; None for none.
+      use_bias: False leaves out the bias.
+      bias_initializer: the first values of the bias; None starts it at 0.
+
+    Returns:
+      [B, units], in the type of the inputs.
     """
     with tf1.variable_scope(name):
         inputs = layer_hooks.take_inputs(inputs)
@@ -85,10 +96,23 @@ def conv(  # noqa: PLR0913  Callers name them.
     padding: str = "same",
     bias_initializer: Callable | None = None,
 ) -> tf.Tensor:
-    """Apply a convolution, [B, H, W, D] -> [B, H / stride, W / stride, filters].
+    """Apply a convolution of square kernels, with variables in the scope `name`.
 
-    The divisions round up. With the padding "valid", H and W first lose `size - 1`. The kernel
-    starts He-normal, and the bias at 0 or by `bias_initializer`.
+    The kernel starts He-normal.
+
+    Args:
+      inputs: images [B, H, W, D] of a known D.
+      filters: the number of output channels.
+      name: the scope of the variables.
+      size: height and width of the kernel, in pixels.
+      stride: the pixels from one place of the kernel to the next.
+      activation: a function of the sums; None for none.
+      use_bias: False leaves out the bias.
+      padding: "same" adds zeros around the image; "valid" takes size - 1 from H and W first.
+      bias_initializer: the first values of the bias; None starts it at 0.
+
+    Returns:
+      [B, H / stride, W / stride, filters], rounded up.
     """
     with tf1.variable_scope(name):
         inputs = layer_hooks.take_inputs(inputs)
@@ -110,7 +134,15 @@ def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
 
 
 def max_pool(images: tf.Tensor, size: int) -> tf.Tensor:
-    """Take the maximum of each square, [B, H, W, C] -> [B, H / size, W / size, C], rounded up."""
+    """Take the maximum of each square.
+
+    Args:
+      images: [B, H, W, C].
+      size: the side of a square, in pixels; squares at the lower and right edge may be cut off.
+
+    Returns:
+      [B, H / size, W / size, C], rounded up.
+    """
     _register_gradient()
     names = {"MaxPool": _MAX_POOL}
     with tf1.get_default_graph().gradient_override_map(names):
@@ -134,21 +166,29 @@ def _max_pool_gradient(op: tf.Operation, upstream: tf.Tensor) -> tf.Tensor:
     settings = {name: op.get_attr(name) for name in ("ksize", "strides")}
     settings["padding"] = op.get_attr("padding").decode()
     is_apart = upstream.graph is not op.graph
-    pooled = tf.raw_ops.MaxPool(input=images, **settings) if is_apart else op.outputs[0]
-    return tf.raw_ops.MaxPoolGrad(orig_input=images, orig_output=pooled, grad=upstream, **settings)
+    maxima = tf.raw_ops.MaxPool(input=images, **settings) if is_apart else op.outputs[0]
+    return tf.raw_ops.MaxPoolGrad(orig_input=images, orig_output=maxima, grad=upstream, **settings)
 
 
 def enlarge(images: tf.Tensor, factor: int, height: int, width: int) -> tf.Tensor:
-    """Repeat each pixel in a square, [B, h, w, C] -> [B, height, width, C]; `max_pool` undoes it.
+    """Repeat each pixel in a square; `max_pool` undoes it.
 
-    Surplus pixels are cut off, because `max_pool` rounds up.
+    Args:
+      images: [B, h, w, C].
+      factor: the side of a square, in pixels.
+      height: the height of the result, at most h * factor. Surplus pixels are cut off, because
+        `max_pool` rounds up.
+      width: the width of the result, at most w * factor.
+
+    Returns:
+      [B, height, width, C].
     """
     if factor == 1:
         return images
     sizes = [factor * size for size in images.shape[1:3]]
-    enlarged = tf.raw_ops.ResizeNearestNeighbor(images=images, size=sizes)
+    pixels = tf.raw_ops.ResizeNearestNeighbor(images=images, size=sizes)
     is_whole = sizes == [height, width]
-    return enlarged if is_whole else enlarged[:, :height, :width]
+    return pixels if is_whole else pixels[:, :height, :width]
 
 
 def batch_norm(
@@ -162,6 +202,16 @@ def batch_norm(
     their rows, unless `mtl.step.replicas.separate_replicas` separates them. The averages follow
     `average += (1 - momentum) * (batch - average)`, with the biased variance; moments that are not
     finite do not move them.
+
+    Args:
+      inputs: [B, ..., C].
+      name: the scope of gamma, beta and the averages.
+      training: True normalises by the batch.
+      momentum: the share of the averages that a step keeps, in [0, 1].
+      epsilon: added to the variance.
+
+    Returns:
+      The same shape and type as the inputs; it is computed in 32 bits.
     """
     with tf1.variable_scope(name):
         shape = [inputs.shape[-1]]
@@ -192,16 +242,25 @@ def batch_norm(
 
 
 def layer_norm(inputs: tf.Tensor, name: str, epsilon: float = 1e-5) -> tf.Tensor:
-    """Normalise each example over its last axis, [B, ..., D] -> [B, ..., D].
+    """Normalise each example over its last axis.
 
     `gamma * (x - mean) / sqrt(variance + epsilon) + beta` with the biased variance (J. L. Ba, J. R.
     Kiros, G. E. Hinton, "Layer Normalization", 2016, arXiv:1607.06450), in 32 bits.
+
+    Args:
+      inputs: [B, ..., D].
+      name: the scope of gamma and beta.
+      epsilon: added to the variance.
+
+    Returns:
+      The same shape and type as the inputs.
     """
     with tf1.variable_scope(name):
         shape = [inputs.shape[-1]]
         gamma = tf1.get_variable("gamma", shape, tf.float32, tf1.ones_initializer())
         beta = tf1.get_variable("beta", shape, tf.float32, tf1.zeros_initializer())
         values = tf.cast(inputs, tf.float32)
+        # In 32 bits: with 16, the squares of large values overflow.
         mean, variance = tf.nn.moments(values, axes=[-1], keepdims=True)
         scale = gamma * tf.math.rsqrt(variance + epsilon)
         return tf.cast((values - mean) * scale + beta, inputs.dtype)
@@ -233,13 +292,21 @@ def _normalise_fused(
 
     The fused op takes a third of the time of separate ops.
     """
+    # Averages follow the biased variance, as in the other branch, so that one checkpoint serves
+    # both.
     outputs, mean, variance = tf1.nn.fused_batch_norm(images, gamma, beta, epsilon=epsilon)
     count = tf.cast(tf.size(images) / images.shape[3], tf.float32)
     return outputs, (mean, variance * (count - 1) / count)  # TensorFlow's is the unbiased one.
 
 
 def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf.Variable:
-    """Create a moving average, a variable of 32 bits that is not trainable."""
+    """Create a moving average, a variable of 32 bits that is not trainable.
+
+    Args:
+      name: the name in the open scope.
+      shape: its shape.
+      initializer: its first values.
+    """
     return tf1.get_variable(
         name,
         shape,
@@ -255,7 +322,13 @@ def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf
 def update_averages(
     averages: Sequence[tf.Variable], moments: Sequence[tf.Tensor], momentum: float | tf.Tensor
 ) -> None:
-    """Add ops to UPDATE_OPS that set `average += (1 - momentum) * (moment - average)`."""
+    """Add ops to UPDATE_OPS that set `average += (1 - momentum) * (moment - average)`.
+
+    Args:
+      averages: variables of `create_average`.
+      moments: a tensor of the same shape for each average.
+      momentum: the share of an average that stays, in [0, 1].
+    """
     # If layers share averages, they move them one after the other.
     is_shared = tf1.get_variable_scope().reuse
     before = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if is_shared else []
@@ -279,40 +352,59 @@ def _batch_moments(inputs: tf.Tensor) -> Sequence[tf.Tensor]:
 
 
 def dropout(inputs: tf.Tensor, rate: float, name: str, training: bool) -> tf.Tensor:
-    """Zero a share `rate` of the values in training, and multiply the rest by 1 / (1 - rate).
+    """Zero a share of the values in training, and multiply the rest by 1 / (1 - rate).
 
     The draw depends only on the run's seed, the layer's scope, the global step and the slice of the
     batch, so a restored run repeats the draws of an uninterrupted run. The graph must hold a global
     step.
+
+    Args:
+      inputs: any shape.
+      rate: the share of zeros, in [0, 1).
+      name: the name of the draw, unique in the open scope.
+      training: False returns the inputs.
+
+    Returns:
+      The same shape.
     """
     if not training or rate == 0:
         return inputs
-    drawn = draws.draw_uniform(tf.shape(inputs), draws.make_step_seed(name))
-    return tf.where(drawn >= rate, inputs * (1 / (1 - rate)), tf.zeros_like(inputs))
+    uniform = draws.draw_uniform(tf.shape(inputs), draws.make_step_seed(name))
+    # Not a product with a mask: 0 * infinity would be NaN.
+    return tf.where(uniform >= rate, inputs * (1 / (1 - rate)), tf.zeros_like(inputs))
 
 
 def gumbel_softmax(
     logits: tf.Tensor, temperature: tf.Tensor | float, name: str, training: bool, hard: bool = True
 ) -> tf.Tensor:
-    """Draw one class of each distribution, [B, ..., C] -> [B, ..., C] that sum to 1.
+    """Draw one class of each distribution.
 
     The output is `softmax((logits + g) / temperature)`, g standard Gumbel. With `hard` it is the
     one-hot vector of the largest value, with the gradient of the softmax (E. Jang, S. Gu, B. Poole,
-    "Categorical Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144). Outside of
-    training g is 0. The slices of a batch do not change the draws of a row. The graph must hold a
-    global step.
+    "Categorical Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144). The slices of a
+    batch do not change the draws of a row. The graph must hold a global step.
+
+    Args:
+      logits: [B, ..., C] of known sizes, but for B.
+      temperature: above 0; the lower it is, the nearer the softmax is to one-hot.
+      name: the name of the draw, unique in the open scope.
+      training: False leaves g out.
+      hard: False returns the softmax itself.
+
+    Returns:
+      [B, ..., C]; each vector sums to 1.
     """
     scores = tf.cast(logits, tf.float32)
     if training:
         count = math.prod(logits.shape[1:])
-        drawn = draws.draw_rows(name, logits.shape[0] or tf.shape(logits)[0], count)
+        uniform = draws.draw_rows(name, logits.shape[0] or tf.shape(logits)[0], count)
         # Draws in [0, 1) are multiples of 2^-23. Half a step more makes the logarithms finite.
-        gumbel = -tf.math.log(-tf.math.log(drawn + 2.0**-24))
+        gumbel = -tf.math.log(-tf.math.log(uniform + 2.0**-24))
         scores += tf.reshape(gumbel, tf.shape(scores))
     soft = tf.nn.softmax(scores / temperature)
     if hard:
-        chosen = tf.one_hot(tf.argmax(scores, -1), logits.shape[-1])
-        soft = straight_through.replace_gradient(lambda _: chosen, tf.identity)(soft)
+        one_hot = tf.one_hot(tf.argmax(scores, -1), logits.shape[-1])
+        soft = straight_through.replace_gradient(lambda _: one_hot, tf.identity)(soft)
     return tf.cast(soft, logits.dtype)
 
 
@@ -324,11 +416,21 @@ def embedding(
     stddev: float | None = None,
     initializer: Callable[..., tf.Tensor] | None = None,
 ) -> tf.Tensor:
-    """Look up ids in [0, vocabulary_size), [...] -> [..., dimension].
+    """Look up ids in a table, a variable of the open scope.
 
-    The gradient of the table is IndexedSlices. First values come from `initializer`; if it is None,
-    from a normal distribution with this standard deviation, cut off at two standard deviations. A
-    `stddev` of None is `dimension ** -0.5`.
+    The gradient of the table is IndexedSlices.
+
+    Args:
+      ids: int64 of any shape [...], in [0, vocabulary_size).
+      vocabulary_size: the number of rows.
+      dimension: the length of a row.
+      name: the name of the table.
+      stddev: the standard deviation of first values, from a normal distribution that is cut off at
+        two standard deviations; None for `dimension ** -0.5`.
+      initializer: first values in place of these.
+
+    Returns:
+      [..., dimension].
     """
     stddev = dimension**-0.5 if stddev is None else stddev
     initializer = initializer or tf1.truncated_normal_initializer(stddev=stddev)

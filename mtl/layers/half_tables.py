@@ -24,7 +24,15 @@ _LAST_16_BITS = 0xFFFF
 
 
 def look_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """Look up ids [...] in a table -> float32 [..., D]; the table's gradient is float32 too."""
+    """Look up rows of a table.
+
+    Args:
+      table: a table [R, D] of float32 or bfloat16, maybe in shards.
+      ids: the numbers of rows, int64 [...].
+
+    Returns:
+      float32 [..., D]; the gradient of the table is float32, too.
+    """
     if table.dtype.base_dtype != tf.bfloat16:
         return moved.add_to_rows(tf.nn.embedding_lookup(table, ids), table, ids)
     _register_gradients()
@@ -55,25 +63,44 @@ def _gather_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSl
 
 
 def move_rows(variable: tf.Variable, change: tf.Tensor, indices: tf.Tensor) -> tf.Operation:
-    """Subtract a change, float32 [N, D], from the rows of N different indices."""
+    """Subtract a change from rows of a table, by draws if it has 16 bits.
+
+    Args:
+      variable: a table [R, D] of float32 or bfloat16.
+      change: float32 [N, D].
+      indices: the numbers of N different rows.
+
+    Returns:
+      The op that moves the rows.
+    """
     if not sharding.is_half(variable):
         return tf.group(variable.scatter_sub(tf.IndexedSlices(change, indices)))
     # Sorted, so that the slices of a batch do not change the draws of a row.
     order = tf.argsort(indices)
     indices, change = tf.gather(indices, order), tf.gather(change, order)
     rows = tf.cast(tf.gather(variable, indices), tf.float32) - change
-    rounded = round_at_random(rows, _make_seed(variable))
-    return tf.group(variable.scatter_update(tf.IndexedSlices(rounded, indices)))
+    new_rows = round_at_random(rows, _make_seed(variable))
+    return tf.group(variable.scatter_update(tf.IndexedSlices(new_rows, indices)))
 
 
 def round_at_random(values: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Round float32 to one of the two nearest bfloat16 values; the mean is the value itself."""
+    """Round numbers to one of the two nearest bfloat16 values; the mean is the number itself.
+
+    Without draws, moves below half of the distance between two values would all be lost.
+
+    Args:
+      values: float32 of any shape.
+      seed: int32 [2].
+
+    Returns:
+      bfloat16 of the same shape.
+    """
     # A bfloat16 is the first half of a float32. Let h be the second half, 0 <= h < 2^16. Adding a
     # random number below 2^16 carries into the first half with the probability h / 2^16.
-    drawn = tf.random.stateless_uniform(
+    random_bits = tf.random.stateless_uniform(
         tf.shape(values), seed, minval=0, maxval=_LAST_16_BITS + 1, dtype=tf.int32
     )
-    bits = tf.bitwise.bitwise_and(tf.bitcast(values, tf.int32) + drawn, ~_LAST_16_BITS)
+    bits = tf.bitwise.bitwise_and(tf.bitcast(values, tf.int32) + random_bits, ~_LAST_16_BITS)
     return tf.cast(tf.bitcast(bits, tf.float32), tf.bfloat16)
 
 
@@ -81,6 +108,6 @@ def _make_seed(variable: tf.Variable) -> tf.Tensor:
     """Make a seed, int32 [2], from the run, the table and the step, equal on all replicas."""
     run_seed = tf1.get_default_graph().seed or 0
     name = patterns.shard_name(variable)
-    own = (run_seed ^ zlib.crc32(f"storage/{name}".encode())) & 0x7FFFFFFF
+    table_seed = (run_seed ^ zlib.crc32(f"storage/{name}".encode())) & 0x7FFFFFFF
     step = tf1.train.get_global_step()
-    return tf.stack([own, tf.cast(step, tf.int32)])
+    return tf.stack([table_seed, tf.cast(step, tf.int32)])

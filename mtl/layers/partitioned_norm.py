@@ -10,6 +10,8 @@ from mtl.layers import functions
 from mtl.step import replicas
 from mtl.variables import freezing
 
+# A group with fewer rows in a batch takes a part of its moments from all rows: the moments of a few
+# rows are noise, and one row has no variance.
 _ENOUGH_ROWS = 16
 
 
@@ -68,17 +70,20 @@ def _find_moments(
     """Return mean and variance of each group, [N, D]; its averages if the group has no rows."""
     counts = _sum_over_rows(members, tf.ones_like(values[:, :1]))  # [N, 1]
     means = _sum_over_rows(members, values) / tf.maximum(counts, 1)
-    centred = values - tf.linalg.matmul(members, means)
-    squares = _sum_over_rows(members, centred**2)
+    deviations = values - tf.linalg.matmul(members, means)
+    squares = _sum_over_rows(members, deviations**2)
     variances = squares / tf.maximum(counts - 1, 1)
     # Moments of all rows: the variance is within the groups plus between their means.
     size = tf.reduce_sum(counts)
     mean = tf.reduce_sum(counts * means, axis=0) / size
-    between = tf.reduce_sum(counts * (means - mean) ** 2, axis=0)
-    variance = (tf.reduce_sum(squares, axis=0) + between) / tf.maximum(size - 1, 1)
-    own = tf.clip_by_value((counts - 1) / (_ENOUGH_ROWS - 1), 0, 1)
-    found = [own * means + (1 - own) * mean, own * variances + (1 - own) * variance]
-    return [tf.where(counts > 0, *pair) for pair in zip(found, averages, strict=True)]
+    between_groups = tf.reduce_sum(counts * (means - mean) ** 2, axis=0)
+    variance = (tf.reduce_sum(squares, axis=0) + between_groups) / tf.maximum(size - 1, 1)
+    group_share = tf.clip_by_value((counts - 1) / (_ENOUGH_ROWS - 1), 0, 1)
+    moments = [
+        group_share * means + (1 - group_share) * mean,
+        group_share * variances + (1 - group_share) * variance,
+    ]
+    return [tf.where(counts > 0, *pair) for pair in zip(moments, averages, strict=True)]
 
 
 def _are_unmoved(mean: tf.Variable, variance: tf.Variable) -> tf.Tensor:
@@ -89,7 +94,7 @@ def _are_unmoved(mean: tf.Variable, variance: tf.Variable) -> tf.Tensor:
 
 def _sum_over_rows(members: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """Sum over the rows of each group, [B, N] and [B, D] -> [N, D]."""
-    own = tf.linalg.matmul(members, values, transpose_a=True)
+    sums = tf.linalg.matmul(members, values, transpose_a=True)
     if replicas.are_separate():
-        return own
-    return replicas.average_over_replicas(own) * replicas.count()
+        return sums
+    return replicas.average_over_replicas(sums) * replicas.count()

@@ -83,22 +83,28 @@ class Precision:
 def run_network(
     network: Callable[[types.Tensors], types.Tensors], inputs: types.Tensors, training: bool
 ) -> types.Towers:
-    """Return the towers of a network: float32 in and out, with the step's precision in between.
+    """Run a network in the precision of the step, with float32 in and out.
 
-    Columns give float32. Without `training`, the network computes with 32 bits, as in evaluation.
+    Args:
+      network: {column: tensor} -> {task: tower}.
+      inputs: {column: float32}.
+      training: False computes with 32 bits, as in evaluation.
+
+    Returns:
+      {task: float32}, with the shared outputs of the network.
     """
     step = _STEP.get() if training else None
     if step is None:
         with _STEP.set(None):
             towers = network(inputs)
-        plain = {task: tf.cast(tower, tf.float32) for task, tower in towers.items()}
-        return types.Towers(plain, getattr(towers, "shared", ()))
+        float_towers = {task: tf.cast(tower, tf.float32) for task, tower in towers.items()}
+        return types.Towers(float_towers, getattr(towers, "shared", ()))
     with _STEP.set(step), step.compile_network():
-        inside = {name: step.enter(value) for name, value in inputs.items()}
+        network_inputs = {name: step.enter(value) for name, value in inputs.items()}
         with step.cast_variables():
-            towers = network(inside)
-        outside = {task: step.leave(tower) for task, tower in towers.items()}
-    return types.Towers(outside, getattr(towers, "shared", ()))
+            towers = network(network_inputs)
+        float_towers = {task: step.leave(tower) for task, tower in towers.items()}
+    return types.Towers(float_towers, getattr(towers, "shared", ()))
 
 
 def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -108,8 +114,8 @@ def share_output(hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         hidden = tf.cast(hidden, tf.float32)
         return hidden, hidden
     # Out of the network and in again: a surgery reads unscaled float32 gradients here.
-    outside = step.leave(hidden)
-    return step.enter(outside), outside
+    float_hidden = step.leave(hidden)
+    return step.enter(float_hidden), float_hidden
 
 
 def current_dtype() -> tf.DType:
@@ -188,18 +194,22 @@ class _Step:
     def _get_variable(
         self, getter: Callable[..., Any], name: str, dtype: Any = None, **settings: Any
     ) -> Any:
-        wanted = tf.as_dtype(dtype or tf.float32)
-        variable = getter(name, dtype=tf.float32 if wanted == self.dtype else wanted, **settings)
-        if settings.get("trainable") is False or not wanted.is_floating:
+        value_dtype = tf.as_dtype(dtype or tf.float32)
+        # Stored with 32 bits: 16 bits would round small updates away.
+        variable = getter(
+            name, dtype=tf.float32 if value_dtype == self.dtype else value_dtype, **settings
+        )
+        # A variable that is assigned, such as an average, must stay a variable: a cast is a tensor.
+        if settings.get("trainable") is False or not value_dtype.is_floating:
             return variable
         value = tf.convert_to_tensor(variable)
-        return self._cast_value(value, wanted, lambda gradient, scale: gradient / scale)
+        return self._cast_value(value, value_dtype, lambda gradient, scale: gradient / scale)
 
     def _cast_value(
         self,
         value: tf.Tensor,
         dtype: tf.DType,
-        rescaled: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+        rescale: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     ) -> tf.Tensor:
         scale = self.scale
         if scale is None:
@@ -210,7 +220,7 @@ class _Step:
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
                 # Divide in float32: in float16, small gradients would vanish again.
                 upstream = tf.cast(tf.convert_to_tensor(upstream), tf.float32)
-                return tf.cast(rescaled(upstream, scale.value), value.dtype)
+                return tf.cast(rescale(upstream, scale.value), value.dtype)
 
             return tf.cast(value, dtype), gradient
 

@@ -99,11 +99,11 @@ class Ternary:
         """Quantise values of any shape; `bound` is not used."""
         del bound
         sizes = tf.abs(values)
-        least = self.threshold * _over_units(tf.reduce_mean, sizes)
-        is_large = tf.cast(sizes > least, values.dtype)
+        cutoff = self.threshold * _over_units(tf.reduce_mean, sizes)
+        is_large = tf.cast(sizes > cutoff, values.dtype)
         total, count = (_over_units(tf.reduce_sum, x) for x in (sizes * is_large, is_large))
         scale = tf.stop_gradient(tf.math.divide_no_nan(total, count))
-        return scale * straight_through.ternary(values, tf.stop_gradient(least))
+        return scale * straight_through.ternary(values, tf.stop_gradient(cutoff))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,10 +126,10 @@ class Quantization:
 
     def __post_init__(self):
         for setting in ("weights", "activations"):
-            where, given = f"Quantization.{setting}", getattr(self, setting)
-            checks.mapping(where, given, "map patterns to quantizers")
-            patterns.check_patterns(where, list(given))
-            for pattern, quantizer in given.items():
+            where, quantizers = f"Quantization.{setting}", getattr(self, setting)
+            checks.mapping(where, quantizers, "map patterns to quantizers")
+            patterns.check_patterns(where, list(quantizers))
+            for pattern, quantizer in quantizers.items():
                 checks.require_part(
                     f"{where}[{pattern!r}]", quantizer, "quantization.Uniform", arguments=2
                 )
@@ -197,8 +197,8 @@ class _Scope(layer_hooks.LayerHook):
 
     def _find_quantizer(self, setting: str, name: str) -> Quantizer | None:
         self.seen[setting].append(name)
-        chosen = getattr(self._quantization, setting)
-        return next((chosen[p] for p in chosen if patterns.matches(p, name)), None)
+        quantizers = getattr(self._quantization, setting)
+        return next((quantizers[p] for p in quantizers if patterns.matches(p, name)), None)
 
 
 def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:

@@ -54,6 +54,6 @@ def stack_parts(parts: Sequence[tf.Tensor]) -> tf.Tensor:
     """
     source = parts[0].op
     is_unstacked = source.type == "Unpack" and source.get_attr("axis") == 1
-    if is_unstacked and [part.name for part in parts] == [own.name for own in source.outputs]:
+    if is_unstacked and [part.name for part in parts] == [output.name for output in source.outputs]:
         return source.inputs[0]
     return tf.stack(parts, axis=1)

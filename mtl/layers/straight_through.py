@@ -19,11 +19,16 @@ Function = Callable[["tf.Tensor"], "tf.Tensor"]
 
 
 def replace_gradient(forward: Function, backward: Function) -> Function:
-    """Return a function with the values of `forward` and the gradient of `backward`, any shape."""
+    """Return a function with the values of one function and the gradient of another one.
+
+    Args:
+      forward: gives the values.
+      backward: gives the gradient; it must return the same shape.
+    """
 
     def function(x: tf.Tensor) -> tf.Tensor:
-        passed = backward(x)
-        return tf.stop_gradient(forward(x)) + (passed - tf.stop_gradient(passed))
+        surrogate = backward(x)
+        return tf.stop_gradient(forward(x)) + (surrogate - tf.stop_gradient(surrogate))
 
     return function
 
@@ -45,21 +50,37 @@ def sign(x: tf.Tensor) -> tf.Tensor:
 
 
 def ternary(x: tf.Tensor, threshold: tf.Tensor | float) -> tf.Tensor:
-    """Return the sign of x, but 0 if |x| is at most the threshold; the gradient is 1."""
+    """Return the sign of numbers, but 0 near 0; the gradient is 1.
+
+    Args:
+      x: any shape.
+      threshold: |x| up to which the result is 0; a shape that broadcasts to x.
+
+    Returns:
+      -1, 0 or 1, in the shape of x.
+    """
     return replace_gradient(
         lambda x: tf.where(tf.abs(x) > threshold, tf.sign(x), tf.zeros_like(x)), tf.identity
     )(x)
 
 
 def round_uniformly(x: tf.Tensor, bits: int, bound: tf.Tensor | float) -> tf.Tensor:
-    """Return the nearest of `2^bits - 1` evenly spaced values from -bound to bound, 0 among them.
+    """Round numbers to the nearest of `2^bits - 1` evenly spaced values, 0 among them.
 
     The gradient is 1 if |x| is at most the bound, else 0. The bound is a constant to gradients.
+
+    Args:
+      x: any shape.
+      bits: at least 2.
+      bound: the largest value; the least is -bound.
+
+    Returns:
+      The same shape.
     """
     levels = float(2 ** (bits - 1) - 1)
     bound = tf.stop_gradient(tf.maximum(tf.convert_to_tensor(bound, x.dtype), 1e-12))
-    inside = tf.clip_by_value(x, -bound, bound)
-    return round_to_integers(inside * (levels / bound)) * (bound / levels)
+    clipped = tf.clip_by_value(x, -bound, bound)
+    return round_to_integers(clipped * (levels / bound)) * (bound / levels)
 
 
 def let_through(x: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -52,29 +52,37 @@ class AdaTT(types.Network):
         """
         counts = {f"task_{task}": self.num_native for task in tasks}
         counts |= {_SHARED: self.num_shared} if self.num_shared else {}
-        given = dict.fromkeys(counts, trunk.join_columns("AdaTT", inputs))
+        inputs_of_groups = dict.fromkeys(counts, trunk.join_columns("AdaTT", inputs))
         for level, expert in enumerate(self.experts):
             columns = inputs if level == 0 else None
             is_last = level == len(self.experts) - 1
             with tf1.variable_scope(f"level_{level}"):
-                found = expert_groups.build_experts(expert, given, counts, training, columns)
-                joined, shared = precision.share_output(tf.concat(list(found.values()), axis=1))
+                experts = expert_groups.build_experts(
+                    expert, inputs_of_groups, counts, training, columns
+                )
+                all_experts, shared = precision.share_output(
+                    tf.concat(list(experts.values()), axis=1)
+                )
                 sizes = list(counts.values())
-                found = dict(zip(counts, tf.split(joined, sizes, axis=1), strict=True))
-                given = {
-                    group: self._fuse_experts(group, given, found, training)
+                experts = dict(zip(counts, tf.split(all_experts, sizes, axis=1), strict=True))
+                inputs_of_groups = {
+                    group: self._fuse_experts(group, inputs_of_groups, experts, training)
                     for group in counts
                     if group != _SHARED or not is_last
                 }
-        mixed = [given[f"task_{task}"] for task in tasks]
-        return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
+        mixtures = [inputs_of_groups[f"task_{task}"] for task in tasks]
+        return types.Towers(
+            trunk.build_towers(self.tower, mixtures, tasks, training), shared=[shared]
+        )
 
     def _fuse_experts(
-        self, group: str, given: types.Tensors, found: types.Tensors, training: bool
+        self, group: str, inputs: types.Tensors, experts: types.Tensors, training: bool
     ) -> tf.Tensor:
         """Weigh the experts of all groups and add the group's own experts, -> [B, H]."""
-        of_all = expert_groups.mix_experts(self.gate, group, given, found, list(found), training)
-        native = found[group]
+        of_all = expert_groups.mix_experts(
+            self.gate, group, inputs, experts, list(experts), training
+        )
+        native = experts[group]
         count = native.shape[1]
         if count == 1:  # A single weight would only scale the expert.
             return of_all + native[:, 0]

@@ -78,19 +78,24 @@ class Piggyback(types.Network):
         """
         for task in self.added:
             checks.one_of("Piggyback.added", task, tasks)
-        others = [task for task in tasks if task not in self.added]
+        old_tasks = [task for task in tasks if task not in self.added]
         rule = "leave a task that uses the weights as they are"
-        checks.require(len(others) > 0, "Piggyback.added", rule, list(self.added))
+        checks.require(len(old_tasks) > 0, "Piggyback.added", rule, list(self.added))
         with freezing_lib.hold_part(trainable=False):
-            towers = dict(self.network(inputs, others, training))
+            towers = dict(self.network(inputs, old_tasks, training))
 
         def mask(task: str) -> View:
             def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> tf.Tensor:
                 start = tf1.constant_initializer(self.start)
-                own = {**settings, "initializer": start, "regularizer": None, "trainable": True}
-                scores = tf.convert_to_tensor(getter(f"{name}_mask_{task}", **own))
-                kept = _binarise_scores(scores, self.threshold)
-                return tf.stop_gradient(tf.convert_to_tensor(kernel)) * kept
+                mask_settings = {
+                    **settings,
+                    "initializer": start,
+                    "regularizer": None,
+                    "trainable": True,
+                }
+                scores = tf.convert_to_tensor(getter(f"{name}_mask_{task}", **mask_settings))
+                weight_mask = _binarise_scores(scores, self.threshold)
+                return tf.stop_gradient(tf.convert_to_tensor(kernel)) * weight_mask
 
             return view
 
@@ -138,10 +143,10 @@ class PackNet(types.Network):
         """Return a freezing that holds all that old tasks use."""
         if not self.starts_from_run:
             return freezing
-        held = _freeze_others(freezing, self.order[-1:])
+        frozen = _freeze_others(freezing, self.order[-1:])
         free: freezing_lib.Mask = _Free(self.order[:-1])
         entries = {**dict.fromkeys(self.kernels, free), **freezing.entries}
-        return dataclasses.replace(held, entries=entries)
+        return dataclasses.replace(frozen, entries=entries)
 
     def check_start(self, names: Collection[str], read: Callable[[str], Any]) -> None:
         """Fail unless the previous run left weights free for the added task.
@@ -150,19 +155,19 @@ class PackNet(types.Network):
           names: the names of all variables of the run.
           read: name -> the saved value that a variable starts from, or None.
         """
-        *before, added = self.order
-        own = pruned.owner_name("", added)
+        *before, new_task = self.order
+        suffix = pruned.owner_name("", new_task)
         free: dict[str, np.ndarray] = {}
-        for kernel in [name.removesuffix(own) for name in names if name.endswith(own)]:
-            owned = [read(pruned.owner_name(kernel, task)) for task in before]
+        for kernel in [name.removesuffix(suffix) for name in names if name.endswith(suffix)]:
+            masks = [read(pruned.owner_name(kernel, task)) for task in before]
             # Without a saved mask, all weights belong to the old tasks.
-            is_free = [np.zeros(1) if one is None else one == 0 for one in owned]
+            is_free = [np.zeros(1) if mask is None else mask == 0 for mask in masks]
             free[kernel] = functools.reduce(np.multiply, is_free, np.ones(1))
-        count, total = (int(sum(f(one) for one in free.values())) for f in (np.sum, np.size))
-        rule = f"leave weights free for {added!r}, which PackNet adds"
+        count, total = (int(sum(f(mask) for mask in free.values())) for f in (np.sum, np.size))
+        rule = f"leave weights free for {new_task!r}, which PackNet adds"
         fix = f"Prune that run: all weights of {len(free)} kernels belong to {before}."
         checks.require(count > 0, "WarmStart.source", rule, count, fix)
-        _log.info("%d of %d weights are free for %r", count, total, added)
+        _log.info("%d of %d weights are free for %r", count, total, new_task)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Run the network, {column: [B, ...]} -> {task: [B, H]}.
@@ -188,7 +193,7 @@ class PackNet(types.Network):
         """Return a function that gives the last of `tasks` its view of a kernel."""
 
         def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> Any:
-            own = {
+            mask_settings = {
                 **settings,
                 "dtype": tf.float32,
                 "initializer": tf1.ones_initializer(),
@@ -198,16 +203,16 @@ class PackNet(types.Network):
                 "synchronization": tf.VariableSynchronization.ON_READ,
                 "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
             }
-            masks = [getter(pruned.owner_name(name, task), **own) for task in tasks]
+            masks = [getter(pruned.owner_name(name, task), **mask_settings) for task in tasks]
             if not is_last:
                 weights = tf.convert_to_tensor(kernel)
                 return tf.stop_gradient(weights) * tf.cast(_join_masks(masks), weights.dtype)
             if training:
                 # Pruning sets cut weights to 0; the task keeps the other free weights.
-                kept = tf.cast(tf.not_equal(tf.convert_to_tensor(kernel), 0), tf.float32)
-                kept *= 1 - _join_masks(masks[:-1]) if masks[:-1] else 1
-                assigned = masks[-1].assign(kept, read_value=False)
-                tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
+                new_mask = tf.cast(tf.not_equal(tf.convert_to_tensor(kernel), 0), tf.float32)
+                new_mask *= 1 - _join_masks(masks[:-1]) if masks[:-1] else 1
+                assignment = masks[-1].assign(new_mask, read_value=False)
+                tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assignment)
             return kernel
 
         return view
@@ -227,10 +232,10 @@ class _Free:
 
 def _join_masks(masks: Sequence[Any]) -> tf.Tensor:
     """Return the union of masks of 0 and 1."""
-    joined = tf.convert_to_tensor(masks[0])
+    union = tf.convert_to_tensor(masks[0])
     for mask in masks[1:]:
-        joined = tf.maximum(joined, mask)
-    return joined
+        union = tf.maximum(union, mask)
+    return union
 
 
 def _check_settings(part: Any, setting: str, tasks: Sequence[str]) -> None:
@@ -246,8 +251,8 @@ def _freeze_others(
     freezing: freezing_lib.Freezing, moving: Collection[str]
 ) -> freezing_lib.Freezing:
     """Freeze all variables outside the network, except the heads of `moving` tasks."""
-    others = f"^(?!network/|head/({'|'.join(map(re.escape, moving))})/)"
-    frozen = [*freezing.frozen, others]
+    pattern = f"^(?!network/|head/({'|'.join(map(re.escape, moving))})/)"
+    frozen = [*freezing.frozen, pattern]
     return dataclasses.replace(freezing, frozen=frozen, batch_norm="inference")
 
 
@@ -264,22 +269,22 @@ def _run_for(
     Raises:
       UserError: the part's patterns match no kernel, or the network has other shapes for one task.
     """
-    seen = []
+    kernels = []
     shapes = {patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()}
 
     def get(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
-        wanted = tf.TensorShape(settings.get("shape"))
+        shape = tf.TensorShape(settings.get("shape"))
         rule = "have the same shapes for one task and for several, as SharedBottom and MMoE have"
-        is_same = wanted.is_compatible_with(shapes.get(name))
-        own = f"{name}, {wanted} and {shapes.get(name)}"
-        checks.require(is_same, f"{type(part).__name__}.network", rule, own)
+        is_same = shape.is_compatible_with(shapes.get(name))
+        difference = f"{name}, {shape} and {shapes.get(name)}"
+        checks.require(is_same, f"{type(part).__name__}.network", rule, difference)
         if not any(patterns.matches(pattern, name) for pattern in part.kernels):
             return getter(name, **settings)
         with freezing_lib.release_part():  # `Freezing.entries` chooses the weights that move.
             kernel = getter(name, **settings)
             if kernel.shape.rank < 2:
                 return kernel
-            seen.append(name)
+            kernels.append(name)
             return view(kernel, name, getter, settings)
 
     scope, reuse = tf1.get_variable_scope(), tf1.AUTO_REUSE
@@ -289,7 +294,7 @@ def _run_for(
     ):
         towers = part.network(inputs, [task], training)
     where = f"{type(part).__name__}.kernels"
-    checks.require(len(seen) > 0, where, "match a kernel of the network", list(part.kernels))
+    checks.require(len(kernels) > 0, where, "match a kernel of the network", list(part.kernels))
     return towers
 
 

@@ -57,14 +57,17 @@ class AutoInt:
         names = ["query", "key", "value"] + ["residual"] * self.residual
         projections = [layers.dense(rows, width, name, use_bias=False) for name in names]
         query, key, value = (
-            tf.transpose(tf.reshape(one, [-1, count, self.num_heads, self.units]), [0, 2, 1, 3])
-            for one in projections[:3]
+            tf.transpose(
+                tf.reshape(projection, [-1, count, self.num_heads, self.units]), [0, 2, 1, 3]
+            )
+            for projection in projections[:3]
         )
+        # A softmax needs 32 bits: with 16, its exponentials overflow or round.
         products = tf.cast(tf.linalg.matmul(query, key, transpose_b=True), tf.float32)
         weights = tf.cast(tf.nn.softmax(products), value.dtype)
         weights = layers.dropout(weights, self.dropout, "attention_dropout", training)
-        mixed = tf.transpose(tf.linalg.matmul(weights, value), [0, 2, 1, 3])
-        outputs = tf.reshape(mixed, [-1, count, width])
+        mixtures = tf.transpose(tf.linalg.matmul(weights, value), [0, 2, 1, 3])
+        outputs = tf.reshape(mixtures, [-1, count, width])
         if self.residual:
             outputs += tf.reshape(projections[3], [-1, count, width])
         return tf.nn.relu(outputs)

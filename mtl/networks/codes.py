@@ -65,27 +65,29 @@ class Codes:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk and round it to codes, {column: [B, ...]} -> [B, H]."""
         with tf1.variable_scope("coded"):
-            given = self._cut(self.trunk(inputs, training))  # [B, G, D]
-        # The network goes on with `inside`; losses are computed from `outside`, in 32 bits.
-        inside, outside = precision.share_output(given)
-        near = 1 / self.num_codes
-        shape = [self.num_groups * self.num_codes, given.shape[2]]
-        initializer = tf1.random_uniform_initializer(-near, near)
+            groups = self._cut(self.trunk(inputs, training))  # [B, G, D]
+        # The network goes on with `network_groups`; losses use `loss_groups`, in 32 bits.
+        network_groups, loss_groups = precision.share_output(groups)
+        bound = 1 / self.num_codes
+        shape = [self.num_groups * self.num_codes, groups.shape[2]]
+        initializer = tf1.random_uniform_initializer(-bound, bound)
         codes = tf1.get_variable("codes", shape, tf.float32, initializer)
-        ids = find_nearest(outside, codes, self.num_groups)
+        ids = find_nearest(loss_groups, codes, self.num_groups)
         if training:
             _monitor_codes(ids, self.num_codes)
         else:
             with outlets.show_predictions(self.shows_codes):
                 outlets.add_prediction("code_id", ids)
         first = self.num_codes * tf.range(self.num_groups, dtype=ids.dtype)
-        chosen = tf.gather(codes, ids + first)
-        _add_distance(_CODEBOOK, tf.stop_gradient(outside), precision.share_output(chosen)[1])
-        _add_distance(_COMMITMENT, outside, tf.stop_gradient(chosen))
+        nearest_codes = tf.gather(codes, ids + first)
+        _add_distance(
+            _CODEBOOK, tf.stop_gradient(loss_groups), precision.share_output(nearest_codes)[1]
+        )
+        _add_distance(_COMMITMENT, loss_groups, tf.stop_gradient(nearest_codes))
         # The value of the code, to the bit, with the gradient of the trunk's output.
-        held = tf.stop_gradient(tf.cast(chosen, inside.dtype))
-        joined = held + (inside - tf.stop_gradient(inside))
-        return tf.reshape(joined, [-1, math.prod(given.shape[1:])])
+        value = tf.stop_gradient(tf.cast(nearest_codes, network_groups.dtype))
+        outputs = value + (network_groups - tf.stop_gradient(network_groups))
+        return tf.reshape(outputs, [-1, math.prod(groups.shape[1:])])
 
     def _cut(self, vectors: tf.Tensor) -> tf.Tensor:
         """Cut vectors into groups, [B, H] -> [B, G, H / G]."""
@@ -125,10 +127,12 @@ class Categories:
         with tf1.variable_scope("categorised"):
             hidden = self.trunk(inputs, training)
         logits = layers.dense(hidden, self.num_variables * self.num_classes, "logits")
-        shaped = tf.reshape(logits, [-1, self.num_variables, self.num_classes])
-        shaped.set_shape([logits.shape[0], self.num_variables, self.num_classes])
-        drawn = layers.gumbel_softmax(shaped, self._compute_temperature(training), "draw", training)
-        return tf.reshape(drawn, tf.shape(logits))
+        logits_by_variable = tf.reshape(logits, [-1, self.num_variables, self.num_classes])
+        logits_by_variable.set_shape([logits.shape[0], self.num_variables, self.num_classes])
+        draws = layers.gumbel_softmax(
+            logits_by_variable, self._compute_temperature(training), "draw", training
+        )
+        return tf.reshape(draws, tf.shape(logits))
 
     def _compute_temperature(self, training: bool) -> Any:
         if not callable(self.temperature):
@@ -140,17 +144,28 @@ class Categories:
 
 
 def find_nearest(vectors: tf.Tensor, codes: tf.Tensor, num_groups: int) -> tf.Tensor:
-    """Return the nearest code of each group, [B, G, D], [G K, D] -> int64 [B, G]."""
+    """Find the nearest code of each group of a vector.
+
+    Args:
+      vectors: [B, G, D].
+      codes: K codes for each of G groups, [G K, D], the codes of the first group first.
+      num_groups: G.
+
+    Returns:
+      The number of the code in its group, int64 [B, G].
+    """
     groups = tf.transpose(tf.stop_gradient(vectors), [1, 0, 2])  # [G, B, D]
-    own = tf.reshape(tf.stop_gradient(codes), [num_groups, -1, codes.shape[1]])  # [G, K, D]
+    codes_by_group = tf.reshape(
+        tf.stop_gradient(codes), [num_groups, -1, codes.shape[1]]
+    )  # [G, K, D]
     # The squares of the vectors are left out: they are the same for all codes.
-    products = tf.linalg.matmul(groups, own, transpose_b=True)
-    distances = tf.reduce_sum(tf.square(own), 2)[:, tf.newaxis] - 2 * products
+    products = tf.linalg.matmul(groups, codes_by_group, transpose_b=True)
+    distances = tf.reduce_sum(tf.square(codes_by_group), 2)[:, tf.newaxis] - 2 * products
     return tf.transpose(tf.argmin(distances, 2))
 
 
-def _add_distance(name: str, one: tf.Tensor, other: tf.Tensor) -> None:
-    outlets.add_loss(name, lambda: tf.reduce_sum(tf.square(one - other), [1, 2]))
+def _add_distance(name: str, first: tf.Tensor, second: tf.Tensor) -> None:
+    outlets.add_loss(name, lambda: tf.reduce_sum(tf.square(first - second), [1, 2]))
 
 
 def _monitor_codes(ids: tf.Tensor, num_codes: int) -> None:
@@ -163,6 +178,6 @@ def _monitor_codes(ids: tf.Tensor, num_codes: int) -> None:
 def _describe(ids: tf.Tensor, num_codes: int) -> tf.Tensor:
     """Return the share of codes used and their perplexity, means over groups: [B, G] -> [2]."""
     shares = tf.reduce_mean(tf.one_hot(ids, num_codes), 0)  # [G, K]
-    used = tf.reduce_mean(tf.cast(shares > 0, tf.float32))
+    share_used = tf.reduce_mean(tf.cast(shares > 0, tf.float32))
     entropy = -tf.reduce_sum(tf.math.xlogy(shares, shares), 1)
-    return tf.stack([used, tf.reduce_mean(tf.exp(entropy))])
+    return tf.stack([share_used, tf.reduce_mean(tf.exp(entropy))])

@@ -47,8 +47,8 @@ class Stacked:
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Build the trunks, {column: [B, ...]} -> [B, H of the last]."""
-        given = inputs
+        hidden = inputs
         for index, part in enumerate(self.trunks):
             with tf1.variable_scope(f"stacked_{index}"):
-                given = {"inputs": part(given, training)}
-        return given["inputs"]
+                hidden = {"inputs": part(hidden, training)}
+        return hidden["inputs"]

@@ -47,11 +47,11 @@ class Convnet:
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, H, W, C] or [B, D]} -> [B, layers[-1]]."""
-        hidden, others = trunk.join_images("Convnet", inputs)
+        hidden, vectors = trunk.join_images("Convnet", inputs)
         with freezing.hold_part(self.trainable):
             for index, filters in enumerate(self.filters):
                 hidden = self._build_block(hidden, filters, f"block_{index}", training)
-            hidden = trunk.join_columns("Convnet", {"images": hidden, **others})
+            hidden = trunk.join_columns("Convnet", {"images": hidden, **vectors})
             return trunk.dense_layers(
                 hidden, self.layers, self.activation, self.dropout, self.batch_norm, training
             )

@@ -63,10 +63,10 @@ class Cross:
     def _build_layer(self, first: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
         if self.num_experts > 1:
             return first * self._mix_experts(hidden) + hidden
-        added = first * self._map_hidden(hidden, "cross", use_bias=True)
+        product = first * self._map_hidden(hidden, "cross", use_bias=True)
         if self.gated:
-            added *= tf.sigmoid(self._map_hidden(hidden, "gate", use_bias=False))
-        return added + hidden
+            product *= tf.sigmoid(self._map_hidden(hidden, "gate", use_bias=False))
+        return product + hidden
 
     def _map_hidden(self, hidden: tf.Tensor, name: str, use_bias: bool) -> tf.Tensor:
         """Apply a map of full or of low rank, [B, D] -> [B, D]."""

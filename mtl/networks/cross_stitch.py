@@ -45,12 +45,12 @@ class CrossStitch(types.Network):
 
         `Towers.shared` holds the inputs of the last stitch.
         """
-        given: types.Tensors | list[tf.Tensor] = inputs
+        stage_inputs: types.Tensors | list[tf.Tensor] = inputs
         for level, stage in enumerate(self.stages):
-            hidden = _build_stage(stage, given, level, tasks, training)
+            hidden = _build_stage(stage, stage_inputs, level, tasks, training)
             hidden, shared = precision.share_output(hidden)
-            given = tf.unstack(self._stitch_level(hidden, level), len(tasks), axis=1)
-        return types.Towers(dict(zip(tasks, given, strict=True)), shared=[shared])
+            stage_inputs = tf.unstack(self._stitch_level(hidden, level), len(tasks), axis=1)
+        return types.Towers(dict(zip(tasks, stage_inputs, strict=True)), shared=[shared])
 
     def _stitch_level(self, hidden: tf.Tensor, level: int) -> tf.Tensor:
         """Mix the tasks' outputs, [B, T, H] -> [B, T, H]."""
@@ -59,6 +59,7 @@ class CrossStitch(types.Network):
         if not self.per_unit:
             weights = _get_weights(f"stitch_{level}", start, hidden.dtype)
             return tf.linalg.matmul(weights, hidden)
+        # All units of a pair of tasks start with the same weight.
         start = np.tile(start[..., np.newaxis], [1, 1, units])
         weights = _get_weights(f"stitch_{level}", start, hidden.dtype)
         return tf.einsum("tsh,bsh->bth", weights, hidden)
@@ -97,16 +98,17 @@ class Sluice(types.Network):
         Raises:
           UserError: the stages differ in units, or `num_subspaces` does not divide them.
         """
-        given: types.Tensors | list[tf.Tensor] = inputs
-        stitched: list[tf.Tensor] = []
+        stage_inputs: types.Tensors | list[tf.Tensor] = inputs
+        outputs: list[tf.Tensor] = []
         for level, stage in enumerate(self.stages):
-            hidden = _build_stage(stage, given, level, tasks, training)
-            self._check_units(hidden.shape[2], stitched)
+            hidden = _build_stage(stage, stage_inputs, level, tasks, training)
+            self._check_units(hidden.shape[2], outputs)
             hidden, shared = precision.share_output(hidden)
-            stitched.append(self._stitch_level(hidden, level, training))
-            given = tf.unstack(stitched[-1], len(tasks), axis=1)
-        mixed = self._mix_stages(stitched)
-        towers = dict(zip(tasks, tf.unstack(mixed, len(tasks), axis=1), strict=True))
+            # All stages are kept: each tower is a mixture of them.
+            outputs.append(self._stitch_level(hidden, level, training))
+            stage_inputs = tf.unstack(outputs[-1], len(tasks), axis=1)
+        mixtures = self._mix_stages(outputs)
+        towers = dict(zip(tasks, tf.unstack(mixtures, len(tasks), axis=1), strict=True))
         return types.Towers(towers, shared=[shared])
 
     def _check_units(self, units: int, before: Sequence[tf.Tensor]) -> None:
@@ -133,21 +135,21 @@ class Sluice(types.Network):
         covariances = means["products"] - _multiply_pairs(means["values"], self.num_subspaces)
         return self.orthogonality * tf.cast(tf.reduce_sum(covariances**2), tf.float32)
 
-    def _mix_stages(self, stitched: Sequence[tf.Tensor]) -> tf.Tensor:
+    def _mix_stages(self, outputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """Mix the stages of each task, L of [B, T, H] -> [B, T, H]; starts with the last stage."""
-        count, last = stitched[-1].shape[1], len(stitched) - 1
-        start = np.eye(len(stitched))[[last] * count]
-        weights = _get_weights("mixture", start, stitched[-1].dtype)
-        return tf.einsum("tl,lbth->bth", weights, tf.stack(stitched))
+        count, last = outputs[-1].shape[1], len(outputs) - 1
+        start = np.eye(len(outputs))[[last] * count]
+        weights = _get_weights("mixture", start, outputs[-1].dtype)
+        return tf.einsum("tl,lbth->bth", weights, tf.stack(outputs))
 
 
 def _compute_moments(parts: tf.Tensor, num_subspaces: int) -> dict[str, tf.Tensor]:
     """Compute the means of subspaces, and of products within a task, [B, T g, K], in float64."""
     values = tf.cast(parts, tf.float32)
     means = tf.reduce_mean(values, axis=0)
-    centred = tf.reshape(values - means, [-1, *_split_shape(parts, num_subspaces)])
+    deviations = tf.reshape(values - means, [-1, *_split_shape(parts, num_subspaces)])
     size = tf.cast(tf.shape(values)[0], tf.float32)
-    products = tf.einsum("btik,btjl->tijkl", centred, centred) / size
+    products = tf.einsum("btik,btjl->tijkl", deviations, deviations) / size
     # In float32, a covariance that is small beside the means would be lost to rounding.
     means = tf.cast(means, tf.float64)
     products = tf.cast(products, tf.float64) * _choose_pairs(num_subspaces)
@@ -173,7 +175,7 @@ def _split_shape(parts: tf.Tensor, num_subspaces: int) -> list[int]:
 
 def _build_stage(
     stage: trunk.Trunk,
-    given: types.Tensors | Sequence[tf.Tensor],
+    inputs: types.Tensors | Sequence[tf.Tensor],
     level: int,
     tasks: Sequence[str],
     training: bool,
@@ -181,16 +183,16 @@ def _build_stage(
     """Build a stage once for each task, {column: [B, ...]} or T of [B, D] -> [B, T, H]."""
     with tf1.variable_scope(f"stage_{level}"):
         scopes = [f"task_{task}" for task in tasks]
-        return trunk.stack_vectors(trunk.build_copies(stage, given, scopes, training))
+        return trunk.stack_vectors(trunk.build_copies(stage, inputs, scopes, training))
 
 
-def _first_weights(count: int, parts: int, own: float) -> np.ndarray:
+def _first_weights(count: int, parts: int, own_weight: float) -> np.ndarray:
     """Return the first weights of all parts of `count` tasks, [T g, T g]; each row sums to 1."""
     size = count * parts
     if size == 1:
         return np.ones([1, 1])
-    others = (1 - own) / (size - 1)
-    return np.full([size, size], others) + (own - others) * np.eye(size)
+    other_weight = (1 - own_weight) / (size - 1)
+    return np.full([size, size], other_weight) + (own_weight - other_weight) * np.eye(size)
 
 
 def _get_weights(name: str, start: np.ndarray, dtype: tf.DType) -> tf.Tensor:

@@ -30,16 +30,18 @@ def build_experts(
       training: as for the network.
       columns: inputs of all experts in place of `given`; None takes `given`.
     """
-    found: dict[str, tf.Tensor] = {}
+    experts_by_group: dict[str, tf.Tensor] = {}
     # A surgery needs separate groups, because a group may belong to a single task.
     for together in trunk.group_tasks([group for group in given if counts[group]]):
         experts = [(group, i) for group in together for i in range(counts[group])]
         scopes = [f"{group}/expert_{i}" for group, i in experts]
         inputs = columns if columns is not None else [given[group] for group, _ in experts]
-        made = iter(trunk.build_copies(expert, inputs, scopes, training))
+        outputs = iter(trunk.build_copies(expert, inputs, scopes, training))
         for group in together:
-            found[group] = trunk.stack_vectors(list(itertools.islice(made, counts[group])))
-    return found
+            experts_by_group[group] = trunk.stack_vectors(
+                list(itertools.islice(outputs, counts[group]))
+            )
+    return experts_by_group
 
 
 def mix_experts(
@@ -60,8 +62,10 @@ def mix_experts(
       seen: the groups whose experts are weighed; groups without experts are left out.
       training: as for the network.
     """
-    others = [other for other in seen if other in found]
-    experts = tf.concat([found[other] for other in others], axis=1)
-    names = [f"{other}_{index}" for other in others for index in range(found[other].shape[1])]
+    expert_groups = [source for source in seen if source in found]
+    experts = tf.concat([found[source] for source in expert_groups], axis=1)
+    names = [
+        f"{source}_{index}" for source in expert_groups for index in range(found[source].shape[1])
+    ]
     scopes = [f"{group}/gate"]
     return gates.build_mixtures(gate, given[group], experts, scopes, names, training)[0]

@@ -41,38 +41,40 @@ class FiBiNET:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} of F columns -> [B, F (F - 1) dimension]."""
         with freezing.hold_part(self.trainable):
-            stacked = fields.stack_fields("FiBiNET", inputs, self.dimension, training)
-            weighed = self._weigh_fields(stacked)
+            field_vectors = fields.stack_fields("FiBiNET", inputs, self.dimension, training)
+            weighed_vectors = self._weigh_fields(field_vectors)
             pairs = [
-                self._multiply_pairs(stacked, "plain"),
-                self._multiply_pairs(weighed, "weighed"),
+                self._multiply_pairs(field_vectors, "plain"),
+                self._multiply_pairs(weighed_vectors, "weighed"),
             ]
-        joined = tf.concat(pairs, axis=1)
-        return tf.reshape(joined, [-1, joined.shape[1] * joined.shape[2]])
+        products = tf.concat(pairs, axis=1)
+        return tf.reshape(products, [-1, products.shape[1] * products.shape[2]])
 
-    def _weigh_fields(self, stacked: tf.Tensor) -> tf.Tensor:
-        count = stacked.shape[1]
+    def _weigh_fields(self, field_vectors: tf.Tensor) -> tf.Tensor:
+        count = field_vectors.shape[1]
         units = max(1, count // self.reduction)
         with tf1.variable_scope("weights"):
-            hidden = tf.reduce_mean(stacked, axis=2)
+            hidden = tf.reduce_mean(field_vectors, axis=2)
             hidden = layers.dense(hidden, units, "squeeze", tf.nn.relu, use_bias=False)
             weights = layers.dense(hidden, count, "excite", tf.nn.relu, use_bias=False)
-        return stacked * weights[..., tf.newaxis]
+        return field_vectors * weights[..., tf.newaxis]
 
-    def _multiply_pairs(self, stacked: tf.Tensor, name: str) -> tf.Tensor:
+    def _multiply_pairs(self, field_vectors: tf.Tensor, name: str) -> tf.Tensor:
         """Compute (v[i] W) * v[j] for all pairs, [B, F, D] -> [B, F (F - 1) / 2, D]."""
-        count, width = stacked.shape[1:]
+        count, width = field_vectors.shape[1:]
         pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
-        left, right = (tf.gather(stacked, list(side), axis=1) for side in zip(*pairs, strict=True))
+        left, right = (
+            tf.gather(field_vectors, list(side), axis=1) for side in zip(*pairs, strict=True)
+        )
         shapes = {
             "all": [width, width],
             "each": [count, width, width],
             "interaction": [len(pairs), width, width],
         }
         with tf1.variable_scope(name):
-            kernel = tf1.get_variable("kernel", shapes[self.bilinear], stacked.dtype)
+            kernel = tf1.get_variable("kernel", shapes[self.bilinear], field_vectors.dtype)
         if self.bilinear == "interaction":
             return tf.einsum("bpd,pde->bpe", left, kernel) * right
         equation = "bfd,de->bfe" if self.bilinear == "all" else "bfd,fde->bfe"
-        mapped = tf.einsum(equation, stacked, kernel)
-        return tf.gather(mapped, [i for i, _ in pairs], axis=1) * right
+        maps = tf.einsum(equation, field_vectors, kernel)
+        return tf.gather(maps, [i for i, _ in pairs], axis=1) * right

@@ -79,8 +79,8 @@ def stack_fields(
         return tf.stack(list(inputs.values()), axis=1)
     fields = {column: inputs[column] for column in columns if widths[column] == dimension}
     for width in sorted(set(widths.values()) - {dimension}):
-        chosen = [column for column in columns if widths[column] == width]
-        fields |= zip(chosen, _project_columns(inputs, chosen, dimension, training), strict=True)
+        names = [column for column in columns if widths[column] == width]
+        fields |= zip(names, _project_columns(inputs, names, dimension, training), strict=True)
     return tf.stack([fields[column] for column in columns], axis=1)
 
 

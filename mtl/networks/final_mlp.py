@@ -55,7 +55,7 @@ class FinalMLP:
           UserError: a context matches none of the columns, or `num_heads` does not divide the
             units of a stream.
         """
-        joined = trunk.join_columns("FinalMLP", inputs)
+        vectors = trunk.join_columns("FinalMLP", inputs)
         with freezing.hold_part(self.trainable):
             outputs = []
             for index, (stream, patterns) in enumerate(
@@ -63,20 +63,22 @@ class FinalMLP:
             ):
                 context = fields.choose_columns("FinalMLP.contexts", patterns, inputs)
                 with tf1.variable_scope(f"gate_{index}"):
-                    gated = joined * 2 * self._gate_inputs(joined, context)
+                    # A gate with logits of 0 is 1/2, so twice a new gate leaves the inputs about as
+                    # they are.
+                    gated_inputs = vectors * 2 * self._gate_inputs(vectors, context)
                 with tf1.variable_scope(f"stream_{index}"):
-                    outputs.append(stream({"gated": gated}, training))
+                    outputs.append(stream({"gated": gated_inputs}, training))
             return tf.concat([*outputs, self._multiply(*outputs)], axis=1)
 
-    def _gate_inputs(self, joined: tf.Tensor, context: types.Tensors) -> tf.Tensor:
+    def _gate_inputs(self, vectors: tf.Tensor, context: types.Tensors) -> tf.Tensor:
         """Compute the weights of the inputs, [B, D] or [1, D] in (0, 1)."""
         if context:
-            seen = trunk.join_columns("FinalMLP", context)
+            gate_inputs = trunk.join_columns("FinalMLP", context)
         else:
             normal = tf1.random_normal_initializer()
-            seen = tf1.get_variable("context", [1, self.gate_units], joined.dtype, normal)
-        hidden = layers.dense(seen, self.gate_units, "hidden", tf.nn.relu)
-        return layers.dense(hidden, joined.shape[-1], "scale", tf.sigmoid)
+            gate_inputs = tf1.get_variable("context", [1, self.gate_units], vectors.dtype, normal)
+        hidden = layers.dense(gate_inputs, self.gate_units, "hidden", tf.nn.relu)
+        return layers.dense(hidden, vectors.shape[-1], "scale", tf.sigmoid)
 
     def _multiply(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
         """Compute the bilinear product of each head, [B, H1], [B, H2] -> [B, num_heads]."""

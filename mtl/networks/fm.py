@@ -36,8 +36,10 @@ class FM:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, D]} -> [B, sum of all D + dimension], or [B, dimension]."""
         with freezing.hold_part(self.trainable):
-            stacked = fields.stack_fields("FM", inputs, self.dimension, training)
-        pairs = (tf.reduce_sum(stacked, axis=1) ** 2 - tf.reduce_sum(stacked**2, axis=1)) / 2
+            field_vectors = fields.stack_fields("FM", inputs, self.dimension, training)
+        pairs = (
+            tf.reduce_sum(field_vectors, axis=1) ** 2 - tf.reduce_sum(field_vectors**2, axis=1)
+        ) / 2
         if not self.linear:
             return pairs
         return tf.concat([trunk.join_columns("FM", inputs), pairs], axis=1)

@@ -84,7 +84,7 @@ class FTTransformer:
 
     def _build_tokens(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Build the tokens, {column: [B, D]} -> [B, 1 + F, dimension], the learned token first."""
-        stacked = fields.stack_fields("FTTransformer", inputs, self.dimension, training)
+        tokens = fields.stack_fields("FTTransformer", inputs, self.dimension, training)
         # Random biases, as in the authors' code, make tokens differ from the start.
         bound = self.dimension**-0.5
         uniform = tf1.random_uniform_initializer(-bound, bound)
@@ -92,10 +92,10 @@ class FTTransformer:
         for column in inputs:
             with tf1.variable_scope(f"field_{column}"):
                 shape = [self.dimension]
-                biases.append(tf1.get_variable("bias", shape, stacked.dtype, uniform))
-        learned = tf1.get_variable("cls", [self.dimension], stacked.dtype, uniform)
-        learned = tf.tile(learned[tf.newaxis, tf.newaxis], [tf.shape(stacked)[0], 1, 1])
-        return tf.concat([learned, stacked + tf.stack(biases)], axis=1)
+                biases.append(tf1.get_variable("bias", shape, tokens.dtype, uniform))
+        class_token = tf1.get_variable("cls", [self.dimension], tokens.dtype, uniform)
+        class_token = tf.tile(class_token[tf.newaxis, tf.newaxis], [tf.shape(tokens)[0], 1, 1])
+        return tf.concat([class_token, tokens + tf.stack(biases)], axis=1)
 
     def _add_attention(
         self, rows: tf.Tensor, count: int, has_norm: bool, is_last: bool, training: bool
@@ -109,32 +109,35 @@ class FTTransformer:
           is_last: True if only the first token attends: the result is [B, dimension].
           training: as for the trunk.
         """
-        normed = layers.layer_norm(rows, "attention_norm") if has_norm else rows
-        mixed = layers.dense(normed, 3 * self.dimension, "attention/query_key_value")
+        normal_rows = layers.layer_norm(rows, "attention_norm") if has_norm else rows
+        projections = layers.dense(normal_rows, 3 * self.dimension, "attention/query_key_value")
         width = self.dimension // self.num_heads
-        mixed = tf.reshape(mixed, [-1, count, 3, self.num_heads, width])
-        queries, keys, values = tf.unstack(tf.transpose(mixed, [2, 0, 3, 1, 4]))  # [B, heads, T, w]
+        projections = tf.reshape(projections, [-1, count, 3, self.num_heads, width])
+        queries, keys, values = tf.unstack(
+            tf.transpose(projections, [2, 0, 3, 1, 4])
+        )  # [B, heads, T, w]
         if is_last:
+            # Only the first token leaves the last block, so no other one needs to attend.
             queries = queries[:, :, :1]
             rows = tf.reshape(rows, [-1, count, self.dimension])[:, 0]
         scores = tf.linalg.matmul(queries * (1 / math.sqrt(width)), keys, transpose_b=True)
         weights = tf.cast(tf.nn.softmax(tf.cast(scores, tf.float32)), scores.dtype)
         weights = layers.dropout(weights, self.attention_dropout, "attention_dropout", training)
         heads = tf.transpose(tf.linalg.matmul(weights, values), [0, 2, 1, 3])
-        joined = tf.reshape(heads, [-1, self.dimension])
-        added = layers.dense(joined, self.dimension, "attention/output")
-        return rows + layers.dropout(added, self.residual_dropout, "attention_residual", training)
+        mixtures = tf.reshape(heads, [-1, self.dimension])
+        outputs = layers.dense(mixtures, self.dimension, "attention/output")
+        return rows + layers.dropout(outputs, self.residual_dropout, "attention_residual", training)
 
     def _feed_forward(self, rows: tf.Tensor, training: bool) -> tf.Tensor:
         """Add the feed-forward layer of each token, [N, dimension] -> [N, dimension]."""
-        given = layers.layer_norm(rows, "feed_forward_norm")
-        hidden = layers.dense(given, 2 * self._hidden_units, "feed_forward/hidden")
+        normal_rows = layers.layer_norm(rows, "feed_forward_norm")
+        hidden = layers.dense(normal_rows, 2 * self._hidden_units, "feed_forward/hidden")
         values, gates = tf.split(hidden, 2, axis=1)
         hidden = values * getattr(tf.nn, _GATES[self.activation])(gates)
         hidden = layers.dropout(hidden, self.feed_forward_dropout, "feed_forward_dropout", training)
-        added = layers.dense(hidden, self.dimension, "feed_forward/output")
+        outputs = layers.dense(hidden, self.dimension, "feed_forward/output")
         return rows + layers.dropout(
-            added, self.residual_dropout, "feed_forward_residual", training
+            outputs, self.residual_dropout, "feed_forward_residual", training
         )
 
     @property

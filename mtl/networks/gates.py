@@ -49,26 +49,36 @@ class Softmax:
     def __call__(
         self, inputs: tf.Tensor, scopes: Sequence[str], num_experts: int, training: bool
     ) -> tf.Tensor:
-        """Build a gate in each scope: [B, D] -> [B, N, E], of which the experts' E sum to 1."""
+        """Build a gate in each scope.
+
+        Args:
+          inputs: [B, D].
+          scopes: N variable scopes, relative to the open one.
+          num_experts: E.
+          training: True lets dropout drop experts.
+
+        Returns:
+          Weights [B, N, E]; the weights of each gate sum to 1.
+        """
         logits = []
         for scope in scopes:
             with tf1.variable_scope(scope):
                 hidden = trunk.dense_layers(inputs, self.layers, "relu", 0.0, False, training)
                 logits.append(layers.dense(hidden, num_experts, "weights", use_bias=False))
-        stacked = tf.cast(tf.stack(logits, axis=1), tf.float32)
-        weights = tf.nn.softmax(stacked / self.temperature)
+        all_logits = tf.cast(tf.stack(logits, axis=1), tf.float32)
+        weights = tf.nn.softmax(all_logits / self.temperature)
         if training and self.dropout:
             weights = self._drop_weights(weights, scopes[0])
         return tf.cast(weights, inputs.dtype)
 
     def _drop_weights(self, weights: tf.Tensor, scope: str) -> tf.Tensor:
-        drawn = draws.draw_uniform(tf.shape(weights), draws.make_step_seed(f"{scope}/drop"))
-        remaining = tf.where(drawn >= self.dropout, weights, tf.zeros_like(weights))
+        uniform = draws.draw_uniform(tf.shape(weights), draws.make_step_seed(f"{scope}/drop"))
+        remaining = tf.where(uniform >= self.dropout, weights, tf.zeros_like(weights))
         total = tf.reduce_sum(remaining, axis=-1, keepdims=True)
         # A division by 0 would give NaN gradients even in the branch that `where` does not take.
         is_empty = tf.equal(total, 0)
-        safe = tf.where(is_empty, tf.ones_like(total), total)
-        return tf.where(is_empty, weights, remaining / safe)
+        divisor = tf.where(is_empty, tf.ones_like(total), total)
+        return tf.where(is_empty, weights, remaining / divisor)
 
 
 @checks.dataclass
@@ -124,17 +134,19 @@ class DSelectK:
         shares = tf.nn.softmax(self._build_numbers(inputs, self.k, "shares"))
         ones = smooth_step(codes, self.gamma)[:, :, tf.newaxis]  # [B, k, 1, bits]
         places = tf.range(num_experts)[:, tf.newaxis] // 2 ** tf.range(num_bits) % 2  # [E, bits]
-        chosen = tf.reduce_prod(tf.where(tf.equal(places, 1), ones, 1 - ones), axis=-1)  # [B, k, E]
+        # [B, k, E]: the product over the bits.
+        selections = tf.reduce_prod(tf.where(tf.equal(places, 1), ones, 1 - ones), axis=-1)
         if training and self.entropy:
             tf1.add_to_collection(
-                tf1.GraphKeys.REGULARIZATION_LOSSES, self.entropy * self._penalise_selectors(chosen)
+                tf1.GraphKeys.REGULARIZATION_LOSSES,
+                self.entropy * self._penalise_selectors(selections),
             )
         # Unused codes may hold some of the probability, so divide the rest by its sum.
-        weights = tf.reduce_sum(shares[:, :, tf.newaxis] * chosen, axis=1)
+        weights = tf.reduce_sum(shares[:, :, tf.newaxis] * selections, axis=1)
         total = tf.reduce_sum(weights, axis=-1, keepdims=True)
         spread = tf.fill(tf.shape(weights), 1 / num_experts)
-        safe = tf.where(total > _LEAST, total, tf.ones_like(total))
-        return tf.where(total > _LEAST, weights / safe, spread)
+        divisor = tf.where(total > _LEAST, total, tf.ones_like(total))
+        return tf.where(total > _LEAST, weights / divisor, spread)
 
     def _build_numbers(self, inputs: tf.Tensor, count: int, name: str) -> tf.Tensor:
         """Return `count` numbers for each example, [B, count]."""
@@ -148,28 +160,38 @@ class DSelectK:
             bias = tf1.get_variable("bias", [count], tf.float32, uniform)
             return tf.linalg.matmul(inputs, kernel) + bias
 
-    def _penalise_selectors(self, chosen: tf.Tensor) -> tf.Tensor:
+    def _penalise_selectors(self, selections: tf.Tensor) -> tf.Tensor:
         """Compute the selectors' entropy and the penalty of unused codes, [B, k, E] -> scalar."""
-        total = tf.maximum(tf.reduce_sum(chosen, axis=-1), _LEAST)
-        shares = chosen / total[..., tf.newaxis]
+        total = tf.maximum(tf.reduce_sum(selections, axis=-1), _LEAST)
+        shares = selections / total[..., tf.newaxis]
         logarithms = tf.math.log(tf.maximum(shares, _LEAST))
         entropy = -tf.reduce_sum(shares * logarithms, axis=-1)
-        is_whole = math.log2(chosen.shape[-1]).is_integer()
-        lost = tf.zeros_like(total) if is_whole else 1 / total
-        return tf.reduce_mean(tf.reduce_sum(entropy + lost, axis=-1))
+        is_whole = math.log2(selections.shape[-1]).is_integer()
+        penalty = tf.zeros_like(total) if is_whole else 1 / total
+        return tf.reduce_mean(tf.reduce_sum(entropy + penalty, axis=-1))
 
 
+# Keeps logarithms and quotients of weights finite.
 _LEAST = 1e-6
+# The monitors look at only the first examples of a batch.
 _SHOWN_ROWS = 128
 
 
 def smooth_step(numbers: tf.Tensor, gamma: float) -> tf.Tensor:
-    """Return 0 below -gamma/2, 1 above gamma/2, and a cubic with a continuous slope between.
+    """Map numbers to [0, 1] by a cubic with a continuous slope.
 
-    The cubic is `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2`; outside the derivative is 0.
+    It is 0 below -gamma/2, 1 above gamma/2, and `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between.
+    Outside of this range the derivative is 0.
+
+    Args:
+      numbers: t, of any shape.
+      gamma: the width of the cubic part, above 0.
+
+    Returns:
+      The same shape.
     """
-    bounded = tf.clip_by_value(numbers / gamma, -0.5, 0.5)
-    return -2 * bounded**3 + 1.5 * bounded + 0.5
+    places = tf.clip_by_value(numbers / gamma, -0.5, 0.5)
+    return -2 * places**3 + 1.5 * places + 0.5
 
 
 def build_mixtures(
@@ -228,12 +250,16 @@ def _monitor_gates(
     if not training:
         return
     prefix = tf1.get_variable_scope().name.partition("/")[2]
-    shown = []
+    monitor_names = []
     for scope in scopes:
-        where = "/".join(filter(None, ["gate", prefix, scope]))
-        shown += [f"{where}/{name}" for name in (*names, "entropy", "dead_units", "similarity")]
+        prefix_of_gate = "/".join(filter(None, ["gate", prefix, scope]))
+        monitor_names += [
+            f"{prefix_of_gate}/{name}" for name in (*names, "entropy", "dead_units", "similarity")
+        ]
     weights, experts = (tf.stop_gradient(x) for x in (weights, experts))
-    outlets.add_scalars_where_due(shown, functools.partial(_describe_gates, weights, experts))
+    outlets.add_scalars_where_due(
+        monitor_names, functools.partial(_describe_gates, weights, experts)
+    )
 
 
 def _describe_gates(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
@@ -242,14 +268,16 @@ def _describe_gates(weights: tf.Tensor, experts: tf.Tensor) -> tf.Tensor:
     num_gates, num_experts = weights.shape[1:]
     means = tf.reduce_mean(weights, axis=0)
     logarithms = tf.math.log(tf.maximum(weights, _LEAST))
-    most = max(math.log(num_experts), _LEAST)
-    entropies = -tf.reduce_mean(tf.reduce_sum(weights * logarithms, axis=-1), axis=0) / most
+    max_entropy = max(math.log(num_experts), _LEAST)
+    entropies = -tf.reduce_mean(tf.reduce_sum(weights * logarithms, axis=-1), axis=0) / max_entropy
     sample = experts[:_SHOWN_ROWS]
     dead = tf.reduce_mean(tf.cast(tf.reduce_all(tf.equal(sample, 0), axis=0), tf.float32))
     flat = tf.reshape(tf.transpose(sample, [1, 0, 2]), [num_experts, -1])
     flat = tf.math.l2_normalize(flat, axis=1)
     cosines = tf.linalg.matmul(flat, flat, transpose_b=True)
+    # At least 1: a single expert has no pairs, and a similarity of 0.
     pairs = max(num_experts * (num_experts - 1), 1)
+    # Without the diagonal, where each expert meets itself.
     similarity = (tf.reduce_sum(cosines) - tf.linalg.trace(cosines)) / pairs
     of_experts = tf.tile([[dead, similarity]], [num_gates, 1])
     return tf.reshape(tf.concat([means, entropies[:, tf.newaxis], of_experts], axis=1), [-1])

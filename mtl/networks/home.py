@@ -82,63 +82,73 @@ class HoME(types.Network):
         """
         group_of = self._find_groups(tasks)
         groups = [f"group_{group}" for group in self.groups]
-        seen = {_SHARED: [_SHARED, *groups]} | {group: [group, _SHARED] for group in groups}
-        given = dict.fromkeys(seen, trunk.join_columns("HoME", inputs))
+        sources = {_SHARED: [_SHARED, *groups]} | {group: [group, _SHARED] for group in groups}
+        inputs_of_owners = dict.fromkeys(sources, trunk.join_columns("HoME", inputs))
         with tf1.variable_scope("level_0"):
-            found = self._build_experts(0, given, training)
-            given = {
-                owner: self._mix_experts(owner, given, found, others, training)
-                for owner, others in seen.items()
+            experts = self._build_experts(0, inputs_of_owners, training)
+            inputs_of_owners = {
+                owner: self._mix_experts(owner, inputs_of_owners, experts, owners, training)
+                for owner, owners in sources.items()
             }
         for task in tasks:
-            given[f"task_{task}"] = given[group_of[task]]
+            inputs_of_owners[f"task_{task}"] = inputs_of_owners[group_of[task]]
         with tf1.variable_scope("level_1"):
-            found = self._build_experts(1, given, training)
-            found[_SHARED], shared = precision.share_output(found[_SHARED])
-            mixed = [
-                self._mix_experts(owner, given, found, [owner, group_of[task], _SHARED], training)
+            experts = self._build_experts(1, inputs_of_owners, training)
+            experts[_SHARED], shared = precision.share_output(experts[_SHARED])
+            mixtures = [
+                self._mix_experts(
+                    owner, inputs_of_owners, experts, [owner, group_of[task], _SHARED], training
+                )
                 for task in tasks
                 for owner in [f"task_{task}"]
             ]
-        return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
+        return types.Towers(
+            trunk.build_towers(self.tower, mixtures, tasks, training), shared=[shared]
+        )
 
     def _find_groups(self, tasks: Sequence[str]) -> dict[str, str]:
         """Return {task: the owner of its group's experts}."""
         for group, members in self.groups.items():
             for task in members:
                 checks.one_of(f"HoME.groups[{group!r}]", task, tasks)
-        found = {
+        group_of = {
             task: f"group_{group}" for group, members in self.groups.items() for task in members
         }
-        missing = [task for task in tasks if task not in found]
+        missing = [task for task in tasks if task not in group_of]
         checks.require(not missing, "HoME.groups", f"hold every task of {list(tasks)}", missing)
-        return found
+        return group_of
 
     def _build_experts(
-        self, level: int, given: types.Tensors, training: bool
+        self, level: int, inputs: types.Tensors, training: bool
     ) -> dict[str, tf.Tensor]:
         """Build the experts of every owner, {owner: [B, D]} -> {owner: [B, E, H]}."""
         expert = _GatedExpert(self.experts[level], self.expert_norm, self.feature_rank)
-        counts = dict.fromkeys(given, self.num_experts)
-        return expert_groups.build_experts(expert, given, counts, training)
+        counts = dict.fromkeys(inputs, self.num_experts)
+        return expert_groups.build_experts(expert, inputs, counts, training)
 
     def _mix_experts(
         self,
         owner: str,
-        given: types.Tensors,
-        found: types.Tensors,
-        seen: Sequence[str],
+        inputs_of_owners: types.Tensors,
+        experts_by_owner: types.Tensors,
+        sources: Sequence[str],
         training: bool,
     ) -> tf.Tensor:
-        mixed = expert_groups.mix_experts(self.gate, owner, given, found, seen, training)
+        mixture = expert_groups.mix_experts(
+            self.gate, owner, inputs_of_owners, experts_by_owner, sources, training
+        )
         if not self.self_gates:
-            return mixed
-        experts, activation = found[owner], tf.sigmoid if self.num_experts == 1 else tf.nn.softmax
+            return mixture
+        experts, activation = (
+            experts_by_owner[owner],
+            tf.sigmoid if self.num_experts == 1 else tf.nn.softmax,
+        )
         with tf1.variable_scope(owner):
-            inputs = given[owner]
+            inputs = inputs_of_owners[owner]
             logits = layers.dense(inputs, self.num_experts, "self_gate", use_bias=False)
+        # A softmax over a single expert would always be 1, so one expert gets a sigmoid.
         weights = tf.cast(activation(tf.cast(logits, tf.float32)), experts.dtype)
-        return mixed + tf.linalg.matvec(experts, weights, transpose_a=True)
+        return mixture + tf.linalg.matvec(experts, weights, transpose_a=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,9 +169,9 @@ class _GatedExpert:
         self, inputs: Sequence[tf.Tensor], scopes: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
         """Build an expert in each scope: N of [B, D] -> N of [B, H]."""
-        gated = copies.for_each(self._gate_features, inputs, scopes)
-        made = trunk.build_copies(self.expert, gated, scopes, training)
-        return copies.for_each(lambda own: self._activate(own, training), made, scopes)
+        gated_inputs = copies.for_each(self._gate_features, inputs, scopes)
+        outputs = trunk.build_copies(self.expert, gated_inputs, scopes, training)
+        return copies.for_each(lambda output: self._activate(output, training), outputs, scopes)
 
     def _gate_features(self, inputs: tf.Tensor) -> tf.Tensor:
         """Scale each feature, [B, D] -> [B, D]."""

@@ -52,7 +52,7 @@ class KerasModel:
             return self._call_model(inputs, training)
 
     def _call_model(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
-        model = self._model(inputs)
+        model = self._get_model(inputs)
         _hold_layers(model)
         new_inputs = _copy_inputs(inputs)
         with _weights_given(model):
@@ -64,16 +64,16 @@ class KerasModel:
         checks.require(is_flat, "KerasModel.build", "make a model of [B, H]", outputs, fix)
         return outputs
 
-    def _model(self, inputs: types.Tensors) -> Any:
+    def _get_model(self, inputs: types.Tensors) -> Any:
         """Return a new Keras model, or the model of the scope if the scope reuses variables."""
         scope = tf1.get_variable_scope()
         # Saved graphs leave out collections whose key is not a string.
-        kept = graphs.outermost_graph().get_collection_ref(
+        models = graphs.outermost_graph().get_collection_ref(
             (self, scope.name, precision.current_dtype())
         )
-        if not kept or not scope.reuse:
-            kept[:] = [self._make_model(inputs)]
-        return kept[0]
+        if not models or not scope.reuse:
+            models[:] = [self._make_model(inputs)]
+        return models[0]
 
     def _make_model(self, inputs: types.Tensors) -> Any:
         with keras_layers.computing(precision.current_dtype()):
@@ -85,8 +85,8 @@ class KerasModel:
         return model
 
 
-def _is_model(made: Any) -> bool:
-    return keras_lib.in_use().startswith("2.") and isinstance(made, tf.keras.Model)
+def _is_model(model: Any) -> bool:
+    return keras_lib.in_use().startswith("2.") and isinstance(model, tf.keras.Model)
 
 
 def _copy_inputs(inputs: types.Tensors) -> Any:
@@ -95,42 +95,44 @@ def _copy_inputs(inputs: types.Tensors) -> Any:
     return new_inputs if len(new_inputs) > 1 else next(iter(new_inputs.values()))
 
 
-def _hold_layers(made: Any) -> None:
+def _hold_layers(model: Any) -> None:
     """Freeze layers in Keras and in TensorFlow if either side freezes them."""
-    for layer in made.submodules:
+    for layer in model.submodules:
         if hasattr(layer, "moving_mean"):
             moves = freezing.averages_move(layer.moving_mean)
             rule, fix = "leave out the normalisations of a Keras model", "Freeze them for good."
             checks.require(moves in (True, False), "Freezing.until", rule, layer.name, fix)
             layer.trainable &= moves
-    held = {patterns.variable_name(weight) for weight in made.non_trainable_weights}
+    frozen_names = {patterns.variable_name(weight) for weight in model.non_trainable_weights}
     trainable = tf1.get_collection_ref(tf1.GraphKeys.TRAINABLE_VARIABLES)
     trainable[:] = [
-        variable for variable in trainable if patterns.variable_name(variable) not in held
+        variable for variable in trainable if patterns.variable_name(variable) not in frozen_names
     ]
 
 
 @contextlib.contextmanager
-def _weights_given(made: Any) -> Iterator[None]:
+def _weights_given(model: Any) -> Iterator[None]:
     """Replace the weights of layers within the context by the values that the scope reads.
 
     Raises:
       UserError: a weight to be replaced is not an attribute of a layer.
     """
-    given = _read_weights(_list_learned(made)) if tf1.get_variable_scope().custom_getter else {}
-    holders = [made, *made.submodules]
+    replacements = (
+        _read_weights(_list_learned(model)) if tf1.get_variable_scope().custom_getter else {}
+    )
+    holders = [model, *model.submodules]
     places = [
         (vars(holder), attribute, value)
         for holder in holders
         for attribute, value in vars(holder).items()
-        if id(value) in given
+        if id(value) in replacements
     ]
-    missing = sorted(set(given) - {id(value) for *_, value in places})
-    names = [patterns.variable_name(given[weight][0]) for weight in missing]
+    missing = sorted(set(replacements) - {id(value) for *_, value in places})
+    names = [patterns.variable_name(replacements[weight][0]) for weight in missing]
     checks.require(not names, "KerasModel.build", "keep weights as attributes of layers", names)
     try:
         for attributes, name, value in places:
-            attributes[name] = given[id(value)][1]
+            attributes[name] = replacements[id(value)][1]
         yield
     finally:
         for attributes, name, value in places:
@@ -139,22 +141,22 @@ def _weights_given(made: Any) -> Iterator[None]:
 
 def _read_weights(weights: list[Any]) -> dict[int, tuple[Any, Any]]:
     """Return {id of a weight: (weight, value that the scope reads)} for all that differ."""
-    made = {}
+    replacements = {}
     for weight in weights:
         dtype = precision.current_dtype() if keras_layers.is_cast(weight) else weight.dtype
         name = patterns.variable_name(weight)
         value = views.read_as(weight, name, shape=weight.shape, dtype=dtype, trainable=True)
         if value is not weight:
-            made[id(weight)] = (weight, value)
-    return made
+            replacements[id(weight)] = (weight, value)
+    return replacements
 
 
-def _list_learned(made: Any) -> list[Any]:
+def _list_learned(model: Any) -> list[Any]:
     """Return the weights that would train without any freezing; moving averages are left out."""
-    layers = [layer for layer in [made, *made.submodules] if hasattr(layer, "trainable_weights")]
+    layers = [layer for layer in [model, *model.submodules] if hasattr(layer, "trainable_weights")]
     before = [layer.trainable for layer in layers]
-    made.trainable = True
-    weights = made.trainable_weights
-    for layer, is_trainable in zip(layers, before, strict=True):  # `made` has set all its layers.
+    model.trainable = True
+    weights = model.trainable_weights
+    for layer, is_trainable in zip(layers, before, strict=True):  # `model` has set all its layers.
         layer.trainable = is_trainable
     return weights

@@ -59,32 +59,39 @@ class LTB(types.Network):
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}; the last level is shared."""
-        given: types.Tensors | list[tf.Tensor] = inputs
+        node_inputs: types.Tensors | list[tf.Tensor] = inputs
+        # Nodes of the first level read the inputs; they choose no parents.
         parents = tf.zeros([])
         for level, (part, count) in enumerate(zip(self.levels, self.num_nodes, strict=True)):
             with tf1.variable_scope(f"level_{level}"):
                 if level > 0:
                     scopes = [f"choice_{index}" for index in range(count)]
-                    shown = [f"level_{level}/node_{index}" for index in range(count)]
-                    given = self._choose(parents, scopes, shown, training)
+                    node_names = [f"level_{level}/node_{index}" for index in range(count)]
+                    node_inputs = self._choose(parents, scopes, node_names, training)
                 scopes = [f"node_{index}" for index in range(count)]
-                parents = trunk.stack_vectors(trunk.build_copies(part, given, scopes, training))
+                parents = trunk.stack_vectors(
+                    trunk.build_copies(part, node_inputs, scopes, training)
+                )
         parents, shared = precision.share_output(parents)
-        read: list[tf.Tensor] = []
+        tower_inputs: list[tf.Tensor] = []
         for group in trunk.group_tasks(tasks):
             scopes = [f"choice_{task}" for task in group]
-            read += self._choose(parents, scopes, [f"task_{task}" for task in group], training)
-        return types.Towers(trunk.build_towers(self.tower, read, tasks, training), shared=[shared])
+            tower_inputs += self._choose(
+                parents, scopes, [f"task_{task}" for task in group], training
+            )
+        return types.Towers(
+            trunk.build_towers(self.tower, tower_inputs, tasks, training), shared=[shared]
+        )
 
     def _choose(
-        self, parents: tf.Tensor, scopes: Sequence[str], shown: Sequence[str], training: bool
+        self, parents: tf.Tensor, scopes: Sequence[str], names: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
         """Let children choose among P parents, [B, P, H] -> C of [B, H].
 
         Args:
           parents: the outputs of the level above.
           scopes: C scopes of the log probabilities.
-          shown: C names of the children, for monitors.
+          names: C names of the children, for monitors.
           training: True draws choices.
         """
         count = parents.shape[1]
@@ -94,12 +101,12 @@ class LTB(types.Network):
             [tf1.get_variable(s, [count], tf.float32, tf1.zeros_initializer()) for s in scopes]
         )
         if not training:  # Not a product: other parents may hold NaN.
-            chosen = tf.gather(parents, tf.argmax(logarithms, axis=1), axis=1)
+            choices = tf.gather(parents, tf.argmax(logarithms, axis=1), axis=1)
         else:
-            _monitor_parents(shown, logarithms)
+            _monitor_parents(names, logarithms)
             weights = tf.cast(self._draw(logarithms, scopes), parents.dtype)
-            chosen = tf.linalg.matmul(weights, parents)
-        return tf.unstack(chosen, len(scopes), axis=1)
+            choices = tf.linalg.matmul(weights, parents)
+        return tf.unstack(choices, len(scopes), axis=1)
 
     def _draw(self, logarithms: tf.Tensor, scopes: Sequence[str]) -> tf.Tensor:
         """Draw the weights of the parents of each child, [C, P]; each row sums to 1."""
@@ -108,27 +115,30 @@ class LTB(types.Network):
             is_warm = step < self.warm_steps
             logarithms = tf.where(is_warm, tf.stop_gradient(logarithms), logarithms)
         temperature = self.temperature(step) if callable(self.temperature) else self.temperature
-        least = np.finfo(np.float32).tiny  # The logarithm of 0 is infinite.
+        smallest = np.finfo(np.float32).tiny  # The logarithm of 0 is infinite.
         # All slices and replicas draw as slice 0, because they make the same choice.
         with draws.draw_for_slice(0):
-            drawn = tf.stack(
+            uniform = tf.stack(
                 [
                     draws.draw_uniform(
-                        logarithms.shape[1:], draws.make_step_seed(f"{scope}/draw"), minval=least
+                        logarithms.shape[1:], draws.make_step_seed(f"{scope}/draw"), minval=smallest
                     )
                     for scope in scopes
                 ]
             )
-        gumbel = -tf.math.log(-tf.math.log(drawn))
+        gumbel = -tf.math.log(-tf.math.log(uniform))
         return tf.nn.softmax((logarithms + gumbel) / tf.maximum(temperature, _LEAST))
 
 
+# A schedule of the temperature may fall to 0, which would be a division by 0.
 _LEAST = 0.01
 
 
-def _monitor_parents(shown: Sequence[str], logarithms: tf.Tensor) -> None:
+def _monitor_parents(children: Sequence[str], logarithms: tf.Tensor) -> None:
     """Show the probability of each parent in a training step, `branch/<child>/node_<parent>`."""
     names = [
-        f"branch/{child}/node_{parent}" for child in shown for parent in range(logarithms.shape[1])
+        f"branch/{child}/node_{parent}"
+        for child in children
+        for parent in range(logarithms.shape[1])
     ]
     outlets.add_scalars_where_due(names, lambda: tf.reshape(tf.nn.softmax(logarithms), [-1]))

@@ -39,25 +39,25 @@ class MaskNet:
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, ...]} -> [B, units of the last block, or of all]."""
-        seen = trunk.join_columns("MaskNet", inputs)
+        vectors = trunk.join_columns("MaskNet", inputs)
         with freezing.hold_part(self.trainable):
-            normed = {
+            normal_columns = {
                 column: layers.layer_norm(
                     trunk.join_columns("MaskNet", {column: value}), f"norm_{column}"
                 )
                 for column, value in inputs.items()
             }
-            hidden, outputs = trunk.join_columns("MaskNet", normed), []
+            hidden, outputs = trunk.join_columns("MaskNet", normal_columns), []
             for index, size in enumerate(self.blocks):
                 with tf1.variable_scope(f"block_{index}"):
-                    output = self._build_block(seen, hidden, size)
+                    output = self._build_block(vectors, hidden, size)
                 hidden = hidden if self.parallel else output
                 outputs.append(output)
         return tf.concat(outputs, axis=1) if self.parallel else hidden
 
-    def _build_block(self, seen: tf.Tensor, hidden: tf.Tensor, size: int) -> tf.Tensor:
-        units = max(1, round(self.reduction * seen.shape[-1]))
-        mask = layers.dense(seen, units, "aggregation", tf.nn.relu)
+    def _build_block(self, vectors: tf.Tensor, hidden: tf.Tensor, size: int) -> tf.Tensor:
+        units = max(1, round(self.reduction * vectors.shape[-1]))
+        mask = layers.dense(vectors, units, "aggregation", tf.nn.relu)
         mask = layers.dense(mask, hidden.shape[-1], "projection")
         outputs = layers.dense(mask * hidden, size, "hidden", use_bias=False)
         return tf.nn.relu(layers.layer_norm(outputs, "norm"))

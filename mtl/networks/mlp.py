@@ -70,22 +70,26 @@ class MLP:
     ) -> list[tf.Tensor]:
         """Build a copy in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H]."""
         count = len(scopes)
-        given: copies.Inputs
-        given = trunk.join_columns("MLP", inputs) if isinstance(inputs, Mapping) else inputs
+        hidden: copies.Inputs
+        hidden = trunk.join_columns("MLP", inputs) if isinstance(inputs, Mapping) else inputs
         with freezing.hold_part(self.trainable):
             for index, size in enumerate(self.layers):
                 name = f"hidden_{index}"
-                sums = copies.dense(given, size, name, scopes, training, self._has_bias)
+                sums = copies.dense(hidden, size, name, scopes, training, self._has_bias)
                 gates: Sequence[tf.Tensor | None] = [None] * count
                 if self.activation == _SWIGLU:
-                    gates = copies.dense(given, size, f"{name}/gate", scopes, training)
-                seen = [given] * count if isinstance(given, tf.Tensor) else given
-                given = []
-                for scope, own, products, gate in zip(scopes, seen, sums, gates, strict=True):
+                    gates = copies.dense(hidden, size, f"{name}/gate", scopes, training)
+                inputs_of_copies = [hidden] * count if isinstance(hidden, tf.Tensor) else hidden
+                hidden = []
+                for scope, copy_inputs, products, gate in zip(
+                    scopes, inputs_of_copies, sums, gates, strict=True
+                ):
                     with tf.compat.v1.variable_scope(scope):
-                        given.append(self._finish_layer(own, products, gate, name, training))
+                        hidden.append(
+                            self._finish_layer(copy_inputs, products, gate, name, training)
+                        )
         # If `layers` is empty, every copy passes the inputs on.
-        return [given] * count if isinstance(given, tf.Tensor) else list(given)
+        return [hidden] * count if isinstance(hidden, tf.Tensor) else list(hidden)
 
     @property
     def can_stack(self) -> bool:
@@ -99,8 +103,8 @@ class MLP:
         # Draw seeds in the same order as MLPs that are built one by one.
         seeds = [stacks.draw_seeds(len(self.layers)) for _ in scopes]
         for index, size in enumerate(self.layers):
-            own = [of_scope[index] for of_scope in seeds]
-            sums = stacked.dense(hidden, size, f"hidden_{index}", scopes, own)
+            layer_seeds = [of_scope[index] for of_scope in seeds]
+            sums = stacked.dense(hidden, size, f"hidden_{index}", scopes, layer_seeds)
             hidden = layers.ACTIVATIONS[self.activation](sums)
         return tf.unstack(hidden, len(scopes), axis=1)
 

@@ -43,15 +43,17 @@ class MMoE(types.Network):
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}; the experts are shared."""
         scopes = [f"expert_{index}" for index in range(self.num_experts)]
-        made = trunk.build_copies(self.expert, inputs, scopes, training)
-        if len(made) == 1:  # A gate over one expert is always 1.
-            hidden, shared = precision.share_output(made[0])
-            mixed = [hidden] * len(tasks)
+        outputs = trunk.build_copies(self.expert, inputs, scopes, training)
+        if len(outputs) == 1:  # A gate over one expert is always 1.
+            hidden, shared = precision.share_output(outputs[0])
+            mixtures = [hidden] * len(tasks)
         else:
-            experts, shared = precision.share_output(trunk.stack_vectors(made))  # [B, E, H]
-            joined = trunk.join_columns(type(self).__name__, inputs)
-            mixed = self._mix_experts(joined, experts, scopes, tasks, training)
-        return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
+            experts, shared = precision.share_output(trunk.stack_vectors(outputs))  # [B, E, H]
+            gate_inputs = trunk.join_columns(type(self).__name__, inputs)
+            mixtures = self._mix_experts(gate_inputs, experts, scopes, tasks, training)
+        return types.Towers(
+            trunk.build_towers(self.tower, mixtures, tasks, training), shared=[shared]
+        )
 
     def _mix_experts(
         self,
@@ -62,11 +64,12 @@ class MMoE(types.Network):
         training: bool,
     ) -> list[tf.Tensor]:
         """Weigh the experts [B, E, H] for each task: T of [B, H]."""
-        mixed: list[tf.Tensor] = []
+        mixtures: list[tf.Tensor] = []
+        # All tasks at once, or one by one if a surgery needs separate gradients.
         for group in trunk.group_tasks(tasks):
             scopes = [f"gate_{task}" for task in group]
-            mixed += gates.build_mixtures(self.gate, inputs, experts, scopes, names, training)
-        return mixed
+            mixtures += gates.build_mixtures(self.gate, inputs, experts, scopes, names, training)
+        return mixtures
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,5 +88,5 @@ class OMoE(MMoE):
         tasks: Sequence[str],
         training: bool,
     ) -> list[tf.Tensor]:
-        mixed = gates.build_mixtures(self.gate, inputs, experts, ["gate"], names, training)
-        return mixed * len(tasks)
+        mixtures = gates.build_mixtures(self.gate, inputs, experts, ["gate"], names, training)
+        return mixtures * len(tasks)

@@ -74,16 +74,16 @@ class MTAN(types.Network):
 
         `Towers.shared` holds the outputs of all shared layers.
         """
-        others: types.Tensors = {}
+        vectors: types.Tensors = {}
         if self.decoder:
             hidden = trunk.join_maps("MTAN", inputs)
         elif self.filters:
-            hidden, others = trunk.join_images("MTAN", inputs)
+            hidden, vectors = trunk.join_images("MTAN", inputs)
         else:
             hidden = trunk.join_columns("MTAN", inputs)
         masked: Mapping[str, tf.Tensor | None] = dict.fromkeys(tasks)
         shared: list[tf.Tensor] = []
-        kept: list[tf.Tensor] = []
+        outputs: list[tf.Tensor] = []
         sizes = self.filters or self.layers
         for level, units in enumerate(sizes):
             with tf1.variable_scope(f"stage_{level}"):
@@ -92,17 +92,19 @@ class MTAN(types.Network):
                 hidden, masked = self._build_stage(
                     hidden, masked, units, self._shrink_map, shared, training
                 )
-            kept.append(hidden)
+            outputs.append(hidden)
         for level in reversed(range(len(sizes) - 1)) if self.decoder else ():
-            enlarge = functools.partial(self._enlarge_map, like=kept[level])
+            # The decoder goes back through the stages, and reads the encoder's output of each, as
+            # U-Net does.
+            enlarge = functools.partial(self._enlarge_map, like=outputs[level])
             with tf1.variable_scope(f"decoder_{level}"):
-                joined = tf.concat([enlarge(hidden), kept[level]], axis=-1)
+                maps = tf.concat([enlarge(hidden), outputs[level]], axis=-1)
                 hidden, masked = self._build_stage(
-                    joined, masked, sizes[level], enlarge, shared, training
+                    maps, masked, sizes[level], enlarge, shared, training
                 )
         ends = list(masked.values())
         if not self.decoder:
-            ends = [trunk.join_columns("MTAN", {"": _average_places(h), **others}) for h in ends]
+            ends = [trunk.join_columns("MTAN", {"": _average_places(h), **vectors}) for h in ends]
         return types.Towers(trunk.build_towers(self.tower, ends, tasks, training), shared=shared)
 
     def _build_stage(
@@ -124,10 +126,10 @@ class MTAN(types.Network):
           shared: a list to which the outputs of the shared layers are appended.
           training: as for the network.
         """
-        passed = {
+        task_inputs = {
             # One by one: common batch moments would make each task depend on the masks of others.
-            task: self._pass_on(task, found, units, resize, index > 0, training)
-            for index, (task, found) in enumerate(masked.items())
+            task: self._pass_on(task, task_output, units, resize, index > 0, training)
+            for index, (task, task_output) in enumerate(masked.items())
         }
         with tf1.variable_scope("shared"):
             first = self._build_layer(hidden, units, "first", 3, self.activation, training)
@@ -136,35 +138,35 @@ class MTAN(types.Network):
             hidden, shared_second = precision.share_output(hidden)
         shared += [shared_first, shared_second]
         return hidden, {
-            task: hidden * self._build_mask(task, [first, *found], units, training)
-            for task, found in passed.items()
+            task: hidden * self._build_mask(task, [first, *task_output], units, training)
+            for task, task_output in task_inputs.items()
         }
 
     def _pass_on(
         self,
         task: str,
-        found: tf.Tensor | None,
+        task_output: tf.Tensor | None,
         units: int,
         resize: Callable[[tf.Tensor], tf.Tensor],
         is_built: bool,
         training: bool,
     ) -> list[tf.Tensor]:
         """Apply f to the task's output of the previous stage; [] at the first stage."""
-        if found is None:
+        if task_output is None:
             return []
         with tf1.variable_scope("passed_on", reuse=is_built or None):
-            sums = self._build_sums(found, units, "hidden", 3)
+            sums = self._build_sums(task_output, units, "hidden", 3)
         with tf1.variable_scope(f"task_{task}"):
             hidden = self._finish(sums, "passed_on", self.activation, training)
         return [resize(hidden)]
 
     def _build_mask(
-        self, task: str, seen: Sequence[tf.Tensor], units: int, training: bool
+        self, task: str, parts: Sequence[tf.Tensor], units: int, training: bool
     ) -> tf.Tensor:
         """Build the mask of a task, numbers in (0, 1) with the shape of the stage's output."""
         with tf1.variable_scope(f"task_{task}"):
-            joined = tf.concat(seen, axis=-1)
-            hidden = self._build_layer(joined, units, "hidden", 1, self.activation, training)
+            mask_inputs = tf.concat(parts, axis=-1)
+            hidden = self._build_layer(mask_inputs, units, "hidden", 1, self.activation, training)
             return self._build_layer(hidden, units, "mask", 1, "sigmoid", training)
 
     def _build_layer(

@@ -60,10 +60,12 @@ class PEPNet(types.Network):
         """
         domain = fields.choose_columns("PEPNet.domain", self.domain, inputs)
         personal = fields.choose_columns("PEPNet.personal", self.personal, inputs)
-        others = {c: value for c, value in inputs.items() if c not in domain | personal}
+        main_columns = {c: value for c, value in inputs.items() if c not in domain | personal}
         fix = "Give an input that no gate sees."
-        checks.require(bool(others), "PEPNet inputs", "hold another column", list(inputs), fix)
-        hidden = trunk.join_columns("PEPNet", others)
+        checks.require(
+            bool(main_columns), "PEPNet inputs", "hold another column", list(inputs), fix
+        )
+        hidden = trunk.join_columns("PEPNet", main_columns)
         if domain:
             hidden = self._gate_values(hidden, domain, hidden, "embedding_gate")
         hidden, shared = precision.share_output(hidden)
@@ -84,11 +86,12 @@ class PEPNet(types.Network):
         return hidden
 
     def _gate_values(
-        self, values: tf.Tensor, prior: types.Tensors, seen: tf.Tensor, name: str
+        self, values: tf.Tensor, prior: types.Tensors, context: tf.Tensor, name: str
     ) -> tf.Tensor:
-        """Scale values [B, H] by a gate on the prior columns and on `seen`, the inputs."""
+        """Scale values [B, H] by a gate on the prior columns and on `context`, the inputs."""
         with tf1.variable_scope(name):
-            joined = trunk.join_columns("PEPNet", prior)
-            joined = tf.concat([joined, tf.stop_gradient(seen)], axis=1)
-            hidden = layers.dense(joined, self.gate_units, "hidden", tf.nn.relu)
+            gate_inputs = trunk.join_columns("PEPNet", prior)
+            # The gate scales its inputs, and does not move them, as in the paper.
+            gate_inputs = tf.concat([gate_inputs, tf.stop_gradient(context)], axis=1)
+            hidden = layers.dense(gate_inputs, self.gate_units, "hidden", tf.nn.relu)
             return values * self.gamma * layers.dense(hidden, values.shape[-1], "scale", tf.sigmoid)

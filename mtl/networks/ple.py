@@ -58,23 +58,32 @@ class PLE(types.Network):
         """
         counts = {**{f"task_{task}": self.num_specific for task in tasks}, _SHARED: self.num_shared}
         # The inputs of the experts and the gate of each group.
-        given = dict.fromkeys(counts, trunk.join_columns("PLE", inputs))
+        inputs_of_groups = dict.fromkeys(counts, trunk.join_columns("PLE", inputs))
         for level, expert in enumerate(self.experts):
             columns = inputs if level == 0 else None
             with tf1.variable_scope(f"level_{level}"):
-                found = expert_groups.build_experts(expert, given, counts, training, columns)
-                found[_SHARED], shared = precision.share_output(found[_SHARED])
+                experts = expert_groups.build_experts(
+                    expert, inputs_of_groups, counts, training, columns
+                )
+                experts[_SHARED], shared = precision.share_output(experts[_SHARED])
                 # The last level needs no shared gate: nothing would read its mixture.
                 is_last = level == len(self.experts) - 1
-                given = {
+                inputs_of_groups = {
                     group: expert_groups.mix_experts(
-                        self.gate, group, given, found, self._seen_by(group, counts), training
+                        self.gate,
+                        group,
+                        inputs_of_groups,
+                        experts,
+                        self._seen_by(group, counts),
+                        training,
                     )
                     for group in counts
                     if group != _SHARED or not is_last
                 }
-        mixed = [given[f"task_{task}"] for task in tasks]
-        return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
+        mixtures = [inputs_of_groups[f"task_{task}"] for task in tasks]
+        return types.Towers(
+            trunk.build_towers(self.tower, mixtures, tasks, training), shared=[shared]
+        )
 
     def _seen_by(self, group: str, groups: Iterable[str]) -> list[str]:
         return list(groups) if group == _SHARED else [group, _SHARED]

@@ -122,10 +122,11 @@ class RBM:
             samples = self._draw_samples(machine, columns)
         else:
             samples = self._advance_chains(machine, chains)
-        others = machine.compute_free_energies(tf.stop_gradient(samples))
+        sample_energies = machine.compute_free_energies(tf.stop_gradient(samples))
         if chains is not None:
-            others = tf.reduce_mean(others)
-        return precision.share_output(machine.compute_free_energies(columns) - others)[1]
+            # The chains are no samples of single rows: all rows are compared with their mean.
+            sample_energies = tf.reduce_mean(sample_energies)
+        return precision.share_output(machine.compute_free_energies(columns) - sample_energies)[1]
 
     def _check_columns(self, columns: tf.Tensor) -> tf.Tensor:
         """Return the columns in 32 bits; when run, fail on values that binary units cannot have."""
@@ -133,12 +134,14 @@ class RBM:
         if self.visible != _BINARY:
             return columns
         valid = (columns >= 0) & (columns <= 1)
-        wrong = tf.boolean_mask(columns, ~valid)
+        bad_values = tf.boolean_mask(columns, ~valid)
         text = (
             "RBM inputs must lie between 0 and 1 for binary visible units. "
             "Encode them as one-hot, or standardise them for RBM.visible = 'gaussian'."
         )
-        check = tf.raw_ops.Assert(condition=tf.reduce_all(valid), data=[text, wrong], summarize=1)
+        check = tf.raw_ops.Assert(
+            condition=tf.reduce_all(valid), data=[text, bad_values], summarize=1
+        )
         with tf.control_dependencies([check]):
             return tf.identity(columns)
 
@@ -149,18 +152,21 @@ class RBM:
             columns = machine.resample(columns, draws.draw_rows(f"gibbs_{step}", num_rows, size))
         return columns
 
-    def _advance_chains(self, machine: Machine, kept: tf.Variable) -> tf.Tensor:
+    def _advance_chains(self, machine: Machine, state: tf.Variable) -> tf.Tensor:
         """Return the chains of this step, [N, D], and save them for the next step."""
         is_odd = tf.equal(tf1.train.get_global_step() % 2, 1)
-        both = kept.read_value()
-        chains = tf.where(is_odd, both[1], both[0])
+        chain_pairs = state.read_value()
+        chains = tf.where(is_odd, chain_pairs[1], chain_pairs[0])
+        # All slices move the same chains, so they must draw the same numbers.
         with draws.draw_for_slice(0):
             seed = draws.make_step_seed("chains")
         shape = [self.steps, self.chains, machine.count_draws()]
-        for drawn in tf.unstack(draws.draw_uniform(shape, seed)):
-            chains = machine.resample(chains, drawn)
-        new = tf.where(is_odd, tf.stack([chains, both[1]]), tf.stack([both[0], chains]))
-        step_state.assign_with_update(kept, tf.stop_gradient(new))
+        for uniform in tf.unstack(draws.draw_uniform(shape, seed)):
+            chains = machine.resample(chains, uniform)
+        new = tf.where(
+            is_odd, tf.stack([chains, chain_pairs[1]]), tf.stack([chain_pairs[0], chains])
+        )
+        step_state.assign_with_update(state, tf.stop_gradient(new))
         return chains
 
 

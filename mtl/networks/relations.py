@@ -48,12 +48,15 @@ class DBMTL(types.Network):
         """
         before = _sort_tasks("DBMTL.after", self.after, tasks)
         inner = self.network(inputs, tasks, training)
-        related: dict[str, tf.Tensor] = {}
-        for task, others in before.items():
-            seen = {task: inner[task], **{other: related[other] for other in others}}
+        relations: dict[str, tf.Tensor] = {}
+        for task, predecessors in before.items():
+            relation_inputs = {
+                task: inner[task],
+                **{task_before: relations[task_before] for task_before in predecessors},
+            }
             with tf1.variable_scope(f"relation_{task}"):
-                related[task] = self.relation(seen, training)
-        return _with_towers(inner, related)
+                relations[task] = self.relation(relation_inputs, training)
+        return _with_towers(inner, relations)
 
 
 @checks.dataclass
@@ -97,24 +100,30 @@ class AITM(types.Network):
         """
         before = _sort_tasks("AITM.after", self.after, tasks)
         inner = self.network(inputs, tasks, training)
-        related: dict[str, tf.Tensor] = {}
-        for task, others in before.items():
-            given = {other: related[other] for other in others}
+        relations: dict[str, tf.Tensor] = {}
+        for task, predecessors in before.items():
+            earlier_towers = {task_before: relations[task_before] for task_before in predecessors}
             with tf1.variable_scope(f"transfer_{task}"):
-                related[task] = self._attend_to_towers(inner[task], given) if given else inner[task]
-        return _with_towers(inner, related)
+                relations[task] = (
+                    self._attend_to_towers(inner[task], earlier_towers)
+                    if earlier_towers
+                    else inner[task]
+                )
+        return _with_towers(inner, relations)
 
-    def _attend_to_towers(self, own: tf.Tensor, given: types.Tensors) -> tf.Tensor:
+    def _attend_to_towers(self, task_tower: tf.Tensor, earlier_towers: types.Tensors) -> tf.Tensor:
         """Attend to the task's own and to the given towers, [B, H], {task: [B, G]} -> [B, H]."""
-        units, seen = own.shape[-1], [own]
-        for other, tower in given.items():
-            read = tf.stop_gradient(tower) if self.stop_gradient else tower
-            seen.append(layers.dense(read, units, f"from_{other}", tf.nn.relu))
-        flat = tf.reshape(tf.stack(seen, axis=1), [-1, units])
+        units, vectors = task_tower.shape[-1], [task_tower]
+        for task_before, tower in earlier_towers.items():
+            source = tf.stop_gradient(tower) if self.stop_gradient else tower
+            vectors.append(layers.dense(source, units, f"from_{task_before}", tf.nn.relu))
+        # All vectors go through the same maps, so one product each is enough.
+        flat = tf.reshape(tf.stack(vectors, axis=1), [-1, units])
         query, key, value = (
-            tf.reshape(layers.dense(flat, units, name), [-1, len(seen), units])
+            tf.reshape(layers.dense(flat, units, name), [-1, len(vectors), units])
             for name in ("query", "key", "value")
         )
+        # A softmax in 16 bits would lose small weights.
         scores = tf.cast(tf.reduce_sum(query * key, axis=-1), tf.float32) / math.sqrt(units)
         weights = tf.cast(tf.nn.softmax(scores), value.dtype)
         return tf.reduce_sum(weights[..., tf.newaxis] * value, axis=1)
@@ -161,9 +170,9 @@ class ResFlow(types.Network):
         """
         before = _sort_tasks("ResFlow.after", self.after, tasks)
         inner = self.network(inputs, tasks, training)
-        found: dict[str, list[tf.Tensor]] = {}  # The outputs of the layers, by task.
-        for task, others in before.items():
-            hidden, found[task] = inner[task], []
+        outputs_by_task: dict[str, list[tf.Tensor]] = {}  # The outputs of the layers, by task.
+        for task, predecessors in before.items():
+            hidden, outputs_by_task[task] = inner[task], []
             with tf1.variable_scope(f"flow_{task}"):
                 for level, size in enumerate(self.layers):
                     name = f"hidden_{level}"
@@ -171,9 +180,14 @@ class ResFlow(types.Network):
                     hidden = trunk.finish_layer(
                         hidden, name, self.activation, self.dropout, self.batch_norm, training
                     )
-                    hidden = tf.add_n([hidden, *(found[other][level] for other in others)])
-                    found[task].append(hidden)
-        return _with_towers(inner, {task: outputs[-1] for task, outputs in found.items()})
+                    hidden = tf.add_n(
+                        [
+                            hidden,
+                            *(outputs_by_task[task_before][level] for task_before in predecessors),
+                        ]
+                    )
+                    outputs_by_task[task].append(hidden)
+        return _with_towers(inner, {task: outputs[-1] for task, outputs in outputs_by_task.items()})
 
 
 def _check_relations(
@@ -184,14 +198,14 @@ def _check_relations(
     where, rule = f"{kind}.after", "map tasks to the tasks before them"
     checks.mapping(where, after, rule)
     checks.require(len(after) > 0, where, rule, after, 'Such as {"order": ["click"]}.')
-    for task, others in after.items():
-        here = f"{where}[{task!r}]"
-        if not isinstance(others, str):
-            checks.is_a(here, others, (list, tuple), "be a task or a list of tasks")
-            checks.require(len(others) > 0, here, "hold a task", others)
-            checks.unique(here, others)
+    for task, predecessors in after.items():
+        setting = f"{where}[{task!r}]"
+        if not isinstance(predecessors, str):
+            checks.is_a(setting, predecessors, (list, tuple), "be a task or a list of tasks")
+            checks.require(len(predecessors) > 0, setting, "hold a task", predecessors)
+            checks.unique(setting, predecessors)
         else:
-            checks.is_a(here, others, str, "be a task")
+            checks.is_a(setting, predecessors, str, "be a task")
     try:
         graphlib.TopologicalSorter(_list_names(after)).prepare()
     except graphlib.CycleError as error:
@@ -201,8 +215,8 @@ def _check_relations(
 
 def _list_names(after: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
     return {
-        task: [others] if isinstance(others, str) else list(others)
-        for task, others in after.items()
+        task: [predecessors] if isinstance(predecessors, str) else list(predecessors)
+        for task, predecessors in after.items()
     }
 
 
@@ -210,12 +224,13 @@ def _sort_tasks(
     where: str, after: Mapping[str, str | Sequence[str]], tasks: Sequence[str]
 ) -> dict[str, list[str]]:
     """Return {task: the tasks before it} for all tasks, in an order that respects `after`."""
-    named = _list_names(after)
-    for task, others in named.items():
+    predecessors_of = _list_names(after)
+    for task, names in predecessors_of.items():
         checks.one_of(where, task, tasks)
-        for other in others:
-            checks.one_of(f"{where}[{task!r}]", other, tasks)
-    before = {task: named.get(task, []) for task in tasks}
+        for name in names:
+            checks.one_of(f"{where}[{task!r}]", name, tasks)
+    # The sorter gets all tasks, as those without relations need towers too.
+    before = {task: predecessors_of.get(task, []) for task in tasks}
     return {task: before[task] for task in graphlib.TopologicalSorter(before).static_order()}
 
 

@@ -54,10 +54,10 @@ class ResNet:
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, H, W, C] or [B, D]} -> [B, filters[-1] + D]."""
-        images, others = trunk.join_images("ResNet", inputs)
+        images, vectors = trunk.join_images("ResNet", inputs)
         with freezing.hold_part(self.trainable):
             hidden = self._apply_blocks(images, training)
-        return trunk.join_columns("ResNet", {"images": hidden, **others})
+        return trunk.join_columns("ResNet", {"images": hidden, **vectors})
 
     def _apply_blocks(self, images: tf.Tensor, training: bool) -> tf.Tensor:
         """Apply stem and blocks, and average over all places: [B, H, W, C] -> [B, filters[-1]]."""
@@ -85,11 +85,11 @@ class ResNet:
     def _build_shortcut(
         self, inputs: tf.Tensor, filters: int, stride: int, training: bool
     ) -> tf.Tensor:
-        added = filters - inputs.shape[-1]
-        if stride == 1 and not added:
+        num_added = filters - inputs.shape[-1]
+        if stride == 1 and not num_added:
             return inputs
         if self.shortcut == "projection":
             return self._convolve_inputs(inputs, filters, "shortcut", stride, training, size=1)
         # Half of the zero channels come before the others, and half after them.
-        sides = [[0, 0]] * 3 + [[added // 2, added - added // 2]]
+        sides = [[0, 0]] * 3 + [[num_added // 2, num_added - num_added // 2]]
         return tf.pad(inputs[:, ::stride, ::stride], sides)

@@ -48,8 +48,8 @@ class SharedBottom:
         # Only MLP itself: `build_stack` does not know the layers that a subclass builds.
         if stacks.are_stacked(len(tasks)) and type(tower) is mlp.MLP and tower.can_stack:
             scopes = [f"tower_{task}" for task in tasks]
-            made = tower.build_stack({"trunk": hidden}, scopes)
-            return types.Towers(dict(zip(tasks, made, strict=True)), shared=[shared])
+            outputs = tower.build_stack({"trunk": hidden}, scopes)
+            return types.Towers(dict(zip(tasks, outputs, strict=True)), shared=[shared])
         towers = {task: self._apply_tower(hidden, task, training) for task in tasks}
         return types.Towers(towers, shared=[shared])
 

@@ -31,6 +31,6 @@ class SingleTask(types.Network):
         towers: dict[str, tf.Tensor] = {}
         for group in trunk.group_tasks(tasks):
             scopes = [f"tower_{task}" for task in group]
-            made = trunk.build_copies(self.trunk, inputs, scopes, training)
-            towers |= zip(group, made, strict=True)
+            outputs = trunk.build_copies(self.trunk, inputs, scopes, training)
+            towers |= zip(group, outputs, strict=True)
         return types.Towers(towers)

@@ -66,9 +66,9 @@ class STAR:
         one_hot = inputs[self.domain]
         fields.require_vectors("STAR", self.domain, one_hot)
         domains, count = tf.argmax(one_hot, axis=1, output_type=tf.int32), one_hot.shape[-1]
-        others = {column: value for column, value in inputs.items() if column != self.domain}
+        features = {column: value for column, value in inputs.items() if column != self.domain}
         with freezing.hold_part(self.trainable):
-            hidden = trunk.join_columns("STAR", others)
+            hidden = trunk.join_columns("STAR", features)
             if self.norm:
                 groups = tf.one_hot(domains, count)
                 hidden = partitioned_norm.normalise(hidden, groups, "norm", training)
@@ -94,10 +94,13 @@ def _apply_layer(
             kernel = tf1.get_variable("kernel", [width, units], dtype)
             bias = tf1.get_variable("bias", [units], dtype, zeros)
         with tf1.variable_scope("domains"):
+            # All ones: every domain starts with the shared kernel.
             kernels = tf1.get_variable("kernel", [count, width, units], dtype, ones)
             biases = tf1.get_variable("bias", [count, units], dtype, zeros)
     # A look-up makes the gradient sparse.
     present, places = tf.unique(domains)
+    # All rows by the kernel of each present domain: n products of the batch, but no kernel for each
+    # row.
     of_all = tf.linalg.matmul(inputs[tf.newaxis], kernel * tf.gather(kernels, present))  # [n, B, H]
     at = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)
     return tf.gather_nd(of_all, at) + bias + tf.gather(biases, domains)

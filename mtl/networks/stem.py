@@ -64,24 +64,33 @@ class STEM(types.Network):
         Raises:
           UserError: a task lacks columns, two tasks name the same column, or none is shared.
         """
-        given = {
+        inputs_of_groups = {
             group: trunk.join_columns("STEM", columns)
             for group, columns in self._group_columns(inputs, tasks).items()
         }
-        counts = dict.fromkeys(given, self.num_specific) | {_SHARED: self.num_shared}
-        found = expert_groups.build_experts(self.expert, given, counts, training)
-        found[_SHARED], shared = precision.share_output(found[_SHARED])
-        mixed = []
-        for group in list(given)[:-1]:
-            seen = {
-                other: experts if other in (group, _SHARED) else tf.stop_gradient(experts)
-                for other, experts in found.items()
+        counts = dict.fromkeys(inputs_of_groups, self.num_specific) | {_SHARED: self.num_shared}
+        experts_by_group = expert_groups.build_experts(
+            self.expert, inputs_of_groups, counts, training
+        )
+        experts_by_group[_SHARED], shared = precision.share_output(experts_by_group[_SHARED])
+        mixtures = []
+        # The last group is the shared one, which gets no tower.
+        for group in list(inputs_of_groups)[:-1]:
+            sources = {
+                source: experts if source in (group, _SHARED) else tf.stop_gradient(experts)
+                for source, experts in experts_by_group.items()
             }
-            both = {group: tf.concat([given[group], given[_SHARED]], axis=1)}
-            mixed.append(
-                expert_groups.mix_experts(self.gate, group, both, seen, list(seen), training)
+            gate_inputs = {
+                group: tf.concat([inputs_of_groups[group], inputs_of_groups[_SHARED]], axis=1)
+            }
+            mixtures.append(
+                expert_groups.mix_experts(
+                    self.gate, group, gate_inputs, sources, list(sources), training
+                )
             )
-        return types.Towers(trunk.build_towers(self.tower, mixed, tasks, training), shared=[shared])
+        return types.Towers(
+            trunk.build_towers(self.tower, mixtures, tasks, training), shared=[shared]
+        )
 
     def _group_columns(
         self, inputs: types.Tensors, tasks: Sequence[str]
@@ -89,15 +98,15 @@ class STEM(types.Network):
         """Return {group: its columns}: the groups of all tasks, then the shared group."""
         for task in self.own:
             checks.one_of("STEM.own", task, tasks)
-        found: dict[str, dict[str, tf.Tensor]] = {}
+        columns_by_group: dict[str, dict[str, tf.Tensor]] = {}
         shared = dict(inputs)
         for task in tasks:
             where = f"STEM.own[{task!r}]"
             columns = fields.choose_columns(where, self.own.get(task, ()), inputs)
             checks.require(bool(columns), where, "name a column", list(self.own.get(task, ())))
-            taken = [column for column in columns if column not in shared]
-            checks.require(not taken, where, "name columns of no other task", taken)
+            taken_columns = [column for column in columns if column not in shared]
+            checks.require(not taken_columns, where, "name columns of no other task", taken_columns)
             shared = {column: value for column, value in shared.items() if column not in columns}
-            found[f"task_{task}"] = columns
+            columns_by_group[f"task_{task}"] = columns
         checks.require(bool(shared), "STEM.own", "leave a column for all tasks", dict(self.own))
-        return found | {_SHARED: shared}
+        return columns_by_group | {_SHARED: shared}

@@ -40,15 +40,25 @@ def group_tasks(tasks: Sequence[str]) -> list[list[str]]:
 def build_towers(
     tower: Trunk | None, inputs: Sequence[tf.Tensor], tasks: Sequence[str], training: bool
 ) -> dict[str, tf.Tensor]:
-    """Build a tower for each task in `tower_<task>`: T of [B, D] -> {task: [B, H]}."""
+    """Build a tower for each task, in the scope `tower_<task>`.
+
+    Args:
+      tower: the trunk that each tower builds; None passes the inputs on.
+      inputs: T of [B, D], in the order of the tasks.
+      tasks: T names.
+      training: as for the network.
+
+    Returns:
+      {task: [B, H]}.
+    """
     if tower is None:
         return dict(zip(tasks, inputs, strict=True))
-    given = dict(zip(tasks, inputs, strict=True))
+    inputs_by_task = dict(zip(tasks, inputs, strict=True))
     towers: dict[str, tf.Tensor] = {}
     for group in group_tasks(tasks):
         scopes = [f"tower_{task}" for task in group]
-        made = build_copies(tower, [given[task] for task in group], scopes, training)
-        towers |= zip(group, made, strict=True)
+        outputs = build_copies(tower, [inputs_by_task[task] for task in group], scopes, training)
+        towers |= zip(group, outputs, strict=True)
     return towers
 
 
@@ -69,22 +79,23 @@ def build_copies(
       training: as for the trunk.
     """
     at_once = getattr(part, "build_copies", None)
+    # A single copy gains nothing from a stacked product.
     if at_once is not None and len(scopes) > 1:
         return at_once(inputs, scopes, training)
     outputs = []
     for index, scope in enumerate(scopes):
-        own = inputs if isinstance(inputs, Mapping) else {"inputs": inputs[index]}
+        copy_inputs = inputs if isinstance(inputs, Mapping) else {"inputs": inputs[index]}
         with tf.compat.v1.variable_scope(scope):
-            outputs.append(part(own, training))
+            outputs.append(part(copy_inputs, training))
     return outputs
 
 
 def stack_vectors(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Stack the outputs of experts or stages, N of [B, H] -> [B, N, H]; fail on maps."""
-    for each in vectors:
+    for vector in vectors:
         fix = "SharedBottom, SingleTask and MTAN take trunks that give maps."
         where, rule = "an expert or a stage that is mixed with others", "give vectors, [B, H]"
-        checks.require(each.shape.rank == 2, where, rule, tuple(each.shape), fix)
+        checks.require(vector.shape.rank == 2, where, rule, tuple(vector.shape), fix)
     return tf.stack(vectors, axis=1)
 
 
@@ -121,36 +132,58 @@ Activation = Annotated[str, checks.OneOf(layers.ACTIVATIONS)]
 
 
 def join_images(kind: str, inputs: types.Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Stack all images to [B, H, W, sum of C]; return them and the other columns."""
-    found = {column: value for column, value in inputs.items() if value.shape.rank == 4}
-    others = {column: value for column, value in inputs.items() if column not in found}
+    """Stack all images.
+
+    Args:
+      kind: the part that reads them, for errors.
+      inputs: {column: [B, H, W, C] or other}.
+
+    Returns:
+      [B, H, W, sum of C], and the other columns.
+
+    Raises:
+      UserError: there is no image, or sizes differ or are unknown.
+    """
+    images = {column: value for column, value in inputs.items() if value.shape.rank == 4}
+    vectors = {column: value for column, value in inputs.items() if column not in images}
     fix = "Give it an Image column, or use MLP."
-    checks.require(bool(found), f"{kind} inputs", "hold an image", list(inputs), fix)
-    shapes = {column: tuple(value.shape[1:3]) for column, value in found.items()}
-    same = len(set(shapes.values())) == 1 and None not in next(iter(shapes.values()))
-    checks.require(same, f"{kind} inputs", "be images of the same known size", shapes)
-    return tf.concat(list(found.values()), axis=3), others
+    checks.require(bool(images), f"{kind} inputs", "hold an image", list(inputs), fix)
+    shapes = {column: tuple(value.shape[1:3]) for column, value in images.items()}
+    is_same = len(set(shapes.values())) == 1 and None not in next(iter(shapes.values()))
+    checks.require(is_same, f"{kind} inputs", "be images of the same known size", shapes)
+    return tf.concat(list(images.values()), axis=3), vectors
 
 
 def join_maps(kind: str, inputs: types.Tensors) -> tf.Tensor:
     """Stack all inputs, which must be images of equal size: {column: [B, H, W, C]} -> a map."""
-    images, others = join_images(kind, inputs)
+    images, vectors = join_images(kind, inputs)
     fix = "A vector has no place in a feature map."
-    checks.require(not others, f"{kind} inputs", "be images alone", list(others), fix)
+    checks.require(not vectors, f"{kind} inputs", "be images alone", list(vectors), fix)
     return images
 
 
 def join_columns(kind: str, inputs: types.Tensors) -> tf.Tensor:
-    """Flatten every input and join them in the order given: {column: [B, ...]} -> [B, D]."""
+    """Flatten all columns and join them, in the order given.
+
+    Args:
+      kind: the part that reads them, for errors.
+      inputs: {column: [B, ...]} of known sizes, but for B.
+
+    Returns:
+      [B, D].
+
+    Raises:
+      UserError: there is no column, or its shape is unknown.
+    """
     checks.require(len(inputs) > 0, f"{kind} inputs", "hold a column", list(inputs))
-    flattened = []
+    vectors = []
     for column, value in inputs.items():
         shape = value.shape[1:]
         fix = f"Column {column!r} has that shape."
         checks.require(shape.is_fully_defined(), f"{kind} inputs", "have a fixed shape", shape, fix)
-        flat = shape.rank == 1
-        flattened.append(value if flat else tf.reshape(value, [-1, math.prod(shape)]))
-    return tf.concat(flattened, axis=1)
+        is_vector = shape.rank == 1
+        vectors.append(value if is_vector else tf.reshape(value, [-1, math.prod(shape)]))
+    return tf.concat(vectors, axis=1)
 
 
 def dense_layers(
@@ -161,12 +194,22 @@ def dense_layers(
     batch_norm: bool,
     training: bool,
 ) -> tf.Tensor:
-    """Stack dense layers, [B, D] -> [B, sizes[-1]], in the scopes hidden_0, hidden_1, ...
+    """Stack dense layers in the scopes hidden_0, hidden_1, ...
 
-    The batch norm, if any, comes before the activation.
+    Args:
+      hidden: [B, D].
+      sizes: the units of each layer; empty returns `hidden`.
+      activation: a name in `layers.ACTIVATIONS`.
+      dropout: the rate behind each activation, in [0, 1).
+      batch_norm: True normalises the sums before the activation.
+      training: as for the trunk.
+
+    Returns:
+      [B, sizes[-1]].
     """
     for index, size in enumerate(sizes):
         name = f"hidden_{index}"
+        # Batch norm subtracts the mean, and any bias with it; it has an offset instead.
         hidden = layers.dense(hidden, size, name, use_bias=not batch_norm)
         hidden = finish_layer(hidden, name, activation, dropout, batch_norm, training)
     return hidden
@@ -175,7 +218,19 @@ def dense_layers(
 def finish_layer(
     hidden: tf.Tensor, name: str, activation: str, dropout: float, batch_norm: bool, training: bool
 ) -> tf.Tensor:
-    """Apply batch norm, activation and dropout to the sums of a layer, [B, H] -> [B, H]."""
+    """Apply batch norm, activation and dropout to the sums of a layer.
+
+    Args:
+      hidden: the sums, [B, ..., H].
+      name: the name of the layer, for the scopes of its parts.
+      activation: a name in `layers.ACTIVATIONS`.
+      dropout: the rate, in [0, 1).
+      batch_norm: True normalises the sums first.
+      training: as for the trunk.
+
+    Returns:
+      The same shape.
+    """
     if batch_norm:
         hidden = layers.batch_norm(hidden, f"{name}_norm", training)
     hidden = layers.ACTIVATIONS[activation](hidden)

@@ -51,17 +51,17 @@ class UNet:
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Run the trunk, {column: [B, H, W, C]} -> a map [B, H, W, filters[0]]."""
         hidden = trunk.join_maps("UNet", inputs)
-        skipped: list[tf.Tensor] = []
+        skips: list[tf.Tensor] = []
         with freezing.hold_part(self.trainable):
             for level, filters in enumerate(self.filters):
                 if level > 0:
                     hidden = layers.max_pool(hidden, self.pool)
                 hidden = self._convolve_twice(hidden, filters, f"encoder_{level}", training)
-                skipped.append(hidden)
+                skips.append(hidden)
             for level in reversed(range(len(self.filters) - 1)):
-                kept = skipped[level]
-                hidden = layers.enlarge(hidden, self.pool, *kept.shape[1:3])
-                hidden = tf.concat([hidden, kept], -1)
+                skip = skips[level]
+                hidden = layers.enlarge(hidden, self.pool, *skip.shape[1:3])
+                hidden = tf.concat([hidden, skip], -1)
                 hidden = self._convolve_twice(
                     hidden, self.filters[level], f"decoder_{level}", training
                 )

@@ -47,6 +47,6 @@ class WideAndDeep(types.Network):
         checks.require(bool(deep), "WideAndDeep.wide", "leave a column to the network", list(wide))
         with tf1.variable_scope("network"):
             towers = self.network(deep, tasks, training)
-        joined = trunk.join_columns("WideAndDeep", wide)
-        found = {task: tf.concat([towers[task], joined], axis=1) for task in tasks}
-        return types.Towers(found, getattr(towers, "shared", ()))
+        wide_vectors = trunk.join_columns("WideAndDeep", wide)
+        all_towers = {task: tf.concat([towers[task], wide_vectors], axis=1) for task in tasks}
+        return types.Towers(all_towers, getattr(towers, "shared", ()))

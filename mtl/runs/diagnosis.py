@@ -43,8 +43,8 @@ def explain_run_errors(
             run_directory.require_intact(checkpoint)
         heads = [*model.heads, *model.heads_of_losses]
         problems = (data.diagnose(error, split, heads, model.columns) for split in splits)
-        asserted = re.search(r"assertion failed: \[(.+?)\]", source.error_text(error))
-        message = next(filter(None, problems), None) or (asserted and asserted.group(1))
+        assertion = re.search(r"assertion failed: \[(.+?)\]", source.error_text(error))
+        message = next(filter(None, problems), None) or (assertion and assertion.group(1))
         if message:
             raise checks.UserError(message) from error
         raise

@@ -90,8 +90,8 @@ def build_config(
     """Build the settings of an Estimator in one process, with its session's settings."""
     with tf_config.hide_cluster():
         config = compat.estimator.RunConfig(model_dir=model_dir, tf_random_seed=experiment.run.seed)
-    own = experiment.distribution.resources.session_config()
-    return resources.configure_session(config, own)
+    session_config = experiment.distribution.resources.session_config()
+    return resources.configure_session(config, session_config)
 
 
 def build_exporter(
@@ -99,7 +99,7 @@ def build_exporter(
 ) -> serving.Exporter:
     """Build the exporter for checkpoints of the run in `model_dir`.
 
-    With `is_converted`, exports hold what files of other runtimes are made of.
+    With `is_converted`, exports hold the graphs from which files of other runtimes are made.
     """
     rows = functools.partial(
         experiment.data.one_pass, experiment.data.eval_split, with_labels=False

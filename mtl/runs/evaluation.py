@@ -64,10 +64,10 @@ class Evaluator:
         self._experiment, self._model_dir, self._observers = experiment, model_dir, observers
         self._interruption = interruption
         doubts.record_doubts(model_dir, "best", _doubt_best(experiment))
-        known = experiment.model.find_direction(experiment.best.metric)
+        direction = experiment.model.find_direction(experiment.best.metric)
         # Before this step less is cut: such a network would always be the best.
         first = experiment.model.find_first_final_step(experiment.run.train_steps)
-        best = experiment.best.with_direction(known)
+        best = experiment.best.with_direction(direction)
         self.keeper = checkpoints.BestKeeper(best, model_dir, from_step=first)
         self.metrics: dict[str, Any] | None = None
         self._unknown_from: int | None = None
@@ -84,9 +84,12 @@ class Evaluator:
         watch = self._observers.watch_evaluation(checkpoint)
         self.metrics, self._measured_on = self._measure(checkpoint, watch)
         self._renew_best()
-        shown, best = experiment.model.find_main_metrics(self.metrics), experiment.best.metric
+        main_metrics, best = (
+            experiment.model.find_main_metrics(self.metrics),
+            experiment.best.metric,
+        )
         is_best = self.keeper.is_best(self.metrics)
-        line = summary.describe_evaluation(self.metrics, shown, best, is_best)
+        line = summary.describe_evaluation(self.metrics, main_metrics, best, is_best)
         fields = {"metrics": self.metrics, "is_best": is_best}
         _log.info("%s", line, extra={"fields": fields})
         metrics_file.add_row(self._model_dir, checkpoint, experiment.data.eval_split, self.metrics)
@@ -105,13 +108,13 @@ class Evaluator:
         data, model = self._experiment.data, self._experiment.model
         split, rows = data.eval_split, self._rows
         passing = _Passing(self._interruption)
-        between = [passing, hooks.Callbacks(self.forget_later)]
+        pass_hooks = [passing, hooks.Callbacks(self.forget_later)]
         with (
             diagnosis.explain_run_errors(data, model, checkpoint, split),
             progress.tell_while(functools.partial(passing.describe, checkpoint, split)),
         ):
             if watch is None:
-                metrics = self.graph.evaluate(checkpoint, between, events)
+                metrics = self.graph.evaluate(checkpoint, pass_hooks, events)
             else:  # Observers add other ops to the graph at other steps.
                 rows = measured.Rows()
                 estimator = estimators.build_estimator(
@@ -121,9 +124,9 @@ class Evaluator:
                     evaluation_hooks=lambda *seen: [*watch(*seen), *rows.watch(*seen)],
                 )
                 one_pass = functools.partial(data.one_pass, split)
-                metrics = estimator.evaluate(one_pass, hooks=between, checkpoint_path=checkpoint)
-        found = {"rows": rows.describe(), "fields": rows.describe_fields()}
-        return metrics, {**found, "settings": self._settings_digest}
+                metrics = estimator.evaluate(one_pass, hooks=pass_hooks, checkpoint_path=checkpoint)
+        description = {"rows": rows.describe(), "fields": rows.describe_fields()}
+        return metrics, {**description, "settings": self._settings_digest}
 
     @functools.cached_property
     def _settings_digest(self) -> str:
@@ -132,11 +135,11 @@ class Evaluator:
     def _tell_doubts(self) -> None:
         """Warn, once in a run, of slices without rows and of a best metric that is NaN."""
         experiment, metrics = self._experiment, cast(dict[str, Any], self.metrics)
-        found = {
+        lines_by_kind = {
             "slices": describe_empty_slices(experiment, metrics, experiment.data.eval_split),
             "best_value": _describe_nan(experiment, metrics),
         }
-        for kind, lines in found.items():
+        for kind, lines in lines_by_kind.items():
             if lines and not doubts.read_doubts(self._model_dir, kind):
                 doubts.record_doubts(self._model_dir, kind, lines)
 
@@ -171,6 +174,7 @@ class Evaluator:
         value = None
         if run_directory.is_checkpoint(best):
             value, rows = self._measure_best(best)
+            # Read a moment after the others: then the split itself gives other rows each time.
             if rows != now["rows"]:
                 self._rows_vary = True
                 message = "The rows of split %r differ in each evaluation: values of %s cannot be "
@@ -199,13 +203,13 @@ class Evaluator:
         """Return one line that says why the value of the best has changed."""
         split, metric = self._names_of_best
         rows, settings = f"the rows of split {split!r}", "settings of the model"
-        what = rows if rows_differ else settings
+        subject = rows if rows_differ else settings
         if "measured_on" not in record:
-            what = f"{rows} or {settings}"
+            subject = f"{rows} or {settings}"
         had = f"{record['checkpoint']} had {metric} {record['value']:.6g}"
         now = "is gone" if value is None else f"has {value:.6g} now"
-        why = f"{what[0].upper()}{what[1:]} have changed since the best value was measured"
-        return f"{why}: {had} and {now}. Patience starts anew."
+        reason = f"{subject[0].upper()}{subject[1:]} have changed since the best value was measured"
+        return f"{reason}: {had} and {now}. Patience starts anew."
 
     def catch_up(self, is_evaluated_beside: bool = False) -> None:
         """Forget best checkpoints of steps after the latest checkpoint.
@@ -219,6 +223,7 @@ class Evaluator:
         )
         self.keeper.rewind(step)
         is_done = step <= self.keeper.last_step
+        # Later steps will run again; the evaluation of this one stands if it is done.
         self._unknown_from = step + 1 if path and is_done else step
         if not is_done and not is_evaluated_beside:
             self(cast(str, path))  # If there is no checkpoint, step 0 counts as evaluated.
@@ -237,6 +242,7 @@ class Evaluator:
         """
         path, data = run_directory.checkpoint_path(self._model_dir, "latest"), self._experiment.data
         plausibility.look_at_labels(self._experiment.model, data, data.eval_split)
+        # TensorBoard has this evaluation already, so its events go to a scratch folder.
         with tempfile.TemporaryDirectory() as scratch, hooks.closing_writers(scratch):
             self.metrics, self._measured_on = self._measure(path, events=scratch)
         self._renew_best()
@@ -249,13 +255,13 @@ class Evaluator:
         estimator = estimators.build_exported(self._experiment, self._model_dir, checkpoint)
         for exporter in self._exporters:
             folder = os.path.join(self._model_dir, "export", exporter.name)
-            told = "exporting {} to {}, and checking what it predicts".format
+            describe = "exporting {} to {}, and checking what it predicts".format
             try:
-                with progress.tell_while(functools.partial(told, checkpoint, folder)):
+                with progress.tell_while(functools.partial(describe, checkpoint, folder)):
                     exporter.export(estimator, folder, checkpoint, self.metrics, False)
             except (tf.errors.OpError, OSError) as error:
-                why = run_directory.shorten_error(error)
-                message = f"{checkpoint} cannot be exported to {folder}: {why}."
+                reason = run_directory.shorten_error(error)
+                message = f"{checkpoint} cannot be exported to {folder}: {reason}."
                 raise checks.UserError(message) from error
 
     @functools.cached_property
@@ -273,16 +279,24 @@ def evaluate(
     is_attacked: bool = False,
     write_curves: CurveWriter | None = None,
 ) -> dict:
-    """Evaluate a checkpoint on the whole of `split`, and return {metric: value}.
+    """Evaluate a checkpoint on the whole of a split.
 
     Appends the metrics to `metrics.jsonl`. For a split that the run itself does not evaluate, also
     writes `eval_<split>` for TensorBoard and removes its later steps; `eval` belongs to the run.
     Metrics on inputs that `Experiment.attack` moves do not go to TensorBoard.
-    `write_curves` writes the curves of the tasks with classes to a folder in `<model_dir>/curves`.
+
+    Args:
+      experiment: the settings of the run.
+      model_dir: the folder of the run.
+      split: the split; None for `Pipeline.eval_split`.
+      checkpoint: "latest", "best" or a path.
+      is_attacked: True moves the inputs by `Experiment.attack`.
+      write_curves: writes the curves of the tasks with classes to a folder in `<model_dir>/curves`.
+
+    Returns:
+      {metric: value}, with "global_step".
     """
-    rule, fix = "be set", "Bind Experiment.attack = @attack/auxiliary.Adversarial()."
-    has_attack = not is_attacked or experiment.attack is not None
-    checks.require(has_attack, "Experiment.attack", rule, None, fix)
+    _require_attack(experiment, is_attacked)
     split = split or experiment.data.eval_split
     is_own = split == experiment.data.eval_split or is_attacked
     with (
@@ -292,39 +306,54 @@ def evaluate(
     ):
         experiment.distribution.resources.take()
         plausibility.look_at_labels(experiment.model, experiment.data, split)
-        watching: list[types.EvaluationHooks] = []
-        if write_curves is not None:
-            watch = watch_curves(experiment, model_dir, split, is_attacked, write_curves)
-            watching.append(watch)
-        statistics = fitting.load_statistics(model_dir)
-        where = f"of split {split!r}"
-        columns, warn = experiment.model.columns, unknown_values.warn
-        watching.append(unknown_values.watch_evaluation(columns, statistics, where, warn))
         estimator = estimators.build_estimator(
             experiment,
             model_dir,
             path,
             events=scratch if is_own else None,
             is_attacked=is_attacked,
-            evaluation_hooks=lambda *rows: [hook for watch in watching for hook in watch(*rows)],
+            evaluation_hooks=_watch_rows(experiment, model_dir, split, is_attacked, write_curves),
         )
         name = None if is_own else _spell(split)
         passing = _Passing()
-        restored: list[Any] = [passing]
+        watchers: list[Any] = [passing]
         if not is_own:
             forget = functools.partial(hooks.forget_from, estimator.eval_dir(name))
             step = run_directory.step_saved(path)
-            restored.append(hooks.Callbacks(functools.partial(forget, step)))
+            watchers.append(hooks.Callbacks(functools.partial(forget, step)))
         one_pass = functools.partial(experiment.data.one_pass, split)
         with (
             hooks.closing_writers(estimator.eval_dir(name)),
             progress.tell_while(functools.partial(passing.describe, path, split)),
         ):
-            metrics = estimator.evaluate(one_pass, hooks=restored, checkpoint_path=path, name=name)
+            metrics = estimator.evaluate(one_pass, hooks=watchers, checkpoint_path=path, name=name)
     for line in describe_empty_slices(experiment, metrics, split):
         _log.warning("Warning: %s", line)
     metrics_file.add_row(model_dir, path, split, metrics, is_attacked)
     return metrics
+
+
+def _require_attack(experiment: experiment_lib.Experiment, is_attacked: bool) -> None:
+    rule, fix = "be set", "Bind Experiment.attack = @attack/auxiliary.Adversarial()."
+    has_attack = not is_attacked or experiment.attack is not None
+    checks.require(has_attack, "Experiment.attack", rule, None, fix)
+
+
+def _watch_rows(
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    split: str,
+    is_attacked: bool,
+    write_curves: CurveWriter | None,
+) -> types.EvaluationHooks:
+    """Return a function that builds the hooks of an evaluation's rows."""
+    watching: list[types.EvaluationHooks] = []
+    if write_curves is not None:
+        watching.append(watch_curves(experiment, model_dir, split, is_attacked, write_curves))
+    statistics, where = fitting.load_statistics(model_dir), f"of split {split!r}"
+    columns, warn = experiment.model.columns, unknown_values.warn
+    watching.append(unknown_values.watch_evaluation(columns, statistics, where, warn))
+    return lambda *rows: [hook for watch in watching for hook in watch(*rows)]
 
 
 def watch_curves(
@@ -371,8 +400,8 @@ def _spell(split: str) -> str:
 
 def split_step(metrics: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
     """Return the step of an evaluation, and the metrics without it."""
-    own = {name: float(value) for name, value in metrics.items() if name != "global_step"}
-    return int(metrics["global_step"]), own
+    values = {name: float(value) for name, value in metrics.items() if name != "global_step"}
+    return int(metrics["global_step"]), values
 
 
 def _have_rows_changed(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> bool:

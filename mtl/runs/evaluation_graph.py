@@ -46,8 +46,8 @@ class EvaluationGraph:
         rows = functools.partial(experiment.data.one_pass, experiment.data.eval_split)
         self._graph = tf.Graph()
         with self._graph.as_default():
-            built = self._estimator._evaluate_build_graph(rows, hooks=[], checkpoint_path=None)
-            self._scaffold, self._update, self._metrics, self._hooks = built
+            parts = self._estimator._evaluate_build_graph(rows, hooks=[], checkpoint_path=None)
+            self._scaffold, self._update, self._metrics, self._hooks = parts
             self.variables = [
                 name
                 for variable in tf1.trainable_variables()

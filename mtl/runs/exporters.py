@@ -43,9 +43,9 @@ class BestExporter(compat.estimator.Exporter):
         return "best"
 
     def export(self, estimator, export_path, checkpoint_path, eval_result, is_the_final_export):
-        exported = None
+        path = None
         if self._keeper.is_best(eval_result):
-            exported = self._export(estimator, export_path, checkpoint_path)
+            path = self._export(estimator, export_path, checkpoint_path)
         # Record it last: if the run is killed before, it exports the best once more.
         self._keeper.update(checkpoint_path, eval_result, self._measured_on())
-        return exported
+        return path

@@ -51,17 +51,17 @@ def keep_failure(
     try:
         yield
     except checks.UserError as error:
-        told = finite.find_step(str(error))
+        step_in_error = finite.find_step(str(error))
         # A bad record is reported instead of the step, whose number is in the original error.
-        step = finite.find_step(str(error.__cause__)) if told is None else told
-        if told is not None:
+        step = finite.find_step(str(error.__cause__)) if step_in_error is None else step_in_error
+        if step_in_error is not None:
             keep()
         if step is not None:
             atomic.write(path, json.dumps({"step": step, "error": str(error)}) + "\n")
-        if told is None or (place and place.cluster):
+        if step_in_error is None or (place and place.cluster):
             raise
         is_one = place is None or place.strategy == distribution.ONE
-        command = suggest_command(model_dir, told, tells_strategy=not is_one)
+        command = suggest_command(model_dir, step_in_error, tells_strategy=not is_one)
         raise checks.UserError(f"{error} To see the op and the rows: {command}") from error
 
 

@@ -40,17 +40,18 @@ def fit_statistics(
     """
     directory = os.path.join(model_dir, "statistics")
     is_new = run_directory.find_latest(model_dir) is None
-    of_labels = [part for part in (*model.heads, data.sampler) if part is not None]
-    unfitted = features_lib.missing_statistics([*model.columns, *of_labels], directory)
-    if unfitted and not is_new:
+    label_parts = [part for part in (*model.heads, data.sampler) if part is not None]
+    unfitted_parts = features_lib.missing_statistics([*model.columns, *label_parts], directory)
+    if unfitted_parts and not is_new:
         rule = "hold a run with the same columns, or none"
-        fix = f"It was trained without the statistics of {', '.join(unfitted)}."
+        fix = f"It was trained without the statistics of {', '.join(unfitted_parts)}."
         checks.fail("--model_dir", rule, model_dir, fix)
     split = data.train_split
     with diagnosis.explain_run_errors(data, model, None, split):
+        # One pass serves both: the statistics, and a look at the labels.
         batches = _read(data, split)
         passing = look.look_at(batches) if look else batches
-        features_lib.fit_columns(model.columns, passing, directory, of_labels, anew=is_new)
+        features_lib.fit_columns(model.columns, passing, directory, label_parts, anew=is_new)
         if look:
             look.finish()
     features_lib.seal_statistics(directory)

@@ -26,6 +26,7 @@ from mtl.runs import diagnosis
 _ABSENT = {"f": "absent or nan", "i": "absent", "O": "absent or empty"}
 # At most this many batches are read just for a warning.
 _MOST_BATCHES = 500
+# The classes that a line names; it counts the others.
 _LISTED = 5
 
 
@@ -53,36 +54,36 @@ class Missing:
             values = label.numpy()
             self._counts[name].update(_count_missing(head, values))
             if name in self._below_zero and values.dtype.kind == "i":
-                rows, least = self._below_zero[name]
+                rows, minimum = self._below_zero[name]
                 present = values[values > spec.MISSING["int64"]]
-                least = min(least, *present[present < 0].tolist(), 0)
-                self._below_zero[name] = (rows + int((values == spec.NO_ID).sum()), least)
+                minimum = min(minimum, *present[present < 0].tolist(), 0)
+                self._below_zero[name] = (rows + int((values == spec.NO_ID).sum()), minimum)
 
     def describe(self, split: str, seen: str) -> list[str]:
         """Return a line for each task that lacks labels; `seen` names the rows that were read."""
         lines = []
         for name, counts in self._counts.items():
-            told = {reason: rows for reason, rows in counts.items() if rows}
-            if told:
-                total = sum(told.values())
-                why = ", ".join(f"{rows:,} {reason}" for reason, rows in told.items())
+            rows_by_reason = {reason: rows for reason, rows in counts.items() if rows}
+            if rows_by_reason:
+                total = sum(rows_by_reason.values())
+                reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in rows_by_reason.items())
                 lines.append(
-                    f"{self._name(name)} is missing in {total:,} of {self._rows:,} rows "
-                    f"({total / self._rows:.1%}) of split {split!r}{seen}: {why}"
+                    f"{self._name_label(name)} is missing in {total:,} of {self._rows:,} rows "
+                    f"({total / self._rows:.1%}) of split {split!r}{seen}: {reasons}"
                 )
         return lines
 
     def describe_doubts(self, split: str, seen: str) -> list[str]:
         """Return a line for each number that is -1 while all others are >= 0: it may be a mark."""
         return [
-            f"{self._name(name)} is -1 in {rows:,} of {self._rows:,} rows of split {split!r}{seen},"
-            " and no other number there is below 0: -1 counts as a number. If it marks a missing "
-            f"label, set {type(self._heads[name]).__name__}.missing = [-1]."
-            for name, (rows, least) in self._below_zero.items()
-            if least == spec.NO_ID and spec.NO_ID not in self._heads[name].missing
+            f"{self._name_label(name)} is -1 in {rows:,} of {self._rows:,} rows of split {split!r}"
+            f"{seen}, and no other number there is below 0: -1 counts as a number. If it marks a "
+            f"missing label, set {type(self._heads[name]).__name__}.missing = [-1]."
+            for name, (rows, minimum) in self._below_zero.items()
+            if minimum == spec.NO_ID and spec.NO_ID not in self._heads[name].missing
         ]
 
-    def _name(self, task: str) -> str:
+    def _name_label(self, task: str) -> str:
         return f"The label of task {task!r}, field {self._heads[task].field!r},"
 
 
@@ -99,7 +100,7 @@ def _count_missing(head: base.Labelled, label: np.ndarray) -> dict[str, int]:
     for mark in marks:
         masks[f"are {mark!r}"] = values == (mark.encode() if isinstance(mark, str) else mark)
     if values.shape[1] == 1:
-        return {why: int(mask.sum()) for why, mask in masks.items()}
+        return {reason: int(mask.sum()) for reason, mask in masks.items()}
     lacking = np.logical_or.reduce(list(masks.values())).all(axis=1)
     return {"without any value": int(lacking.sum())}
 
@@ -164,40 +165,42 @@ def describe_untrained(
     sought = [head for head in heads if classes.unseen.get(head.name)]
     if not sought:
         return []
-    found = _count_split(sought, data)
+    counts_by_task = _count_split(sought, data)
 
     def list_untrained() -> dict[str, dict[int, int]]:
         return {
             name: {i: rows for i, rows in counts.items() if i in classes.unseen[name]}
-            for name, counts in found.items()
+            for name, counts in counts_by_task.items()
         }
 
     for labels in () if is_whole else _read_labels(data, data.train_split):
         if not any(list_untrained().values()):
             break
         classes.see(labels)
-    untrained = list_untrained()
-    return [_describe(head, own, data) for head in sought if (own := untrained[head.name])]
+    untrained_counts = list_untrained()
+    return [
+        _describe(head, counts, data) for head in sought if (counts := untrained_counts[head.name])
+    ]
 
 
 def _count_split(
     heads: Sequence[types.Head], data: pipeline.Pipeline
 ) -> dict[str, collections.Counter[int]]:
     """Return {task: {class: number of rows}} of the held-out split."""
-    found = {head.name: collections.Counter[int]() for head in heads}
+    counts = {head.name: collections.Counter[int]() for head in heads}
     for labels in _read_labels(data, data.eval_split):
         for head in heads:
-            found[head.name] += count_classes(head, labels)
-    return found
+            counts[head.name] += count_classes(head, labels)
+    return counts
 
 
 def _describe(head: types.Head, rows: dict[int, int], data: pipeline.Pipeline) -> str:
     names = types.read_member(head, types.ClassHead, "class_names")
-    listed = ", ".join(f"{names[i]!r} ({n:,})" for i, n in sorted(rows.items())[:_LISTED])
+    examples = ", ".join(f"{names[i]!r} ({n:,})" for i, n in sorted(rows.items())[:_LISTED])
     more = f" and {len(rows) - _LISTED} more" if len(rows) > _LISTED else ""
     return (
         f"Task {head.name!r} has classes in split {data.eval_split!r} without a row in split "
-        f"{data.train_split!r}, which it cannot learn: {listed}{more}."
+        f"{data.train_split!r}, which it cannot learn: {examples}{more}."
     )
 
 

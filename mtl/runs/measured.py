@@ -34,8 +34,8 @@ def digest_settings(model: Any) -> str:
 
     A new setting of a later version leaves the digest the same, as long as it is at its default.
     """
-    found = [(s.path, s.meaning) for s in flat_settings.flatten(model) if not s.is_default]
-    return settings_lib.compute_digest(found)
+    pairs = [(s.path, s.meaning) for s in flat_settings.flatten(model) if not s.is_default]
+    return settings_lib.compute_digest(pairs)
 
 
 class Rows(tf.compat.v1.train.SessionRunHook):
@@ -86,6 +86,6 @@ def _hash_values(values: Any) -> tf.Tensor:
     inner, lengths = _hash_values(values.values), values.row_lengths()
     # The position in its list counts; the padded width of the batch does not.
     places = _hash_values(tf.ragged.range(lengths).values)
-    mixed = _hash_values(tf.stack([inner, places], axis=1))
-    sums = tf.math.unsorted_segment_sum(mixed, values.value_rowids(), values.nrows())
+    item_hashes = _hash_values(tf.stack([inner, places], axis=1))
+    sums = tf.math.unsorted_segment_sum(item_hashes, values.value_rowids(), values.nrows())
     return _hash_values(tf.stack([sums, lengths], axis=1))

@@ -50,8 +50,8 @@ def open_heartbeat(
     if cluster is None:
         return NoHeartbeat()
     beside = [EVALUATOR] if is_evaluated_beside and cluster.is_chief else []
-    watched = cluster.watched_processes
-    return heartbeat_lib.Heartbeat(model_dir, cluster.name, watched, timeout_secs, beside)
+    processes = cluster.watched_processes
+    return heartbeat_lib.Heartbeat(model_dir, cluster.name, processes, timeout_secs, beside)
 
 
 def announce_training(beat: heartbeat_lib.Heartbeat | NoHeartbeat, checkpoint: str | None) -> None:
@@ -68,8 +68,8 @@ def train_estimator(
     if cluster is None:
         estimator.train(spec.input_fn, max_steps=spec.max_steps)
     else:
-        unused = compat.estimator.EvalSpec(spec.input_fn)
-        compat.estimator.train_and_evaluate(estimator, spec, unused)
+        eval_spec = compat.estimator.EvalSpec(spec.input_fn)
+        compat.estimator.train_and_evaluate(estimator, spec, eval_spec)
 
 
 @contextlib.contextmanager
@@ -134,13 +134,13 @@ def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
     Parameter servers end with the chief. The session of a worker that started late, or was in the
     middle of a step, would wait for them for ever.
     """
-    ended = threading.Event()
+    end_event = threading.Event()
 
     def watch() -> None:
         while (phase := beat.read_phase(CHIEF)) not in (heartbeat_lib.DONE, heartbeat_lib.STOPPED):
-            if ended.wait(0.2):
+            if end_event.wait(0.2):
                 return
-        if not ended.wait(_GRACE_SECS):
+        if not end_event.wait(_GRACE_SECS):
             _log.info("The chief %s: this process ends.", phase)
             beat.end_process(phase)
 
@@ -148,7 +148,7 @@ def ending_with_chief(beat: heartbeat_lib.Heartbeat) -> Iterator[None]:
     try:
         yield
     finally:
-        ended.set()
+        end_event.set()
 
 
 class Following(tf.compat.v1.train.SessionRunHook):
@@ -188,9 +188,9 @@ class Leading(tf.compat.v1.train.SessionRunHook):
         announce_training(self._beat, self._checkpoint)
 
     def after_run(self, run_context, run_values):
-        stopped = self._beat.find_stopped()
-        if stopped and not self._interruption.requested:
-            _log.info("%s was stopped: so is the run.", stopped)
+        stopped_process = self._beat.find_stopped()
+        if stopped_process and not self._interruption.requested:
+            _log.info("%s was stopped: so is the run.", stopped_process)
             # Set directly: the handler would count a later real signal as the second, and kill.
             self._interruption.signal = signal.SIGTERM
 

@@ -22,11 +22,13 @@ def open_all(run: types.ObservedRun, parts: Sequence[types.OpenObserver]) -> Obs
     Raises:
       UserError: an observer does not fit the run, or needs a package that is not installed.
     """
-    opened = [part(run) for part in parts]
-    for observer in opened:
+    part_observers = [part(run) for part in parts]
+    for observer in part_observers:
         _check(observer)
-    own = [_OwnHook(hook) for hook in run.experiment.hooks]
-    return Observers([observer for observer in (*opened, *own) if observer is not None])
+    hook_observers = [_OwnHook(hook) for hook in run.experiment.hooks]
+    return Observers(
+        [observer for observer in (*part_observers, *hook_observers) if observer is not None]
+    )
 
 
 def _check(observer: Any) -> None:
@@ -51,11 +53,11 @@ class Observers(types.RunObserver):
 
     def __init__(self, observers: Sequence[types.RunObserver]):
         self._all = observers
-        self.due_every = tuple(step for one in observers for step in one.due_every)
-        self.due_at = tuple(step for one in observers for step in one.due_at)
-        self.seen_at = tuple(step for one in observers for step in one.seen_at)
-        self.has_due_items = any(one.has_due_items for one in observers)
-        self.writes_graph = any(one.writes_graph for one in observers)
+        self.due_every = tuple(step for observer in observers for step in observer.due_every)
+        self.due_at = tuple(step for observer in observers for step in observer.due_at)
+        self.seen_at = tuple(step for observer in observers for step in observer.seen_at)
+        self.has_due_items = any(observer.has_due_items for observer in observers)
+        self.writes_graph = any(observer.writes_graph for observer in observers)
 
     def change_data(self, data: Any) -> Any:
         return functools.reduce(lambda changed, one: one.change_data(changed), self._all, data)
@@ -63,68 +65,76 @@ class Observers(types.RunObserver):
     @contextlib.contextmanager
     def around_run(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            for one in self._all:
-                stack.enter_context(one.around_run())
+            for observer in self._all:
+                stack.enter_context(observer.around_run())
             yield
 
     def prepare(self, is_new: bool) -> None:
-        for one in self._all:
-            one.prepare(is_new)
+        for observer in self._all:
+            observer.prepare(is_new)
 
     def begin(self) -> None:
-        for one in self._all:
-            one.begin()
+        for observer in self._all:
+            observer.begin()
 
     def end_early(self) -> None:
-        for one in self._all:
-            one.end_early()
+        for observer in self._all:
+            observer.end_early()
 
     def go_on_from(self, step: int) -> None:
-        for one in self._all:
-            one.go_on_from(step)
+        for observer in self._all:
+            observer.go_on_from(step)
 
     def list_extensions(self, model: Any, statistics: Any) -> list[types.MakeExtension]:
-        return [each for one in self._all for each in one.list_extensions(model, statistics)]
+        return [
+            extension
+            for observer in self._all
+            for extension in observer.list_extensions(model, statistics)
+        ]
 
     def list_last_extensions(self) -> list[types.MakeExtension]:
-        return [each for one in self._all for each in one.list_last_extensions()]
+        return [
+            extension for observer in self._all for extension in observer.list_last_extensions()
+        ]
 
     def wrap_model_fn(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
-        return functools.reduce(lambda made, one: one.wrap_model_fn(made), self._all, model_fn)
+        return functools.reduce(
+            lambda inner, observer: observer.wrap_model_fn(inner), self._all, model_fn
+        )
 
     def build_hooks(
         self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
     ) -> types.RunHooks:
-        built = [one.build_hooks(result, metrics) for one in self._all]
+        hook_sets = [observer.build_hooks(result, metrics) for observer in self._all]
         return types.RunHooks(
-            first=[hook for hooks in built for hook in hooks.first],
-            of_steps=[hook for hooks in built for hook in hooks.of_steps],
-            before_saving=[hook for hooks in built for hook in hooks.before_saving],
-            last=[hook for hooks in built for hook in hooks.last],
+            first=[hook for hooks in hook_sets for hook in hooks.first],
+            of_steps=[hook for hooks in hook_sets for hook in hooks.of_steps],
+            before_saving=[hook for hooks in hook_sets for hook in hooks.before_saving],
+            last=[hook for hooks in hook_sets for hook in hooks.last],
         )
 
     def save(self, step: int) -> None:
-        for one in self._all:
-            one.save(step)
+        for observer in self._all:
+            observer.save(step)
 
     def watch_evaluation(self, checkpoint: str) -> types.EvaluationHooks | None:
-        asked = (one.watch_evaluation(checkpoint) for one in self._all)
-        watching = [watch for watch in asked if watch is not None]
+        answers = (observer.watch_evaluation(checkpoint) for observer in self._all)
+        watching = [watch for watch in answers if watch is not None]
         if not watching:
             return None
         return lambda *seen: [hook for watch in watching for hook in watch(*seen)]
 
     def log(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
-        for one in self._all:
-            one.log(kind, step, metrics)
+        for observer in self._all:
+            observer.log(kind, step, metrics)
 
     def close(self) -> None:
-        for one in self._all:
-            one.close()
+        for observer in self._all:
+            observer.close()
 
     def write_results(self) -> None:
-        for one in self._all:
-            one.write_results()
+        for observer in self._all:
+            observer.write_results()
 
 
 class _OwnHook(types.RunObserver):

@@ -36,15 +36,15 @@ def find_places(
     numbers.pop(None, None)  # Rows without a key match no record.
     if not numbers:
         return {}
-    found: dict[int, str] = {}
+    places: dict[int, str] = {}
     end = time.monotonic() + secs
     for place, values in data.source.scan(data.train_split, data.spec):
-        if len(found) == len(rows) or time.monotonic() > end:
+        if len(places) == len(rows) or time.monotonic() > end:
             break
         if not isinstance(values, str):
             for number in numbers.get(_make_key(values, fields), ()):
-                found.setdefault(number, place)
-    return found
+                places.setdefault(number, place)
+    return places
 
 
 def _make_key(row: Mapping[str, Any], fields: Mapping[str, fields_lib.Field]) -> Hashable:

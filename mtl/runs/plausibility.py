@@ -68,7 +68,7 @@ class Look:
         # Values that were the same in all rows so far; None before the first.
         self._labels: dict[str, Any] = dict.fromkeys(self._unlabelled if whole else ())
         with_columns = columns and whole
-        fields = _fields(model, data.spec) if with_columns else {}
+        fields = _list_fields(model, data.spec) if with_columns else {}
         self._fields: dict[str, Any] = dict.fromkeys(fields)
         self._texts = {name for name, is_text in fields.items() if is_text}
         self._no_texts: dict[str, bytes] = {}
@@ -125,12 +125,12 @@ class Look:
         if len(self._unlabelled) < (1 if every else self._tasks):
             return
         head = next(iter(self._unlabelled.values()))
-        what = f"the labels of task {head.name!r}, field {_label(head)!r}"
+        subject = f"the labels of task {head.name!r}, field {_name_label(head)!r}"
         rule = f"be there in split {self._split!r}"
         weight = types.read_member(head, types.Head, "weight")
         fix = f"Or all weights, field {weight!r}, are 0." if weight else ""
-        found = f"none in {self._rows} rows"
-        checks.fail(what, rule, found, fix)
+        value = f"none in {self._rows} rows"
+        checks.fail(subject, rule, value, fix)
 
     def describe_doubts(self) -> list[str]:
         """Return lines about doubts, which do not end a run."""
@@ -148,8 +148,8 @@ class Look:
             for name in self._unlabelled
         ]
         return absent + [
-            f"All labels of task {name!r}, field {_label(self._heads[name])!r}, are the same in "
-            f"the rows {where}."
+            f"All labels of task {name!r}, field {_name_label(self._heads[name])!r}, are the same "
+            f"in the rows {where}."
             for name, value in self._labels.items()
             if value is not None and name not in self._unlabelled
         ]
@@ -183,8 +183,12 @@ class Look:
         return [f"{holds}: its metrics say little."] if self._rows < _FEW_ROWS else []
 
     def _see(self, features: types.Tensors, labels: types.Tensors) -> None:
-        some = next(iter(features.values()))
-        rows = int(some.nrows() if isinstance(some, tf.RaggedTensor) else some.shape[0])
+        first_feature = next(iter(features.values()))
+        rows = int(
+            first_feature.nrows()
+            if isinstance(first_feature, tf.RaggedTensor)
+            else first_feature.shape[0]
+        )
         if not self._batches and rows < self._data.batch_size:
             self._is_whole = True  # No other batch follows.
         self._rows, self._batches = self._rows + rows, self._batches + 1
@@ -195,18 +199,18 @@ class Look:
             if _is_labelled(self._unlabelled[name], labels):
                 del self._unlabelled[name]
         for name in list(self._labels):
-            _follow(self._labels, name, _targets(self._heads[name], labels))
+            _follow(self._labels, name, _read_targets(self._heads[name], labels))
         for name in list(self._fields):
-            _follow(self._fields, name, _values(features[name]))
+            _follow(self._fields, name, _list_values(features[name]))
         for name in list(self._texts):
             self._see_texts(name, columns.flat(features[name]))
 
     def _see_texts(self, name: str, values: tf.Tensor) -> None:
-        joined = tf.strings.reduce_join(values, separator="\n").numpy()
+        joined_texts = tf.strings.reduce_join(values, separator="\n").numpy()
         is_sought = self._data.spec.fields[name].is_ragged and name not in self._odd_lists
-        if is_sought and (odd := _find_odd(joined)):
+        if is_sought and (odd := _find_odd(joined_texts)):
             self._odd_lists[name] = odd
-        text = _no_text(joined, values)
+        text = _no_text(joined_texts, values)
         if text is not None:
             self._no_texts[name] = text
             self._texts.discard(name)
@@ -224,7 +228,7 @@ def look_at_labels(model: model_lib.MultiTaskModel, data: pipeline.Pipeline, spl
     return look
 
 
-def _fields(model: model_lib.MultiTaskModel, spec: spec_lib.Spec) -> dict[str, bool]:
+def _list_fields(model: model_lib.MultiTaskModel, spec: spec_lib.Spec) -> dict[str, bool]:
     """Return {field that a column reads: whether it holds text}."""
     return {
         field: spec.fields[field].dtype == "string"
@@ -236,7 +240,7 @@ def _fields(model: model_lib.MultiTaskModel, spec: spec_lib.Spec) -> dict[str, b
     }
 
 
-def _label(head: types.Head) -> str:
+def _name_label(head: types.Head) -> str:
     return types.read_member(head, types.Head, "field")
 
 
@@ -252,7 +256,7 @@ def _is_labelled(head: types.Head, labels: types.Tensors) -> bool:
         return True  # A wrong label counts as a label; it is reported when it ends the run.
 
 
-def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
+def _read_targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
     """Return the present labels as the head reads them; None if the head does not say."""
     if not isinstance(head, types.ExampleHead):
         return None
@@ -269,7 +273,7 @@ def _targets(head: types.Head, labels: types.Tensors) -> list[Any] | None:
     return targets.numpy()[mask].tolist()
 
 
-def _values(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Any]:
+def _list_values(values: tf.Tensor | tf.RaggedTensor) -> Iterable[Any]:
     """Return the rows as comparable values; NaN equals NaN."""
     if isinstance(values, tf.RaggedTensor):
         return values.to_list()
@@ -283,33 +287,33 @@ def _follow(same: dict[str, Any], name: str, values: Iterable[Any] | None) -> No
         del same[name]
         return
     for value in values:
-        shown = repr(value)
+        text = repr(value)
         if same[name] is None:
-            same[name] = shown
-        elif same[name] != shown:
+            same[name] = text
+        elif same[name] != text:
             del same[name]
             return
 
 
-def _no_text(joined: bytes, values: tf.Tensor) -> bytes | None:
-    """Return the first of the values, `joined` by line breaks, that is not UTF-8."""
+def _no_text(joined_texts: bytes, values: tf.Tensor) -> bytes | None:
+    """Return the first of the values that is not UTF-8; `joined_texts` has a line for each."""
     try:
-        joined.decode()
+        joined_texts.decode()
     except UnicodeDecodeError:
         return next(value for value in values.numpy().tolist() if _is_no_text(value))
     return None
 
 
-def _find_odd(joined: bytes) -> str:
+def _find_odd(joined_texts: bytes) -> str:
     """Return the first of values, joined by line breaks, that is hardly one value of a list.
 
     Such a value has spaces around it, or looks like a whole list.
     """
     # One search in all values is faster, since odd values are rare.
-    around = b"\n" + joined + b"\n"
+    around = b"\n" + joined_texts + b"\n"
     if not any(sign in around for sign in _ODD_SIGNS):
         return ""
-    odd = next((value for value in joined.split(b"\n") if _ODD.fullmatch(value)), b"")
+    odd = next((value for value in joined_texts.split(b"\n") if _ODD.fullmatch(value)), b"")
     return odd.decode(errors="replace")
 
 

@@ -65,9 +65,9 @@ def prepare_run(
         _renew_doubts(experiment, model_dir)
     _check_pruning(model, model_dir)
     _check_start(experiment, is_new)
-    built = build_evaluation()
-    _check_best(experiment.best, model, built.metrics)
-    _check_moving(model, experiment.run.train_steps, built.variables, model_dir)
+    graph = build_evaluation()
+    _check_best(experiment.best, model, graph.metrics)
+    _check_moving(model, experiment.run.train_steps, graph.variables, model_dir)
     # Comes last: after an error in the checks above, nothing has changed.
     if is_new:
         return _write_start(experiment, model_dir)
@@ -80,8 +80,8 @@ def _check_files(experiment: experiment_lib.Experiment, model_dir: str, is_new: 
     if experiment.warm_start:
         experiment.warm_start.check_source(model_dir)
     given_files.keep_checksums(experiment.model.training_files, model_dir, is_new)
-    read = files_lib.named_by(experiment.data.source, experiment.data.train_split, connects=True)
-    training_files.tell_changes(read, model_dir, is_new)
+    paths = files_lib.named_by(experiment.data.source, experiment.data.train_split, connects=True)
+    training_files.tell_changes(paths, model_dir, is_new)
 
 
 def _fit_statistics(
@@ -102,12 +102,14 @@ def _describe_data(
     data, model = experiment.data, experiment.model
     held_out = plausibility.look_at_labels(model, data, data.eval_split)
     lines_of_order = data.describe_order(experiment.run.train_steps)
-    told = (*lines_of_order, *look.describe_missing(), *held_out.describe_missing())
-    for line in told:
+    messages = (*lines_of_order, *look.describe_missing(), *held_out.describe_missing())
+    for line in messages:
         _log.info("%s", line)
-    untrained = label_tallies.describe_untrained(look.classes, model.heads, data, look.is_whole)
+    untrained_lines = label_tallies.describe_untrained(
+        look.classes, model.heads, data, look.is_whole
+    )
     left_out = chosen_rows.describe_left_out(data.source, data.train_split)
-    lines = [*left_out, *look.describe_doubts(), *held_out.describe_doubts(), *untrained]
+    lines = [*left_out, *look.describe_doubts(), *held_out.describe_doubts(), *untrained_lines]
     doubts.record_doubts(model_dir, "data", lines)
     doubts.record_doubts(model_dir, "training", [])
     row_names.save(model.row_names(fitting.load_statistics(model_dir)), model_dir)
@@ -155,29 +157,35 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
     capacities = {f"features/{name}": part.num_rows for name, part in tables.items()}
 
     @functools.cache
-    def graph() -> tf.Graph:
-        made = tf.Graph()
-        with made.as_default():
+    def build_graph() -> tf.Graph:
+        training_graph = tf.Graph()
+        with training_graph.as_default():
             _build_training(experiment.data, experiment.model, experiment.run, model_dir)
             # Refuse a mismatch here, before any checkpoint is rewritten.
-            wanted = {patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()}
-            saved = dict(tf.train.list_variables(paths[-1]))
+            needed_shapes = {
+                patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()
+            }
+            saved_shapes = dict(tf.train.list_variables(paths[-1]))
             keys = {f"{scope}/keys" for scope in capacities}
-            others = [
-                {name: of[name] for name in of if transfer.find_keys(name, of) not in keys}
-                for of in (saved, wanted)
+            shapes_without_keys = [
+                {
+                    name: shapes[name]
+                    for name in shapes
+                    if transfer.find_keys(name, shapes) not in keys
+                }
+                for shapes in (saved_shapes, needed_shapes)
             ]
-            mismatch.require_same(paths[-1], *others)
-        return made
+            mismatch.require_same(paths[-1], *shapes_without_keys)
+        return training_graph
 
-    def initial(names: list[str]) -> dict[str, np.ndarray]:
-        with graph().as_default(), tf1.Session() as session:
-            own = {patterns.variable_name(v): v for v in tf1.global_variables()}
-            lacking: dict[str, list[int]] = {name: [] for name in names if name not in own}
+    def read_initial(names: list[str]) -> dict[str, np.ndarray]:
+        with build_graph().as_default(), tf1.Session() as session:
+            variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
+            lacking: dict[str, list[int]] = {name: [] for name in names if name not in variables}
             mismatch.require_same(paths[-1], lacking, {})
-            return session.run({name: own[name].initial_value for name in names})
+            return session.run({name: variables[name].initial_value for name in names})
 
-    transfer.enlarge_tables(paths, capacities, initial)
+    transfer.enlarge_tables(paths, capacities, read_initial)
 
 
 @contextlib.contextmanager
@@ -257,40 +265,40 @@ def _check_moving(
         for part in model.pruning
         if part.schedule.last_step >= last
     ]
-    found = idle.find_moving(model.update, model.held, variables, last)
-    if first < last and found and all(moving.is_idle(first, last) for moving in found):
-        _refuse_idle(found, last)
-    lines += _describe_idle(found, last)
+    groups = idle.find_moving(model.update, model.held, variables, last)
+    if first < last and groups and all(moving.is_idle(first, last) for moving in groups):
+        _refuse_idle(groups, last)
+    lines += _describe_idle(groups, last)
     doubts.record_doubts(model_dir, "settings", lines)
 
 
-def _refuse_idle(found: Sequence[idle.Moving], last: int) -> NoReturn:
+def _refuse_idle(groups: Sequence[idle.Moving], last: int) -> NoReturn:
     """Fail, with the reasons why all variables stay until step `last`."""
-    ended = [moving.end for moving in found if moving.end < last]
-    if not ended:
-        starts = min(moving.first for moving in found)
+    ends = [moving.end for moving in groups if moving.end < last]
+    if not ends:
+        starts = min(moving.first for moving in groups)
         rule = f"go past step {starts}, up to which Freezing.until holds all that could move"
         checks.fail(_STEPS, rule, last)
-    rule = f"go with the learning rate, which is 0 from step {max(ended)} on"
+    rule = f"go with the learning rate, which is 0 from step {max(ends)} on"
     checks.fail(_STEPS, rule, last, "Give the schedule more decay_steps, or leave them out.")
 
 
-def _describe_idle(found: Sequence[idle.Moving], last: int) -> list[str]:
+def _describe_idle(groups: Sequence[idle.Moving], last: int) -> list[str]:
     """Return lines on variables that move in few of the steps before `last`, or in none."""
-    ends = {moving.where: moving.end for moving in found}
-    ended = [
+    ends = {moving.where: moving.end for moving in groups}
+    rate_lines = [
         f"The learning rate of {setting} is 0 from step {end} to step {last}, the last ({_STEPS}): "
         "nothing is learned there. A schedule without decay_steps lasts as long as the run."
         for setting, end in ends.items()
         if last - end > _SHARE_AT_ZERO * last
     ]
-    held = [
+    frozen_lines = [
         f"Freezing.until holds {moving.example!r} up to step {moving.first}, and the run ends at "
         f"step {last} ({_STEPS}): it never moves."
-        for moving in found
+        for moving in groups
         if moving.first >= last
     ]
-    return ended + held
+    return rate_lines + frozen_lines
 
 
 def _refit_classifier(
@@ -302,8 +310,8 @@ def _refit_classifier(
 ) -> None:
     statistics = fitting.load_statistics(model_dir)
     model, split = model.fitted(statistics), refit.split_of(data.train_split, data.eval_split)
-    explained = diagnosis.explain_run_errors(data, model, None, split)
-    with explained, tf.Graph().as_default():
+    error_context = diagnosis.explain_run_errors(data, model, None, split)
+    with error_context, tf.Graph().as_default():
         refit(model, data.one_pass(split), statistics, model_dir, train_steps)
 
 
@@ -318,15 +326,15 @@ def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.P
         _log.info("Batches have %d rows, not %d, for %d parts", size // parts * parts, size, parts)
         return dataclasses.replace(data, batch_size=size // parts * parts)
     fix = "" if uneven == "round" else 'Distribution.uneven = "round" takes fewer rows.'
-    what = "Run.micro_batches times the number of replicas"
-    checks.require(not size % parts, what, f"divide Pipeline.batch_size, {size}", parts, fix)
+    subject = "Run.micro_batches times the number of replicas"
+    checks.require(not size % parts, subject, f"divide Pipeline.batch_size, {size}", parts, fix)
     return data
 
 
 def check_added_rows(model: model_lib.MultiTaskModel, parts: int) -> None:
     """Fail unless the number of replicas and micro-batches divides the rows that heads add."""
     for head in model.heads:
-        added = types.read_member(head, types.AddingHead, "rows_added")
-        what = "Run.micro_batches times the number of replicas"
-        rule = f"divide the {added} rows that head {head.name!r} adds to a batch"
-        checks.require(not added % parts, what, rule, parts)
+        num_rows = types.read_member(head, types.AddingHead, "rows_added")
+        subject = "Run.micro_batches times the number of replicas"
+        rule = f"divide the {num_rows} rows that head {head.name!r} adds to a batch"
+        checks.require(not num_rows % parts, subject, rule, parts)

@@ -23,12 +23,12 @@ with deferred.imports():  # Runs without codes do not import it.
 
 def observe(run: types.ObservedRun) -> Coding | None:
     """Return the observer of a run whose training rows lie in memory, with values to look up."""
-    made = run.experiment
+    experiment = run.experiment
     # A part of the batch is another tensor, whose ids nobody knows.
-    if made.run.micro_batches > 1 or any(map(_adds_rows, made.model.heads)):
+    if experiment.run.micro_batches > 1 or any(map(_adds_rows, experiment.model.heads)):
         return None
-    encoders = list_encoders(made, functools.partial(fitting.load_statistics, run.model_dir))
-    return Coding(encoders) if encoders and made.data.has_rows_in_memory else None
+    encoders = list_encoders(experiment, functools.partial(fitting.load_statistics, run.model_dir))
+    return Coding(encoders) if encoders and experiment.data.has_rows_in_memory else None
 
 
 def _adds_rows(head: types.Head) -> bool:
@@ -83,22 +83,22 @@ class _Iterator:
 def list_encoders(
     made: experiment_lib.Experiment, load: Callable[[], types.Statistics]
 ) -> coded_rows.Encoders:
-    """Return what looks fields up; texts that another column reads stay texts.
+    """Return functions that look fields up; texts that another column reads stay texts.
 
     Args:
       made: the settings of the run.
       load: returns the statistics of its training split, when rows are read.
     """
     load = functools.cache(load)
-    spec, read = made.data.spec, made.model.columns
-    others = {field for column in _list_others(read) for field in column}
+    spec, columns = made.data.spec, made.model.columns
+    other_fields = {field for column in _list_others(columns) for field in column}
     encoders: dict[str, dict[str, coded_rows.Encode]] = {}
-    for column in read:
+    for column in columns:
         for output, field in types.read_member(column, types.Column, "coded_columns").items():
-            own = spec.feature_fields.get(field)
-            if own is None or own.is_nested or field in spec.keys:
+            spec_field = spec.feature_fields.get(field)
+            if spec_field is None or spec_field.is_nested or field in spec.keys:
                 continue
-            if own.dtype == "string" and field in others:
+            if spec_field.dtype == "string" and field in other_fields:
                 continue
             encode = functools.partial(_encode, column, output, load)
             encoders.setdefault(field, {})[output] = encode
@@ -114,7 +114,9 @@ def _encode(
 def _list_others(columns: Iterable[types.Column]) -> Iterable[Iterable[str]]:
     """Yield the fields of columns that are not coded, also of columns within others."""
     for column in columns:
-        coded = types.read_member(column, types.Column, "coded_columns")
-        yield from (fields for output, fields in column.columns.items() if output not in coded)
+        coded_outputs = types.read_member(column, types.Column, "coded_columns")
+        yield from (
+            fields for output, fields in column.columns.items() if output not in coded_outputs
+        )
         for part in types.read_member(column, types.Column, "parts"):
             yield from part.columns.values()

@@ -124,13 +124,17 @@ class Training:
         """Do the part of the chief or of a worker."""
         # Workers wait: the chief prepares and repairs the folder first, and says when it is done.
         if not self._place.is_chief:
-            told = context.beat.wait_for(members.CHIEF, members.TRAINING)
-            if told["phase"] == heartbeat.DONE:
+            status = context.beat.wait_for(members.CHIEF, members.TRAINING)
+            if status["phase"] == heartbeat.DONE:
                 return {}, 0
-            name = told["checkpoint"]
+            name = status["checkpoint"]
             checkpoint = os.path.join(self._model_dir, name) if name else None
-            alone = not self._place.is_synchronous
-            with members.ending_with_chief(context.beat) if alone else contextlib.nullcontext():
+            is_independent = not self._place.is_synchronous
+            with (
+                members.ending_with_chief(context.beat)
+                if is_independent
+                else contextlib.nullcontext()
+            ):
                 return {}, self._train_from(context, checkpoint, hooks.Callbacks())
         # Comes before the pass over the data, as the settings alone decide it.
         self._data.require_memory(self._data.batch_size // self._place.workers)
@@ -149,16 +153,18 @@ class Training:
             checkpoint = run_directory.find_latest(self._model_dir)
             step = run_directory.step_of(self._model_dir)
             self._observers.prepare(is_new=checkpoint is None)
-            why = self._why_done(step, evaluator.keeper)
-            if why:
+            reason = self._why_done(step, evaluator.keeper)
+            if reason:
                 metrics = self._measure_last(evaluator, step)
                 # Patience has started anew if rows have changed.
-                why = self._why_done(step, evaluator.keeper)
-            if why:
+                reason = self._why_done(step, evaluator.keeper)
+            if reason:
                 evaluator.forget_later()
                 self._observers.end_early()
                 self._observers.write_results()
-                _log.info("Nothing to train: step %d of %d, %s", step, self._run.train_steps, why)
+                _log.info(
+                    "Nothing to train: step %d of %d, %s", step, self._run.train_steps, reason
+                )
                 return metrics, 0
             # Beside parameter servers the chief waits until variables have values: see `Leading`.
             if not self._place.has_servers:
@@ -186,9 +192,9 @@ class Training:
     def _announce_start(self, context: _Context, step: int) -> None:
         """Log that training starts; called after the model is restored and all checks pass."""
         context.evaluator.forget_later()
-        what = f"Going on from step {step}" if step else "Training"
+        start_text = f"Going on from step {step}" if step else "Training"
         tasks = ", ".join(self._experiment.model.loss_names)
-        _log.info("%s to step %d: %s", what, self._run.train_steps, tasks)
+        _log.info("%s to step %d: %s", start_text, self._run.train_steps, tasks)
         self._on_start()
         self._observers.begin()
 
@@ -206,8 +212,8 @@ class Training:
         input_fn = functools.partial(self._build_input, inputs, first)
         spec = compat.estimator.TrainSpec(input_fn, self._run.train_steps)
         model, split = self._experiment.model, self._data.train_split
-        explained = diagnosis.explain_run_errors(self._data, model, checkpoint, split)
-        with explained, context.interruption.handle_signals():
+        error_context = diagnosis.explain_run_errors(self._data, model, checkpoint, split)
+        with error_context, context.interruption.handle_signals():
             if not place.is_chief:
                 context.beat.publish_phase(members.TRAINING)
             # A strategy would trace the step with AutoGraph, which garbles error messages.
@@ -222,12 +228,12 @@ class Training:
     def _input_settings(self) -> tuple[Any, ...]:
         """The settings that decide the order of the examples."""
         settings = (self._data, self._run.seed, self._place.workers)
-        added = [
+        added_rows = [
             types.read_member(head, types.AddingHead, "rows_added")
             for head in self._experiment.model.heads
         ]
-        if any(added):
-            return (*settings, self._parts, added)
+        if any(added_rows):
+            return (*settings, self._parts, added_rows)
         return (*settings, self._parts) if self._data.depends_on_parts else settings
 
     @property
@@ -316,10 +322,10 @@ class Training:
     @property
     def _seen(self) -> dict[str, Any]:
         """The steps that hooks must see."""
-        due = filter(None, (self._run.checkpoint_steps, self._run.summary_steps))
+        intervals = filter(None, (self._run.checkpoint_steps, self._run.summary_steps))
         return {
             "last_step": self._run.train_steps,
-            "due_every": (*due, *self._observers.due_every),
+            "due_every": (*intervals, *self._observers.due_every),
             "due_at": self._observers.due_at,
         }
 
@@ -387,12 +393,12 @@ class Training:
         if not place.is_chief:
             return {"training_hooks": [saving_hook]}
         leading = members.Leading(context.beat, context.interruption, checkpoint)
-        seen = self._seen
-        seen["due_at"] += self._observers.seen_at
+        seen_steps = self._seen
+        seen_steps["due_at"] += self._observers.seen_at
         # Several processes must call their hooks at the same steps.
         is_one_process = place.strategy in (distribution.ONE, distribution.MIRRORED)
         takes_unseen = is_one_process and not self._loop_settings
-        unseen = hooks.UnseenSteps(**seen) if takes_unseen else None
+        unseen = hooks.UnseenSteps(**seen_steps) if takes_unseen else None
         observing = self._observers.build_hooks(result, lambda: context.evaluator.metrics)
         step_hooks = [*observing.of_steps, *self._build_step_hooks(result)]
         return {

@@ -44,7 +44,14 @@ def warn(lines: Sequence[str]) -> None:
 def watch_evaluation(
     columns: Sequence[types.Column], statistics: types.Statistics, where: str, tell: Tell
 ) -> types.EvaluationHooks:
-    """Return a function that builds the hook which counts and reports unknown values."""
+    """Return a function that builds the hook which counts and reports unknown values.
+
+    Args:
+      columns: the columns of the model.
+      statistics: the statistics of the training split, such as vocabularies.
+      where: the rows, for the report, such as "of split 'test'".
+      tell: gets the lines of the report.
+    """
 
     def watch(features: Any, labels: Any, logits: Any) -> Sequence[Any]:
         del labels, logits
@@ -100,14 +107,16 @@ def count_in_predictions(
 ) -> Callable[..., Any]:
     """Return a `model_fn` whose predictions also count unknown values."""
 
-    def counting(features: Any, labels: Any, mode: str, **others: Any) -> Any:
-        made = model_fn(features, labels, mode, **others)
+    def count_values(features: Any, labels: Any, mode: str, **others: Any) -> Any:
+        estimator_spec = model_fn(features, labels, mode, **others)
         if mode != compat.estimator.ModeKeys.PREDICT:
-            return made
-        added = list_hooks(columns, features, statistics, where, tell)
-        return made._replace(prediction_hooks=[*(made.prediction_hooks or ()), *added])
+            return estimator_spec
+        hooks = list_hooks(columns, features, statistics, where, tell)
+        return estimator_spec._replace(
+            prediction_hooks=[*(estimator_spec.prediction_hooks or ()), *hooks]
+        )
 
-    return counting
+    return count_values
 
 
 class Counted:
@@ -133,12 +142,12 @@ class Counted:
 
     def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
         """Turn serialized tf.Examples [B] into {output: [B, ...]}."""
-        predicted = self._model(examples)  # First, because it reports errors in a row.
+        predictions = self._model(examples)  # First, because it reports errors in a row.
         if self._count is not None:
             counts = self._count(np.asarray(examples, object))
             with self._lock:
                 self._shares.add(counts)
-        return predicted
+        return predictions
 
     def tell_once(self) -> None:
         """Report fields with many unknown values; after a report, stop counting."""
@@ -162,11 +171,11 @@ def count_in(
     """
     columns, statistics = experiment.model.columns, fitting.load_statistics(model_dir)
     fields = unknown.list_fields(columns)
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         count = None
         if fields and not features_lib.missing_statistics(columns, statistics.directory):
             session, *ends = _build_counts(columns, fields, experiment.data.spec, statistics)
-            opened.enter_context(contextlib.closing(session))
+            stack.enter_context(contextlib.closing(session))
             count = session.make_callable(*ends)
         counted = Counted(model, fields, count, tell)
         yield counted
@@ -183,17 +192,17 @@ def _build_counts(
 
     The graph parses these fields only.
     """
-    wanted = [*fields, *(name for name, of in spec.counted.items() if of in fields)]
-    cut = dataclasses.replace(
+    names = [*fields, *(name for name, of in spec.counted.items() if of in fields)]
+    part_spec = dataclasses.replace(
         spec,
-        features={name: spec.features[name] for name in wanted},
+        features={name: spec.features[name] for name in names},
         labels={},
         keys=(),
-        defaults={name: own for name, own in spec.defaults.items() if name in wanted},
+        defaults={name: default for name, default in spec.defaults.items() if name in names},
     )
     with tf.Graph().as_default() as graph:
         examples = tf1.placeholder(tf.string, [None])
-        features = cut.drop_empty_texts(cut.parse(examples, with_labels=False))
+        features = part_spec.drop_empty_texts(part_spec.parse(examples, with_labels=False))
         counts = unknown.count_unknown(columns, features, statistics)
         initializer = tf1.tables_initializer()
     session = tf1.Session(graph=graph)
@@ -209,9 +218,9 @@ def describe_training(experiment: experiment_lib.Experiment, model_dir: str) -> 
         return []
     split = experiment.data.train_split
     data = experiment.data.in_large_batches(split)
-    most, shares = math.ceil(_MOST_ROWS / data.batch_size), unknown.Shares(fields)
+    max_batches, shares = math.ceil(_MOST_ROWS / data.batch_size), unknown.Shares(fields)
     with tf.Graph().as_default(), tf1.Session() as session:
-        batches = data.one_pass(split, with_labels=False).take(most)
+        batches = data.one_pass(split, with_labels=False).take(max_batches)
         iterator = tf1.data.make_initializable_iterator(batches)
         counts = unknown.count_unknown(columns, iterator.get_next(), statistics)
         session.run([iterator.initializer, tf1.tables_initializer()])

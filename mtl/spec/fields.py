@@ -49,13 +49,13 @@ class Gaps(str):
     fields: tuple[str, ...]
 
     def __new__(cls, fields: Sequence[str]) -> Gaps:
-        listed = ", ".join(map(repr, fields))
-        several = f"fields {listed} must be present, as they have no default."
-        made = super().__new__(
-            cls, several if len(fields) > 1 else f"field {listed} {AbsentError()}."
+        names = ", ".join(map(repr, fields))
+        several = f"fields {names} must be present, as they have no default."
+        gaps = super().__new__(
+            cls, several if len(fields) > 1 else f"field {names} {AbsentError()}."
         )
-        made.fields = tuple(fields)
-        return made
+        gaps.fields = tuple(fields)
+        return gaps
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,8 +144,8 @@ class Field:
         if self.dtype not in ("uint8", "bool") and not (is_unsigned and dtype == tf.int64):
             return tf.cast(values, dtype)
         values = tf.cast(values, tf.int64)
-        least, most = literals.RANGES[self.dtype]
-        low, high = (tf.constant(n, tf.int64) for n in (0 if is_unsigned else least, most))
+        smallest, largest = literals.RANGES[self.dtype]
+        low, high = (tf.constant(n, tf.int64) for n in (0 if is_unsigned else smallest, largest))
         message = f"field {self.name!r} must be {self.dtype}"
         fits = [
             tf1.assert_greater_equal(values, low, message=message),
@@ -199,8 +199,10 @@ class Field:
 
 def require_counts(values: tf.RaggedTensor, counts: tf.RaggedTensor, message: str) -> tf.Operation:
     """Return an op that fails unless the counts [B, (L)] of each row sum to its values [B, (N)]."""
-    each, most = counts.flat_values, tf.size(values.flat_values, tf.int64)
-    are_counts = tf.reduce_all((each >= 0) & (each <= most))  # Keeps sums from overflowing.
+    item_counts, num_values = counts.flat_values, tf.size(values.flat_values, tf.int64)
+    are_counts = tf.reduce_all(
+        (item_counts >= 0) & (item_counts <= num_values)
+    )  # Keeps sums from overflowing.
     fit = tf.reduce_all(tf.equal(tf.reduce_sum(counts, 1), values.row_lengths()))
     return tf1.assert_equal(are_counts & fit, True, message=message)
 
@@ -259,23 +261,25 @@ class Spec:
 
     def _add_counts(self) -> None:
         """Add the field that counts values by item behind each list of lists."""
-        found: dict[str, Any] = {}
+        features: dict[str, Any] = {}
         for name, kind in self.features.items():
-            found.setdefault(name, kind)
+            features.setdefault(name, kind)
             counts, expected = counts_name(name), ("int64", _LIST)
             if not self._make_field(name, kind).is_nested:
                 rule = f"be a list of lists, (None, None), as {counts!r} counts its values"
                 where = f"Spec.features[{name!r}]"
                 checks.require(counts not in self.features, where, rule, kind)
                 continue
-            given = self.features.get(counts, expected)
-            fits = isinstance(given, (list, tuple)) and repr(tuple(given)) == repr(expected)
+            kind_of_counts = self.features.get(counts, expected)
+            fits = isinstance(kind_of_counts, (list, tuple)) and repr(
+                tuple(kind_of_counts)
+            ) == repr(expected)
             rule = f"be left out: it counts the values of each item of {name!r}"
-            checks.require(fits, f"Spec.features[{counts!r}]", rule, given)
+            checks.require(fits, f"Spec.features[{counts!r}]", rule, kind_of_counts)
             checks.unique("Spec.features and Spec.labels", [counts, *self.labels])
-            found[counts] = expected
-        if len(found) > len(self.features):
-            object.__setattr__(self, "features", found)
+            features[counts] = expected
+        if len(features) > len(self.features):
+            object.__setattr__(self, "features", features)
 
     @functools.cached_property
     def counted(self) -> dict[str, str]:
@@ -330,11 +334,11 @@ class Spec:
     def _find_miscounted(self, values: Mapping[str, Any]) -> str | None:
         """Return an error message for counts that do not fit a list of lists; None if all fit."""
         for name, field in self.counted.items():
-            given, count = values.get(name, ()), len(values.get(field, ()))
-            if min(given, default=0) < 0 or sum(given) != count:
+            counts, count = values.get(name, ()), len(values.get(field, ()))
+            if min(counts, default=0) < 0 or sum(counts) != count:
                 return (
                     f"field {name!r} must count the values of {field!r} by item, {count} in all, "
-                    f"got {reprlib.repr(list(given))}."
+                    f"got {reprlib.repr(list(counts))}."
                 )
         return None
 
@@ -347,21 +351,21 @@ class Spec:
         """
         fields = self.fields if with_labels else self.feature_fields
         wire = {name: field.wire_feature() for name, field in fields.items()}
-        parsed = tf.io.parse_example(serialized, wire)
+        values = tf.io.parse_example(serialized, wire)
         for counts, name in self.counted.items():
-            fits = require_counts(parsed[name], parsed[counts], f"field {counts!r} must count")
+            fits = require_counts(values[name], values[counts], f"field {counts!r} must count")
             with tf.control_dependencies([fits]):
-                splits = tf.identity(parsed[name].row_splits)
-            flat = parsed[name].flat_values
-            parsed[name] = tf.RaggedTensor.from_row_splits(flat, splits, validate=False)
-        return {name: field.cast(parsed[name]) for name, field in fields.items()}
+                splits = tf.identity(values[name].row_splits)
+            flat = values[name].flat_values
+            values[name] = tf.RaggedTensor.from_row_splits(flat, splits, validate=False)
+        return {name: field.cast(values[name]) for name, field in fields.items()}
 
     def drop_empty_texts(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Return the features [B, ...] without the empty texts in lists.
 
         The reader of CSV files drops them as well. Counts by item lose the dropped values.
         """
-        found = dict(features)
+        filled_features = dict(features)
         for name, field in self.feature_fields.items():
             if not (field.is_ragged and field.dtype == "string"):
                 continue
@@ -372,12 +376,12 @@ class Spec:
             before = tf.concat([[0], tf.cumsum(tf.cast(is_text, tf.int64))], 0)
             splits = tf.gather(before, features[name].row_splits)
             texts = tf.boolean_mask(features[name].values, is_text)
-            found[name] = tf.RaggedTensor.from_row_splits(texts, splits, validate=False)
+            filled_features[name] = tf.RaggedTensor.from_row_splits(texts, splits, validate=False)
             if field.is_nested:
                 counts = features[counts_name(name)]
                 ends = tf.gather(before, tf.concat([[0], tf.cumsum(counts.values)], 0))
-                found[counts_name(name)] = counts.with_values(ends[1:] - ends[:-1])
-        return found
+                filled_features[counts_name(name)] = counts.with_values(ends[1:] - ends[:-1])
+        return filled_features
 
     def serialize(self, values: Mapping[str, Any]) -> bytes:
         """Serialize {field: value} of one example as a tf.Example; `parse` reads it."""

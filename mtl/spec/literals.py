@@ -96,10 +96,10 @@ def _parse_int(value: Any, dtype: str) -> int:
     if isinstance(value, str):
         for word, truth in TRUTH.items() if dtype in TRUTH_TYPES else ():
             value = truth if re.fullmatch(word, value) else value
-        found = re.fullmatch(INT, value)
-        if not found:
+        match = re.fullmatch(INT, value)
+        if not match:
             raise ValueError
-        return int(found.group(1))
+        return int(match.group(1))
     number = whole(value)
     if number is None:
         raise ValueError

@@ -54,9 +54,9 @@ def flatten(field: fields.Field, value: Any) -> list[Any]:
 
 def _join_items(value: Any) -> list[Any]:
     """Return the values of all items of a list of lists."""
-    good = isinstance(value, list) and all(isinstance(item, list) for item in value)
-    values = [part for item in value for part in item] if good else []
-    if not good or any(isinstance(part, list) for part in values):
+    is_nested = isinstance(value, list) and all(isinstance(item, list) for item in value)
+    values = [part for item in value for part in item] if is_nested else []
+    if not is_nested or any(isinstance(part, list) for part in values):
         raise ValueError(f"must be a list of lists, one for each item, got {reprlib.repr(value)}")
     return values
 

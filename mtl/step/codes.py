@@ -20,18 +20,31 @@ _KEY = ("codes of texts",)
 
 
 def remember(values: tf.Tensor | tf.RaggedTensor, ids: Mapping[str, Any]) -> None:
-    """Remember the ids of a feature for some columns, {column: ids of the shape of `values`}."""
-    kept = graphs.outermost_graph().get_collection_ref(_KEY)
-    kept.append((_get_tensor(values), dict(ids)))
+    """Remember the ids of a feature for some columns.
+
+    Args:
+      values: the feature, a tensor of the outermost graph.
+      ids: {column: ids of the shape of `values`}.
+    """
+    entries = graphs.outermost_graph().get_collection_ref(_KEY)
+    entries.append((_get_tensor(values), dict(ids)))
 
 
 def find_ids(values: tf.Tensor | tf.RaggedTensor, column: str) -> Any:
-    """Return the ids of a feature for a column, int64 of the shape of `values`; None if unknown."""
+    """Return the ids of a feature for a column.
+
+    Args:
+      values: the feature, the same tensor as in `remember`.
+      column: the column.
+
+    Returns:
+      int64 of the shape of `values`; None if unknown.
+    """
     if tf.executing_eagerly():
         return None
     tensor = _get_tensor(values)
-    for known, ids in graphs.outermost_graph().get_collection_ref(_KEY):
-        if known is tensor:
+    for feature, ids in graphs.outermost_graph().get_collection_ref(_KEY):
+        if feature is tensor:
             return ids.get(column)
     return None
 

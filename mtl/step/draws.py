@@ -40,9 +40,13 @@ _SLICE: ambient.Ambient[_Slice] = ambient.Ambient("slice index", default=_Slice(
 def draw_for_slice(
     index: tf.Tensor | int, count: tf.Tensor | int = 1
 ) -> contextlib.AbstractContextManager[object]:
-    """Let layers within the context draw for this one of `count` slices of the batch.
+    """Let layers within the context draw for one of several slices of the batch.
 
-    Each slice draws its own numbers. Only `draw_rows` needs the count.
+    Each slice draws its own numbers.
+
+    Args:
+      index: the number of the slice, from 0.
+      count: the number of slices, which only `draw_rows` needs.
     """
     return _SLICE.set(_SLICE.get()._replace(number=index, total=count))
 
@@ -68,43 +72,72 @@ def draw_without_xla() -> contextlib.AbstractContextManager[None]:
 def draw_uniform(
     shape: tf.Tensor | Sequence[int], seed: tf.Tensor, minval: float = 0.0
 ) -> tf.Tensor:
-    """Draw float32 numbers in [minval, 1), the same with and without XLA."""
+    """Draw uniform numbers, the same with and without XLA.
+
+    Args:
+      shape: the shape of the result.
+      seed: int32 [2], such as of `make_step_seed`.
+      minval: the least number.
+
+    Returns:
+      float32 in [minval, 1).
+    """
     with draw_without_xla():
         return tf.random.stateless_uniform(shape, seed, minval=minval)
 
 
 def make_step_seed(name: str) -> tf.Tensor:
-    """Make a seed [2] int32 of the run, the scope with `name`, the slice and the step.
+    """Make a seed for stateless draws.
 
-    It is for stateless draws. The seed of the run, and the number of the slice in the batch, go
-    into it. The graph must hold a global step.
+    The graph must hold a global step.
+
+    Args:
+      name: the name of the draw, unique in the open variable scope.
+
+    Returns:
+      int32 [2]: a number of the run's seed, the scope, the name and the slice; and the global step.
     """
     scope = f"{tf1.get_variable_scope().name}/{name}"
     run_seed = tf1.get_default_graph().seed or 0
     step = tf.cast(tf1.train.get_global_step(), tf.int32)
-    own = tf.cast(_SLICE.get().number, tf.int32) * 0x61C88647  # Wraps: spreads the slices' seeds.
-    if again := _SLICE.get().again:
-        own += (again * 0x27D4EB2F) & 0x7FFFFFFF
+    # Multiples of the golden ratio modulo 2^32 lie far apart, so slices get unlike seeds; the
+    # product wraps.
+    slice_seed = tf.cast(_SLICE.get().number, tf.int32) * 0x61C88647
+    # Another factor than for slices: a second pass must not draw like the first pass of another
+    # slice.
+    if repeat := _SLICE.get().again:
+        slice_seed += (repeat * 0x27D4EB2F) & 0x7FFFFFFF
     if (names := _SLICE.get().names) is not None:
         names.append(scope)
-    own = tf.bitwise.bitwise_xor(own, (run_seed ^ zlib.crc32(scope.encode())) & 0x7FFFFFFF)
-    return tf.stack([own, step])
+    # A CRC, because Python's `hash` of a text differs from process to process.
+    slice_seed = tf.bitwise.bitwise_xor(
+        slice_seed, (run_seed ^ zlib.crc32(scope.encode())) & 0x7FFFFFFF
+    )
+    return tf.stack([slice_seed, step])
 
 
 def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
-    """Draw uniform numbers in [0, 1) for the rows of this slice, [num_rows, size].
+    """Draw uniform numbers for the rows of this slice.
 
     They depend on the run, the scope with `name`, the step, and the place of the row in the whole
     batch. The number of slices and replicas does not change them.
+
+    Args:
+      name: the name of the draw, unique in the open variable scope.
+      num_rows: the rows of this slice, the same for all slices.
+      size: the numbers for each row.
+
+    Returns:
+      float32 in [0, 1), [num_rows, size].
     """
-    own = _SLICE.get()
+    slice_info = _SLICE.get()
     with draw_for_slice(0):
         seed = make_step_seed(name)
     # Draws for all rows at once: TensorFlow's generators take no seed per row.
-    drawn = draw_uniform([own.total * num_rows, size], seed)
-    if isinstance(own.total, int) and own.total == 1:
-        return drawn
-    return tf.slice(drawn, [own.number * num_rows, 0], [num_rows, size])
+    numbers = draw_uniform([slice_info.total * num_rows, size], seed)
+    if isinstance(slice_info.total, int) and slice_info.total == 1:
+        return numbers
+    return tf.slice(numbers, [slice_info.number * num_rows, 0], [num_rows, size])
 
 
 def make_run_seed(name: str) -> tf.Tensor:

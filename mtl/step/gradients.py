@@ -19,6 +19,7 @@ def merge_rows(gradient: types.Gradient) -> types.Gradient:
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
+    # Not `tf.convert_to_tensor`: a dense gradient of a table takes the memory of the whole table.
     rows, slots = tf.unique(gradient.indices)
     values = tf.math.unsorted_segment_sum(gradient.values, slots, tf.size(rows))
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
@@ -27,14 +28,31 @@ def merge_rows(gradient: types.Gradient) -> types.Gradient:
 def transform_gradient(
     gradient: types.Gradient, function: Callable[[tf.Tensor], tf.Tensor]
 ) -> types.Gradient:
-    """Apply an elementwise function that maps 0 to 0."""
+    """Apply a function to the entries of a gradient.
+
+    Args:
+      gradient: dense, sparse or None.
+      function: elementwise; it must map 0 to 0, as the missing rows of a sparse gradient stay
+        missing.
+
+    Returns:
+      A gradient of the same kind.
+    """
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
     return None if gradient is None else function(gradient)
 
 
 def add_gradients(gradient: types.Gradient, other: types.Gradient) -> types.Gradient:
-    """Return the sum of two gradients; sparse if both are sparse."""
+    """Add two gradients of a variable.
+
+    Args:
+      gradient: dense, sparse or None.
+      other: dense, sparse or None.
+
+    Returns:
+      The sum: sparse if both are sparse or one is None, and None if both are None.
+    """
     if gradient is None or other is None:
         return other if gradient is None else gradient
     sparse = [part for part in (gradient, other) if isinstance(part, tf.IndexedSlices)]
@@ -54,17 +72,24 @@ def list_values(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> list[tf.Te
 
 
 def squared_norms(gradients: Sequence[tf.Tensor | tf.IndexedSlices]) -> tf.Tensor:
-    """Return the squared Euclidean norms [N] of N gradients, float64; rows must be merged.
+    """Compute squared Euclidean norms of gradients.
 
     Finite entries give finite norms. Sums in float32 overflow at norms of 1.8e19; only then does
     the step read the gradients again, in float64.
+
+    Args:
+      gradients: N gradients; sparse ones must have merged rows.
+
+    Returns:
+      float64 [N].
     """
 
-    def squares(dtype: tf.DType) -> tf.Tensor:
+    def sum_squares(dtype: tf.DType) -> tf.Tensor:
+        # `l2_loss` is half of the sum of squares, in one op that does not store the squares.
         halves = [tf.nn.l2_loss(tf.cast(part, dtype)) for part in list_values(gradients)]
         return 2 * tf.cast(tf.stack(halves), tf.float64)
 
-    return retry_in_float64(squares)
+    return retry_in_float64(sum_squares)
 
 
 def retry_in_float64(squares: Callable[[tf.DType], tf.Tensor]) -> tf.Tensor:
@@ -81,6 +106,6 @@ def norm_from_squares(squares: tf.Tensor) -> tf.Tensor:
 
 def take_roots(squares: tf.Tensor) -> tf.Tensor:
     """Return square roots of float64 as float32; finite roots are capped at float32's largest."""
-    own = tf.sqrt(squares)
-    bounded = tf.where(tf.math.is_finite(own), tf.minimum(own, tf.float32.max), own)
-    return tf.cast(bounded, tf.float32)
+    roots = tf.sqrt(squares)
+    capped_roots = tf.where(tf.math.is_finite(roots), tf.minimum(roots, tf.float32.max), roots)
+    return tf.cast(capped_roots, tf.float32)

@@ -47,10 +47,10 @@ class NoteOutputs(LayerHook):
         scope, layer = tf1.get_variable_scope().name, sums.op.name.rpartition("/")[0]
         # Several copies of a layer are built as a single op, outside the scopes of the copies.
         name = layer if layer.startswith(f"{scope}/") or layer == scope else scope
-        taken, number = name, 1
-        while taken in self.found:
-            taken, number = f"{name}_{number}", number + 1
-        self.found[taken] = outputs
+        unique_name, number = name, 1
+        while unique_name in self.found:
+            unique_name, number = f"{name}_{number}", number + 1
+        self.found[unique_name] = outputs
 
 
 class NoteInputs(LayerHook):

@@ -64,7 +64,12 @@ _ASKED: ambient.Ambient[_Asked] = ambient.Ambient("outlets", default=_Asked())
 
 
 def add_scalar(name: str, value: tf.Tensor) -> None:
-    """Add a scalar to the monitors of the training step that is being built."""
+    """Add a scalar to the monitors of the training step that is being built.
+
+    Args:
+      name: the name, such as "gate/income/entropy"; a later scalar of this name replaces it.
+      value: a number, cast to float32.
+    """
     _list_scalars().append((name, value))
 
 
@@ -86,13 +91,13 @@ def compute_where(is_due: tf.Tensor) -> contextlib.AbstractContextManager[_Asked
 def take_scalars() -> dict[str, tf.Tensor]:
     """Return and forget all scalars that were added since the last call, {name: scalar}."""
     collection = _list_scalars()
-    found = {name: value for name, value in collection if isinstance(name, str)}
-    rarely = [(names, compute) for names, compute in collection if not isinstance(names, str)]
+    scalars = {name: value for name, value in collection if isinstance(name, str)}
+    slow_groups = [(names, compute) for names, compute in collection if not isinstance(names, str)]
     collection.clear()
-    names = [name for own, _ in rarely for name in own]
+    names = [name for group_names, _ in slow_groups for name in group_names]
     if names:
-        found |= dict(zip(names, tf.unstack(_compute(rarely), len(names)), strict=True))
-    return found
+        scalars |= dict(zip(names, tf.unstack(_compute(slow_groups), len(names)), strict=True))
+    return scalars
 
 
 def list_keys() -> list[str]:
@@ -107,13 +112,13 @@ def _list_scalars() -> list[Any]:
     return tf1.get_collection_ref(f"{_SCALARS}_{tf.get_static_value(index)}")
 
 
-def _compute(rarely: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]]) -> tf.Tensor:
+def _compute(slow_groups: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]]) -> tf.Tensor:
     """Return all slow scalars; a single branch is cheaper than one for each."""
 
     def compute() -> tf.Tensor:
-        return tf.concat([own() for _, own in rarely], axis=0)
+        return tf.concat([compute_group() for _, compute_group in slow_groups], axis=0)
 
-    count = sum(len(names) for names, _ in rarely)
+    count = sum(len(names) for names, _ in slow_groups)
     is_due = _ASKED.get().is_due
     if is_due is None:
         return compute()
@@ -121,23 +126,27 @@ def _compute(rarely: Sequence[tuple[Sequence[str], Callable[[], tf.Tensor]]]) ->
 
 
 def add_loss(name: str, compute: Callable[[], tf.Tensor]) -> None:
-    """Add losses of rows, [B] float32, under a name; 0 for rows without a loss.
+    """Add losses of rows under a name, if the code around the part asks for them.
 
     A part declares its losses: `emitted_losses = {name: weight}`. A run adds them as auxiliary
     losses. Evaluations, and further passes of a step, do not compute them.
+
+    Args:
+      name: the name; losses of one name add up.
+      compute: returns float32 [B], with 0 for rows without a loss.
     """
-    found = _ASKED.get().losses
-    if found is not None:
+    total_losses = _ASKED.get().losses
+    if total_losses is not None:
         losses = compute()
-        found[name] = found[name] + losses if name in found else losses
+        total_losses[name] = total_losses[name] + losses if name in total_losses else losses
 
 
 @contextlib.contextmanager
 def collect_losses() -> Iterator[dict[str, tf.Tensor]]:
     """Compute the losses that parts add within the context; yield them, {name: [B]}."""
-    found: dict[str, tf.Tensor] = {}
-    with _ASKED.set(_ASKED.get()._replace(losses=found)):
-        yield found
+    losses: dict[str, tf.Tensor] = {}
+    with _ASKED.set(_ASKED.get()._replace(losses=losses)):
+        yield losses
 
 
 def show_predictions(is_asked: bool = True) -> contextlib.AbstractContextManager[_Asked]:
@@ -146,7 +155,12 @@ def show_predictions(is_asked: bool = True) -> contextlib.AbstractContextManager
 
 
 def add_prediction(name: str, values: tf.Tensor) -> None:
-    """Show values [B, ...] as `<scope>/<name>`, without the `features/` of a column's scope."""
+    """Show values beside the predictions, if the code around the part asks for them.
+
+    Args:
+      name: the values are named `<scope>/<name>`, without the `features/` of a column's scope.
+      values: [B, ...].
+    """
     if _ASKED.get().predictions:
         scope = tf1.get_variable_scope().name.removeprefix("features/")
         tf1.add_to_collection(_PREDICTIONS, (f"{scope}/{name}", values))
@@ -155,45 +169,48 @@ def add_prediction(name: str, values: tf.Tensor) -> None:
 def take_predictions() -> dict[str, tf.Tensor]:
     """Return and forget all values that were added to the graph, {name: [B, ...]}."""
     collection = tf1.get_collection_ref(_PREDICTIONS)
-    found = dict(collection)
+    predictions = dict(collection)
     collection.clear()
-    return found
+    return predictions
 
 
 def add_summary(summary: tf.Tensor) -> None:
     """Add a serialized summary of the step that is being built, a string scalar; "" if not due."""
-    found = _ASKED.get().summaries
-    if found is not None:
-        found.append(summary)
+    summaries = _ASKED.get().summaries
+    if summaries is not None:
+        summaries.append(summary)
 
 
 @contextlib.contextmanager
 def collect_summaries() -> Iterator[list[tf.Tensor]]:
     """Yield a list of the string scalars that `add_summary` adds within the context."""
-    found: list[tf.Tensor] = []
-    with _ASKED.set(_ASKED.get()._replace(summaries=found)):
-        yield found
+    summaries: list[tf.Tensor] = []
+    with _ASKED.set(_ASKED.get()._replace(summaries=summaries)):
+        yield summaries
 
 
 def take_summaries() -> tf.Tensor | None:
-    """Merge the graph's `tf1.summary` ops into a string scalar, and empty their collection.
+    """Merge the graph's `tf1.summary` ops, and empty their collection.
 
     TensorFlow would merge them outside of the loop over steps, which cannot read them. A call of
     several steps makes summaries in every step, due or not, so large images slow down each step.
     Summaries in a branch, a loop or a `tf.function` of the step cannot be read: a warning names
     them.
+
+    Returns:
+      A serialized summary, a string scalar; None if the step makes none.
     """
     collection = tf1.get_collection_ref(tf1.GraphKeys.SUMMARIES)
-    found, here = list(collection), tf1.get_default_graph()
+    tensors, graph = list(collection), tf1.get_default_graph()
     collection.clear()
-    made = [tensor for tensor in found if tensor.graph is here]
-    hidden = [tensor.op.name for tensor in found if tensor.graph is not here]
-    called = functions.called_operations(here)
-    hidden += [operation.name for operation in called if operation.type in _SUMMARY_OPS]
-    if hidden:
-        where, names = "a branch, a loop or a tf.function", ", ".join(dict.fromkeys(hidden))
-        _log.warning("Made in %s, and so not written: summary %s", where, names)
-    return tf1.summary.merge(made, collections=[]) if made else None
+    readable = [tensor for tensor in tensors if tensor.graph is graph]
+    hidden_names = [tensor.op.name for tensor in tensors if tensor.graph is not graph]
+    operations = functions.called_operations(graph)
+    hidden_names += [operation.name for operation in operations if operation.type in _SUMMARY_OPS]
+    if hidden_names:
+        places, names = "a branch, a loop or a tf.function", ", ".join(dict.fromkeys(hidden_names))
+        _log.warning("Made in %s, and so not written: summary %s", places, names)
+    return tf1.summary.merge(readable, collections=[]) if readable else None
 
 
 @contextlib.contextmanager
@@ -204,4 +221,5 @@ def drop_summaries() -> Iterator[None]:
     try:
         yield
     finally:
+        # In place: TensorFlow keeps a reference to this very list.
         collection[:] = before

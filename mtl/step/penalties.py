@@ -48,11 +48,12 @@ def take(before: int = 0, rows: Any = None) -> list[Penalty]:
       rows: the tensors that hold the rows, in any nesting; None takes all terms.
     """
     terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
-    known = {id(value): penalty for value, penalty in tf1.get_collection_ref(_OF_MEANS)}
-    of_rows = [term for term in terms[before:] if rows is None or graphs.depends_on(term, rows)]
-    taken = set(map(id, of_rows))
-    terms[before:] = [term for term in terms[before:] if id(term) not in taken]
-    return [known.get(id(term), Penalty(term)) for term in of_rows]
+    penalties = {id(value): penalty for value, penalty in tf1.get_collection_ref(_OF_MEANS)}
+    row_terms = [term for term in terms[before:] if rows is None or graphs.depends_on(term, rows)]
+    ids = set(map(id, row_terms))
+    # By id, since `==` between tensors builds an op.
+    terms[before:] = [term for term in terms[before:] if id(term) not in ids]
+    return [penalties.get(id(term), Penalty(term)) for term in row_terms]
 
 
 def share_terms(

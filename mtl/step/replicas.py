@@ -27,25 +27,40 @@ def replica_index() -> int | tf.Tensor:
 
 
 def sum_over_replicas(structure: Any) -> Any:
-    """Return sums over all replicas of each tensor in a structure; None stays None."""
+    """Sum tensors over all replicas; every replica must call it at the same place.
+
+    Args:
+      structure: tensors, IndexedSlices and None, in any nesting. None must be None on all replicas.
+
+    Returns:
+      The sums in the same nesting; the structure itself on a single replica.
+    """
     if count() == 1:
         return structure
     flat = tf.nest.flatten(structure)
-    given = [value for value in flat if value is not None]
+    # One call for all tensors: each `merge_call` lets the threads of all replicas wait for each
+    # other.
+    values = [value for value in flat if value is not None]
     context = tf.distribute.get_replica_context()
-    reduced = iter(context.merge_call(_total, args=(given,)) if given else ())
-    return tf.nest.pack_sequence_as(structure, [v if v is None else next(reduced) for v in flat])
+    sums = iter(context.merge_call(_sum_values, args=(values,)) if values else ())
+    return tf.nest.pack_sequence_as(structure, [v if v is None else next(sums) for v in flat])
 
 
 def average_over_replicas(value: tf.Tensor) -> tf.Tensor:
-    """Return the mean over all replicas; gradients flow back to the value on each replica.
+    """Average a tensor over all replicas; gradients flow back to the value on each replica.
+
+    Args:
+      value: a tensor of the same shape on each replica.
+
+    Returns:
+      The mean, or the value itself while replicas are separate.
 
     Raises:
       UserError: if its gradient is taken in a branch or a loop, where replicas cannot meet.
     """
 
     @tf.custom_gradient
-    def of_all(own: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    def of_all(local_value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             rule = "be 'replica' where gradients are taken at some steps only"
             fix = "Or set every_steps of Combine or Monitored to 1."
@@ -54,7 +69,7 @@ def average_over_replicas(value: tf.Tensor) -> tf.Tensor:
             return sum_over_replicas(upstream) / count()
 
         # Without this TensorFlow would look for the weights of other replicas behind the sum.
-        return sum_over_replicas(tf.stop_gradient(own)) / count(), gradient
+        return sum_over_replicas(tf.stop_gradient(local_value)) / count(), gradient
 
     return value if are_separate() else of_all(value)
 
@@ -100,7 +115,9 @@ class once:  # noqa: N801, as functools.cached_property
         return value
 
 
-def _total(strategy: tf.distribute.Strategy, values: list) -> list:
+def _sum_values(strategy: tf.distribute.Strategy, values: list) -> list:
+    # `batch_reduce_to` takes pairs of a value and its destination: the result lies where the value
+    # lies.
     pairs = [(value, value) for value in values]
     return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
 

@@ -19,9 +19,12 @@ import numpy as np
 from mtl import ambient, types
 from mtl.deferred import tf
 
+# Hashes are the lowest 32 bits of int64: overflows leave these bits right.
 _LOW_BITS = 0xFFFFFFFF
 # The golden ratio as a fraction of 2^32: multiples of it lie far apart.
 _STRIDE = 0x9E3779B9
+# A float32 has 24 bits: 23 of them, and a half to keep 0 out, are exact. With more bits the largest
+# numbers would round to 1.
 _EXACT_BITS = 23
 
 
@@ -36,19 +39,30 @@ def are_rows_known() -> bool:
 
 
 def draw(name: str, size: int) -> tf.Tensor | None:
-    """Draw uniform numbers in (0, 1), [B, size], under a name; None if rows are unknown."""
+    """Draw uniform numbers for each row, by the values of its fields.
+
+    Args:
+      name: draws of other names are other numbers.
+      size: the numbers for each row.
+
+    Returns:
+      float32 in (0, 1), [B, size]; None if rows are unknown, as in training.
+    """
     features = _FEATURES.get()
     if features is None:
         return None
-    own = _mix(_make_keys(features) + zlib.crc32(name.encode()))
+    keys = _mix(_make_keys(features) + zlib.crc32(name.encode()))
     places = tf.range(1, size + 1, dtype=tf.int64) * _STRIDE
-    bits = tf.bitwise.right_shift(_mix(own[:, tf.newaxis] + places), _constant(32 - _EXACT_BITS))
+    bits = tf.bitwise.right_shift(
+        _mix(keys[:, tf.newaxis] + places), _make_constant(32 - _EXACT_BITS)
+    )
     return (tf.cast(bits, tf.float32) + 0.5) / 2.0**_EXACT_BITS
 
 
 def _make_keys(features: types.Tensors) -> tf.Tensor:
     """Hash all values of each row to a number of 32 bits, [B] int64."""
-    keys = _constant(0)
+    keys = _make_constant(0)
+    # By name, since the order of the features may differ between a run and a server.
     for name in sorted(features):
         keys = _mix(keys * 31 + _make_field_keys(features[name]) + zlib.crc32(name.encode()))
     return keys
@@ -59,14 +73,16 @@ def _make_field_keys(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
     if isinstance(values, tf.RaggedTensor):
         rows = values.value_rowids()
         places = tf.range(tf.size(rows, tf.int64)) - tf.gather(values.row_starts(), rows)
-        placed = _mix(_bits(values.flat_values) + places * _STRIDE)
-        return tf.math.unsorted_segment_sum(placed, rows, values.nrows()) + values.row_lengths()
-    bits = tf.reshape(_bits(values), [tf.shape(values)[0], int(np.prod(values.shape[1:]))])
+        hashes = _mix(_take_bits(values.flat_values) + places * _STRIDE)
+        # The length tells an empty list from a value whose hash is 0.
+        return tf.math.unsorted_segment_sum(hashes, rows, values.nrows()) + values.row_lengths()
+    bits = tf.reshape(_take_bits(values), [tf.shape(values)[0], int(np.prod(values.shape[1:]))])
     places = tf.range(bits.shape[1], dtype=tf.int64) * _STRIDE
+    # The place goes into each hash, because a sum alone would ignore the order of the values.
     return tf.reduce_sum(_mix(bits + places), axis=1)
 
 
-def _bits(values: tf.Tensor) -> tf.Tensor:
+def _take_bits(values: tf.Tensor) -> tf.Tensor:
     """Return a number of 32 bits for each value, int64 of the same shape."""
     if values.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(values, _LOW_BITS)
@@ -74,8 +90,9 @@ def _bits(values: tf.Tensor) -> tf.Tensor:
         # Adding 0 turns -0.0 into 0.0, and NaNs have many bit patterns.
         one_nan = tf.where(tf.math.is_nan(values), float("nan"), tf.cast(values, tf.float32) + 0.0)
         return tf.cast(tf.bitcast(one_nan, tf.int32), tf.int64)
+    # `_mix` reads the lowest 32 bits; the highest ones are added behind it.
     whole = tf.cast(values, tf.int64)
-    return _mix(whole) + tf.bitwise.right_shift(whole, _constant(32))
+    return _mix(whole) + tf.bitwise.right_shift(whole, _make_constant(32))
 
 
 def _mix(values: tf.Tensor) -> tf.Tensor:
@@ -83,15 +100,17 @@ def _mix(values: tf.Tensor) -> tf.Tensor:
 
     C. Wellons, "Prospecting for Hash Functions", 2018: its `lowbias32`.
     """
-    mask = _constant(_LOW_BITS)
+    mask = _make_constant(_LOW_BITS)
     values = tf.bitwise.bitwise_and(values, mask)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        values = tf.bitwise.bitwise_xor(values, tf.bitwise.right_shift(values, _constant(shift)))
+        values = tf.bitwise.bitwise_xor(
+            values, tf.bitwise.right_shift(values, _make_constant(shift))
+        )
         values = tf.bitwise.bitwise_and(values * factor, mask)
-    return tf.bitwise.bitwise_xor(values, tf.bitwise.right_shift(values, _constant(16)))
+    return tf.bitwise.bitwise_xor(values, tf.bitwise.right_shift(values, _make_constant(16)))
 
 
-def _constant(value: int) -> tf.Tensor:
+def _make_constant(value: int) -> tf.Tensor:
     return tf.constant(value, tf.int64)
 
 

@@ -12,7 +12,15 @@ from mtl.deferred import tf, tf1
 
 
 def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
-    """Create a variable in the scope, with an array's shape and type; every replica has a copy."""
+    """Create a variable for state in the open scope; every replica has a copy.
+
+    Args:
+      name: the name in the scope.
+      initial: the first value, which decides shape and type.
+
+    Returns:
+      A variable that is saved and restored, but not trained.
+    """
     # An array of zeros as a constant would make the graph as large as any other array.
     is_zero = not initial.any()
     return tf1.get_variable(
@@ -21,14 +29,22 @@ def create_variable(name: str, initial: np.ndarray) -> tf.Variable:
         tf.as_dtype(initial.dtype),
         tf1.zeros_initializer() if is_zero else tf1.constant_initializer(initial),
         trainable=False,
+        # All replicas compute the same new value, so each writes its own copy without a message to
+        # the others, and a checkpoint saves the first copy.
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
     )
 
 
 def assign_with_update(kept: tf.Variable, value: tf.Tensor) -> None:
-    """Assign a new value with the update of this step; the old value stays if it is not finite."""
+    """Assign a new value with the update of this step; the old value stays if it is not finite.
+
+    Args:
+      kept: a variable of `create_variable`.
+      value: the new value, of the variable's shape and type.
+    """
     if value.dtype.is_floating:
         is_finite = tf.reduce_all(tf.math.is_finite(value))
+        # A NaN here would stay in every later step, even if the run skips the step that made it.
         value = tf.where(is_finite, value, kept.read_value())
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, kept.assign(value))

@@ -67,13 +67,22 @@ class Clock(NamedTuple):
 
 
 def run_once(step_fn: StepFn, features: Any, labels: Any) -> StepResult:
-    """Build a step that each session call takes once."""
-    with outlets.collect_summaries() as due:
+    """Build a step that each session call takes once.
+
+    Args:
+      step_fn: builds the step.
+      features: {field: [B, ...]} of the next batch.
+      labels: {field: [B, ...]} of the next batch.
+
+    Returns:
+      The results of the step.
+    """
+    with outlets.collect_summaries() as due_summaries:
         train_op, monitors = step_fn(features, labels)
     values, summary = _stack(monitors), outlets.take_summaries()
-    with tf.control_dependencies([train_op, values, *due]):
+    with tf.control_dependencies([train_op, values, *due_summaries]):
         step = tf1.train.get_global_step().read_value()
-    return StepResult(step, tf.identity(values), tuple(monitors), summary, _join(due))
+    return StepResult(step, tf.identity(values), tuple(monitors), summary, _join(due_summaries))
 
 
 def run_repeatedly(
@@ -97,20 +106,24 @@ def run_repeatedly(
       has_due: whether the step adds summaries that are due at some steps.
     """
     start = tf1.train.get_or_create_global_step().read_value()
+    # Computed once, before the loop: the steps of a call must agree on the last one, which alone
+    # makes summaries.
     end = _find_end(start, steps_per_call, last_step, due_every, due_at)
-    started = tf.timestamp()
+    start_time = tf.timestamp()
     # The loop carries this string only if a step can add summaries.
     no_due = (tf.constant(""),) if has_due else ()
     steps = _Steps(step_fn, iterator, end, no_due)
 
     def goes_on(state: _State) -> tf.Tensor:
-        in_time = state.clock.read - started < SECS_PER_CALL
+        in_time = state.clock.read - start_time < SECS_PER_CALL
         return (state.step < end) & (in_time | tf.equal(state.step, start))
 
-    nothing = tf.zeros([0]), tf.constant(""), Clock(started, tf.zeros([], tf.float64)), no_due
+    nothing = tf.zeros([0]), tf.constant(""), Clock(start_time, tf.zeros([], tf.float64)), no_due
     scalar = tf.TensorShape([])
     rest = scalar, Clock(scalar, scalar), tuple(scalar for _ in no_due)
-    (ended,) = tf.while_loop(
+    # TensorFlow runs several iterations of a loop at once by default. Steps must run one by one:
+    # each reads the weights that the one before has moved.
+    (final_state,) = tf.while_loop(
         goes_on,
         steps.take_one,
         [_State(start, *nothing)],
@@ -119,15 +132,15 @@ def run_repeatedly(
     )
     # A call after the last step runs no step and leaves no values.
     count = len(steps.names)
-    values = tf.concat([ended.values, tf.zeros([count])], 0)[:count]
+    values = tf.concat([final_state.values, tf.zeros([count])], 0)[:count]
     return StepResult(
-        ended.step,
+        final_state.step,
         tf.ensure_shape(values, [count]),
         tuple(steps.names),
-        ended.summary if steps.has_summary else None,
-        ended.due[0] if has_due else None,
+        final_state.summary if steps.has_summary else None,
+        final_state.due[0] if has_due else None,
         is_repeated=True,
-        waited=ended.clock.waited,
+        waited=final_state.clock.waited,
     )
 
 
@@ -174,24 +187,27 @@ class _Steps:
         with tf.control_dependencies([step, values, clock.read]):
             features, labels = self._iterator.get_next()
         # Labels come first: some features are made only if the step reads them.
-        given = tf.nest.flatten((labels, features), expand_composites=True)
-        with tf.control_dependencies([tensor for tensor in given if tensor is not None][:1]):
+        tensors = tf.nest.flatten((labels, features), expand_composites=True)
+        with tf.control_dependencies([tensor for tensor in tensors if tensor is not None][:1]):
             waited = clock.waited + (tf.timestamp() - clock.read)
         # Only a call's last step writes, and every step with something due ends its call.
         is_last = tf.equal(step + 1, self._end)
-        with outlets.compute_where(is_last), outlets.collect_summaries() as added:
+        with outlets.compute_where(is_last), outlets.collect_summaries() as due_summaries:
             train_op, monitors = self._step_fn(features, labels)
-        self.names, made = tuple(monitors), outlets.take_summaries()
-        self.has_summary = made is not None
+        self.names, summary = tuple(monitors), outlets.take_summaries()
+        self.has_summary = summary is not None
         values = _stack(monitors)
-        with tf.control_dependencies([train_op, *added]):
+        with tf.control_dependencies([train_op, *due_summaries]):
             step, values = step + 1, tf.identity(values)
         # Without this dependency, the loop would read the time once for all steps.
         with tf.control_dependencies([step, values]):
             clock = Clock(tf.timestamp(), waited)
-        joined = _join(added) if self._no_due else None
-        due = self._no_due if joined is None else (joined,)
-        return [_State(step, values, state.summary if made is None else made, clock, due)]
+        due_summary = _join(due_summaries) if self._no_due else None
+        next_due = self._no_due if due_summary is None else (due_summary,)
+        # Only values that the loop carries leave it: the last step's, as every step replaces them.
+        return [
+            _State(step, values, state.summary if summary is None else summary, clock, next_due)
+        ]
 
 
 def _find_end(
@@ -202,17 +218,17 @@ def _find_end(
     due_at: tuple[int, ...],
 ) -> tf.Tensor:
     """Return the global step at which a call that begins at `start` ends."""
-    due = [(start // every + 1) * every for every in due_every]
+    ends = [(start // interval + 1) * interval for interval in due_every]
     if due_at:
-        chosen = tf.constant(due_at, start.dtype)
-        due.append(tf.reduce_min(tf.where(chosen > start, chosen, start.dtype.max)))
-    return tf.reduce_min(tf.stack([start + steps_per_call, last_step, *due]))
+        steps = tf.constant(due_at, start.dtype)
+        ends.append(tf.reduce_min(tf.where(steps > start, steps, start.dtype.max)))
+    return tf.reduce_min(tf.stack([start + steps_per_call, last_step, *ends]))
 
 
 def _stack(monitors: Mapping[str, tf.Tensor]) -> tf.Tensor:
     return tf.stack([tf.cast(value, tf.float32) for value in monitors.values()])
 
 
-def _join(due: Sequence[tf.Tensor]) -> tf.Tensor | None:
+def _join(summaries: Sequence[tf.Tensor]) -> tf.Tensor | None:
     """Join serialized summaries: two serialized messages in a row are one message."""
-    return tf.strings.join(due) if due else None
+    return tf.strings.join(summaries) if summaries else None

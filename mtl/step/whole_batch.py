@@ -70,24 +70,29 @@ class ForwardPass(NamedTuple):
     def scale_losses(
         self, weights: types.Tensors, of_samples: types.Samples | None = None
     ) -> ForwardPass:
-        """Multiply each task's loss by a weight, and the losses of S samples by `of_samples(S)`."""
+        """Multiply the loss of each task by a weight.
+
+        Args:
+          weights: {task: scalar}.
+          of_samples: S -> the weights of each of S samples; None takes `weights` for all of them.
+        """
 
         def scale(losses: types.Tensors, weights: types.Tensors) -> types.Tensors:
             return {task: weights[task] * loss for task, loss in losses.items()}
 
-        def samples(given: types.Samples, count: int) -> list[types.Tensors]:
+        def scale_samples(take_samples: types.Samples, count: int) -> list[types.Tensors]:
             factors = of_samples(count) if of_samples else [weights] * count
-            return list(map(scale, given(count), factors))
+            return list(map(scale, take_samples(count), factors))
 
-        def row(given: Examples, index: tf.Tensor | int) -> ForwardPass:
-            return given.row(index).scale_losses(weights)
+        def scale_row(examples: Examples, index: tf.Tensor | int) -> ForwardPass:
+            return examples.row(index).scale_losses(weights)
 
         examples = self.examples and self.examples._replace(
-            row=functools.partial(row, self.examples)
+            row=functools.partial(scale_row, self.examples)
         )
         return self._replace(
             losses=scale(self.losses, weights),
-            samples=self.samples and functools.partial(samples, self.samples),
+            samples=self.samples and functools.partial(scale_samples, self.samples),
             examples=examples,
         )
 
@@ -100,12 +105,12 @@ class ForwardPass(NamedTuple):
                 for task, loss in losses.items()
             }
 
-        def samples(given: types.Samples, count: int) -> list[types.Tensors]:
-            return list(map(add, given(count)))
+        def add_samples(take_samples: types.Samples, count: int) -> list[types.Tensors]:
+            return list(map(add, take_samples(count)))
 
         return self._replace(
             losses=add(self.losses),
-            samples=self.samples and functools.partial(samples, self.samples),
+            samples=self.samples and functools.partial(add_samples, self.samples),
         )
 
 
@@ -130,35 +135,49 @@ class WholeBatch:
     of_slices: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def scale_losses(self, weights: types.Tensors | None) -> WholeBatch:
-        """Multiply each task's loss by a weight that gradients treat as a constant; None is 1."""
+        """Multiply the loss of each task by its weight.
+
+        Args:
+          weights: {task: scalar}, which gradients treat as constants; None stands for 1.
+
+        Returns:
+          The batch with weighted losses; each part keeps its plain losses as `unweighted`.
+        """
         weights = weights and {task: tf.stop_gradient(weight) for task, weight in weights.items()}
 
-        def weighted(forward: ForwardPass) -> ForwardPass:
+        def scale_pass(forward: ForwardPass) -> ForwardPass:
             scaled = forward.scale_losses(weights) if weights else forward
             return scaled._replace(unweighted=forward.losses)
 
-        def other(given: Callable[[tf.Tensor], ForwardPass], slice_: tf.Tensor) -> ForwardPass:
-            return weighted(given(slice_))
+        def build_other(
+            build: Callable[[tf.Tensor], ForwardPass], slice_: tf.Tensor
+        ) -> ForwardPass:
+            return scale_pass(build(slice_))
 
-        others = self.others and functools.partial(other, self.others)
-        return dataclasses.replace(self, first=weighted(self.first), others=others)
+        # Not a lambda around `self.others`: mypy cannot see there that it is not None.
+        others = self.others and functools.partial(build_other, self.others)
+        return dataclasses.replace(self, first=scale_pass(self.first), others=others)
 
     def sum(self, function: Callable[[ForwardPass], Any], update: bool = False) -> Any:
-        """Return the sum of `function(part)` over all parts.
+        """Sum the results of a function over all parts.
 
         Args:
-          function: returns tensors, IndexedSlices and None, in any nesting.
-          update: whether this pass runs the UPDATE_OPS of the slices; one pass of a step has to.
+          function: a part -> tensors, IndexedSlices and None, in any nesting.
+          update: True if this pass runs the UPDATE_OPS of the slices; one pass of a step has to.
+
+        Returns:
+          The sums in the same nesting, over the slices of all replicas.
         """
+        # The first slice is built already, so its result costs no further pass.
         total = function(self.first)
         if self.slices > 1 and update:
             # Adding them up here saves another pass over the slices.
-            total, watched = self._add_slices(
+            total, watched_tensors = self._add_slices(
                 (total, dict(self.first.watched)),
                 lambda part: (function(part), dict(part.watched)),
                 update,
             )
-            self.of_slices.update(watched)
+            self.of_slices.update(watched_tensors)
         elif self.slices > 1:
             total = self._add_slices(total, function, update)
         return total if self.ignores_replicas else replicas.sum_over_replicas(total)
@@ -187,16 +206,17 @@ class WholeBatch:
         # The counter waits for the UPDATE_OPS of the first slice: slices move averages in order.
         with tf.control_dependencies(self.updates if update else []):
             # Control dependencies reach a loop only through its inputs.
-            one = tf.identity(tf.constant(1))
+            start_index = tf.identity(tf.constant(1))
         start = [tensor for value in flat for tensor in _list_tensors(value)]
 
-        others = cast(Callable[[tf.Tensor], ForwardPass], self.others)  # There are several slices.
+        # Not None, because there are several slices.
+        build_part = cast(Callable[[tf.Tensor], ForwardPass], self.others)
 
         def body(slice_: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
             # Each slice reads the variables after the updates of the last slice. Code outside the
             # loop reads the collections, and cannot run ops of this body.
             with withhold_collections() as updates, tf.control_dependencies([slice_]):
-                values = tf.nest.flatten(function(others(slice_)))
+                values = tf.nest.flatten(function(build_part(slice_)))
             tensors = [tensor for value in values for tensor in _list_tensors(value)]
             are_rows = [is_rows for value in values for is_rows in _are_rows(value)]
             with tf.control_dependencies(updates if update else []):
@@ -211,13 +231,15 @@ class WholeBatch:
         _, *totals = tf.while_loop(
             lambda slice_, *_: slice_ < self.slices,
             body,
-            [one, *start],
+            [start_index, *start],
             shape_invariants=[tf.TensorShape([]), *shapes],
             # Two slices at once would need twice the memory for activations.
             parallel_iterations=1,
         )
-        left = iter(totals)
-        return tf.nest.pack_sequence_as(first, [_rebuild(value, left) for value in flat])
+        remaining_totals = iter(totals)
+        return tf.nest.pack_sequence_as(
+            first, [_rebuild(value, remaining_totals) for value in flat]
+        )
 
 
 def or_losses(batch: types.Batch | None, losses: types.Tensors) -> WholeBatch:
@@ -272,12 +294,13 @@ class _Builder:
 
     def build_pass(self, index: tf.Tensor | int, count: int, reuse: bool = True) -> ForwardPass:
         """Build the pass of slice `index`, out of `count` slices of this replica."""
-        own = take_slice(self._rows, index, count)
+        rows = take_slice(self._rows, index, count)
         # The first slice creates the variables, and later passes reuse them.
         scope = tf1.variable_scope(self._scope, reuse=reuse or self._scope.reuse)
+        # The batch is a single part: no share to compute, and the graph stays as without slices.
         if count * replicas.count() == 1:
             with scope:
-                return self._build(own, index, count).add_parts()
+                return self._build(rows, index, count).add_parts()
         terms = tf1.get_collection_ref(tf1.GraphKeys.REGULARIZATION_LOSSES)
         # A replica that counts later would take the terms of the first for terms of before.
         num_terms = replicas.call_together(lambda: len(terms))
@@ -287,31 +310,33 @@ class _Builder:
             scope,
             draws.draw_for_slice(_draw_index(index, count), count * replicas.count()),
         ):
-            built = self._build(own, index, count)
-        built = built._replace(penalties=penalties_lib.take(num_terms, own))
-        shares = functools.partial(self._share_labels, own)
+            forward_pass = self._build(rows, index, count)
+        forward_pass = forward_pass._replace(penalties=penalties_lib.take(num_terms, rows))
+        shares = functools.partial(self._share_labels, rows)
         # Each row already has its share of the labels.
-        scaled = built.scale_losses(shares(1)[0], shares)._replace(examples=built.examples)
+        scaled = forward_pass.scale_losses(shares(1)[0], shares)._replace(
+            examples=forward_pass.examples
+        )
         return scaled.add_parts()
 
-    def _build(self, own: tuple[Any, Any], index: tf.Tensor | int, count: int) -> ForwardPass:
+    def _build(self, rows: tuple[Any, Any], index: tf.Tensor | int, count: int) -> ForwardPass:
         """Build the pass of these rows; a single row is a slice as well."""
         if not self._are_rows_apart:
-            return self._forward(*own)
+            return self._forward(*rows)
 
         # The number of the row counts through all slices of this replica.
         def build_row(size: int, row: tf.Tensor | int) -> ForwardPass:
             return self.build_pass(index * size + row, count * size)
 
-        return _attach_examples(self._forward, own, build_row)
+        return _attach_examples(self._forward, rows, build_row)
 
-    def _share_labels(self, own: tuple[Any, Any], count: int) -> list[types.Tensors]:
+    def _share_labels(self, rows: tuple[Any, Any], count: int) -> list[types.Tensors]:
         """Return each sample's share of the labels of the whole batch, {task: share}.
 
         A loss is a mean over labelled rows. If one slice has more labels than another, the mean of
         their means differs from the mean of the batch, so each slice counts by its labels.
         """
-        pairs = zip(self._sum_labels(*own, count), self._sum_all_labels(count), strict=True)
+        pairs = zip(self._sum_labels(*rows, count), self._sum_all_labels(count), strict=True)
         return [
             # A task without any label in the whole batch weighs 0 in every part.
             {task: tf.math.divide_no_nan(part[task], total[task]) for task in part}
@@ -350,7 +375,7 @@ def _attach_examples(
 ) -> ForwardPass:
     """Return the part of these features and labels; `row` builds the part of a single row."""
     before = _num_updates()
-    built = forward(*batch)
+    forward_pass = forward(*batch)
     features, labels = batch
     size = tf.nest.flatten([labels, features])[0].shape[0]  # There may be no labels.
     examples = Examples(
@@ -360,7 +385,7 @@ def _attach_examples(
         are_independent=_num_updates() == before,
         row=functools.partial(row, size),
     )
-    return built._replace(examples=examples)
+    return forward_pass._replace(examples=examples)
 
 
 def _num_updates() -> int:
@@ -401,20 +426,29 @@ def _draw_index(slice_: tf.Tensor | int, slices: int) -> tf.Tensor | int:
 
 
 def take_slice(batch: Any, slice_: tf.Tensor | int, slices: int) -> Any:
-    """Return the rows of a slice, of `slices` equal ones, for a batch in any nesting."""
+    """Return the rows of a slice, of several equal ones.
+
+    Args:
+      batch: tensors or lists [B, ...], in any nesting.
+      slice_: the number of the slice, from 0; may be a tensor.
+      slices: the number of slices, which divides B.
+
+    Returns:
+      [B / slices, ...] each, in the same nesting.
+    """
     if slices == 1:
         return batch
 
-    def rows(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
+    def take_rows(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor | tf.RaggedTensor:
         size = values.shape[0] // slices
-        own = values[slice_ * size : (slice_ + 1) * size]
+        part = values[slice_ * size : (slice_ + 1) * size]
         # An index in the graph loses the static number of rows, which layers and heads read.
-        if isinstance(own, tf.RaggedTensor):
-            own.row_splits.set_shape([size + 1])
-            return own
-        return tf.ensure_shape(own, [size, *values.shape[1:]])
+        if isinstance(part, tf.RaggedTensor):
+            part.row_splits.set_shape([size + 1])
+            return part
+        return tf.ensure_shape(part, [size, *values.shape[1:]])
 
-    return tf.nest.map_structure(rows, batch)
+    return tf.nest.map_structure(take_rows, batch)
 
 
 def _list_tensors(value: types.Gradient) -> list[tf.Tensor]:

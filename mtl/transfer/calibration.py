@@ -50,8 +50,12 @@ class Scored(NamedTuple):
     def take(self, chosen: np.ndarray) -> "Scored":
         """Return the rows of a mask, [N] bool."""
         rows = Scored(*(part[chosen] for part in self))
-        some = rows.weights[rows.weights > 0]
-        return rows._replace(weights=rows.weights / some.mean()) if len(some) else rows
+        positive_weights = rows.weights[rows.weights > 0]
+        return (
+            rows._replace(weights=rows.weights / positive_weights.mean())
+            if len(positive_weights)
+            else rows
+        )
 
 
 class Fit(NamedTuple):
@@ -116,23 +120,23 @@ class Calibration(refit.Refit):
         self, head: types.Head, old: refit.Classifier, rows: Iterable[refit.Rows]
     ) -> refit.Classifier:
         """Return the calibrated layer; log the cross-entropy on the split without and with it."""
-        scored, places = self._score_rows(head.name, old, rows)
-        whole = self.calibrate(head, scored)
-        self._tell(head.name, scored, whole)
-        names = [one.name for one in slices.list_slices(getattr(head, "calibration_slices", {}))]
+        all_rows, places = self._score_rows(head.name, old, rows)
+        whole = self.calibrate(head, all_rows)
+        self._tell(head.name, all_rows, whole)
+        names = [part.name for part in slices.list_slices(getattr(head, "calibration_slices", {}))]
         if not names:
             return self.place(old, whole.values)
         fits, doubts = [], []
         for number, name in enumerate(names):
-            rows_of, task = scored.take(places == number), f"{head.name} where {name}"
+            rows_of, task = all_rows.take(places == number), f"{head.name} where {name}"
             try:
-                own = self._fit_slice(head, task, rows_of, whole)
+                slice_fit = self._fit_slice(head, task, rows_of, whole)
             except checks.UserError as error:
                 doubts.append(f"{task} has the calibration of all rows: {error}")
-                own = whole
+                slice_fit = whole
             else:
-                self._tell(task, rows_of, own)
-            fits.append(own.values)
+                self._tell(task, rows_of, slice_fit)
+            fits.append(slice_fit.values)
         behind = {self.kind: np.stack([*fits, whole.values])}
         return old._replace(behind=behind, doubts=doubts)
 
@@ -146,32 +150,32 @@ class Calibration(refit.Refit):
         checks.require(has_both, where, rule, rows.targets.flat[0])
         return self.calibrate(head, rows, whole.values)
 
-    def _tell(self, what: str, rows: Scored, found: Fit) -> None:
-        before, after = mean_loss(rows), mean_loss(rows._replace(logits=found.logits))
+    def _tell(self, subject: str, rows: Scored, fit: Fit) -> None:
+        before, after = mean_loss(rows), mean_loss(rows._replace(logits=fit.logits))
         line = "Calibrated %s on %d rows of %r: %s; cross-entropy %.4f, before %.4f"
-        _log.info(line, what, len(rows.logits), self.split, found.told, after, before)
+        _log.info(line, subject, len(rows.logits), self.split, fit.told, after, before)
 
     def _score_rows(
         self, task: str, old: refit.Classifier, rows: Iterable[refit.Rows]
     ) -> tuple[Scored, np.ndarray]:
         """Return the labelled rows, and the number of the slice of each."""
-        found = []
+        batches = []
         for towers, targets, weights, places in rows:
             has_label = weights > 0 if weights.ndim == 1 else (weights > 0).any(1)
             logits = old.compute_logits(np.float64(towers))
             logits = logits[:, 0] if weights.ndim == 1 and logits.shape[1] == 1 else logits
             parts = (*map(np.float64, (logits, targets, weights)), places)
-            found.append([part[has_label] for part in parts])
-        *columns, places = (np.concatenate(part) for part in zip(*found, strict=True))
-        scored = Scored(*columns)
+            batches.append([part[has_label] for part in parts])
+        *columns, places = (np.concatenate(part) for part in zip(*batches, strict=True))
+        all_rows = Scored(*columns)
         where = f"{type(self).__name__}.split"
         rule = f"hold a label of task {task!r}"
-        checks.require(len(scored.logits) > 0, where, rule, self.split)
-        scored = scored.take(np.ones(len(places), bool))
-        is_finite = bool(np.isfinite(scored.logits).all())
+        checks.require(len(all_rows.logits) > 0, where, rule, self.split)
+        all_rows = all_rows.take(np.ones(len(places), bool))
+        is_finite = bool(np.isfinite(all_rows.logits).all())
         rule = f"have finite logits of task {task!r}"
         checks.require(is_finite, where, rule, "a NaN or an infinity")
-        return scored, places
+        return all_rows, places
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,14 +213,16 @@ class Platt(Calibration):
         parts = [part if part.ndim == 2 else part[:, np.newaxis] for part in rows]
         unfit = np.repeat([[1.0], [0.0]], parts[0].shape[1], 1) if others is None else others
         classes = np.stack(parts).transpose(2, 0, 1)
-        lines = [fit_line(z, y, w, own) for (z, y, w), own in zip(classes, unfit.T, strict=True)]
+        lines = [
+            fit_line(z, y, w, start) for (z, y, w), start in zip(classes, unfit.T, strict=True)
+        ]
         slopes, shifts = np.transpose(lines)
         rule = "rank rows of the split in the right order"
         checks.require(bool((slopes > 0).all()), f"head {head.name!r}", rule, slopes.min())
-        told = ", ".join(f"{slope:.4g} z {shift:+.4g}" for slope, shift in lines[:5])
-        told += f" and {len(lines) - 5} more" if len(lines) > 5 else ""
-        moved = parts[0] * slopes + shifts
-        return Fit(np.stack([slopes, shifts]), told, moved.reshape(rows.logits.shape))
+        text = ", ".join(f"{slope:.4g} z {shift:+.4g}" for slope, shift in lines[:5])
+        text += f" and {len(lines) - 5} more" if len(lines) > 5 else ""
+        logits = parts[0] * slopes + shifts
+        return Fit(np.stack([slopes, shifts]), text, logits.reshape(rows.logits.shape))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -251,11 +257,11 @@ class Isotonic(Calibration):
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
         """Return the knots."""
         assert isinstance(head, heads.Binary)
-        given, shown = fit_knots(rows, head.knots)
-        bent = np.interp(rows.logits, given, shown)
-        bent += np.minimum(rows.logits - given[0], 0) + np.maximum(rows.logits - given[-1], 0)
-        told = f"{len(given)} knots from {given[0]:.3g} to {given[-1]:.3g}"
-        return Fit(np.stack([given, shown], axis=1), told, bent)
+        inputs, outputs = fit_knots(rows, head.knots)
+        bent = np.interp(rows.logits, inputs, outputs)
+        bent += np.minimum(rows.logits - inputs[0], 0) + np.maximum(rows.logits - inputs[-1], 0)
+        text = f"{len(inputs)} knots from {inputs[0]:.3g} to {inputs[-1]:.3g}"
+        return Fit(np.stack([inputs, outputs], axis=1), text, bent)
 
 
 def mean_loss(rows: Scored) -> float:
@@ -264,8 +270,8 @@ def mean_loss(rows: Scored) -> float:
     if logits.ndim == targets.ndim:
         losses = np.logaddexp(0, logits) - targets * logits
     else:
-        own = np.take_along_axis(logits, targets.astype(int)[:, np.newaxis], 1)[:, 0]
-        losses = np.logaddexp.reduce(logits, axis=1) - own
+        target_logits = np.take_along_axis(logits, targets.astype(int)[:, np.newaxis], 1)[:, 0]
+        losses = np.logaddexp.reduce(logits, axis=1) - target_logits
     return float((weights * losses).sum() / weights.sum())
 
 
@@ -303,27 +309,37 @@ def fit_line(
     weights: np.ndarray,
     unfit: np.ndarray,
 ) -> tuple[float, float]:
-    """Return Platt's slope and shift for [N] rows, by Newton's method with halved steps.
+    """Fit Platt's slope and shift, by Newton's method with halved steps.
 
-    If the rows are of only one kind, return `unfit`, [2].
+    Args:
+      logits: [N].
+      targets: 0 or 1, [N].
+      weights: [N].
+      unfit: slope and shift if all rows are of one kind, [2].
+
+    Returns:
+      The slope and the shift.
     """
     positive = float((weights * targets).sum())
     negative = float(weights.sum()) - positive
     if not (positive > 0 and negative > 0):
         return float(unfit[0]), float(unfit[1])
-    wanted = np.where(targets > 0.5, (positive + 1) / (positive + 2), 1 / (negative + 2))
+    # Platt's targets, 1999: with 0 and 1, the slope would grow without bound if logits separate the
+    # labels.
+    goals = np.where(targets > 0.5, (positive + 1) / (positive + 2), 1 / (negative + 2))
     inputs = np.stack([logits, np.ones_like(logits)])
 
     def lose(line: np.ndarray) -> float:
-        found = line @ inputs
-        return float((weights * (np.logaddexp(0, found) - wanted * found)).sum())
+        logits_of_line = line @ inputs
+        return float((weights * (np.logaddexp(0, logits_of_line) - goals * logits_of_line)).sum())
 
     line = np.array([0.0, np.log((positive + 1) / (negative + 1))])
     loss = lose(line)
     for _ in range(_MOST_STEPS):
         shares = _apply_sigmoid(line @ inputs)
-        slope = inputs @ (weights * (shares - wanted))
+        slope = inputs @ (weights * (shares - goals))
         curvature = (inputs * (weights * shares * (1 - shares))) @ inputs.T
+        # The addition keeps the system regular if all logits are equal.
         step = np.linalg.solve(curvature + 1e-12 * np.eye(2) * np.trace(curvature), slope)
         size = 1.0
         while size > 1e-10 and lose(line - size * step) > loss:
@@ -336,33 +352,42 @@ def fit_line(
 
 
 def fit_knots(rows: Scored, num_knots: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rising logits [K] of the knots, and the calibrated logits [K] there."""
-    given, shares, sizes = _join(*_pool_violators(rows), num_knots - 2)
-    least, most = 0.5 / (sizes[0] + 1), 1 - 0.5 / (sizes[-1] + 1)
-    shares = np.clip(shares, min(least, shares[shares > 0].min(initial=1.0)), None)
-    shares = np.clip(shares, None, max(most, shares[shares < 1].max(initial=0.0)))
-    calibrated = np.log(shares) - np.log1p(-shares)
+    """Fit knots of an isotonic calibration.
+
+    Args:
+      rows: the logits, targets and weights of N rows.
+      num_knots: K.
+
+    Returns:
+      Rising logits of the knots, [K], and the calibrated logits there, [K].
+    """
+    inputs, shares, sizes = _join(*_pool_violators(rows), num_knots - 2)
+    lowest, highest = 0.5 / (sizes[0] + 1), 1 - 0.5 / (sizes[-1] + 1)
+    # A share of 0 or 1 has no finite logit: half of a row takes its place.
+    shares = np.clip(shares, min(lowest, shares[shares > 0].min(initial=1.0)), None)
+    shares = np.clip(shares, None, max(highest, shares[shares < 1].max(initial=0.0)))
+    outputs = np.log(shares) - np.log1p(-shares)
     low, high = rows.logits.min(), rows.logits.max()
-    if len(given) == 1 or low < given[0] - _LEAST_WIDTH:
-        low = min(low, given[0] - _LEAST_WIDTH)
-        given, calibrated = np.append(low, given), np.append(calibrated[0], calibrated)
-    if high > given[-1] + _LEAST_WIDTH:
-        given, calibrated = np.append(given, high), np.append(calibrated, calibrated[-1])
+    if len(inputs) == 1 or low < inputs[0] - _LEAST_WIDTH:
+        low = min(low, inputs[0] - _LEAST_WIDTH)
+        inputs, outputs = np.append(low, inputs), np.append(outputs[0], outputs)
+    if high > inputs[-1] + _LEAST_WIDTH:
+        inputs, outputs = np.append(inputs, high), np.append(outputs, outputs[-1])
     # The head has a fixed number of knots: further knots lie on the line between two others.
-    while len(given) < num_knots:
-        place = int(np.argmax(np.diff(given)))
-        given, calibrated = (
+    while len(inputs) < num_knots:
+        place = int(np.argmax(np.diff(inputs)))
+        inputs, outputs = (
             np.insert(values, place + 1, values[place : place + 2].mean())
-            for values in (given, calibrated)
+            for values in (inputs, outputs)
         )
-    return given, calibrated
+    return inputs, outputs
 
 
 def _pool_violators(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pool adjacent violators: return mean logit, share of positives and weight of each block."""
     # Logits that differ only by rounding belong to equal rows, and may come in any order.
-    rounded = np.round(rows.logits / _LEAST_WIDTH) * _LEAST_WIDTH
-    logits, places = np.unique(rounded, return_inverse=True)
+    bins = np.round(rows.logits / _LEAST_WIDTH) * _LEAST_WIDTH
+    logits, places = np.unique(bins, return_inverse=True)
     sizes = np.bincount(places, rows.weights)
     hits = np.bincount(places, rows.weights * rows.targets)
     blocks: list[list[float]] = []  # Weight, weight of positives, sum of logits.
@@ -370,21 +395,21 @@ def _pool_violators(rows: Scored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         blocks.append([size, hit, logit])
         while len(blocks) > 1 and blocks[-2][1] * blocks[-1][0] >= blocks[-1][1] * blocks[-2][0]:
             last = blocks.pop()
-            blocks[-1] = [one + other for one, other in zip(blocks[-1], last, strict=True)]
+            blocks[-1] = [first + second for first, second in zip(blocks[-1], last, strict=True)]
     size, hit, logit = np.array(blocks).T
     return logit / size, hit / size, size
 
 
 def _join(
-    given: np.ndarray, shares: np.ndarray, sizes: np.ndarray, most: int
+    logits: np.ndarray, shares: np.ndarray, sizes: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Join neighbouring blocks until `most` are left, the most similar ones first."""
-    while len(given) > most:
-        both = sizes[:-1] + sizes[1:]
-        place = int(np.argmin(np.diff(shares) ** 2 * sizes[:-1] * sizes[1:] / both))
+    while len(logits) > most:
+        pair_sizes = sizes[:-1] + sizes[1:]
+        place = int(np.argmin(np.diff(shares) ** 2 * sizes[:-1] * sizes[1:] / pair_sizes))
         pair = slice(place, place + 2)
-        for values in (given, shares):
+        for values in (logits, shares):
             values[place] = np.average(values[pair], weights=sizes[pair])
-        sizes[place] = both[place]
-        given, shares, sizes = (np.delete(v, place + 1) for v in (given, shares, sizes))
-    return given, shares, sizes
+        sizes[place] = pair_sizes[place]
+        logits, shares, sizes = (np.delete(v, place + 1) for v in (logits, shares, sizes))
+    return logits, shares, sizes

@@ -31,12 +31,12 @@ def find_keys(name: str, names: Iterable[str]) -> str | None:
     """Return the name of the keys that determine a variable's rows, or None."""
     parts = name.split("/")
     scopes = ("/".join(parts[:end]) for end in range(1, len(parts)))
-    found = (
+    candidates = (
         f"{scope}/{_KEYS}"
-        for scope, own in zip(scopes, parts[1:], strict=True)
-        if own in (_TABLE, _KEYS, *_BESIDE)
+        for scope, part in zip(scopes, parts[1:], strict=True)
+        if part in (_TABLE, _KEYS, *_BESIDE)
     )
-    return next((keys for keys in found if keys in names), None)
+    return next((keys for keys in candidates if keys in names), None)
 
 
 def find_table(name: str, names: Iterable[str]) -> str:
@@ -112,12 +112,14 @@ def enlarge_tables(
     """
     for path in paths:
         reader = tf.train.load_checkpoint(path)
-        changed: dict[str, np.ndarray] = {}
+        new_values: dict[str, np.ndarray] = {}
         for scope, capacity in capacities.items():
-            changed |= _enlarge_table(reader, path, scope, capacity, initial)
-        if changed:
-            others = reader.get_variable_to_shape_map().keys() - changed.keys()
-            _replace(path, {**{name: reader.get_tensor(name) for name in others}, **changed})
+            new_values |= _enlarge_table(reader, path, scope, capacity, initial)
+        if new_values:
+            other_names = reader.get_variable_to_shape_map().keys() - new_values.keys()
+            _replace(
+                path, {**{name: reader.get_tensor(name) for name in other_names}, **new_values}
+            )
 
 
 def _enlarge_table(
@@ -138,16 +140,18 @@ def _enlarge_table(
     rule = f"be {keys.size} at least, which {path} has"
     checks.require(keys.size < capacity, "Growing.capacity", rule, capacity)
     initials = initial(_list_with_keys(keys_name, shapes))
-    enlarged = {name: np.array(value) for name, value in initials.items()}
+    new_values = {name: np.array(value) for name, value in initials.items()}
     of_keys = place_keys(keys, capacity, path)
-    for name, value in enlarged.items():
+    for name, value in new_values.items():
         if is_sketch(name):
             continue
         origins = place_rows(of_keys, keys.size, shapes[name], value.shape)
         if averaging.is_state(name) and not averaging.is_decay(name):
-            value[:] = enlarged[name.rpartition("/")[0]]  # The average of a new row is its weights.
+            value[:] = new_values[
+                name.rpartition("/")[0]
+            ]  # The average of a new row is its weights.
         _keep_rows(value, reader.get_tensor(name), origins)
-    return enlarged
+    return new_values
 
 
 def _list_with_keys(keys_name: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:

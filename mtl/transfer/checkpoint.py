@@ -23,28 +23,35 @@ def read_checkpoint(source: str) -> dict[str, np.ndarray]:
     Raises:
       UserError: there is none, or it is damaged.
     """
-    opened = source_lib.open_source("source", source)
-    return {name: opened.read_value(name) for name in opened.shapes}
+    checkpoint = source_lib.open_source("source", source)
+    return {name: checkpoint.read_value(name) for name in checkpoint.shapes}
 
 
 def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
-    """Write {variable: value} as the checkpoint `path`, the latest of its folder; return `path`.
+    """Write values as a checkpoint, the latest of its folder.
 
     If the values hold `global_step` and all variables of a run, the run can continue from it in
     that folder. Otherwise it is a source for `WarmStart`.
+
+    Args:
+      values: {variable: value}.
+      path: the path of the checkpoint, such as "runs/new/model.ckpt-0".
+
+    Returns:
+      The path.
     """
     directory, name = os.path.split(path)
     tf.io.gfile.makedirs(directory or ".")
     arrays = [np.asarray(value) for value in values.values()]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        fed = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in arrays]
-        saved = tf.raw_ops.SaveV2(
+        placeholders = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in arrays]
+        save_op = tf.raw_ops.SaveV2(
             prefix=path,
             tensor_names=list(values),
             shape_and_slices=[""] * len(arrays),
-            tensors=fed,
+            tensors=placeholders,
         )
-        session.run(saved, dict(zip(fed, arrays, strict=True)))
+        session.run(save_op, dict(zip(placeholders, arrays, strict=True)))
     storage.sync(storage.listed(directory or ".", f"{name}."))
     atomic.write(os.path.join(directory, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
     return path

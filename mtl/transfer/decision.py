@@ -58,15 +58,15 @@ class Decision:
         if old not in self.source.shapes:
             self._check_rename(name, old)
             return entry(outcome="initialised", why="the source lacks it")
-        rows = self._rows_by_key(name, old) or self._rows(name, old)
-        outcome, why = ("warmed", []) if old == name else ("renamed", [f"from {old}"])
+        rows = self._rows_by_key(name, old) or self._match_rows(name, old)
+        outcome, reasons = ("warmed", []) if old == name else ("renamed", [f"from {old}"])
         if rows is not None:
-            why.append(f"{(rows.origins >= 0).sum()} of {len(rows.origins)} rows by name")
+            reasons.append(f"{(rows.origins >= 0).sum()} of {len(rows.origins)} rows by name")
         # Optimizer state belongs to the weights themselves, and not to their average.
-        trained = old if self.settings.slots else self.source.trained_name(old)
-        if trained != old:
-            why.append("its average")
-        return entry(outcome=outcome, why="; ".join(why), source=trained, rows=rows)
+        source_name = old if self.settings.slots else self.source.trained_name(old)
+        if source_name != old:
+            reasons.append("its average")
+        return entry(outcome=outcome, why="; ".join(reasons), source=source_name, rows=rows)
 
     def _check_rename(self, name: str, old: str) -> None:
         """Fail if `rename` leads to a variable that the source lacks."""
@@ -110,56 +110,60 @@ class Decision:
     def _rows_by_key(self, name: str, old: str) -> plan.Rows | None:
         """Return the origins of the rows of a table that grows; None if the rows stay."""
         shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
-        here = capacity.find_keys(name, self.shapes)
-        there = capacity.find_keys(old, self.source.shapes)
-        if (here is None) != (there is None) and shape:
+        our_keys = capacity.find_keys(name, self.shapes)
+        their_keys = capacity.find_keys(old, self.source.shapes)
+        if (our_keys is None) != (their_keys is None) and shape:
             rule = f"have keys in {self.source.path} as here"
             fix = "Only one of the two is a table that grows: exclude it with WarmStart.exclude."
-            checks.fail(f"variable {name!r}", rule, here or there, fix)
-        if here is None or there is None or not shape:
+            checks.fail(f"variable {name!r}", rule, our_keys or their_keys, fix)
+        if our_keys is None or their_keys is None or not shape:
             return None
         # Equal shapes do not suffice: more rows of keys may come with fewer unknown ones.
-        if shape == old_shape and list(self.shapes[here]) == list(self.source.shapes[there]):
+        if shape == old_shape and list(self.shapes[our_keys]) == list(
+            self.source.shapes[their_keys]
+        ):
             return None
-        keys, of_keys = self._place_keys(here, there)
+        keys, of_keys = self._place_keys(our_keys, their_keys)
         origins = capacity.place_rows(of_keys, keys.size, old_shape, shape)
         return plan.Rows(origins, 0, keys.size, is_state=True)
 
-    def _place_keys(self, here: str, there: str) -> tuple[np.ndarray, np.ndarray]:
+    def _place_keys(self, our_keys: str, their_keys: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the saved keys of a table, and the saved row whose key each row here gets."""
-        if here not in self.placed:
-            keys, rows = self.source.read_value(there), math.prod(self.shapes[here])
-            self.placed[here] = keys, capacity.place_keys(keys, rows, self.source.path)
-        return self.placed[here]
+        if our_keys not in self.placed:
+            keys, rows = self.source.read_value(their_keys), math.prod(self.shapes[our_keys])
+            self.placed[our_keys] = keys, capacity.place_keys(keys, rows, self.source.path)
+        return self.placed[our_keys]
 
-    def _rows(self, name: str, old: str) -> plan.Rows | None:
+    def _match_rows(self, name: str, old: str) -> plan.Rows | None:
         """Return the origin of each row; None if all rows keep their places."""
         shape, old_shape = list(self.shapes[name]), list(self.source.shapes[old])
-        here, there = (
+        our_names, their_names = (
             row_names_lib.find_row_names(self.named, name),
             self._row_names_there(name, old),
         )
         fit = row_names_lib.fit_shape
-        if here and there and (here.are_grouped or there.are_grouped):
-            self._require_equal_groups(name, here, there)
-        elif here and there and fit(here, shape) and fit(there, old_shape):
-            axis = here.axis % len(shape)
-            if _other_sizes(shape, axis) == _other_sizes(old_shape, there.axis % len(old_shape)):
-                return self._rows_by_name(name, old, here, there)
+        if our_names and their_names and (our_names.are_grouped or their_names.are_grouped):
+            self._require_equal_groups(name, our_names, their_names)
+        elif our_names and their_names and fit(our_names, shape) and fit(their_names, old_shape):
+            axis = our_names.axis % len(shape)
+            if _other_sizes(shape, axis) == _other_sizes(
+                old_shape, their_names.axis % len(old_shape)
+            ):
+                return self._rows_by_name(name, old, our_names, their_names)
         self._require_equal_shapes(name, shape, old_shape)
         return None
 
     def _rows_by_name(
-        self, name: str, old: str, here: types.RowNames, there: types.RowNames
+        self, name: str, old: str, our_names: types.RowNames, their_names: types.RowNames
     ) -> plan.Rows | None:
         """Return the origins of rows with names; None if all rows keep their places."""
         shape, old_shape = self.shapes[name], self.source.shapes[old]
-        axis = here.axis % len(shape)
-        names, own = map(row_names_lib.read_names, (there, here))
-        origins = row_names_lib.match_rows(names, own, old_shape[axis], shape[axis])
+        axis = our_names.axis % len(shape)
+        old_names, new_names = map(row_names_lib.read_names, (their_names, our_names))
+        origins = row_names_lib.match_rows(old_names, new_names, old_shape[axis], shape[axis])
         is_same = np.array_equal(origins, np.arange(old_shape[axis]))
         is_state = is_optimizers(name, self.shapes)
-        return None if is_same else plan.Rows(origins, axis, len(names), is_state)
+        return None if is_same else plan.Rows(origins, axis, len(old_names), is_state)
 
     def _require_equal_shapes(self, name: str, shape: list[int], old_shape: list[int]) -> None:
         fix = "Exclude it with WarmStart.exclude, or name its rows there in WarmStart.row_names."
@@ -168,24 +172,28 @@ class Decision:
         rule = f"have its shape {shape} in {self.source.path} too"
         checks.require(shape == old_shape, f"variable {name!r}", rule, old_shape, fix)
 
-    def _require_equal_groups(self, name: str, here: types.RowNames, there: types.RowNames) -> None:
+    def _require_equal_groups(
+        self, name: str, our_names: types.RowNames, their_names: types.RowNames
+    ) -> None:
         """Fail unless rows that stand for several names stand for the same names there."""
-        own, others = map(row_names_lib.read_names, (here, there))
-        are_sets = here.are_a_set and there.are_a_set
-        is_part = set(own) <= set(others) or set(own) >= set(others)
-        is_same = here.are_grouped == there.are_grouped and (is_part if are_sets else own == others)
+        our_values, their_values = map(row_names_lib.read_names, (our_names, their_names))
+        are_sets = our_names.are_a_set and their_names.are_a_set
+        is_part = set(our_values) <= set(their_values) or set(our_values) >= set(their_values)
+        is_same = our_names.are_grouped == their_names.are_grouped and (
+            is_part if are_sets else our_values == their_values
+        )
         rule = f"have the same vocabulary, hash and embedding in {self.source.path}"
         fix = "Each row stands for several values: exclude it with WarmStart.exclude."
         checks.require(is_same, f"variable {name!r}", rule, "others", fix)
 
     def _row_names_there(self, name: str, old: str) -> types.RowNames | None:
-        here = row_names_lib.find_row_names(self.named, name)
+        our_names = row_names_lib.find_row_names(self.named, name)
         for pattern, names in self.settings.row_names.items():
-            if here and patterns.matches(pattern, name):
+            if our_names and patterns.matches(pattern, name):
                 is_there = not isinstance(names, str) or tf.io.gfile.exists(names)
                 where = f"WarmStart.row_names[{pattern!r}]"
                 checks.require(is_there, where, "be an existing file", names)
-                return here._replace(names=names)
+                return our_names._replace(names=names)
         return row_names_lib.find_row_names(self.source.named, old)
 
 

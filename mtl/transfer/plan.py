@@ -85,12 +85,14 @@ class Plan:
     def summary(self) -> str:
         """Return one line: counts of the outcomes, and variables that are new or have new rows."""
         counts = collections.Counter(entry.outcome for entry in self.entries)
-        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
+        outcomes = ", ".join(
+            f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]
+        )
         new = [entry.name for entry in self.entries if entry.outcome == "initialised"]
-        mapped = [entry.name for entry in self.entries if entry.rows is not None]
-        parts = [f"Warm start from {self.source.path}: {told}"]
+        names_by_rows = [entry.name for entry in self.entries if entry.rows is not None]
+        parts = [f"Warm start from {self.source.path}: {outcomes}"]
         parts += [f"initialised: {_shorten_names(new)}"] if new else []
-        parts += [f"rows by name: {_shorten_names(mapped)}"] if mapped else []
+        parts += [f"rows by name: {_shorten_names(names_by_rows)}"] if names_by_rows else []
         return "; ".join(parts)
 
     def table(self) -> str:
@@ -98,9 +100,11 @@ class Plan:
         rows = [
             (entry.outcome, entry.name, str(list(entry.shape)), entry.why) for entry in self.entries
         ]
-        told = {name for entry in self.entries for name in (entry.name, entry.source)}
-        unused = [name for name in self.source.shapes if name not in told]
-        rows += [("not used", name, str(list(self.source.shapes[name])), "") for name in unused]
+        used_names = {name for entry in self.entries for name in (entry.name, entry.source)}
+        unused_names = [name for name in self.source.shapes if name not in used_names]
+        rows += [
+            ("not used", name, str(list(self.source.shapes[name])), "") for name in unused_names
+        ]
         return "\n".join([self.summary(), "", *aligned.align_columns(rows)])
 
 

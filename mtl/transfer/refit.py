@@ -140,22 +140,25 @@ class Refit(abc.ABC):
             if head.name in self.list_tasks() and isinstance(head, types.ExampleHead)
         }
         layers = {task: self._find_layer(task) for task in self.list_tasks()}
-        told: list[str] = []
+        doubt_lines: list[str] = []
         with tf1.Session() as session:
             self._restore_source(session)
             session.run(tf1.tables_initializer())
             for task, layer in layers.items():
+                # Each task takes a separate pass over the rows.
                 session.run(iterator.initializer)
-                one = examples[task]
+                example = examples[task]
                 places = _find_places(heads_by_task[task], features, towers[task])
-                rows = _read_rows(session, Rows(towers[task], one.targets, one.weights, places))
+                rows = _read_rows(
+                    session, Rows(towers[task], example.targets, example.weights, places)
+                )
                 new = self.fit(heads_by_task[task], Classifier(*session.run(layer)), rows)
-                told += new.doubts
+                doubt_lines += new.doubts
                 for variable, value in zip(layer, (new.kernel, new.bias), strict=True):
                     variable.load(value, session)
                 for name, values in new.behind.items():
                     session.run(calibrated.create(task, name, values).initializer)
-            doubts.record_doubts(model_dir, "refit", told)
+            doubts.record_doubts(model_dir, "refit", doubt_lines)
             global_step.load(step, session)
             prefix = os.path.join(model_dir, "model.ckpt")
             saver = tf1.train.Saver(tf1.global_variables())
@@ -169,14 +172,14 @@ class Refit(abc.ABC):
 
     def prepare(self, network: model.MultiTaskModel) -> model.MultiTaskModel:
         """Return the network as in the source, without the values that calibration computes."""
-        own = []
+        new_heads = []
         for head in network.heads:
             if head.name in self.list_tasks():
                 self.check_computed(head)
-                empty = {n: one[0] for n, one in _CALIBRATED.items() if hasattr(head, n)}
+                empty = {n: default[0] for n, default in _CALIBRATED.items() if hasattr(head, n)}
                 head = dataclasses.replace(cast(Any, head), **empty)
-            own.append(head)
-        return dataclasses.replace(network, heads=own)
+            new_heads.append(head)
+        return dataclasses.replace(network, heads=new_heads)
 
     def check_computed(self, head: types.Head) -> None:
         """Fail if a head sets a value that this method does not compute."""
@@ -194,10 +197,12 @@ class Refit(abc.ABC):
         rule = "be a checkpoint, or a model_dir that holds one"
         if checkpoint is None:
             checks.fail(where, rule, self.source, "Train it first.")
-        saved = dict(tf.train.list_variables(checkpoint))
-        wanted = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
-        used = {name: shape for name, shape in saved.items() if name in wanted}
-        mismatch.require_same(checkpoint, used, wanted)
+        saved_shapes = dict(tf.train.list_variables(checkpoint))
+        graph_shapes = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
+        restored_shapes = {
+            name: shape for name, shape in saved_shapes.items() if name in graph_shapes
+        }
+        mismatch.require_same(checkpoint, restored_shapes, graph_shapes)
         average_saver.Saver().restore(session, checkpoint)
 
     def _find_layer(self, task: str) -> list[tf.Variable]:
@@ -224,10 +229,10 @@ def _find_places(head: types.Head, features: types.Tensors, tower: tf.Tensor) ->
 
 
 def _read_rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
-    read = session.make_callable(list(rows))
+    read_next = session.make_callable(list(rows))
     while True:
         try:
-            yield Rows(*read())
+            yield Rows(*read_next())
         except tf.errors.OutOfRangeError:
             return
 
@@ -271,6 +276,7 @@ class NearestMean(_Computed):
         del head
         sums, total = np.zeros(old.kernel.shape[::-1]), np.zeros(len(old.bias))
         for towers, targets, weights, _ in rows:
+            # `sums[targets] += ...` would add a class that is several times in the batch only once.
             np.add.at(sums, targets, towers * weights[:, np.newaxis])
             np.add.at(total, targets, weights)
         empty = np.flatnonzero(total == 0).tolist()
@@ -279,6 +285,7 @@ class NearestMean(_Computed):
         means = (sums / total[:, np.newaxis]).T
         if self.distance == "cosine":
             return Classifier(means / np.linalg.norm(means, axis=0), np.zeros_like(old.bias))
+        # -|h - m|^2 / 2 is <h, m> - |m|^2 / 2, less |h|^2 / 2, which all classes share.
         return Classifier(means, -np.sum(means**2, axis=0) / 2)
 
 
@@ -318,15 +325,21 @@ class _Tau(_Computed):
             np.add.at(total, targets, weights)
             for hit, candidate in zip(hits, candidates, strict=True):
                 logits = candidate.compute_logits(towers)
-                right = np.argmax(logits, axis=1) == targets
-                right &= ~np.isnan(logits).any(axis=1)  # argmax would choose a class for NaN.
-                np.add.at(hit, targets, weights * right)
-        seen = total > 0
-        accuracies = (hits[:, seen] / total[seen]).mean(axis=1)
+                is_correct = np.argmax(logits, axis=1) == targets
+                is_correct &= ~np.isnan(logits).any(axis=1)  # argmax would choose a class for NaN.
+                np.add.at(hit, targets, weights * is_correct)
+        # Classes without a row in the split have no recall.
+        has_rows = total > 0
+        accuracies = (hits[:, has_rows] / total[has_rows]).mean(axis=1)
         best = int(np.argmax(accuracies))
-        listed = ", ".join(f"{t:g}: {a:.4f}" for t, a in zip(self.taus, accuracies, strict=True))
+        accuracies_by_tau = ", ".join(
+            f"{t:g}: {a:.4f}" for t, a in zip(self.taus, accuracies, strict=True)
+        )
         _log.info(
-            "tau = %g; balanced accuracy on %r by tau: %s", self.taus[best], self.split, listed
+            "tau = %g; balanced accuracy on %r by tau: %s",
+            self.taus[best],
+            self.split,
+            accuracies_by_tau,
         )
         return candidates[best]
 
@@ -369,9 +382,11 @@ class LogitAdjusted(_Tau):
 
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
         """Return the classifier with a bias that is adjusted by the shares of the classes."""
-        known = counts is not None and min(counts) > 0
+        has_counts = counts is not None and min(counts) > 0
         fix = "Give them, or MultiClass.shots."
         rule = "tell a row of every class"
-        checks.require(known, f"MultiClass.class_counts of task {self.task!r}", rule, counts, fix)
+        checks.require(
+            has_counts, f"MultiClass.class_counts of task {self.task!r}", rule, counts, fix
+        )
         rows = np.asarray(counts, np.float64)
         return Classifier(old.kernel, old.bias - tau * np.log(rows / rows.sum()))

@@ -108,13 +108,13 @@ def _open_source(path: str, directory: str) -> Source:
     return Source(path, directory)
 
 
-def _saved_model(given: str) -> str | None:
+def _saved_model(path: str) -> str | None:
     """Return the SavedModel at `given`, or the newest of its numbered versions."""
-    if not tf.io.gfile.isdir(given):
+    if not tf.io.gfile.isdir(path):
         return None
-    versions = [name.rstrip("/") for name in tf.io.gfile.listdir(given)]
-    numbered = sorted((name for name in versions if name.isdigit()), key=int, reverse=True)
-    folders = [given, *(os.path.join(given, name) for name in numbered)]
+    versions = [name.rstrip("/") for name in tf.io.gfile.listdir(path)]
+    version_names = sorted((name for name in versions if name.isdigit()), key=int, reverse=True)
+    folders = [path, *(os.path.join(path, name) for name in version_names)]
     return next(filter(tf.saved_model.contains_saved_model, folders), None)
 
 
@@ -125,11 +125,11 @@ def _run_of(directory: str) -> str:
     return os.path.dirname(next(filter(tf.io.gfile.exists, files), files[0]))
 
 
-def _tell_nearby(given: str) -> str:
+def _tell_nearby(path: str) -> str:
     """Return names that may be meant, or the place where the path ends."""
-    folder, name = os.path.split(given.rstrip("/"))
-    if tf.io.gfile.isdir(given):
-        return run_directory.tell_unlisted(given) or "That folder holds no checkpoint."
+    folder, name = os.path.split(path.rstrip("/"))
+    if tf.io.gfile.isdir(path):
+        return run_directory.tell_unlisted(path) or "That folder holds no checkpoint."
     if not tf.io.gfile.isdir(folder or "."):
         return f"There is no folder {folder!r}."
     names = {

@@ -34,29 +34,29 @@ def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
       UserError: the source is damaged.
     """
     variables = {patterns.variable_name(variable): variable for variable in tf1.global_variables()}
-    written: dict[str, np.ndarray] = {}
+    new_values: dict[str, np.ndarray] = {}
     for entry in made.warmed():
         if entry.rows is None:
             value, dtype = made.source.read_value(entry.saved), variables[entry.name].dtype
             if _is_written(made, entry, dtype):
-                written[entry.name] = value.astype(dtype.as_numpy_dtype)
-    written |= _move_rows(made, variables, new_rows)
-    if written:
-        checkpoint.write_checkpoint(written, _rows_path(model_dir))
+                new_values[entry.name] = value.astype(dtype.as_numpy_dtype)
+    new_values |= _move_rows(made, variables, new_rows)
+    if new_values:
+        checkpoint.write_checkpoint(new_values, _rows_path(model_dir))
 
 
 def _move_rows(
-    made: plan.Plan, variables: Mapping[str, tf.Variable], new_rows: str
+    transfer_plan: plan.Plan, variables: Mapping[str, tf.Variable], new_rows: str
 ) -> dict[str, np.ndarray]:
     """Return the values of variables whose rows have other places in the source."""
-    moved = [entry for entry in made.warmed() if entry.rows is not None]
-    if not moved:
+    entries = [entry for entry in transfer_plan.warmed() if entry.rows is not None]
+    if not entries:
         return {}
     with tf1.Session(graph=tf1.get_default_graph()) as session:
-        own = session.run([variables[entry.name].initial_value for entry in moved])
+        initial_values = session.run([variables[entry.name].initial_value for entry in entries])
     return {
-        entry.name: _with_rows(entry, made.source.read_value(entry.saved), value, new_rows)
-        for entry, value in zip(moved, own, strict=True)
+        entry.name: _with_rows(entry, transfer_plan.source.read_value(entry.saved), value, new_rows)
+        for entry, value in zip(entries, initial_values, strict=True)
     }
 
 
@@ -72,9 +72,11 @@ def initialize_variables(made: plan.Plan, model_dir: str) -> None:
             _read_from(made.source.path, entry.saved, variables[entry.name])
 
 
-def _is_written(made: plan.Plan, entry: plan.Entry, dtype: tf.DType) -> bool:
-    is_other = made.source.dtype(entry.saved) != dtype.base_dtype  # A table of 16 or of 32 bits.
-    return entry.rows is not None or made.source.is_behind(entry.saved) or is_other
+def _is_written(transfer_plan: plan.Plan, entry: plan.Entry, dtype: tf.DType) -> bool:
+    is_other = (
+        transfer_plan.source.dtype(entry.saved) != dtype.base_dtype
+    )  # A table of 16 or of 32 bits.
+    return entry.rows is not None or transfer_plan.source.is_behind(entry.saved) or is_other
 
 
 def _rows_path(model_dir: str) -> str:
@@ -87,12 +89,14 @@ def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
         tf1.train.init_from_checkpoint(path, {name: target})
 
 
-def _with_rows(entry: plan.Entry, old: np.ndarray, own: np.ndarray, new_rows: str) -> np.ndarray:
+def _with_rows(
+    entry: plan.Entry, old: np.ndarray, initial_value: np.ndarray, new_rows: str
+) -> np.ndarray:
     """Return the variable's initial value with its known rows replaced."""
     rows = cast(plan.Rows, entry.rows)  # Callers pass only entries with rows.
     if rows.origins.ndim > 1:  # The variable of keys is a matrix of buckets.
         old = old.reshape(-1)
-    old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(own, rows.axis, 0).copy()
+    old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(initial_value, rows.axis, 0).copy()
     is_new = rows.origins < 0
     value[~is_new] = old[rows.origins[~is_new]]
     old = old.astype(np.float32) if old.dtype.itemsize == 2 else old  # For an exact mean.

@@ -90,9 +90,14 @@ class WarmStart:
 
     def check_source(self, model_dir: str) -> None:
         """Fail if the source is the run itself, which continues from its checkpoints anyway."""
-        root, given = os.path.abspath(model_dir), os.path.abspath(self.source)
-        own = (root, os.path.join(root, "best"))
-        is_own = given in own or os.path.dirname(given) in own and not tf.io.gfile.isdir(given)
+        root, source = os.path.abspath(model_dir), os.path.abspath(self.source)
+        # A checkpoint is a prefix of file names in a folder, not a folder.
+        own_folders = (root, os.path.join(root, "best"))
+        is_own = (
+            source in own_folders
+            or os.path.dirname(source) in own_folders
+            and not tf.io.gfile.isdir(source)
+        )
         fix = "A run continues from its own checkpoints; give the new one another --model_dir."
         rule = f"lie outside of --model_dir {model_dir}"
         checks.require(not is_own, "WarmStart.source", rule, self.source, fix)
@@ -126,13 +131,13 @@ class WarmStart:
     ) -> Callable[..., Any]:
         """Return `model_fn` with a training graph that starts from the source, after `prepare`."""
 
-        def warmed(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
+        def start_warm(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
             spec = model_fn(features, labels, mode)
             if mode == compat.estimator.ModeKeys.TRAIN:
                 values.initialize_variables(self.plan(tf1.global_variables(), named), model_dir)
             return spec
 
-        return warmed
+        return start_warm
 
     def plan(
         self, variables: Sequence[tf.Variable], named: Mapping[str, types.RowNames]
@@ -161,12 +166,12 @@ class WarmStart:
 
     def _require_found(self, plan: plan_lib.Plan, model_names: Sequence[str]) -> None:
         """Fail unless every pattern of `include` finds a variable; of the defaults, any one."""
-        warmed = [entry.name for entry in plan.warmed()]
+        warmed_names = [entry.name for entry in plan.warmed()]
         is_default = tuple(self.include) == SCOPES
         for pattern in ["|".join(SCOPES)] if is_default else self.include:
-            chosen = patterns.select_variables("WarmStart.include", pattern, model_names)
-            found = any(patterns.matches(pattern, name) for name in warmed)
+            candidates = patterns.select_variables("WarmStart.include", pattern, model_names)
+            is_matched = any(patterns.matches(pattern, name) for name in warmed_names)
             rule = f"find a variable of {plan.source.path}"
-            there = checks.nearest(chosen[0], plan.source.shapes)
-            fix = f"It lacks {chosen[0]!r}. {there}".strip()
-            checks.require(found, "WarmStart.include", rule, pattern, fix)
+            hint = checks.nearest(candidates[0], plan.source.shapes)
+            fix = f"It lacks {candidates[0]!r}. {hint}".strip()
+            checks.require(is_matched, "WarmStart.include", rule, pattern, fix)

@@ -75,17 +75,29 @@ class AuxiliaryLoss(Protocol):
 
     @abc.abstractmethod
     def __call__(self, activations: Activations) -> tf.Tensor:
-        """Compute the losses of rows, [B], or [B, P] for P separate parts.
+        """Compute the losses of rows.
 
         Each part is averaged by `row_weights`, and the loss is the sum of the parts.
+
+        Args:
+          activations: the values that the network computed for the rows.
+
+        Returns:
+          [B], or [B, P] for P separate parts.
         """
 
     def row_weights(self, labels: values.Tensors, heads: Mapping[str, heads_lib.Head]) -> tf.Tensor:
-        """Compute the weights of rows in the mean of each part, [B] or [B, P]; by default 1 each.
+        """Compute the weights of rows in the mean of each part; by default 1 each.
 
-        {label: [B, ...]}, {task: head} -> weights. They may depend only on labels, because a step
-        needs the weight of each slice before its forward pass. If the data has no labels at all,
-        `labels` are the features.
+        They may depend only on labels, because a step needs the weight of each slice before its
+        forward pass.
+
+        Args:
+          labels: {label: [B, ...]}; the features if the data has no labels at all.
+          heads: {task: its head}.
+
+        Returns:
+          [B] or [B, P].
         """
         del heads
         return tf.ones([parts.count_rows(labels)])
@@ -112,14 +124,14 @@ class AuxiliaryLoss(Protocol):
     @property
     def label_fields(self) -> Sequence[str]:
         """The label fields that it reads itself, beside the fields of the model's heads."""
-        read = []
+        fields = []
         for head in parts.read_member(self, AuxiliaryLoss, "own_heads"):
             weight = parts.read_member(head, heads_lib.Head, "weight")
-            read += [
+            fields += [
                 parts.read_member(head, heads_lib.Head, "field"),
                 *([weight] if weight else []),
             ]
-        return read
+        return fields
 
     @property
     def reads_average(self) -> bool:

@@ -30,11 +30,23 @@ class Accumulator(Protocol):
 
     @abc.abstractmethod
     def update(self, fields: values.Tensors) -> None:
-        """Take in one batch, {field: [B, ...]} of eager tensors."""
+        """Take in one batch.
+
+        Args:
+          fields: {field: [B, ...]} of eager tensors; the last batch may be smaller.
+        """
 
     @abc.abstractmethod
     def save(self, directory: str, column: str) -> dict[str, values.Json]:
-        """Return values for statistics.json; it may also write files to `directory`."""
+        """Save the statistics; called once, after the last batch.
+
+        Args:
+          directory: the folder of the statistics, for files such as vocabularies.
+          column: the name by which the statistics are kept.
+
+        Returns:
+          JSON values for statistics.json, which `Statistics.for_column` gives back.
+        """
 
 
 class RowNames(NamedTuple):
@@ -70,9 +82,16 @@ class Column(emitting.Emitting, Protocol):
 
     @abc.abstractmethod
     def __call__(self, features: values.Tensors, fitted: Statistics) -> values.Tensors:
-        """Encode {field: [B, ...]} with statistics -> {column: [B, D] or [B, H, W, C]}.
+        """Encode fields as inputs of the network.
 
         It runs in the scope `features`, and must open a scope with the column's name.
+
+        Args:
+          features: {field: [B, ...]}, of all fields of the batch.
+          fitted: the statistics of the training split.
+
+        Returns:
+          {column: [B, D], or [B, H, W, C] for images}, for the names in `columns`.
         """
 
     def accumulators(self) -> Mapping[str, Accumulator]:
@@ -115,9 +134,16 @@ class Column(emitting.Emitting, Protocol):
         return ()
 
     def find_unknown(self, features: values.Tensors, fitted: Statistics) -> values.Tensors:
-        """Find unknown values: {field: [B, ...]} -> {limited field: bool [N], for each value}.
+        """Find the values that this column does not know.
 
         An empty text counts as missing, not as unknown.
+
+        Args:
+          features: {field: [B, ...]}.
+          fitted: the statistics of the training split, such as vocabularies.
+
+        Returns:
+          {limited field: bool [N], True for unknown ones among the N values of the batch}.
         """
         del features, fitted
         return {}
@@ -128,10 +154,18 @@ class Column(emitting.Emitting, Protocol):
         return {}
 
     def find_ids(self, column: str, values: tf.Tensor, fitted: Statistics) -> tf.Tensor:
-        """Look up the values [N] of the field of a coded column -> ids [N], int64.
+        """Look up the ids of values of a field.
 
         Training looks each distinct value up once, when it reads the rows. The column then finds
         the ids in `mtl.step.codes`.
+
+        Args:
+          column: a coded column.
+          values: distinct values of its field, [N].
+          fitted: the statistics of the training split.
+
+        Returns:
+          Ids, int64 [N].
         """
         raise NotImplementedError(type(self).__name__)
 
@@ -176,7 +210,15 @@ class Embedding(Protocol):
 
     @abc.abstractmethod
     def __call__(self, ids: tf.Tensor, table: Table) -> tf.Tensor:
-        """Turn ids, int64 of any shape [...], into vectors [..., D]."""
+        """Look up vectors.
+
+        Args:
+          ids: int64 of any shape [...], in [0, table.size).
+          table: the plain table that this embedding replaces.
+
+        Returns:
+          Vectors [..., D], with D = table.dimension.
+        """
 
     @property
     def block_ends(self) -> Sequence[int]:
@@ -199,7 +241,12 @@ class Augmentation(Protocol):
     def __call__(self, pixels: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
         """Change each image by its own draws.
 
-        Pixels [B, H, W, C] in [0, 1] and uniform numbers in [0, 1), [B, num_draws] -> pixels.
+        Args:
+          pixels: images [B, H, W, C], with values in [0, 1].
+          draws: uniform numbers in [0, 1), [B, num_draws].
+
+        Returns:
+          Images of the same shape and range.
         """
 
     @property
@@ -213,9 +260,14 @@ class HistoryEncoder(Protocol):
 
     @abc.abstractmethod
     def __call__(self, events: tf.RaggedTensor, target: tf.Tensor | None) -> tf.Tensor:
-        """Encode events, [B, (L), D] and maybe a target [B, T] -> [B, H].
+        """Encode the events of each row.
 
-        Rows may be without events.
+        Args:
+          events: [B, (L), D]; a row may be without events.
+          target: a vector that events are compared with, [B, T]; None if the history has no target.
+
+        Returns:
+          [B, H].
         """
 
     @property
@@ -244,9 +296,15 @@ class Tokenizer(Protocol):
 
     @abc.abstractmethod
     def __call__(self, texts: tf.Tensor, name: str, fitted: Statistics) -> tf.RaggedTensor:
-        """Return the ids of tokens, strings [B] -> int64 [B, (L)] in [0, num_tokens).
+        """Cut texts into tokens.
 
-        `name` is the key of its statistics.
+        Args:
+          texts: strings [B], bytes in UTF-8.
+          name: the key of its statistics.
+          fitted: the statistics of the training split.
+
+        Returns:
+          The ids of tokens, int64 [B, (L)], in [0, num_tokens).
         """
 
     @abc.abstractmethod

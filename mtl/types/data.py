@@ -53,10 +53,17 @@ class RowOrder(Protocol):
 
     @abc.abstractmethod
     def take(self, steps: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return the numbers of the rows at P positions of the batches of S steps, int64 [S * P].
+        """Return the numbers of the rows in some batches.
 
-        The steps follow one another. The numbers depend on nothing but the settings, the step and
-        the position: so any number of workers shares a batch, and a run can go on at any step.
+        The numbers depend on nothing but the settings, the step and the position: so any number of
+        workers shares a batch, and a run can go on at any step.
+
+        Args:
+          steps: S steps that follow one another, int64 [S].
+          positions: P positions in a batch, int64 [P].
+
+        Returns:
+          int64 [S * P], the rows of the first step first.
         """
 
     @property
@@ -89,7 +96,15 @@ class Source(Protocol):
     def decode(
         self, batch: tf.Tensor | Mapping[str, tf.Tensor], spec: spec_lib.Spec, with_labels: bool
     ) -> dict[str, tf.Tensor]:
-        """Turn a batch of raw records into {name: [B, ...]}, ragged for the shape (None,).
+        """Turn a batch of raw records into tensors.
+
+        Args:
+          batch: raw records as `records` yields them, B of them in each tensor.
+          spec: the fields to return.
+          with_labels: False leaves out the labels, which the records may lack.
+
+        Returns:
+          {name: [B, ...]}; ragged for the shape (None,).
 
         Raises:
           UserError: when built, if the records lack a field or hold it in another type.
@@ -100,7 +115,16 @@ class Source(Protocol):
     def scan(
         self, split: str, spec: spec_lib.Spec
     ) -> Iterator[tuple[str, dict[str, values.PythonValue] | str]]:
-        """Yield every record in plain Python: (location, {name: value} or an error text)."""
+        """Read every record in plain Python, to name the first bad one.
+
+        Args:
+          split: the split.
+          spec: the fields to read.
+
+        Yields:
+          (location, {name: value}), or (location, the text of an error), such as ("a.csv line 3",
+          ...).
+        """
 
     @property
     def names_files(self) -> bool:

@@ -67,7 +67,14 @@ class StepExtension:
         """See N gradients as the optimizer gets them, before any of N variables moves."""
 
     def after_update(self, moved: tf.Operation) -> tf.Operation:
-        """Return the op of the step, given the op that moves the weights."""
+        """Add ops behind the update.
+
+        Args:
+          moved: the op that moves the weights.
+
+        Returns:
+          The op of the step; it must depend on `moved`.
+        """
         return moved
 
 

@@ -37,31 +37,82 @@ class Head(Protocol):
 
     @abc.abstractmethod
     def logits(self, tower: tf.Tensor) -> tf.Tensor:
-        """Compute the logits of a tower, [B, H] -> [B, C]."""
+        """Compute the logits of a task.
+
+        Args:
+          tower: the task's output of the network, [B, H]; a map [B, H, W, C] if `is_dense`.
+
+        Returns:
+          Logits [B, C], or [B, H, W, C] for a map. C is the number of outputs of the last layer.
+        """
 
     @abc.abstractmethod
     def loss(self, logits: tf.Tensor, labels: values.Tensors) -> tf.Tensor:
-        """Return the weighted mean over labelled rows: [B, C], {label: [B, ...]} -> scalar."""
+        """Compute the loss of a batch.
+
+        Args:
+          logits: [B, C], as `logits` returns them.
+          labels: {label field: [B, ...]}; some labels may be missing.
+
+        Returns:
+          The weighted mean over labelled rows, a scalar; 0 if no row has a label.
+        """
 
     @abc.abstractmethod
     def label_weight(self, labels: values.Tensors) -> tf.Tensor:
-        """Sum the weights that the mean is divided by: {label: [B, ...]} -> scalar."""
+        """Sum the weights of the labelled rows, by which `loss` divides.
+
+        Args:
+          labels: {label field: [B, ...]}.
+
+        Returns:
+          A scalar. A step adds up the losses of slices and replicas in proportion to it.
+        """
 
     @abc.abstractmethod
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Predict, [B, C] -> {name: [B, ...]}, such as probabilities and class names."""
+        """Predict from logits.
+
+        Args:
+          logits: [B, C].
+
+        Returns:
+          {name: [B, ...]}, such as probabilities and class names. Exports serve these outputs.
+        """
 
     @abc.abstractmethod
     def metrics(self, logits: tf.Tensor, labels: values.Tensors) -> values.Metrics:
-        """Return the task's metrics over the labelled rows, `average_loss` among them."""
+        """Build the metrics of the task over the labelled rows.
+
+        Args:
+          logits: [B, C].
+          labels: {label field: [B, ...]}.
+
+        Returns:
+          {name: (value, update)}, `average_loss` among the names.
+        """
 
     @abc.abstractmethod
     def export_outputs(self, logits: tf.Tensor) -> dict[str, object]:
-        """Return {kind: `tf.estimator.export.ExportOutput`}, of predict, classify and regress."""
+        """Build the outputs of an export.
+
+        Args:
+          logits: [B, C].
+
+        Returns:
+          {kind: `tf.estimator.export.ExportOutput`}; kinds are predict, classify and regress.
+        """
 
     @abc.abstractmethod
     def check(self, labels: Mapping[str, values.PythonValue]) -> str | None:
-        """Check the label values of a record (Python values); return an error text, or None."""
+        """Check the labels of one record.
+
+        Args:
+          labels: {label field: its value in plain Python}.
+
+        Returns:
+          The text of an error, or None. It runs only to explain an error of the graph.
+        """
 
     @property
     def directions(self) -> Mapping[str, bool]:
@@ -104,7 +155,15 @@ class CalibratedHead(Protocol):
     """A head that calibrates its logits."""
 
     def calibrate(self, logits: tf.Tensor, features: values.Tensors) -> tf.Tensor:
-        """Calibrate logits, maybe by features: [B, C], {field: [B, ...]} -> [B, C]."""
+        """Calibrate logits, maybe by features.
+
+        Args:
+          logits: [B, C].
+          features: {field: [B, ...]}.
+
+        Returns:
+          Logits [B, C].
+        """
         del features
         return logits
 
@@ -239,7 +298,15 @@ class CombinedMetric(Protocol):
 
     @abc.abstractmethod
     def combine(self, values: values.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
-        """Combine {metric: scalar} into a scalar; `directions` are True for metrics to maximise."""
+        """Combine metrics of tasks.
+
+        Args:
+          values: {metric: scalar}, for the names in `metrics`.
+          directions: {metric: True if a higher value is better}.
+
+        Returns:
+          A scalar.
+        """
 
     def fitted(self, statistics: columns.Statistics) -> CombinedMetric:
         """Return the metric with the statistics that a run keeps for it."""
@@ -268,7 +335,15 @@ class ExampleHead(Protocol):
 
     @abc.abstractmethod
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Split labels [B, ...] into targets and a mask of present labels, [B] or [B, n] each."""
+        """Split labels into targets and a mask.
+
+        Args:
+          label: the label field, [B, ...].
+
+        Returns:
+          Targets, and True for present labels; [B] or [B, n] each. Targets of missing labels are
+          any valid value.
+        """
 
     @abc.abstractmethod
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -276,11 +351,27 @@ class ExampleHead(Protocol):
 
     @abc.abstractmethod
     def examples(self, logits: tf.Tensor, labels: values.Tensors) -> LossInputs:
-        """Align logits [B, C] and {label: [B, ...]} as inputs of `losses`."""
+        """Align logits and labels as inputs of `losses`.
+
+        Args:
+          logits: [B, C].
+          labels: {label field: [B, ...]}.
+
+        Returns:
+          Logits, targets and weights. Rows that do not count have a weight of 0.
+        """
 
     @abc.abstractmethod
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Return the loss of every example: [B, ...] and [B] or [B, n] -> [B] or [B, n]."""
+        """Compute the loss of every example, without weights.
+
+        Args:
+          logits: [B, ...], aligned by `examples`.
+          targets: [B] or [B, n].
+
+        Returns:
+          Losses of the shape of the targets.
+        """
 
 
 @runtime_checkable
@@ -289,7 +380,14 @@ class WeighingHead(ExampleHead, Protocol):
 
     @abc.abstractmethod
     def row_weights(self, labels: values.Tensors) -> tf.Tensor:
-        """Sum the weights of each row, {label: [B, ...]} -> [B]."""
+        """Compute the weight of each row from its labels alone.
+
+        Args:
+          labels: {label field: [B, ...]}.
+
+        Returns:
+          The sum of the weights of a row's labels, [B].
+        """
 
 
 @runtime_checkable
@@ -298,9 +396,14 @@ class ComparableHead(Protocol):
 
     @abc.abstractmethod
     def divergence(self, logits: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Compute the divergence of two predictions, given by logits: [B, C], [B, C] -> [B].
+        """Compute the divergence of two predictions for each row.
 
-        It is at least 0, and 0 if both are equal; gradients go through both.
+        Args:
+          logits: the logits of one prediction, [B, C].
+          others: the logits of the other one, [B, C].
+
+        Returns:
+          [B], at least 0, and 0 if both predictions are equal. Gradients go through both.
         """
 
 

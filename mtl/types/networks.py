@@ -33,7 +33,14 @@ class Mixing(Protocol):
 
     @abc.abstractmethod
     def __call__(self, inputs: values.Tensors) -> Mixture:
-        """Draw partners and mix, {column: [B, D] or [B, H, W, C]} -> the mixture."""
+        """Draw a partner for each row, and mix.
+
+        Args:
+          inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
+
+        Returns:
+          The mixture.
+        """
 
     @property
     def is_even(self) -> bool:
@@ -64,7 +71,17 @@ class Network(emitting.Emitting, Protocol):
 
     @abc.abstractmethod
     def __call__(self, inputs: values.Tensors, tasks: Sequence[str], training: bool) -> Towers:
-        """Run the network, {column: [B, D] or [B, H, W, C]} -> {task: [B, H]}."""
+        """Build the network, or build it again with the same variables.
+
+        Args:
+          inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}, sorted by name.
+          tasks: the names of the tasks that get a tower.
+          training: True in a training step: dropout is on, and batch norm uses the moments of the
+            batch.
+
+        Returns:
+          {task: [B, H]}, or {task: [B, H, W, C]} for labels that are maps, as `Towers`.
+        """
 
     @property
     def starts_from_run(self) -> bool:

@@ -13,7 +13,16 @@ from mtl.types import values
 
 
 def read_member(part: object, protocol: type, name: str) -> Any:
-    """Return a member of a part; if the part lacks it, the default that `protocol` declares."""
+    """Return a member of a part, or its default if the part lacks it.
+
+    Args:
+      part: any part, also of a class that inherits from nothing.
+      protocol: the protocol that declares the member, such as `Head`.
+      name: the name of the member.
+
+    Returns:
+      A value for a property, and a bound method for a method.
+    """
     if hasattr(part, name):
         return getattr(part, name)
     return inspect.getattr_static(protocol, name).__get__(part, type(part))

@@ -24,10 +24,17 @@ class Weighting(Protocol):
 
     @abc.abstractmethod
     def __call__(self, losses: values.Tensors, step: tf.Tensor) -> values.Tensors:
-        """Weigh the losses, {task: scalar} -> {task: scalar}.
+        """Weigh the losses of the tasks.
 
         The derivative of an output by the task's loss is the weight of the task; its derivative by
-        the losses of other tasks must be 0. A batch without labels has a loss of 0.
+        the losses of other tasks must be 0.
+
+        Args:
+          losses: {task: scalar}, of the whole batch; exactly 0 for a task without a label in it.
+          step: the global step, an int64 scalar.
+
+        Returns:
+          {task: scalar}, in the same order.
         """
 
 
@@ -65,10 +72,14 @@ class Batch(Protocol):
     def sum(
         self, function: Callable[[ForwardPass], values.Nested], update: bool = False
     ) -> values.Nested:
-        """Sum the results of `function` over each `ForwardPass` of all replicas.
+        """Sum the results of a function over all passes of all replicas.
 
-        `function` returns tensors, IndexedSlices and None, in any nesting. `update` runs the
-        UPDATE_OPS of the slices; set it in exactly one sum of a step.
+        Args:
+          function: a `ForwardPass` -> tensors, IndexedSlices and None, in any nesting.
+          update: True runs the UPDATE_OPS of the slices; set it in exactly one sum of a step.
+
+        Returns:
+          The sums, in the same nesting.
         """
 
 
@@ -96,10 +107,16 @@ class Surgery(Protocol):
         variables: Sequence[tf.Variable],
         batch: Batch | None = None,
     ) -> tuple[list[values.Gradient], dict[str, tf.Tensor]]:
-        """Combine gradients: {task: scalar}, N variables, batch -> N gradients, monitors.
+        """Combine the gradients of the tasks.
 
-        Gradients are sums over all passes of the batch, and sparse for looked-up variables. The
-        monitors are scalars for people to watch.
+        Args:
+          losses: {task: scalar}, weighted, of the whole batch.
+          variables: N trainable variables.
+          batch: the forward passes of the batch; None if the losses come from a single pass.
+
+        Returns:
+          N gradients, summed over all passes of the batch: sparse for looked-up variables, None for
+          variables that no loss depends on. And monitors, {name: scalar}, for people to watch.
         """
 
 
@@ -121,7 +138,16 @@ class Update(Protocol):
         variables: Sequence[tf.Variable],
         losses: values.Tensors | None = None,
     ) -> tuple[tf.Operation, dict[str, tf.Tensor]]:
-        """Build a step: N gradients, N variables, {task: loss} -> its op, scalars to watch."""
+        """Build the update of a training step.
+
+        Args:
+          gradients: N gradients; None for variables that do not move.
+          variables: N variables.
+          losses: {task: scalar}, which an update may check for NaN and infinity.
+
+        Returns:
+          The op that moves the variables and counts the step, and {name: scalar} to watch.
+        """
 
 
 class Clipping(Protocol):
@@ -134,7 +160,16 @@ class Clipping(Protocol):
         variables: Sequence[tf.Variable],
         norm: tf.Tensor,
     ) -> list[values.Connected]:
-        """Bound N gradients (rows merged) of N variables with this global norm -> N gradients."""
+        """Bound gradients.
+
+        Args:
+          gradients: N gradients; sparse ones have each row once.
+          variables: N variables.
+          norm: the global norm of all gradients, a scalar.
+
+        Returns:
+          N gradients.
+        """
 
 
 class Optimizer(Protocol):

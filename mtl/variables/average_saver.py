@@ -28,11 +28,11 @@ class Saver(tf.compat.v1.train.Saver):
             shape_and_slices=everything,
             dtypes=types_of,
         )
-        assigned = [
+        assignments = [
             variable.assign(tf.ensure_shape(value, variable.shape), read_value=False)
             for variable, value in zip(variables, values, strict=True)
         ]
-        self._restored = tf.group(*assigned)
+        self._restored = tf.group(*assignments)
 
     def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
         """Restore all variables of the graph, from their averages where these exist."""

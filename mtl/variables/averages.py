@@ -37,10 +37,10 @@ class Averaging(tf.compat.v1.train.Optimizer):
         self._tables = tables
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
-        read = list_read_averages()
+        averages_in_use = list_read_averages()
         for variable in var_list:
-            if (kept := read.get(patterns.variable_name(variable))) is not None:
-                self._slot_dict(AVERAGE)[variable.op.graph, variable.op.name] = kept
+            if (average := averages_in_use.get(patterns.variable_name(variable))) is not None:
+                self._slot_dict(AVERAGE)[variable.op.graph, variable.op.name] = average
             self._zeros_slot(variable, AVERAGE, self.get_name())
             if patterns.shard_name(variable) in self._tables:
                 zeros, rows = tf1.zeros_initializer(), variable.shape[:1]
@@ -71,17 +71,17 @@ class Averaging(tf.compat.v1.train.Optimizer):
     ) -> Any:
         # Each row comes once; values of equal rows must not be added.
         average = self.get_slot(handle, AVERAGE)
-        reached = self.get_slot(handle, DECAY)
-        missed = tf.exp(self._so_far - tf.gather(reached, indices))
-        missed = tf.reshape(missed, [-1] + [1] * (grad.shape.rank - 1))
-        old = grad + tf.cast(missed, grad.dtype) * (tf.gather(average, indices) - grad)
+        decays = self.get_slot(handle, DECAY)
+        missed_decay = tf.exp(self._so_far - tf.gather(decays, indices))
+        missed_decay = tf.reshape(missed_decay, [-1] + [1] * (grad.shape.rank - 1))
+        old = grad + tf.cast(missed_decay, grad.dtype) * (tf.gather(average, indices) - grad)
         weights = tf.gather(handle, indices)
         new = weights + tf.cast(self._decay, grad.dtype) * (old - weights)
         with tf.control_dependencies([new]):  # Otherwise it could be written before it is read.
             now = tf.fill(tf.shape(indices), self._so_far + self._log)
         return tf.group(
             average.scatter_update(tf.IndexedSlices(new, indices)),
-            reached.scatter_update(tf.IndexedSlices(now, indices)),
+            decays.scatter_update(tf.IndexedSlices(now, indices)),
         )
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> Any:

@@ -63,19 +63,19 @@ class ExponentialAverage:
           step: the global step, before it is counted.
           moves: True if this step has moved the variables; otherwise the averages stay.
         """
-        own = {patterns.variable_name(variable) for variable in variables}
-        others = [v for v in tf1.global_variables() if patterns.matches(_OF_NORMALISATIONS, v)]
-        others = [v for v in others if patterns.variable_name(v) not in own]
-        _require_kept(own)
+        names = {patterns.variable_name(variable) for variable in variables}
+        statistics = [v for v in tf1.global_variables() if patterns.matches(_OF_NORMALISATIONS, v)]
+        statistics = [v for v in statistics if patterns.variable_name(v) not in names]
+        _require_kept(names)
         pairs = list(zip(before, variables, strict=True))
         tables = {patterns.shard_name(v) for g, v in pairs if isinstance(g, tf.IndexedSlices)}
         _require_not_behind(tables)
         # An optimizer needs a gradient for each variable; the value of a dense one is not read.
-        pairs += [(tf.zeros([]), v) for v in others]
+        pairs += [(tf.zeros([]), v) for v in statistics]
         # Averages start with the first step; if it is skipped, from the initial weights.
-        when = True if moves is True else moves | (step < 1)
+        condition = True if moves is True else moves | (step < 1)
         mover = averages.Averaging(self.decay, tf.cast(step, tf.float32), tables)
-        return reduced.apply_reduced(mover, pairs, when)
+        return reduced.apply_reduced(mover, pairs, condition)
 
 
 def read_average(variable: tf.Variable) -> tf.Tensor:
@@ -87,23 +87,23 @@ def read_average(variable: tf.Variable) -> tf.Tensor:
     # Use the slot's name, even if it is read before the slot is created.
     scope = tf1.VariableScope(reuse=tf1.AUTO_REUSE, name="")
     with tf1.variable_scope(scope, auxiliary_name_scope=False), tf1.name_scope(None):
-        kept = tf1.get_variable(
+        average = tf1.get_variable(
             f"{name}/{averages.AVERAGE}",
             variable.shape,
             variable.dtype.base_dtype,
             tf1.zeros_initializer(),
             trainable=False,
         )
-    averages.list_read_averages()[name] = kept
+    averages.list_read_averages()[name] = average
     is_first = tf1.train.get_or_create_global_step().read_value() < 1
-    return tf.where(is_first, variable.read_value(), kept.read_value())
+    return tf.where(is_first, variable.read_value(), average.read_value())
 
 
-def _require_kept(averaged: Collection[str]) -> None:
+def _require_kept(names: Collection[str]) -> None:
     """Fail if code reads an average that no step updates."""
-    left = [name for name in averages.list_read_averages() if name not in averaged]
+    stale_names = [name for name in averages.list_read_averages() if name not in names]
     rule = "be of a variable that some loss depends on"
-    checks.require(not left, "an average that is read", rule, left[:3])
+    checks.require(not stale_names, "an average that is read", rule, stale_names[:3])
 
 
 def _require_not_behind(tables: Collection[str]) -> None:
@@ -117,21 +117,27 @@ def rows_before(
     variables: Sequence[tf.Variable],
     moves_all_rows: Sequence[bool],
 ) -> list[types.Gradient]:
-    """Return the rows of N variables that are about to move, with their current values.
+    """Return the rows of variables that are about to move, with their current values.
 
-    The N gradients name the rows of a table. If its optimizer also moves rows without a gradient,
-    all rows are returned. A variable with a dense gradient moves as a whole in every step, and
-    needs no values.
+    A variable with a dense gradient moves as a whole in every step, and needs no values.
+
+    Args:
+      gradients: N gradients, which name the rows of a table.
+      variables: N variables.
+      moves_all_rows: N flags, True if the optimizer also moves rows without a gradient.
+
+    Returns:
+      N values: IndexedSlices for looked-up tables, and a scalar in place of a dense variable.
     """
 
-    def rows(gradient: types.Gradient, variable: tf.Variable, is_all: bool) -> types.Gradient:
+    def take_rows(gradient: types.Gradient, variable: tf.Variable, is_all: bool) -> types.Gradient:
         if not isinstance(gradient, tf.IndexedSlices):
             return tf.zeros([])
-        every = tf.range(tf.cast(variable.shape[0], gradient.indices.dtype))
-        chosen = every if is_all else tf.unique(gradient.indices).y
-        return tf.IndexedSlices(tf.gather(variable, chosen), chosen, gradient.dense_shape)
+        all_rows = tf.range(tf.cast(variable.shape[0], gradient.indices.dtype))
+        ids = all_rows if is_all else tf.unique(gradient.indices).y
+        return tf.IndexedSlices(tf.gather(variable, ids), ids, gradient.dense_shape)
 
-    return list(map(rows, gradients, variables, moves_all_rows))
+    return list(map(take_rows, gradients, variables, moves_all_rows))
 
 
 def is_state(name: str) -> bool:
@@ -187,9 +193,9 @@ def _caught_up(reader: Any, name: str) -> np.ndarray:
     if not (name.endswith(f"/{averages.AVERAGE}") and reader.has_tensor(_decay_of(name))):
         return value
     weights = reader.get_tensor(name.removesuffix(f"/{averages.AVERAGE}"))
-    missed = np.exp(reader.get_tensor(averages.DECAY) - reader.get_tensor(_decay_of(name)))
-    missed = missed.astype(value.dtype).reshape([-1] + [1] * (value.ndim - 1))
-    return weights + missed * (value - weights)
+    missed_decay = np.exp(reader.get_tensor(averages.DECAY) - reader.get_tensor(_decay_of(name)))
+    missed_decay = missed_decay.astype(value.dtype).reshape([-1] + [1] * (value.ndim - 1))
+    return weights + missed_decay * (value - weights)
 
 
 def _decay_of(average: str) -> str:

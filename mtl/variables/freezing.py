@@ -132,18 +132,18 @@ def find_mask(variable: tf.Variable) -> Mask | None:
     """Return the mask of a variable's moving entries in the step being built; None for all."""
     scope = _SCOPE.get()
     entries = scope.freezing.entries if scope else {}
-    found = next((entries[p] for p in entries if patterns.matches(p, variable)), None)
+    mask = next((entries[p] for p in entries if patterns.matches(p, variable)), None)
     shard = shards.find_shard(variable)
-    return functools.partial(_of_shard, found, shard) if found and shard else found
+    return functools.partial(_of_shard, mask, shard) if mask and shard else mask
 
 
 def moving_entries(variable: tf.Variable) -> tf.Tensor | None:
     """Return a mask of the entries of a variable that move in this step; None if all may."""
-    own = find_mask(variable)
-    if own is None:
+    mask = find_mask(variable)
+    if mask is None:
         return None
     return tf.broadcast_to(
-        own(tf.convert_to_tensor(variable), patterns.variable_name(variable)), variable.shape
+        mask(tf.convert_to_tensor(variable), patterns.variable_name(variable)), variable.shape
     )
 
 
@@ -287,7 +287,7 @@ class _Scope:
 
 _NEVER = float("inf")
 _IS_HELD = ambient.Ambient("held", default=False)
-# What the first replica froze in a graph, for the others: {graph: (frozen sizes, held)}.
+# The freezing of the first replica, for the others: {graph: (frozen sizes, held)}.
 _CREATED: weakref.WeakKeyDictionary[tf.Graph, tuple[dict[str, int], set[str]]] = (
     weakref.WeakKeyDictionary()
 )

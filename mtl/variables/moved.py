@@ -39,12 +39,12 @@ def move(
       UserError: a pass did not read one of them by `get_variable`, so its change was missed.
     """
     names = map(patterns.variable_name, variables)
-    moved = _Moved(dict(zip(names, changes, strict=True)), set())
-    with _MOVED.set(moved):
+    changes_and_reads = _Moved(dict(zip(names, changes, strict=True)), set())
+    with _MOVED.set(changes_and_reads):
         yield
-    missed = sorted(moved.changes.keys() - moved.read)
+    missed_names = sorted(changes_and_reads.changes.keys() - changes_and_reads.read)
     rule = "ask for its variables by `tf.compat.v1.get_variable` in every pass"
-    checks.require(not missed, "MultiTaskModel.network", rule, missed[:3])
+    checks.require(not missed_names, "MultiTaskModel.network", rule, missed_names[:3])
 
 
 class ReadMoved(types.StepExtension):
@@ -56,11 +56,11 @@ class ReadMoved(types.StepExtension):
     def wrap_forward(self, forward: types.Forward) -> types.Forward:
         """Return a forward pass inside `read_moved`."""
 
-        def moved(features: types.Tensors, labels: types.Tensors) -> Any:
+        def move_step(features: types.Tensors, labels: types.Tensors) -> Any:
             with read_moved():
                 return forward(features, labels)
 
-        return moved
+        return move_step
 
 
 def read_moved() -> contextlib.AbstractContextManager[Any]:
@@ -72,40 +72,51 @@ def read_moved() -> contextlib.AbstractContextManager[Any]:
 
 
 def add_to_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
-    """Return looked-up rows [..., D] of ids [...] plus the changes of their table."""
-    moved = _MOVED.get()
-    change = _find_change(moved, table)
-    if moved is None or not isinstance(change, tf.IndexedSlices):
+    """Add the changes of a table to rows that were looked up in it.
+
+    Args:
+      rows: the rows as saved in the table, [..., D].
+      table: the variable.
+      ids: the numbers of the rows, [...].
+
+    Returns:
+      [..., D].
+    """
+    changes_and_reads = _MOVED.get()
+    change = _find_change(changes_and_reads, table)
+    if changes_and_reads is None or not isinstance(change, tf.IndexedSlices):
         return rows
-    moved.read.add(patterns.variable_name(table))
+    changes_and_reads.read.add(patterns.variable_name(table))
     order = tf.argsort(change.indices)
-    known, wanted = tf.gather(change.indices, order), tf.reshape(ids, [-1])
+    changed_ids, flat_ids = tf.gather(change.indices, order), tf.reshape(ids, [-1])
     # `searchsorted` puts an id without a change beside a known id, or behind the last one.
-    places = tf.searchsorted(known, tf.cast(wanted, known.dtype))
-    places = tf.minimum(places, tf.size(known) - 1)
-    is_known = tf.equal(tf.gather(known, places), tf.cast(wanted, known.dtype))
-    found = tf.gather(tf.gather(change.values, order), places)
-    added = tf.where(is_known[:, tf.newaxis], found, tf.zeros_like(found))
-    return rows + tf.cast(tf.reshape(added, tf.shape(rows)), rows.dtype)
+    places = tf.searchsorted(changed_ids, tf.cast(flat_ids, changed_ids.dtype))
+    places = tf.minimum(places, tf.size(changed_ids) - 1)
+    is_known = tf.equal(tf.gather(changed_ids, places), tf.cast(flat_ids, changed_ids.dtype))
+    row_changes = tf.gather(tf.gather(change.values, order), places)
+    known_changes = tf.where(is_known[:, tf.newaxis], row_changes, tf.zeros_like(row_changes))
+    return rows + tf.cast(tf.reshape(known_changes, tf.shape(rows)), rows.dtype)
 
 
 def _read_moved(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
-    variable, moved = getter(name, **settings), _MOVED.get()
-    change = _find_change(moved, variable)
+    variable, changes_and_reads = getter(name, **settings), _MOVED.get()
+    change = _find_change(changes_and_reads, variable)
     # A step reads only some rows of a table: `add_to_rows` shifts them.
-    if moved is None or change is None or _is_table(change):
+    if changes_and_reads is None or change is None or _is_table(change):
         return variable
-    moved.read.add(patterns.variable_name(variable))
+    changes_and_reads.read.add(patterns.variable_name(variable))
     value = tf.convert_to_tensor(variable)
     if isinstance(change, tf.IndexedSlices):
         return tf.tensor_scatter_nd_add(value, change.indices[:, tf.newaxis], change.values)
     return value + tf.cast(change, value.dtype)
 
 
-def _find_change(moved: _Moved | None, variable: Any) -> tf.Tensor | tf.IndexedSlices | None:
-    if moved is None or not isinstance(variable, tf.Variable):
+def _find_change(
+    changes_and_reads: _Moved | None, variable: Any
+) -> tf.Tensor | tf.IndexedSlices | None:
+    if changes_and_reads is None or not isinstance(variable, tf.Variable):
         return None
-    return moved.changes.get(patterns.variable_name(variable))
+    return changes_and_reads.changes.get(patterns.variable_name(variable))
 
 
 def _is_table(change: tf.Tensor | tf.IndexedSlices) -> bool:

@@ -54,7 +54,12 @@ def shard_name(variable: tf.Variable) -> str:
 
 
 def matches(pattern: str, variable: Variable) -> bool:
-    """Return True if `pattern` is found in the variable's name."""
+    """Return True if a pattern is found in the name of a variable.
+
+    Args:
+      pattern: a regular expression; it may match any part of the name.
+      variable: a variable, or its name.
+    """
     return re.search(pattern, variable_name(variable)) is not None
 
 
@@ -64,10 +69,10 @@ def select_variables(where: str, pattern: str, variables: Sequence[Variable]) ->
     Raises:
       UserError: none matches; the message names the most similar variables and scopes.
     """
-    selected = [variable for variable in variables if matches(pattern, variable)]
-    if not selected:
+    matching = [variable for variable in variables if matches(pattern, variable)]
+    if not matching:
         checks.fail(where, "match a variable", pattern, _suggest_names(pattern, variables))
-    return selected
+    return matching
 
 
 def _suggest_names(pattern: str, variables: Sequence[Variable]) -> str:

@@ -45,7 +45,7 @@ def is_owner(name: str, weights: str) -> bool:
 
 def is_shared_out(name: str, names: Collection[str]) -> bool:
     """Return True if one of `names` marks which weights of a variable belong to a task."""
-    return any(is_owner(other, name) for other in names)
+    return any(is_owner(owner, name) for owner in names)
 
 
 def find_weights(name: str) -> str:
@@ -86,9 +86,15 @@ def is_cut(name: str) -> bool:
 
 
 def mask_rows(rows: tf.Tensor, table: Any, ids: tf.Tensor) -> tf.Tensor:
-    """Return looked-up rows [..., D]; cut entries are 0 and have no gradient."""
-    kept = kept_entries(table) if _MASKS.get() and isinstance(table, tf.Variable) else None
-    return rows if kept is None else rows * take_rows(kept, ids, len(table.shape))
+    """Set the cut entries of looked-up rows to 0, without a gradient.
+
+    Args:
+      rows: [..., D].
+      table: the variable that holds the rows.
+      ids: the numbers of the rows, [...].
+    """
+    mask = kept_entries(table) if _MASKS.get() and isinstance(table, tf.Variable) else None
+    return rows if mask is None else rows * take_rows(mask, ids, len(table.shape))
 
 
 def take_rows(mask: tf.Tensor, ids: tf.Tensor, rank: int) -> tf.Tensor:
@@ -101,9 +107,12 @@ def take_rows(mask: tf.Tensor, ids: tf.Tensor, rank: int) -> tf.Tensor:
 
 
 def fit_mask(mask: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices, rank: int) -> tf.Tensor:
-    """Return the mask of a variable of this rank for the values that its gradient holds.
+    """Return the mask of a variable for the values that its gradient holds.
 
-    A dense gradient holds all rows, and a sparse one the looked-up rows.
+    Args:
+      mask: the mask of the variable.
+      gradient: dense, which holds all rows, or sparse, which holds the looked-up rows.
+      rank: the rank of the variable.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return mask
@@ -118,14 +127,17 @@ def count_weights(checkpoint: str) -> tuple[int, int, int] | None:
     """
     reader = tf.train.load_checkpoint(checkpoint)
     names = map(find_weights, reader.get_variable_to_shape_map())
-    cut = total = packed = 0
+    cut_count = total = packed_bytes = 0
     for name, count in collections.Counter(names).items():
         if count > 1:  # The checkpoint has the weights and their mask.
             mask = reader.get_tensor(mask_name(name)) > 0
             value = np.where(mask, reader.get_tensor(name), np.float32(0))
-            cut, total = cut + int((~np.broadcast_to(mask, value.shape)).sum()), total + value.size
-            packed += len(zlib.compress(value.tobytes(), 1))
-    return (cut, total, packed) if total else None
+            cut_count, total = (
+                cut_count + int((~np.broadcast_to(mask, value.shape)).sum()),
+                total + value.size,
+            )
+            packed_bytes += len(zlib.compress(value.tobytes(), 1))
+    return (cut_count, total, packed_bytes) if total else None
 
 
 _MASKS: ambient.Ambient[Mapping[str, tf.Tensor | None]] = ambient.Ambient("pruned", default={})

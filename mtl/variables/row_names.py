@@ -49,20 +49,24 @@ def split_lines(data: bytes) -> list[bytes]:
     They end at \n, with or without a \r before it. `str.splitlines` also cuts at U+2028, \v and
     many more: it would cut a name, and shift all names behind it by one.
     """
-    found = [line.removesuffix(b"\r") for line in data.split(b"\n")]
-    return found if found[-1] else found[:-1]
+    lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
+    return lines if lines[-1] else lines[:-1]
 
 
 def join(
     named: Mapping[str, types.RowNames], more: Mapping[str, types.RowNames]
 ) -> dict[str, types.RowNames]:
     """Return {scope: names} of both; if both name a table by a set, the sets are joined."""
-    joined = dict(named)
-    for scope, own in more.items():
-        before = joined.get(scope, own)
-        together = tuple(sorted({*before.names, *own.names})) if own.are_a_set else own.names
-        joined[scope] = own._replace(names=together)
-    return joined
+    names_by_scope = dict(named)
+    for scope, new_names in more.items():
+        before = names_by_scope.get(scope, new_names)
+        together = (
+            tuple(sorted({*before.names, *new_names.names}))
+            if new_names.are_a_set
+            else new_names.names
+        )
+        names_by_scope[scope] = new_names._replace(names=together)
+    return names_by_scope
 
 
 def save(named: Mapping[str, types.RowNames], model_dir: str) -> None:
@@ -95,10 +99,12 @@ def load(directory: str) -> dict[str, types.RowNames]:
     if not all(isinstance(entry, Mapping) for entry in entries.values()):
         raise checksums.describe_damage(path, "it holds no names", _FIX)
     try:
-        found = {scope: _find_names(directory, **entry) for scope, entry in entries.items()}
+        names_by_scope = {
+            scope: _find_names(directory, **entry) for scope, entry in entries.items()
+        }
     except TypeError as error:  # An old file has no checksum, so damage shows only here.
         raise checksums.describe_damage(path, "it holds no names", _FIX) from error
-    return {scope: names for scope, names in found.items() if names}
+    return {scope: names for scope, names in names_by_scope.items() if names}
 
 
 def _find_names(
@@ -108,15 +114,15 @@ def _find_names(
         return types.RowNames(names=tuple(names), **settings)
     base = os.path.basename(names)
     paths = [*(os.path.join(directory, folder, base) for folder in _FOLDERS), names]
-    there = list(filter(tf.io.gfile.exists, paths))
-    if not there:
+    existing_paths = list(filter(tf.io.gfile.exists, paths))
+    if not existing_paths:
         return None
     # If two vocabularies have the same file name, the checksum chooses one.
-    path = next((path for path in there if checksums.matches(path, checksum)), None)
+    path = next((path for path in existing_paths if checksums.matches(path, checksum)), None)
     if path is None:
         fix = "Copy it back, or give WarmStart.row_names the names that the rows have there."
         raise checksums.describe_damage(
-            there[0], f"it has changed since {directory} was written", fix
+            existing_paths[0], f"it has changed since {directory} was written", fix
         )
     return types.RowNames(names=path, **settings)
 
@@ -133,17 +139,26 @@ def find_row_names(named: Mapping[str, types.RowNames], variable: str) -> types.
 
 
 def match_rows(old: Sequence[str], new: Sequence[str], old_size: int, new_size: int) -> np.ndarray:
-    """Return for each new row the old row of the same name, or -1.
+    """Match rows by name.
 
     Unknown rows are matched only if their number is the same, because a hash that depends on the
     number spreads unknown values over them.
+
+    Args:
+      old: the names of the first old rows.
+      new: the names of the first new rows.
+      old_size: the number of all old rows; rows behind the names are of unknown names.
+      new_size: the number of all new rows.
+
+    Returns:
+      For each new row the old row of the same name, or -1, int64 [new_size].
     """
     places = {name: place for place, name in enumerate(old)}
-    found = [places.get(name, -1) for name in new]
+    origins = [places.get(name, -1) for name in new]
     unknown = new_size - len(new)
-    same = unknown == old_size - len(old)
-    found += range(len(old), old_size) if same else [-1] * unknown
-    return np.asarray(found, np.int64)
+    is_same = unknown == old_size - len(old)
+    origins += range(len(old), old_size) if is_same else [-1] * unknown
+    return np.asarray(origins, np.int64)
 
 
 def check(where: str, named: Mapping[str, Sequence[str] | str]) -> None:

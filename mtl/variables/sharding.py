@@ -51,9 +51,17 @@ class Sharding:
 def create_table(
     name: str, shape: Sequence[int], initializer: Callable[..., tf.Tensor]
 ) -> tf.Variable:
-    """Return a variable, or several shards that `tf.nn.embedding_lookup` reads as one.
+    """Create a table of the open scope.
 
     It holds float32, unless `store_tables` sets another type.
+
+    Args:
+      name: the name.
+      shape: [rows, D].
+      initializer: the first values.
+
+    Returns:
+      A variable, or several shards that `tf.nn.embedding_lookup` reads as one.
     """
     sharding, dtype = _TABLES.get().sharding, _TABLES.get().dtype or tf.float32
     count = sharding.count_shards(shape, dtype) if sharding else 1

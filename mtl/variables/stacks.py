@@ -69,8 +69,8 @@ def create(
     """
     around = tf1.get_variable_scope().name
     names = tuple("/".join(filter(None, (around, scope, name))) for scope in scopes)
-    made = _STACKS.setdefault(graphs.outermost_graph(), {})
-    made[names[0]] = Stack(names, axis)
+    stacks_of_graph = _STACKS.setdefault(graphs.outermost_graph(), {})
+    stacks_of_graph[names[0]] = Stack(names, axis)
     with tf1.variable_scope(scopes[0]):
         return tf1.get_variable(name, shape, tf.float32, initializer)
 
@@ -83,22 +83,25 @@ def find_stack(variable: tf.Variable | str) -> Stack | None:
     if not _STACKS:  # No graph of this process has any.
         return None
     name = variable if isinstance(variable, str) else patterns.shard_name(variable)
-    made = _STACKS.get(graphs.outermost_graph(), {})
-    if name in made:
-        return made[name]
+    stacks_of_graph = _STACKS.get(graphs.outermost_graph(), {})
+    if name in stacks_of_graph:
+        return stacks_of_graph[name]
     # An optimizer names its state "<variable>/<slot>".
     owner, _, slot = name.rpartition("/")
-    if owner not in made:
+    if owner not in stacks_of_graph:
         return None
-    return Stack(tuple(f"{member}/{slot}" for member in made[owner].names), made[owner].axis)
+    return Stack(
+        tuple(f"{member}/{slot}" for member in stacks_of_graph[owner].names),
+        stacks_of_graph[owner].axis,
+    )
 
 
 def list_members(variable: tf.Variable) -> dict[str, list[int]]:
     """Return {name: shape} of the members of a stack; for other variables, of the variable."""
     shape, stack = shards.whole_shape(variable), find_stack(variable)
     left_out = None if stack is None else stack.axis
-    own = [size for axis, size in enumerate(shape) if axis != left_out]
-    return dict.fromkeys(name_members(variable), own)
+    member_shape = [size for axis, size in enumerate(shape) if axis != left_out]
+    return dict.fromkeys(name_members(variable), member_shape)
 
 
 def name_members(variable: tf.Variable) -> tuple[str, ...]:
@@ -109,8 +112,8 @@ def name_members(variable: tf.Variable) -> tuple[str, ...]:
 
 def expand_names(names: Sequence[str]) -> list[str]:
     """Return the names, with a stack's name replaced by the names of its members."""
-    found = [(name, find_stack(name)) for name in names]
-    return [own for name, stack in found for own in (stack.names if stack else [name])]
+    pairs = [(name, find_stack(name)) for name in names]
+    return [member for name, stack in pairs for member in (stack.names if stack else [name])]
 
 
 def add_saver() -> tf.compat.v1.train.Saver | None:
@@ -120,8 +123,8 @@ def add_saver() -> tf.compat.v1.train.Saver | None:
     """
     if not _STACKS.get(tf1.get_default_graph()):
         return None
-    found = {id(variable): find_stack(variable) for variable in tf1.global_variables()}
-    return stack_saver.add_stack_saver({own: stack for own, stack in found.items() if stack})
+    stacks_by_id = {id(variable): find_stack(variable) for variable in tf1.global_variables()}
+    return stack_saver.add_stack_saver({key: stack for key, stack in stacks_by_id.items() if stack})
 
 
 def draw_seeds(count: int) -> list[Seed]:
@@ -138,24 +141,26 @@ def start_uniform(seeds: Sequence[Seed], axis: int) -> Callable[..., tf.Tensor]:
     """
 
     def initialize(shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
-        own = [size for at, size in enumerate(shape) if at != axis]
-        limit = math.sqrt(3.0 / max(1.0, sum(own) / 2.0))
-        least, most = tf.constant(-limit, dtype), tf.constant(limit, dtype)
+        kernel_shape = [size for at, size in enumerate(shape) if at != axis]
+        # Glorot's limit, sqrt(6 / (inputs + outputs)), written as TensorFlow's initialiser computes
+        # it.
+        limit = math.sqrt(3.0 / max(1.0, sum(kernel_shape) / 2.0))
+        lowest, highest = tf.constant(-limit, dtype), tf.constant(limit, dtype)
 
         def draw(pair: tf.Tensor) -> tf.Tensor:
             counter = tf.stack([tf.constant(0, tf.uint64), pair[1]])
             return tf.raw_ops.StatelessRandomUniformV2(
-                shape=own, key=pair[:1], counter=counter, alg=_PHILOX, dtype=dtype
+                shape=kernel_shape, key=pair[:1], counter=counter, alg=_PHILOX, dtype=dtype
             )
 
         if any(seed is None for pair in seeds for seed in pair):
-            drawn = tf.random.uniform(shape, dtype=dtype)
+            values = tf.random.uniform(shape, dtype=dtype)
         else:
             kernels = tf.map_fn(draw, tf.constant(seeds, tf.uint64), fn_output_signature=dtype)
-            kernels = tf.ensure_shape(kernels, [len(seeds), *own])
+            kernels = tf.ensure_shape(kernels, [len(seeds), *kernel_shape])
             order = list(range(1, len(shape)))
-            drawn = tf.transpose(kernels, [*order[:axis], 0, *order[axis:]])
-        return drawn * (most - least) + least
+            values = tf.transpose(kernels, [*order[:axis], 0, *order[axis:]])
+        return values * (highest - lowest) + lowest
 
     return initialize
 

@@ -49,11 +49,13 @@ def enter(stage: Stage, view: View) -> Iterator[Any]:
     Yields:
       The variable scope that is open inside it.
     """
-    here = tf1.get_variable_scope()
+    scope_outside = tf1.get_variable_scope()
     with (
         _VIEWS.set((*_VIEWS.get(), (stage, view))),
         # Keras names its weights by name scopes, so a new name scope would rename them.
-        tf1.variable_scope(here, custom_getter=_read_views, auxiliary_name_scope=False) as scope,
+        tf1.variable_scope(
+            scope_outside, custom_getter=_read_views, auxiliary_name_scope=False
+        ) as scope,
     ):
         yield scope
 

@@ -78,7 +78,7 @@ def test_a_second_training_is_refused_and_touches_nothing(tmp_path):
 def test_all_that_a_training_leaves_is_known_as_its_own_and_other_verbs_go_on_beside_it(tmp_path):
     run, made = tmp_path / "run", tiny.make(train_steps=2, checkpoint_steps=2)
     verbs.train(made, str(run))
-    known = {path.rpartition("run/")[2] for path in run_directory._written(str(run))}
+    known = {path.rpartition("run/")[2] for path in run_directory._list_written(str(run))}
     folders = {"export/latest", "export/best"}
     assert known == {path.name for path in run.iterdir()} - {"export"} | folders
     with run_directory.lock_run(str(run)):

@@ -41,7 +41,7 @@ def test_a_field_that_two_columns_read_counts_once(fit):
     assert fitted.for_column("items")["size"] == 3
     assert fitted.for_column("items")["fitted"].startswith("Vocabulary(source='item, last',")
     columns = [features.Categorical(names=["item"], table="items", min_count=3)] * 2
-    assert encoding._accumulators(columns)["items"].reads.keys() == {"item"}
+    assert encoding._list_accumulators(columns)["items"].reads.keys() == {"item"}
 
 
 def test_variables_and_gradients_are_those_of_the_table():

@@ -57,7 +57,7 @@ def _run(tmp_path_factory):
             event = tf1.Event(step=step, summary=tf1.Summary())
             event.summary.value.add(tag="weight/sign", simple_value=0.25 * step)
             writer.write(event.SerializeToString())
-    (run / lock.FILE).write_bytes(lock._holder())
+    (run / lock.FILE).write_bytes(lock._describe_holder())
     return run
 
 

@@ -146,5 +146,9 @@ def test_a_class_of_ones_own_is_built_by_itself():
     class Own(heads.Binary):
         pass
 
-    assert together._kind(Own(name="a")) is None
-    assert together._kind(_HEADS[0]) == together._kind(_HEADS[1]) != together._kind(_HEADS[5])
+    assert together._describe_kind(Own(name="a")) is None
+    assert (
+        together._describe_kind(_HEADS[0])
+        == together._describe_kind(_HEADS[1])
+        != together._describe_kind(_HEADS[5])
+    )

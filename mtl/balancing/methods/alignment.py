@@ -78,10 +78,10 @@ class AlignedMTL(method.Method):
         """Return the weights [T]."""
         largest = tf.reduce_max(tasks.norms)
         values, vectors = tf.linalg.eigh(tasks.gramian / largest**2)
-        used = values > _DEPENDENT * values[-1]
-        roots = tf.where(used, tf.math.rsqrt(tf.abs(values)), tf.zeros_like(values))
-        aligned = tf.linalg.matvec(vectors, roots * tf.reduce_sum(vectors, 0))
-        return aligned * tf.sqrt(self._square_length(tf.boolean_mask(values, used)))
+        is_used = values > _DEPENDENT * values[-1]
+        roots = tf.where(is_used, tf.math.rsqrt(tf.abs(values)), tf.zeros_like(values))
+        direction = tf.linalg.matvec(vectors, roots * tf.reduce_sum(vectors, 0))
+        return direction * tf.sqrt(self._square_length(tf.boolean_mask(values, is_used)))
 
     def _square_length(self, values: tf.Tensor) -> tf.Tensor:
         """Return the squared length s^2, from the ascending eigenvalues."""
@@ -97,7 +97,7 @@ def _equal_cosines(cosines: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """
     values, vectors = tf.linalg.eigh(cosines)
     parts = tf.reduce_sum(vectors, 0)
-    used = values > _DEPENDENT * values[-1]
-    solved = tf.where(used, parts / tf.where(used, values, tf.ones_like(values)), 0 * parts)
-    rest = tf.where(used, 0 * parts, parts)
-    return tf.linalg.matvec(vectors, solved), tf.linalg.matvec(vectors, rest)
+    is_used = values > _DEPENDENT * values[-1]
+    solution = tf.where(is_used, parts / tf.where(is_used, values, tf.ones_like(values)), 0 * parts)
+    rest = tf.where(is_used, 0 * parts, parts)
+    return tf.linalg.matvec(vectors, solution), tf.linalg.matvec(vectors, rest)

@@ -55,5 +55,5 @@ class FairGrad(method.Method):
         # taken out.
         scales = (power - 1) * tf.math.log(tasks.norms)
         common = tf.reduce_mean(scales)
-        solved = solvers.fair_weights(tasks.cosines, tf.exp(scales - common), self.alpha)
-        return solved * tf.exp(common / (1 + power)) / tasks.norms
+        solution = solvers.fair_weights(tasks.cosines, tf.exp(scales - common), self.alpha)
+        return solution * tf.exp(common / (1 + power)) / tasks.norms

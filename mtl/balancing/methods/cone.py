@@ -12,6 +12,7 @@ from mtl.deferred import tf
 
 # 10 iterations on average, at most 23 in thousands of problems.
 _MAX_ITERATIONS = 40
+# As in `solvers`: keeps systems regular if gradients depend on each other.
 _RIDGE = 5e-15
 # Rounding errors of `u0^2 - |u1|^2` at the border of the cone, relative to u0^2.
 _ROUNDING = 1e-32
@@ -53,6 +54,8 @@ def minimum(
         inverse = _inverse_scaling(slack(y), z, size)
         point = tf.linalg.matvec(inverse, slack(y))
         solve = _normal_equations(inverse @ matrix, tf.linalg.matvec(matrix, z, True) - objective)
+        # Predict and correct as `solvers.nonnegative_minimum` does, in the scaled space, where s
+        # and z are the same point.
         _, ds, dz = solve(-point)
         step = _longest_step(point, ds, dz, size)
         ahead = tf.reduce_sum((point + step * ds) * (point + step * dz))
@@ -64,9 +67,11 @@ def minimum(
         next_y, next_z = y + step * dy, z + step * tf.linalg.matvec(inverse, dz)
         return i + 1, next_y, next_z, tf.tensordot(slack(next_y), next_z, 1), y, gap
 
+    # Before the first step any gap counts as progress.
     gap, infinity = tf.tensordot(slack(start), dual_start, 1), tf.constant(1e300, tf.float64)
     first = [tf.constant(0), start, dual_start, gap, start, infinity]
     _, y, _, gap, before, gap_before = tf.while_loop(goes_on, body, first)
+    # The last step may have lost to rounding what the one before had reached.
     return tf.where(gap < gap_before, y, before)
 
 
@@ -92,8 +97,8 @@ def _normal_equations(scaled: tf.Tensor, missing: tf.Tensor):
     system += _RIDGE * tf.eye(tf.size(size), dtype=tf.float64)
 
     def solve(target):
-        right = tf.linalg.matvec(scaled, target, transpose_a=True) + missing / size
-        dy = tf.linalg.solve(system, right[:, tf.newaxis])[:, 0]
+        right_side = tf.linalg.matvec(scaled, target, transpose_a=True) + missing / size
+        dy = tf.linalg.solve(system, right_side[:, tf.newaxis])[:, 0]
         ds = tf.linalg.matvec(scaled, dy)
         return dy / size, ds, target - ds
 
@@ -134,8 +139,11 @@ def _longest_step(u: tf.Tensor, du: tf.Tensor, dv: tf.Tensor, size: tf.Tensor) -
     """Return the largest t, at most 1, with u + t du and u + t dv in the cone."""
     moves, pair = tf.stack([du, dv]), u[-size:]
     pairs, signs = moves[:, -size:], _make_signs(pair)
-    own, mixed = _find_determinant(pair), tf.linalg.matvec(pairs, signs * pair)
-    # The greatest root of `own y^2 + 2 mixed y + det(move)`: there u + move / y is on the border.
-    root = tf.sqrt(tf.maximum(mixed**2 - own * tf.reduce_sum(signs * pairs**2, 1), 0))
-    fastest = tf.maximum((root - mixed) / own, tf.reduce_max(-moves[:, :-size] / u[:-size], 1))
+    determinant, cross_terms = _find_determinant(pair), tf.linalg.matvec(pairs, signs * pair)
+    # The greatest root of `det(u) y^2 + 2 cross y + det(move)`: there, u + move / y is on the
+    # border.
+    root = tf.sqrt(tf.maximum(cross_terms**2 - determinant * tf.reduce_sum(signs * pairs**2, 1), 0))
+    fastest = tf.maximum(
+        (root - cross_terms) / determinant, tf.reduce_max(-moves[:, :-size] / u[:-size], 1)
+    )
     return 1 / tf.maximum(tf.reduce_max(fastest), 1)

@@ -39,10 +39,10 @@ class MGDA(method.Method):
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], at least 0; they sum to 1 unless the update is normalised."""
         divisor = self._find_divisor(tasks)
-        divided = dataclasses.replace(
+        unit_tasks = dataclasses.replace(
             tasks, gramian=tasks.gramian / divisor[:, tf.newaxis] / divisor
         )
-        weights = solvers.min_norm_weights(divided)
+        weights = solvers.min_norm_weights(unit_tasks)
         return weights / divisor if self.normalize_update else weights
 
     def _find_divisor(self, tasks: method.Tasks) -> tf.Tensor:

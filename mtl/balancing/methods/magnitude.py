@@ -15,6 +15,7 @@ from mtl import checks
 from mtl.balancing.methods import method
 from mtl.deferred import tf
 
+# A step of descent may pass 0: a weight below 0 would drive the task's loss up.
 _LEAST_WEIGHT = 1e-3
 
 
@@ -48,15 +49,16 @@ class GradNorm(method.Method):
         """Return the weights [T] of this step, and the weights of the next step as state."""
         weights, first = tasks.state["task_weights"], tasks.state["first_losses"]
         first = tf.where(first > 0, first, tasks.losses)
-        left = tf.where(first > 0, tasks.losses / first, tf.ones_like(first))
-        left = tf.maximum(left, 0.0)
-        pull = tf.math.divide_no_nan(left, tf.reduce_mean(left)) ** self.alpha
+        loss_ratios = tf.where(first > 0, tasks.losses / first, tf.ones_like(first))
+        # Some losses can be below 0, and then have no real power alpha.
+        loss_ratios = tf.maximum(loss_ratios, 0.0)
+        pull = tf.math.divide_no_nan(loss_ratios, tf.reduce_mean(loss_ratios)) ** self.alpha
         lengths = weights * tasks.norms
         mean = tf.reduce_mean(lengths)
         slope = tf.sign(lengths - mean * pull) * tasks.norms / mean
-        moved = tf.maximum(weights - self.learning_rate * slope, _LEAST_WEIGHT)
-        moved *= tf.reduce_sum(weights) / tf.reduce_sum(moved)
-        return weights, {"task_weights": moved, "first_losses": first}
+        new_weights = tf.maximum(weights - self.learning_rate * slope, _LEAST_WEIGHT)
+        new_weights *= tf.reduce_sum(weights) / tf.reduce_sum(new_weights)
+        return weights, {"task_weights": new_weights, "first_losses": first}
 
 
 @checks.dataclass
@@ -99,8 +101,9 @@ class ExcessMTL(method.Method):
             tasks.state[name] for name in ("log_weights", "first_risks", "first_steps")
         )
         warm = steps >= self.warmup_steps
-        left = tf.where(warm, risks * steps / tf.where(warm, first, 1.0), 1.0)
-        new = old + self.step_size * left
+        excess_risks = tf.where(warm, risks * steps / tf.where(warm, first, 1.0), 1.0)
+        new = old + self.step_size * excess_risks
+        # The present tasks share the weight that they had together: absent tasks keep theirs.
         new += tf.reduce_logsumexp(old) - tf.reduce_logsumexp(new)
         first += tf.where(warm, tf.zeros_like(risks), risks)
         steps += tf.cast(~warm, tf.float64)

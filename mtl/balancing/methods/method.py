@@ -50,6 +50,7 @@ class Tasks:
     def cosines(self) -> tf.Tensor:
         """[T, T] inner products of the unit gradients, independent of their scale."""
         scaled = self.gramian / self.norms[:, tf.newaxis] / self.norms
+        # The quotients on the diagonal are 1 only up to rounding.
         return tf.linalg.set_diag(scaled, tf.ones_like(self.norms))
 
     def named(self, where: str, name: str | None) -> tf.Tensor:
@@ -89,16 +90,37 @@ class Method:
         return 1
 
     def initial_state(self, num_tasks: int) -> dict[str, np.ndarray]:
-        """Return the initial state, {name: [T] or [T, T]}; {} by default."""
+        """Return the state before the first decision, {} by default.
+
+        Args:
+          num_tasks: the number of all tasks, T.
+
+        Returns:
+          {name: float64 [T] or [T, T]}; a decision gets the entries of the tasks that take part.
+        """
         del num_tasks
         return {}
 
     def weights(self, tasks: Tasks) -> tf.Tensor:
-        """Return the weights [T] float64: the update is `sum_t weights[t] gradient[t]`."""
+        """Return the weights of the tasks: the update is `sum_t weights[t] gradient[t]`.
+
+        Args:
+          tasks: the T tasks that have a gradient in this step; T is at least 1.
+
+        Returns:
+          float64 [T].
+        """
         raise NotImplementedError
 
     def __call__(self, tasks: Tasks) -> tuple[tf.Tensor, State]:
-        """Return the weights [T] and the new state."""
+        """Decide the weights of a step.
+
+        Args:
+          tasks: the T tasks that have a gradient in this step.
+
+        Returns:
+          The weights, float64 [T], and the new state of these tasks, {name: [T] or [T, T]}.
+        """
         return self.weights(tasks), {}
 
 
@@ -117,5 +139,14 @@ class CoordinateMethod:
         return None
 
     def __call__(self, rows: tf.Tensor, evidence: tf.Tensor | None, seed: tf.Tensor) -> tf.Tensor:
-        """Combine the gradients of the tasks at each coordinate, [S, ...] -> [...]."""
+        """Combine the gradients of the tasks at each coordinate.
+
+        Args:
+          rows: the gradients of S tasks by one variable, [S, ...].
+          evidence: the evidence for these rows, or None.
+          seed: int32 [2], for stateless draws.
+
+        Returns:
+          The combined gradient, [...].
+        """
         raise NotImplementedError

@@ -58,25 +58,25 @@ class PCD(method.Method):
         steps = tasks.state["norm_steps"] + 1
         squares = tasks.state["squared_norms"] * self.decay + (1 - self.decay) * tasks.norms**2
         lengths = tasks.norms / tf.sqrt(squares / (1 - self.decay**steps))
-        mixed = self._find_direction(tasks.cosines, lengths / tf.reduce_max(lengths), primary)
-        square = tf.reduce_sum(mixed * tf.linalg.matvec(tasks.cosines, mixed))
-        cancels = square <= _ROUNDING * tf.reduce_sum(mixed) ** 2
-        length = tf.reduce_sum(tf.where(primary, tasks.norms, tf.zeros_like(mixed)))
+        direction = self._find_direction(tasks.cosines, lengths / tf.reduce_max(lengths), primary)
+        square = tf.reduce_sum(direction * tf.linalg.matvec(tasks.cosines, direction))
+        cancels = square <= _ROUNDING * tf.reduce_sum(direction) ** 2
+        length = tf.reduce_sum(tf.where(primary, tasks.norms, tf.zeros_like(direction)))
         scale = tf.where(cancels, tf.zeros_like(length), length * tf.math.rsqrt(square))
-        weights = mixed / tasks.norms * scale
+        weights = direction / tasks.norms * scale
         return weights, {"squared_norms": squares, "norm_steps": steps}
 
     def _find_direction(
         self, cosines: tf.Tensor, lengths: tf.Tensor, primary: tf.Tensor
     ) -> tf.Tensor:
         """Return the weights [T] of the unit gradients in d: multipliers for the other tasks."""
-        others = tf.cast(~primary, tf.float64)
+        is_other = tf.cast(~primary, tf.float64)
         start = tf.where(primary, lengths, tf.zeros_like(lengths))
-        wanted = self.tau * lengths - tf.linalg.matvec(cosines, start)
+        goals = self.tau * lengths - tf.linalg.matvec(cosines, start)
         # The primary task is left out of the problem, with a multiplier of 0.
-        quadratic = cosines * others[:, tf.newaxis] * others + tf.linalg.diag(1 - others)
-        linear = tf.where(primary, -tf.ones_like(lengths), wanted)
-        added = others * solvers.nonnegative_minimum(quadratic, linear)
-        short = tf.reduce_max(others * (wanted - tf.linalg.matvec(quadratic, added)))
-        possible = (short <= _SHORT) & (tf.reduce_max(added) < _GREATEST)
-        return start + tf.where(possible, added, tf.zeros_like(added))
+        quadratic = cosines * is_other[:, tf.newaxis] * is_other + tf.linalg.diag(1 - is_other)
+        linear = tf.where(primary, -tf.ones_like(lengths), goals)
+        multipliers = is_other * solvers.nonnegative_minimum(quadratic, linear)
+        shortfall = tf.reduce_max(is_other * (goals - tf.linalg.matvec(quadratic, multipliers)))
+        is_possible = (shortfall <= _SHORT) & (tf.reduce_max(multipliers) < _GREATEST)
+        return start + tf.where(is_possible, multipliers, tf.zeros_like(multipliers))

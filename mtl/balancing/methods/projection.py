@@ -38,14 +38,14 @@ class PCGrad(method.Method):
         cosines, orders = tasks.cosines, _random_orders(tasks)
         identity = tf.eye(tf.size(tasks.losses), dtype=tf.float64)
 
-        def project(position, mixed):  # mixed [T, T]: g_i' as a sum of unit gradients
+        def project(position, combinations):  # mixed [T, T]: g_i' as a sum of unit gradients
             other = orders[:, position]
             onto = tf.one_hot(other, tf.shape(orders)[1], dtype=tf.float64) * (1 - identity)
-            product = tf.reduce_sum((mixed @ cosines) * onto, 1, keepdims=True)
-            return position + 1, mixed - tf.minimum(product, 0) * onto
+            product = tf.reduce_sum((combinations @ cosines) * onto, 1, keepdims=True)
+            return position + 1, combinations - tf.minimum(product, 0) * onto
 
-        mixed = solvers.repeat(tf.size(tasks.losses), project, tf.linalg.diag(tasks.norms))
-        return tf.reduce_sum(mixed, 0) / tasks.norms
+        combinations = solvers.repeat(tf.size(tasks.losses), project, tf.linalg.diag(tasks.norms))
+        return tf.reduce_sum(combinations, 0) / tasks.norms
 
 
 @checks.dataclass
@@ -75,24 +75,32 @@ class GradVac(method.Method):
         """Return the weights [T], at least 1, and the new averages."""
         cosines, orders = tasks.cosines, _random_orders(tasks)
         size = tf.size(tasks.losses)
-        others = 1 - tf.eye(size, dtype=tf.float64)
+        off_diagonal = 1 - tf.eye(size, dtype=tf.float64)
 
-        def turn(position, mixed, average):
-            onto = tf.one_hot(orders[:, position], size, dtype=tf.float64) * others
-            products = mixed @ cosines
-            length = tf.reduce_sum(products * mixed, 1, keepdims=True)
+        def turn(position, combinations, average):
+            onto = tf.one_hot(orders[:, position], size, dtype=tf.float64) * off_diagonal
+            products = combinations @ cosines
+            length = tf.reduce_sum(products * combinations, 1, keepdims=True)
             length = tf.sqrt(tf.maximum(length, 0.0))
-            now = tf.clip_by_value(tf.math.divide_no_nan(products, length), -1.0, 1.0)
+            present_cosines = tf.clip_by_value(tf.math.divide_no_nan(products, length), -1.0, 1.0)
             # With an average of 1 no turn would be long enough.
             usual = tf.minimum(average, 1 - 1e-9)
-            turned = usual * tf.sqrt(1 - now**2) / tf.sqrt(1 - usual**2) - now
-            # With -1, of opposite gradients, there is no turn, and `turned` is 0 / 0.
-            mixed += onto * length * tf.where(now < usual, turned, tf.zeros_like(turned))
-            return position + 1, mixed, average + self.rate * onto * (now - average)
+            turns = (
+                usual * tf.sqrt(1 - present_cosines**2) / tf.sqrt(1 - usual**2) - present_cosines
+            )
+            # With -1, of opposite gradients, there is no turn, and `turns` is 0 / 0.
+            combinations += (
+                onto * length * tf.where(present_cosines < usual, turns, tf.zeros_like(turns))
+            )
+            return (
+                position + 1,
+                combinations,
+                average + self.rate * onto * (present_cosines - average),
+            )
 
         start = (tf.linalg.diag(tasks.norms), tasks.state["average_cosines"])
-        mixed, average = solvers.repeat(size, turn, *start)
-        return tf.reduce_sum(mixed, 0) / tasks.norms, {"average_cosines": average}
+        combinations, average = solvers.repeat(size, turn, *start)
+        return tf.reduce_sum(combinations, 0) / tasks.norms, {"average_cosines": average}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,8 +116,8 @@ class UPGrad(method.Method):
 
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], at least 1 / T."""
-        projected = tf.linalg.diag(tasks.norms) @ _in_dual_cone(tasks.cosines)
-        return tf.reduce_mean(projected, 0) / tasks.norms
+        projections = tf.linalg.diag(tasks.norms) @ _in_dual_cone(tasks.cosines)
+        return tf.reduce_mean(projections, 0) / tasks.norms
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,8 +131,10 @@ class DualProj(method.Method):
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], at least 1 / T."""
         share = tasks.norms / tf.reduce_max(tasks.norms)
-        added = solvers.nonnegative_minimum(tasks.cosines, -tf.linalg.matvec(tasks.cosines, share))
-        return (share + added) / share / tf.cast(tf.size(share), tf.float64)
+        multipliers = solvers.nonnegative_minimum(
+            tasks.cosines, -tf.linalg.matvec(tasks.cosines, share)
+        )
+        return (share + multipliers) / share / tf.cast(tf.size(share), tf.float64)
 
 
 def _in_dual_cone(cosines: tf.Tensor) -> tf.Tensor:

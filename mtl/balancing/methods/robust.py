@@ -43,10 +43,10 @@ class Krum(method.Method):
         distances = tf.sort(tf.linalg.set_diag(distances, tf.zeros_like(squares)))
         neighbours = tf.maximum(size - self.outliers - 2, 1)
         scores = tf.reduce_sum(distances[:, 1 : 1 + neighbours], 1)
-        selected = tf.minimum(self.selected, size)
-        chosen = tf.argsort(scores, stable=True)[:selected]
-        counts = tf.reduce_sum(tf.one_hot(chosen, size, dtype=tf.float64), 0)
-        return counts / tf.cast(selected, tf.float64)
+        num_winners = tf.minimum(self.selected, size)
+        winners = tf.argsort(scores, stable=True)[:num_winners]
+        counts = tf.reduce_sum(tf.one_hot(winners, size, dtype=tf.float64), 0)
+        return counts / tf.cast(num_winners, tf.float64)
 
 
 @checks.dataclass
@@ -85,11 +85,11 @@ def _drop(choose: _Choice, leave: _Choice, values: Sequence[tf.Tensor]) -> list[
 
     Each new value meets the winner so far; the loser stays in the list.
     """
-    winner, left = values[0], list[tf.Tensor]()
+    winner, losers = values[0], list[tf.Tensor]()
     for value in values[1:]:
-        left.append(leave(winner, value))
+        losers.append(leave(winner, value))
         winner = choose(winner, value)
-    return left
+    return losers
 
 
 def _cut(rows: tf.Tensor) -> tf.Tensor:

@@ -103,8 +103,8 @@ class SDMGrad(method.Method):
 
         def descend(i, a, velocity):
             velocity = self.momentum * velocity + tf.linalg.matvec(products, a + mean)
-            moved = solvers.on_simplex(a - self.step_size * velocity, tf.reduce_sum(old))
-            return i + 1, moved, velocity
+            new_a = solvers.on_simplex(a - self.step_size * velocity, tf.reduce_sum(old))
+            return i + 1, new_a, velocity
 
         a, _ = solvers.repeat(self.steps, descend, old, tf.zeros_like(old))
         weights = a + mean

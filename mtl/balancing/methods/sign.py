@@ -41,5 +41,5 @@ class GradDrop(method.CoordinateMethod):
         chance = (1 + tf.math.divide_no_nan(tf.reduce_sum(evidence, 0), total)) / 2
         draws = tf.random.stateless_uniform(tf.shape(chance), seed, dtype=rows.dtype)
         winner = tf.where(draws < chance, tf.ones_like(chance), -tf.ones_like(chance))
-        kept = tf.cast(evidence * winner > 0, rows.dtype)
-        return tf.reduce_sum((self.leak + (1 - self.leak) * kept) * rows, 0)
+        is_winner = tf.cast(evidence * winner > 0, rows.dtype)
+        return tf.reduce_sum((self.leak + (1 - self.leak) * is_winner) * rows, 0)

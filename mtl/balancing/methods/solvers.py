@@ -25,11 +25,18 @@ _FRACTIONS = [0.99 * 0.6**power for power in range(40)]
 
 
 def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
-    """Return the x >= 0 that minimises `x'Qx / 2 - b'x`; Q [..., T, T] semidefinite, b [..., T].
+    """Minimise `x'Qx / 2 - b'x` over x >= 0.
 
     S. Mehrotra, "On the implementation of a primal-dual interior point method", SIAM J. Optim.
     2(4), 1992. The order of the variables does not matter, so equal tasks get equal values. The
     gradient `z = Qx - b` stays at least zero.
+
+    Args:
+      quadratic: Q, positive semidefinite, float64 [..., T, T].
+      linear: b, float64 [..., T].
+
+    Returns:
+      x, float64 [..., T].
     """
 
     def goes_on(i, x, z):
@@ -39,15 +46,19 @@ def nonnegative_minimum(quadratic: tf.Tensor, linear: tf.Tensor) -> tf.Tensor:
         residual = tf.linalg.matvec(quadratic, x) - linear - z
         system = quadratic + tf.linalg.diag(z / x)
 
-        def direction(target):  # Solves x z = target, to first order.
+        def find_direction(target):  # Solves x z = target, to first order.
             dx = tf.linalg.solve(system, ((target / x - z) - residual)[..., tf.newaxis])[..., 0]
             return dx, (target - z * dx) / x - z
 
+        # Predict: a Newton step towards a gap of 0 shows how far the gap can fall.
         gap = tf.reduce_mean(x * z, -1, keepdims=True)
-        dx, dz = direction(tf.zeros_like(x))
+        dx, dz = find_direction(tf.zeros_like(x))
         step = _longest_step(x, dx, z, dz)
         ahead = tf.reduce_mean((x + step * dx) * (z + step * dz), -1, keepdims=True)
-        dx, dz = direction((ahead / gap) ** 3 * gap - dx * dz)
+        # Correct: Mehrotra's rule for the next gap, and `dx * dz`, the error of the first
+        # direction.
+        dx, dz = find_direction((ahead / gap) ** 3 * gap - dx * dz)
+        # Short of the border: at x = 0 the next system would divide by 0.
         step = 0.995 * _longest_step(x, dx, z, dz)
         return i + 1, x + step * dx, z + step * dz
 
@@ -76,11 +87,20 @@ def min_norm_weights(tasks: method.Tasks) -> tf.Tensor:
 
 
 def on_simplex(values: tf.Tensor, total: tf.Tensor | float = 1.0) -> tf.Tensor:
-    """Return the nearest [T] that is at least 0 with the given sum, which is at least 0."""
-    ordered = tf.sort(values, direction="DESCENDING")
+    """Return the nearest vector that is at least 0 and has a given sum.
+
+    Args:
+      values: [T].
+      total: the sum, at least 0.
+
+    Returns:
+      [T].
+    """
+    descending = tf.sort(values, direction="DESCENDING")
     counts = tf.range(1, tf.size(values) + 1, dtype=values.dtype)
-    levels = (tf.cumsum(ordered) - total) / counts
-    above = tf.reduce_sum(tf.cast(ordered > levels, tf.int32))
+    # The amount to take off every entry, if only the first n entries stay above 0.
+    levels = (tf.cumsum(descending) - total) / counts
+    above = tf.reduce_sum(tf.cast(descending > levels, tf.int32))
     return tf.maximum(values - levels[tf.maximum(above, 1) - 1], 0.0)
 
 
@@ -91,15 +111,16 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
     in an orthonormal basis of the gradients' span, in units of |d0| and of the largest norm.
     """
     values, vectors = tf.linalg.eigh(tasks.cosines)
+    # Directions with an eigenvalue of about 0 come from rounding: they are not in the span.
     roots = tf.sqrt(tf.where(values > _RIDGE, values, tf.zeros_like(values)))
     rows = tasks.norms[:, tf.newaxis] * vectors * roots
     largest = tf.reduce_max(tasks.norms)
     center = tf.linalg.matvec(rows, start, transpose_a=True)
     length = tf.norm(center)
-    opposed = length <= 1e-13 * largest  # d0 is about 0, so d cannot turn.
-    moved = _worst_case_move(rows / largest, center / tf.where(opposed, largest, length), radius)
-    moved = tf.linalg.matvec(vectors, tf.math.divide_no_nan(moved, roots)) * length / tasks.norms
-    return tf.where(opposed, tf.zeros_like(moved), moved)
+    cancels = length <= 1e-13 * largest  # d0 is about 0, so d cannot turn.
+    move = _worst_case_move(rows / largest, center / tf.where(cancels, largest, length), radius)
+    move = tf.linalg.matvec(vectors, tf.math.divide_no_nan(move, roots)) * length / tasks.norms
+    return tf.where(cancels, tf.zeros_like(move), move)
 
 
 def _worst_case_move(rows: tf.Tensor, center: tf.Tensor, radius: float) -> tf.Tensor:
@@ -144,8 +165,9 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
         hessian = cosines + tf.linalg.diag(_RIDGE - power * slope / b)
         step = -tf.linalg.solve(hessian, gradient[:, tf.newaxis])[:, 0]
         change = tf.reduce_max(tf.abs(step / b))
-        inside = step / tf.maximum(tf.reduce_max(-step / b), 1)
-        step = tf.where(change < 0.1, step, _best_fraction(value, b, inside) * inside)
+        bounded_step = step / tf.maximum(tf.reduce_max(-step / b), 1)
+        # Near the solution full Newton steps converge fastest; before that, a step may pass it.
+        step = tf.where(change < 0.1, step, _best_fraction(value, b, bounded_step) * bounded_step)
         return i + 1, b + step, change, before
 
     def goes_on(i, b, change, before):
@@ -159,8 +181,8 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
         )
 
     start = scales ** (1 / (1 - power))  # Solves it for orthogonal gradients.
-    one = tf.constant(1.0, tf.float64)
-    solution, change, _ = _repeat_body(goes_on, body, start, one, one)
+    first_change = tf.constant(1.0, tf.float64)
+    solution, change, _ = _repeat_body(goes_on, body, start, first_change, first_change)
     # Values far below the others may still fall to 0; only growth shows that no solution exists.
     grown = (change > 1e-6) & (tf.reduce_max(solution) > 1e4 * tf.reduce_max(start))
     return tf.where(grown, solution / tf.reduce_max(solution), solution)

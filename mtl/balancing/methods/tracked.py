@@ -61,12 +61,12 @@ class MoCo(method.Method):
         """Return the weights [T], at least 0, and the state; the sum, with absent tasks, is 1."""
         old = tasks.state["simplex_weights"]
         slope = tf.linalg.matvec(tasks.gramian, old) + self.ridge * old
-        moved = old - self.step_size * slope
+        new_weights = old - self.step_size * slope
         total = tf.reduce_sum(old)
         if self.projection == "softmax":
-            weights = total * tf.nn.softmax(moved)
+            weights = total * tf.nn.softmax(new_weights)
         else:
-            weights = solvers.on_simplex(moved, total)
+            weights = solvers.on_simplex(new_weights, total)
         return weights, {"simplex_weights": weights}
 
 

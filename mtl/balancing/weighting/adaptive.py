@@ -41,8 +41,8 @@ class DynamicWeightAverage(base.Weighting):
         """
         values = base.require_nonnegative("DynamicWeightAverage", losses)
         latest, earlier = self._average_periods(values, step)
-        known = earlier > 0
-        ratios = tf.where(known, latest / tf.where(known, earlier, 1.0), 1.0)
+        has_earlier = earlier > 0
+        ratios = tf.where(has_earlier, latest / tf.where(has_earlier, earlier, 1.0), 1.0)
         shares = tf.nn.softmax(ratios / self.temperature)
         return base.scale_losses(len(losses) * shares, losses)
 
@@ -55,9 +55,10 @@ class DynamicWeightAverage(base.Weighting):
         ]
         sums, counts, latest, earlier = (state.read_value() for state in states)
         starts = tf.equal(step % self.period_steps, 0)
-        ended = starts & (counts > 0)
-        earlier = tf.where(ended, latest, earlier)
-        latest = tf.where(ended, tf.math.divide_no_nan(sums, counts), latest)
+        # A period in which the task never came leaves its earlier losses as they are.
+        has_ended = starts & (counts > 0)
+        earlier = tf.where(has_ended, latest, earlier)
+        latest = tf.where(has_ended, tf.math.divide_no_nan(sums, counts), latest)
         present = base.are_present(values)
         goes_on = tf.cast(~starts, tf.float64)
         sums = goes_on * sums + tf.where(present, values, 0.0)
@@ -113,12 +114,15 @@ class FAMO(base.Weighting):
             step_state.create_variable(f"famo/{name}", zeros) for name in ("logits", "last")
         )
         logits, before = state.read_value(), last.read_value()
+        # An absent task keeps its last loss, so its next fall is measured from there.
         step_state.assign_with_update(last, tf.where(present, values, before))
-        judged = present & (before > 0)
-        falls = tf.math.log(tf.where(judged, before, 1.0) / tf.where(judged, values, 1.0))
-        shares = base.softmax(logits, judged)
+        is_comparable = present & (before > 0)
+        falls = tf.math.log(
+            tf.where(is_comparable, before, 1.0) / tf.where(is_comparable, values, 1.0)
+        )
+        shares = base.softmax(logits, is_comparable)
         gradient = shares * (falls - tf.reduce_sum(shares * falls)) + self.decay * logits
-        moves = tf.reduce_any(judged)
+        moves = tf.reduce_any(is_comparable)
         change = self._step_adam(gradient, moves) if self.adam else gradient
         logits -= self.learning_rate * tf.where(moves, change, 0.0)
         step_state.assign_with_update(state, logits)
@@ -135,11 +139,11 @@ class FAMO(base.Weighting):
         )
         count = step_state.create_variable("famo/adam_count", np.zeros(1))
         new_count = count.read_value() + tf.cast(moves, tf.float64)
-        corrected = []
+        estimates = []
         for state, rate, new in ((means, 0.9, gradient), (squares, 0.999, gradient**2)):
             old = state.read_value()
             value = tf.where(moves, rate * old + (1 - rate) * new, old)
             step_state.assign_with_update(state, value)
-            corrected.append(tf.math.divide_no_nan(value, 1 - rate**new_count))
+            estimates.append(tf.math.divide_no_nan(value, 1 - rate**new_count))
         step_state.assign_with_update(count, new_count)
-        return corrected[0] / (tf.sqrt(corrected[1]) + 1e-8)
+        return estimates[0] / (tf.sqrt(estimates[1]) + 1e-8)

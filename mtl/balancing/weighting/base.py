@@ -15,6 +15,7 @@ from mtl.deferred import tf
 
 # A smaller loss counts as absent, which keeps its inverse far from overflow.
 _LEAST = 1e-30
+# Keeps weights finite in float32, whose largest number is 3.4e38.
 _GREATEST_WEIGHT = 1e30
 
 
@@ -51,6 +52,7 @@ def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
         ]
         return tf.debugging.Assert(False, [tf.strings.join(message)])
 
+    # In a branch: steps without a mistake do not build the text.
     with tf.control_dependencies([tf.cond(tf.reduce_any(below), fail, tf.no_op)]):
         return tf.identity(values)
 
@@ -61,7 +63,15 @@ def are_present(values: tf.Tensor) -> tf.Tensor:
 
 
 def scale_losses(weights: tf.Tensor, losses: types.Tensors) -> types.Tensors:
-    """Multiply losses {task: scalar} by weights [T]; gradients treat weights as constants."""
+    """Multiply the losses by weights, which gradients treat as constants.
+
+    Args:
+      weights: float64 [T], in the order of the losses; capped at 1e30.
+      losses: {task: scalar}.
+
+    Returns:
+      {task: scalar}.
+    """
     weights = tf.stop_gradient(tf.minimum(weights, _GREATEST_WEIGHT))
     return {
         task: tf.cast(weights[t], loss.dtype) * loss
@@ -77,7 +87,16 @@ def take_logarithms(losses: types.Tensors) -> types.Tensors:
 
 
 def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
-    """Return the softmax [T] over the tasks in `among` [T]; 0 for other tasks."""
+    """Compute a softmax over some of the tasks.
+
+    Args:
+      logits: float64 [T].
+      among: bool [T], the tasks that share.
+
+    Returns:
+      float64 [T] with sum 1; 0 for other tasks, and 0 everywhere if no task shares.
+    """
+    # Not -inf: without any task, -inf minus -inf would be NaN.
     logits = tf.where(among, logits, logits.dtype.min)
     shares = tf.where(among, tf.exp(logits - tf.reduce_max(logits)), 0.0)
     return tf.math.divide_no_nan(shares, tf.reduce_sum(shares))
@@ -97,7 +116,15 @@ def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> l
 
 
 def derive_weights(weighted: types.Tensors, losses: types.Tensors) -> dict[str, tf.Tensor]:
-    """Return the weights of the tasks: {task: d(weighted loss) / d(loss)}, scalars."""
+    """Find the weights that a weighting has given to the tasks.
+
+    Args:
+      weighted: {task: scalar}, the result of a weighting.
+      losses: {task: scalar}, the losses that it has weighted.
+
+    Returns:
+      {task: d(weighted loss) / d(loss)}, scalars.
+    """
     ones = {dtype: tf.ones([], dtype) for dtype in {loss.dtype for loss in losses.values()}}
     return {
         task: ones[loss.dtype] if weighted[task] is loss else tf.gradients(weighted[task], loss)[0]

@@ -104,8 +104,8 @@ def _draw_uniform(num_tasks: int, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _one_task(num_tasks: int, seed: tf.Tensor) -> tf.Tensor:
-    chosen = tf.random.stateless_uniform([], seed, maxval=num_tasks, dtype=tf.int32)
-    return tf.one_hot(chosen, num_tasks)
+    index = tf.random.stateless_uniform([], seed, maxval=num_tasks, dtype=tf.int32)
+    return tf.one_hot(index, num_tasks)
 
 
 _DISTRIBUTIONS: dict[str, Callable[[int, tf.Tensor], tf.Tensor]] = {

@@ -18,6 +18,7 @@ from mtl import checks, types
 from mtl.balancing.weighting import base
 from mtl.deferred import tf, tf1
 
+# exp(50) is 5e21: its product with a usual loss stays finite in float32.
 _LIMIT = 50.0
 
 
@@ -83,8 +84,8 @@ def _check_losses(where: str, losses: types.Tensors) -> dict[str, tuple[tf.Tenso
     """Return {task: (loss, or 0 if absent; whether present)}; fail on a loss below 0."""
     present = tf.unstack(base.are_present(base.require_nonnegative(where, losses)))
     return {
-        task: (tf.where(there, loss, 0.0), there)
-        for (task, loss), there in zip(losses.items(), present, strict=True)
+        task: (tf.where(is_present, loss, 0.0), is_present)
+        for (task, loss), is_present in zip(losses.items(), present, strict=True)
     }
 
 
@@ -94,5 +95,7 @@ def _create_trained(name: str) -> tf.Variable:
         [],
         tf.float32,
         tf1.zeros_initializer(),
+        # The optimizer applies it after each move. A clip in the loss would have no gradient beyond
+        # the limit, so the variable would stay there.
         constraint=lambda value: tf.clip_by_value(value, -_LIMIT, _LIMIT),
     )

@@ -69,8 +69,8 @@ class SmoothTchebycheff(base.Weighting):
         setting = getattr(self, name)
         if setting is None:
             return tf.fill([len(losses)], tf.constant(default, tf.float64))
-        ordered = base.of_tasks(f"SmoothTchebycheff.{name}", setting, losses)
-        return tf.constant(ordered, tf.float64)
+        values = base.of_tasks(f"SmoothTchebycheff.{name}", setting, losses)
+        return tf.constant(values, tf.float64)
 
 
 @checks.dataclass
@@ -105,8 +105,8 @@ class SmoothTchebycheffMTL(base.Weighting):
         ratios = tf.where(present, values, 1.0) / nadir
         shares = base.softmax(tf.math.log(ratios) / self.smoothing, present)
         count = tf.reduce_sum(tf.cast(present, tf.float64))
-        balanced = step >= self.warmup_steps + self.nadir_steps
-        weights = tf.where(balanced, count * shares, tf.ones_like(shares))
+        has_nadir = step >= self.warmup_steps + self.nadir_steps
+        weights = tf.where(has_nadir, count * shares, tf.ones_like(shares))
         return base.scale_losses(weights, base.take_logarithms(losses))
 
     def _find_nadir(self, values: tf.Tensor, present: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
@@ -116,8 +116,8 @@ class SmoothTchebycheffMTL(base.Weighting):
             step_state.create_variable(f"{scope}/{name}", zeros) for name in ("sums", "counts")
         )
         old_sums, old_counts = sums.read_value(), counts.read_value()
-        measured = (step >= self.warmup_steps) & (step < self.warmup_steps + self.nadir_steps)
-        adds = measured & present
+        is_measuring = (step >= self.warmup_steps) & (step < self.warmup_steps + self.nadir_steps)
+        adds = is_measuring & present
         step_state.assign_with_update(sums, old_sums + tf.where(adds, values, 0.0))
         step_state.assign_with_update(counts, old_counts + tf.cast(adds, tf.float64))
         return tf.where(old_counts > 0, tf.math.divide_no_nan(old_sums, old_counts), 1.0)

@@ -22,8 +22,8 @@ class Bytes(types.Tokenizer):
         """Return the bytes, strings [B] -> int64 [B, (L)]."""
         del name, fitted
         # `decode_raw` needs texts of equal length, so all texts become one.
-        joined = tf.strings.reduce_join(texts, axis=0)
-        values = tf.cast(tf.io.decode_raw(joined, tf.uint8), tf.int64)
+        text = tf.strings.reduce_join(texts, axis=0)
+        values = tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int64)
         lengths = tf.cast(tf.strings.length(texts), tf.int64)
         return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
 

@@ -21,7 +21,9 @@ import numpy as np
 # The kinds of characters, for the cut into words.
 LETTER, SPACE, ALONE = 0, 1, 2
 
+# Behind the last code point of Unicode.
 _END = 0x110000
+# Tables over all code points are cut into pages, and equal pages are kept once.
 _PAGE = 256
 # The ten planes between these ranges hold no characters in any version.
 _IN_USE = (range(0x40000), range(0xE0000, _END))
@@ -103,14 +105,14 @@ def read_tables(lowercase: bool) -> Tables:
         if unicodedata.category(character) == "Cn":
             continue
         kinds[point] = _find_kind(character)
-        cleaned = _clean_one(character, lowercase)
-        if cleaned != character:
-            row_of[point] = rows.setdefault(cleaned, len(rows))
+        clean = _clean_one(character, lowercase)
+        if clean != character:
+            row_of[point] = rows.setdefault(clean, len(rows))
     for ideographs in _IDEOGRAPHS:
         kinds[ideographs.start : ideographs.stop] = ALONE
     expansions = np.full([len(rows), max(map(len, rows))], -1, np.int32)
-    for made, row in rows.items():
-        expansions[row, : len(made)] = [ord(character) for character in made]
+    for text, row in rows.items():
+        expansions[row, : len(text)] = [ord(character) for character in text]
     return Tables(_cut_pages(row_of), expansions, _cut_pages(kinds))
 
 
@@ -118,5 +120,5 @@ def _cut_pages(values: np.ndarray) -> Paged:
     places: dict[bytes, int] = {}
     pages = values.reshape(-1, _PAGE)
     page_of = [places.setdefault(page.tobytes(), len(places)) for page in pages]
-    kept = np.frombuffer(b"".join(places), values.dtype).reshape(-1, _PAGE)
-    return Paged(kept, np.asarray(page_of, np.int32))
+    distinct_pages = np.frombuffer(b"".join(places), values.dtype).reshape(-1, _PAGE)
+    return Paged(distinct_pages, np.asarray(page_of, np.int32))

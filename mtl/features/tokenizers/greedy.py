@@ -63,15 +63,15 @@ def cut_words(
     # Most words are pieces themselves.
     whole = tf.where(is_long, unknown, table.lookup(words))
     is_done = is_long | (whole < pieces.size)
-    done, others = splitting.find_true(is_done), splitting.find_true(~is_done)
-    tokens = _cut_others(tf.gather(words, others), table, pieces)
+    done, rest = splitting.find_true(is_done), splitting.find_true(~is_done)
+    tokens = _cut_others(tf.gather(words, rest), table, pieces)
     # Join the tokens of both groups, and then restore the order of the words.
     values = tf.concat([tf.gather(whole, done), tokens.flat_values], axis=0)
     behind = tf.size(done, tf.int64)
     splits = tf.concat([tf.range(behind), behind + tokens.row_splits], axis=0)
-    both = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-    places = tf.math.invert_permutation(tf.concat([done, others], axis=0))
-    return tf.gather(both, places)
+    all_tokens = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+    places = tf.math.invert_permutation(tf.concat([done, rest], axis=0))
+    return tf.gather(all_tokens, places)
 
 
 def _cut_others(
@@ -127,12 +127,13 @@ def _find_longest(
             tf.gather(words, tf.gather(letters.word_of, places)), begin, end - begin
         )
         is_first = tf.equal(places, tf.gather(letters.first, places))
+        # Pieces inside of a word have a mark in the vocabulary, and pieces at its start have none.
         mark = tf.where(is_first, b"", INSIDE)
-        found = table.lookup(tf.strings.join([mark, texts]))
-        known = splitting.find_true(found < pieces.size)
-        at = tf.gather(places, known)[:, tf.newaxis]
-        ids = tf.tensor_scatter_nd_update(ids, at, tf.gather(found, known))
-        longest = tf.fill(tf.shape(known), length)
+        piece_ids = table.lookup(tf.strings.join([mark, texts]))
+        hits = splitting.find_true(piece_ids < pieces.size)
+        at = tf.gather(places, hits)[:, tf.newaxis]
+        ids = tf.tensor_scatter_nd_update(ids, at, tf.gather(piece_ids, hits))
+        longest = tf.fill(tf.shape(hits), length)
         return length + 1, places, ids, tf.tensor_scatter_nd_update(lengths, at, longest)
 
     none = tf.zeros(tf.expand_dims(count, 0), tf.int64)
@@ -153,19 +154,19 @@ def _follow_pieces(row_splits: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor
     """
     ends = row_splits[1:]
     # A place behind the last word has length 0.
-    padded = tf.concat([lengths, tf.zeros([1], tf.int64)], axis=0)
+    lengths_and_end = tf.concat([lengths, tf.zeros([1], tf.int64)], axis=0)
 
-    def steps(places: tf.Tensor) -> tf.Tensor:
-        return tf.where(places < ends, tf.gather(padded, places), tf.zeros_like(places))
+    def find_steps(places: tf.Tensor) -> tf.Tensor:
+        return tf.where(places < ends, tf.gather(lengths_and_end, places), tf.zeros_like(places))
 
     def advance(places, is_piece):
-        step = steps(places)
+        step = find_steps(places)
         at = tf.gather(places, splitting.find_true(step > 0))
         marks = tf.ones_like(at, tf.bool)
         return places + step, tf.tensor_scatter_nd_update(is_piece, at[:, tf.newaxis], marks)
 
     places, is_piece = tf.while_loop(
-        lambda places, _: tf.reduce_any(steps(places) > 0),
+        lambda places, _: tf.reduce_any(find_steps(places) > 0),
         advance,
         (row_splits[:-1], tf.zeros_like(lengths, tf.bool)),
     )

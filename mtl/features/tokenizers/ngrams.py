@@ -53,16 +53,16 @@ class CharacterNgrams(types.Tokenizer):
 
     def _cut(self, words: tf.Tensor) -> tf.RaggedTensor:
         """Return the buckets of each word, strings [U] -> int64 [U, (N)]."""
-        marked = tf.strings.join([chr(_BEGIN), words, chr(_END)])
-        letters = tf.strings.unicode_split(marked, "UTF-8")
+        framed_words = tf.strings.join([chr(_BEGIN), words, chr(_END)])
+        letters = tf.strings.unicode_split(framed_words, "UTF-8")
         lengths = letters.row_lengths()
         is_apart = tf.reduce_all(tf.not_equal(lengths[:, tf.newaxis], list(self.sizes)), axis=1)
         whole = tf.RaggedTensor.from_row_lengths(
-            tf.gather(marked, splitting.find_true(is_apart)),
+            tf.gather(framed_words, splitting.find_true(is_apart)),
             tf.cast(is_apart, tf.int64),
             validate=False,
         )
         ngrams = [tf.strings.ngrams(letters, size, separator="") for size in self.sizes]
         tokens = tf.concat([*ngrams, whole], axis=1)
-        hashed = tf.strings.to_hash_bucket_fast(tokens.flat_values, self.num_buckets)
-        return tokens.with_flat_values(hashed)
+        buckets = tf.strings.to_hash_bucket_fast(tokens.flat_values, self.num_buckets)
+        return tokens.with_flat_values(buckets)

@@ -74,10 +74,10 @@ def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[b
     """Return at most `size` pieces that occur `min_count` times or more, in the order of ids."""
     words = {word: n for word, n in counts.items() if len(word) <= greedy.MOST_CHARACTERS}
     singles = _count_singles(words)
-    ranked = sorted(singles, key=lambda piece: (-singles[piece], len(piece), piece))
-    alphabet = [piece for piece in ranked if singles[piece] >= min_count][:size]
-    known = set(alphabet)
-    words = {word: n for word, n in words.items() if known.issuperset(_list_singles(word))}
+    ranking = sorted(singles, key=lambda piece: (-singles[piece], len(piece), piece))
+    alphabet = [piece for piece in ranking if singles[piece] >= min_count][:size]
+    letters = set(alphabet)
+    words = {word: n for word, n in words.items() if letters.issuperset(_list_singles(word))}
     library = _import_library()
     # The library counts every character as the beginning of a word, too.
     trainer = library.trainers.WordPieceTrainer(
@@ -106,11 +106,11 @@ def _list_singles(word: str) -> Iterator[str]:
 
 
 def _count_singles(words: Mapping[str, int]) -> dict[str, int]:
-    found: collections.Counter[str] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
         for piece in _list_singles(word):
-            found[piece] += count
-    return found
+            counts[piece] += count
+    return counts
 
 
 def _repeat(words: Mapping[str, int]) -> Iterator[str]:

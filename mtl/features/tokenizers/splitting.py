@@ -25,23 +25,23 @@ def split_words(texts: tf.Tensor, lowercase: bool) -> tf.RaggedTensor:
     Returns:
       Strings [B, (W)].
     """
-    decoded = tf.strings.unicode_decode(texts, "UTF-8")
-    points, rows = _clean_points(decoded.flat_values, decoded.value_rowids(), lowercase)
+    code_points = tf.strings.unicode_decode(texts, "UTF-8")
+    points, rows = _clean_points(code_points.flat_values, code_points.value_rowids(), lowercase)
     kinds = _look_points_up("kinds", points, lowercase)
     # The first character follows a space, in row -1.
     before = tf.concat([[characters.SPACE], kinds[:-1]], 0)[: tf.size(kinds)]
     row_before = tf.concat([tf.constant([-1], rows.dtype), rows[:-1]], 0)[: tf.size(kinds)]
     # In a graph `==` compares objects.
-    is_letter, was_letter = (tf.equal(each, characters.LETTER) for each in (kinds, before))
+    is_letter, was_letter = (tf.equal(values, characters.LETTER) for values in (kinds, before))
     begins = ~(is_letter & was_letter & tf.equal(rows, row_before))
     is_kept = tf.not_equal(kinds, characters.SPACE)
-    kept = find_true(is_kept)
-    points, rows, begins = (tf.gather(each, kept) for each in (points, rows, begins))
+    places = find_true(is_kept)
+    points, rows, begins = (tf.gather(values, places) for values in (points, rows, begins))
     starts = find_true(begins)
     letters = tf.RaggedTensor.from_row_starts(points, starts, validate=False)
     words = tf.strings.unicode_encode(letters, "UTF-8")
     return tf.RaggedTensor.from_value_rowids(
-        words, tf.gather(rows, starts), nrows=decoded.nrows(), validate=False
+        words, tf.gather(rows, starts), nrows=code_points.nrows(), validate=False
     )
 
 
@@ -50,12 +50,15 @@ def _clean_points(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the clean code points [M] of N code points, and their rows."""
     places = _look_points_up("row_of", points, lowercase)
-    cleaned = tf.gather(_make_constant("expansions", lowercase), places)  # [N, K]
-    first = tf.where(tf.equal(places, 0), points, cleaned[:, 0])
-    cleaned, width = tf.concat([first[:, tf.newaxis], cleaned[:, 1:]], axis=1), cleaned.shape[1]
-    cleaned = tf.reshape(cleaned, [-1])
-    there = find_true(cleaned >= 0)
-    return tf.gather(cleaned, there), tf.gather(rows, there // width)
+    expansions = tf.gather(_make_constant("expansions", lowercase), places)  # [N, K]
+    first = tf.where(tf.equal(places, 0), points, expansions[:, 0])
+    expansions, width = (
+        tf.concat([first[:, tf.newaxis], expansions[:, 1:]], axis=1),
+        expansions.shape[1],
+    )
+    expansions = tf.reshape(expansions, [-1])
+    places_left = find_true(expansions >= 0)
+    return tf.gather(expansions, places_left), tf.gather(rows, places_left // width)
 
 
 def _look_points_up(name: str, points: tf.Tensor, lowercase: bool) -> tf.Tensor:

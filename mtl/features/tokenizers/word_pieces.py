@@ -45,10 +45,10 @@ class WordPiece(words.OfWords):
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
         """Return the pieces, strings [B] -> int64 [B, (L)]."""
         pieces = self._read_pieces(name, fitted)
-        table = vocabulary.create_table(self._entries(name, fitted), 1)
-        found = splitting.split_words(texts, self.lowercase)
+        table = vocabulary.create_table(self._find_entries(name, fitted), 1)
+        words = splitting.split_words(texts, self.lowercase)
         return splitting.cut_distinct(
-            found, lambda distinct: greedy.cut_words(distinct, table, pieces)
+            words, lambda distinct: greedy.cut_words(distinct, table, pieces)
         )
 
     def num_tokens(self, name: str, fitted: types.Statistics) -> int:

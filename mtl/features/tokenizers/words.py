@@ -42,9 +42,9 @@ class OfWords(types.Tokenizer):
         """Return the tokens."""
         if self.vocabulary is not None:
             self._read_given()  # Check it here: readers of the names do not know the setting.
-        return types.RowNames(names=self._entries(name, fitted), axis=0, and_unknown=True)
+        return types.RowNames(names=self._find_entries(name, fitted), axis=0, and_unknown=True)
 
-    def _entries(self, name: str, fitted: types.Statistics) -> str:
+    def _find_entries(self, name: str, fitted: types.Statistics) -> str:
         """Return the file of the vocabulary."""
         if self.vocabulary is None:
             return fitted.path(fitted.for_column(name)["file"])
@@ -98,13 +98,13 @@ class Words(OfWords):
     def __call__(self, texts: tf.Tensor, name: str, fitted: types.Statistics) -> tf.RaggedTensor:
         """Return the words, strings [B] -> int64 [B, (L)]."""
         words = splitting.split_words(texts, self.lowercase)
-        table = vocabulary.create_table(self._entries(name, fitted), self.num_unknown)
+        table = vocabulary.create_table(self._find_entries(name, fitted), self.num_unknown)
         return words.with_flat_values(table.lookup(words.flat_values))
 
     def num_tokens(self, name: str, fitted: types.Statistics) -> int:
         """Return the size of the vocabulary plus the number of places for unknown words."""
-        given = self.vocabulary is not None
-        size = len(self._read_given()) if given else fitted.for_column(name)["size"]
+        has_vocabulary = self.vocabulary is not None
+        size = len(self._read_given()) if has_vocabulary else fitted.for_column(name)["size"]
         return size + self.num_unknown
 
     def accumulator(

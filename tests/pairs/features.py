@@ -722,7 +722,6 @@ FEATURES = (
         **_loss(auxiliary.SupervisedContrastive, head="sign", layers=[4]),
         exempt=_divide("rows are compared within a slice"),
     ),
-    Feature(name="centre loss", **_loss(auxiliary.CentreLoss, head="kind")),
     Feature(
         name="reconstruction", **_loss(auxiliary.Reconstruction, layers=[4], replacement="zero")
     ),

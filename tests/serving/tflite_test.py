@@ -107,12 +107,12 @@ def test_an_export_that_gives_something_else_is_refused(made, tmp_path, monkeypa
     assert not (tmp_path / "model.tflite").exists()
 
 
-def test_maps_and_their_peaks_can_be_held(tmp_path):
+def test_maps_can_be_held(tmp_path):
     made = exports.Untrained(
         directory=str(tmp_path),
         columns=[features.Image(names=["image"], greatest=1.0)],
         network=networks.SharedBottom(trunk=networks.UNet(filters=[2], batch_norm=False)),
-        heads=[heads.HeatMap(name="heat"), heads.Segmentation(name="kind", classes=2)],
+        heads=[heads.Depth(name="depth"), heads.Segmentation(name="kind", classes=2)],
         spec=spec.Spec(features={"image": ("float32", (4, 6, 1))}, labels={}),
         values={"image": np.random.default_rng(0).random((20, 4, 6, 1)).astype(np.float32)},
     )

@@ -17,9 +17,10 @@ from mtl.deferred import tf
 
 with deferred.imports():
     from mtl import experiment as experiment_lib
-    from mtl import scoring, verbs
+    from mtl import verbs
     from mtl.checkpoints import run_directory
     from mtl.serving import deployment, frozen, metadata, onnx, portable, tflite
+    from mtl.tools import scoring
     from mtl.tools.exports import export_comparison
 
 CHECKPOINT = app.define_checkpoint()

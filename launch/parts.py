@@ -43,7 +43,7 @@ _NO_PARTS = (
     "mtl.tools.reports",
     "mtl.tools.statistics",
     "mtl.tools.serve",
-    "mtl.scoring",
+    "mtl.tools.scoring",
     "mtl.serving.rows",
     "mtl.serving.versions",
     "mtl.distribution.tf_config",

@@ -13,9 +13,9 @@ from mtl import checks
 from mtl.checkpoints import flat_settings
 from mtl.configs import config, gin_files, gin_writing
 from mtl.data import csv
-from mtl.scoring import protocol, remote
 from mtl.tools import tracking
 from mtl.tools.reports import blocks, comparison, comparison_page, comparison_text, page, report
+from mtl.tools.scoring import protocol, remote
 from mtl.tools.tracking import kept, reporting
 from tests import tiny
 from tests.tools.reports import runs

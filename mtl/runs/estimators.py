@@ -11,13 +11,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mtl import deferred, scoring, serving, types
+from mtl import deferred, serving, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
 from mtl.deferred import compat
 from mtl.distribution import resources, tf_config
 from mtl.model import graph_options
-from mtl.runs import fitting
+from mtl.runs import fitting, kept_fields
 
 with deferred.imports():
     from mtl.runs import unknown_values
@@ -65,7 +65,7 @@ def build_estimator(  # noqa: PLR0913  Callers name them.
             model_fn, experiment.model.columns, statistics, "that are predicted", tell_unknown
         )
     model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
-    model_fn = scoring.kept.keep_fields(model_fn, keep, experiment.data.spec.features)
+    model_fn = kept_fields.keep_fields(model_fn, keep, experiment.data.spec.features)
     return compat.estimator.Estimator(model_fn, config=config)
 
 

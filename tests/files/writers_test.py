@@ -15,7 +15,7 @@ _ALLOWED = {
     # Into the files of `atomic.replacing`.
     "mtl/checkpoints/input_state.py": {"GFile(wb)": 2, "copy": 1},  # One unpacked for a restore.
     "mtl/data/frames.py": {"TFRecordWriter": 1},
-    "mtl/scoring/writers.py": {"TFRecordWriter": 1, "GFile(wb)": 2},
+    "mtl/tools/scoring/writers.py": {"TFRecordWriter": 1, "GFile(wb)": 2},
     "mtl/serving/onnx.py": {"copy": 1},
     # Into folders that appear when they are complete.
     "mtl/tf_internals/saved_model.py": {"GFile(wb)": 1},

@@ -39,6 +39,7 @@ with deferred.imports():  # A verb loads only the tools that it uses.
     from mtl.tools.clip_audit import checkpoint_audit, report
     from mtl.tools.drawing import curve_files
     from mtl.tools.pruning import finished_pruning
+    from mtl.tools.runtimes import added
     from mtl.tools.tracking import reporting
 
 __all__ = [
@@ -339,7 +340,8 @@ def export(
     ):
         run_directory.require_writable("--export_dir", export_dir)
         estimator = estimators.build_exported(experiment, model_dir, path, is_converted)
-        exporter = estimators.build_exporter(experiment, model_dir, is_converted)
+        add_files = added.choose_files(experiment.serving, is_converted)
+        exporter = estimators.build_exporter(experiment, model_dir, add_files)
         told = f"exporting {path} to {export_dir}, and checking what it predicts"
         with progress.tell_while(lambda: told):
             written = exporter(estimator, export_dir, path, before)

@@ -95,11 +95,13 @@ def build_config(
 
 
 def build_exporter(
-    experiment: experiment_lib.Experiment, model_dir: str, is_converted: bool = False
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    add_files: serving.AddFiles = lambda written: None,
 ) -> serving.Exporter:
     """Build the exporter for checkpoints of the run in `model_dir`.
 
-    With `is_converted`, exports hold what files of other runtimes are made of.
+    `add_files` adds files of other formats to each export.
     """
     rows = functools.partial(
         experiment.data.one_pass, experiment.data.eval_split, with_labels=False
@@ -113,5 +115,5 @@ def build_exporter(
         rows,
         model_dir,
         is_pruned,
-        is_converted,
+        add_files,
     )

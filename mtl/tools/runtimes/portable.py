@@ -27,15 +27,14 @@ from mtl.serving import (
     inputs,
     loaded,
     optimized,
-    outside_ids,
     rows,
     settings,
     signatures,
-    spelled_out,
     verification,
 )
-from mtl.serving.encoders import encoder
 from mtl.tf_internals import saved_model
+from mtl.tools.runtimes import outside_ids, spelled_out
+from mtl.tools.runtimes.encoders import encoder
 
 FOLDER, RAW, IDS = "portable", "raw", "ids"
 _ENCODERS = ("encoder.py", "encoder.h")

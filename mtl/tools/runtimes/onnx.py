@@ -19,12 +19,13 @@ import numpy as np
 from mtl import checks, versions
 from mtl.deferred import tf
 from mtl.files import atomic, storage
-from mtl.serving import frozen, spelled_out
+from mtl.serving import rows
+from mtl.tools.runtimes import frozen, spelled_out
 
 _OPSET = 17
 
 
-def write_onnx(directory: str, path: str, held_out: frozen.HeldOut | None = None) -> float:
+def write_onnx(directory: str, path: str, held_out: rows.HeldOut | None = None) -> float:
     """Convert the signature "raw/lean" of an export, or "raw" if it has no "raw/lean".
 
     The inputs are the features as tensors, or ids if the export holds the folder portable/ids. All

@@ -19,7 +19,7 @@ import numpy as np
 
 from mtl.deferred import tf
 from mtl.serving import graphs
-from mtl.serving.encoders import encoder
+from mtl.tools.runtimes.encoders import encoder
 
 _FIND, _HASH, _SIZE = "LookupTableFindV2", "StringToHashBucketFast", "LookupTableSizeV2"
 # Operations that change each value alone, from an integer to its digits.

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, features, heads, networks, serving, spec
-from mtl.serving import graphs, onnx, rows, spelled_out
+from mtl.serving import graphs, rows
+from mtl.tools.runtimes import onnx, spelled_out
 from tests.serving import exports
 
 tf1 = tf.compat.v1

@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, features, heads, histories, networks, serving, spec
-from mtl.serving import frozen, loaded, onnx, portable, rows, tflite
-from mtl.serving.encoders import encoder
+from mtl.serving import loaded, rows
 from mtl.tf_internals import saved_model
+from mtl.tools.runtimes import onnx, portable, tflite
+from mtl.tools.runtimes.encoders import encoder
 from tests.serving import exports
 
 pytestmark = pytest.mark.medium
@@ -210,12 +211,12 @@ def test_conversions_take_ids_and_equal_the_checkpoint_row_by_row(made, tmp_path
     model, export = made
     predicted, held_out = model.predictions(), _held_out(model)
     path = tmp_path / f"model.{kind}"
-    assert _write(kind, export, path, frozen.HeldOut(held_out, predicted)) <= 1e-5
+    assert _write(kind, export, path, rows.HeldOut(held_out, predicted)) <= 1e-5
     assert path.stat().st_size
     wrong = {**predicted, "price/value": predicted["price/value"] + np.eye(COUNT)[7]}
     told = "'price/value' of the .* is off by .* in held-out row 7 .* the checkpoint predicts"
     with pytest.raises(checks.UserError, match=told):
-        _write(kind, export, tmp_path / f"wrong.{kind}", frozen.HeldOut(held_out, wrong))
+        _write(kind, export, tmp_path / f"wrong.{kind}", rows.HeldOut(held_out, wrong))
     assert not (tmp_path / f"wrong.{kind}").exists()
 
 
@@ -234,7 +235,7 @@ def test_lists_that_are_all_empty_and_missing_numbers_convert(tmp_path, kind):
     ]
     empty = [[] for _ in range(COUNT)]
     model = untrained(tmp_path / "run", columns, serving.Serving(), {"tags": empty, "ids": empty})
-    held_out = frozen.HeldOut(_held_out(model), model.predictions())
+    held_out = rows.HeldOut(_held_out(model), model.predictions())
     export = model.export(tmp_path / "export", is_converted=True)
     assert _write(kind, export, tmp_path / f"model.{kind}", held_out) <= 1e-5
 

@@ -19,8 +19,9 @@ import numpy as np
 from mtl import checks
 from mtl.deferred import tf, tf1
 from mtl.files import atomic, storage
-from mtl.serving import frozen, spelled_out, verification
+from mtl.serving import rows, verification
 from mtl.tf_internals import eager
+from mtl.tools.runtimes import frozen, spelled_out
 
 FLOAT32, SPARSE, INT8 = "float32", "sparse", "int8"
 KINDS = (FLOAT32, SPARSE, INT8)
@@ -35,7 +36,7 @@ def write_tflite(
     directory: str,
     path: str,
     weights: str = FLOAT32,
-    held_out: frozen.HeldOut | None = None,
+    held_out: rows.HeldOut | None = None,
 ) -> float:
     """Convert the signature "raw/lean" of an export, or "raw" if it has no "raw/lean".
 

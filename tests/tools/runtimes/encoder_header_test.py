@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from mtl.serving.encoders import encoder
+from mtl.tools.runtimes.encoders import encoder
 
 pytestmark = pytest.mark.medium
 

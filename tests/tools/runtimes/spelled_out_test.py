@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 
 from mtl import features
-from mtl.serving import graphs, spelled_out
+from mtl.serving import graphs
+from mtl.tools.runtimes import spelled_out
 
 tf1 = tf.compat.v1
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from mtl import checks, features, heads, networks, serving, spec
-from mtl.serving import rows, tflite
+from mtl.serving import rows
+from mtl.tools.runtimes import tflite
 from tests.serving import exports, onnx_test
 
 OUTPUTS = ["rich/probability", "kind/probabilities", "kind/class_id", "price/value"]

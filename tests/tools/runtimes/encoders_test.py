@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl.serving.encoders import encoder
+from mtl.tools.runtimes.encoders import encoder
 
 PLAIN = [("feature", "x", "float32", ""), ("input", "x", "x", "values")]
 

@@ -23,14 +23,13 @@ from mtl.serving import (
     inputs,
     loaded,
     metadata,
-    outside_ids,
-    portable,
     rows,
     settings,
     verification,
     warm_up,
 )
-from mtl.serving.encoders import encoder
+from mtl.tools.runtimes import outside_ids, portable
+from mtl.tools.runtimes.encoders import encoder
 
 _NAMES = (f"{settings.RAW}/{settings.LEAN}", settings.RAW)
 
@@ -44,18 +43,6 @@ Requests = list[dict[str, np.ndarray]]
 
 Run = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]
 """Runs a model in another runtime, {input: array} -> {output: array}."""
-
-
-class HeldOut(NamedTuple):
-    """Rows that no training saw.
-
-    Attributes:
-      rows: the rows.
-      expected: {"<task>/<name>": [N, ...]}, the predictions of the checkpoint.
-    """
-
-    rows: rows.Rows
-    expected: Mapping[str, np.ndarray]
 
 
 class Source(NamedTuple):
@@ -77,7 +64,7 @@ class Source(NamedTuple):
         self,
         run: Run,
         what: str,
-        held_out: HeldOut | None = None,
+        held_out: rows.HeldOut | None = None,
         allowed: float = verification.TOLERANCE,
     ) -> float:
         """Compare another runtime with the export and, row by row, with the checkpoint.

@@ -9,16 +9,19 @@ from collections.abc import Collection
 from gin import config_parser
 
 MODULES = {
+    "mtl.balancing.affinity": "mtl.tools.affinity",
     "mtl.clip_audit": "mtl.tools.clip_audit",
     "mtl.clip_audit.audit": "mtl.tools.clip_audit.recording",
     "mtl.data.click_stream": "mtl.datasets.click_stream",
     "mtl.data.funnel": "mtl.datasets.funnel",
+    "mtl.data.numbered": "mtl.tools.clip_audit.numbered",
     "mtl.data.related_tasks": "mtl.datasets.related_tasks",
     "mtl.monitoring.tensorboard": "mtl.tools.tensorboard",
     "mtl.monitoring.tensorboard.settings": "mtl.tools.tensorboard.board_hooks",
     "mtl.tracking": "mtl.tools.tracking",
     "mtl.tracking.mlflow": "mtl.tools.tracking.mlflow",
     "mtl.tracking.wandb": "mtl.tools.tracking.wandb",
+    "mtl.transfer.calibration": "mtl.tools.calibration",
 }
 """{earlier module: present module}. `tfds.Tfds` finds the builders that moved with them."""
 

@@ -15,11 +15,12 @@ import numpy as np
 
 from mtl import experiment as experiment_lib
 from mtl import types
-from mtl.data import drawn_rows, pipeline
+from mtl.data import pipeline
 from mtl.deferred import tf
 from mtl.heads import base
 from mtl.runs import diagnosis, estimators, fitting, kept_fields
 from mtl.tf_internals import eager
+from mtl.tools.explaining import drawn_rows
 
 BINARY, CLASSES, NUMBER = "binary", "classes", "number"
 _LEAST = 1e-7

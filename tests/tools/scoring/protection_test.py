@@ -5,7 +5,8 @@ import os
 import pytest
 
 from mtl import checks
-from mtl.data import csv, files, numbered
+from mtl.data import csv, files
+from mtl.tools.clip_audit import numbered
 from mtl.tools.scoring import protection
 
 

@@ -9,9 +9,10 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, features, networks
-from mtl.balancing import affinity, surgery, weighting
+from mtl.balancing import surgery, weighting
 from mtl.sparsity import pruning, pruning_schedules
 from mtl.step import replicas, whole_batch
+from mtl.tools import affinity
 from mtl.variables import moved
 from tests import tiny
 

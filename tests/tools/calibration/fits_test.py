@@ -10,7 +10,8 @@ from scipy import optimize, special
 from mtl import checks, heads, verbs
 from mtl.heads import calibrated as calibrated_lib
 from mtl.monitoring import doubts
-from mtl.transfer import calibration, refit
+from mtl.tools.calibration import fits as calibration
+from mtl.transfer import refit
 from tests import signatures, tiny
 
 sklearn_isotonic = pytest.importorskip("sklearn.isotonic")

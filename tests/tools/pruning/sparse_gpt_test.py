@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mtl.sparsity import sparse_gpt
+from mtl.tools.pruning import sparse_gpt
 
 INPUTS, UNITS, ROWS = 12, 5, 200
 

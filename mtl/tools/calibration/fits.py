@@ -1,6 +1,6 @@
 """Calibrates the probabilities of a trained network: fits them to the labels of a split.
 
-from mtl.transfer import calibration
+from mtl.tools import calibration
 experiment.Experiment.refit = @calibration.Platt()
 calibration.Platt.source = "runs/clicks"
 calibration.Platt.tasks = ["click", "buy"]

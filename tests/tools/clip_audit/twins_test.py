@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import layers
-from mtl.example_gradients import twins
+from mtl.tools.clip_audit import twins
 
 tf1 = tf.compat.v1
 

@@ -1,6 +1,6 @@
 """Measures which tasks help each other: the effect of a task's step on the losses of the others.
 
-from mtl.balancing import affinity
+from mtl.tools import affinity
 model.MultiTaskModel.surgery = @affinity.TaskAffinity()    # around the plain sum; same updates
 affinity.TaskAffinity.every_steps = 100
 

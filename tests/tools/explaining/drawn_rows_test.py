@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mtl import spec
-from mtl.data import drawn_rows, pipeline
+from mtl.data import pipeline
+from mtl.tools.explaining import drawn_rows
 from tests import tiny
 
 SPEC = spec.Spec(features={"x": "int64"}, labels={"user": "string"})

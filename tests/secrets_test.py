@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from launch import app, json_log
+from launch import app
+from launch.processes import json_log
 from mtl import checks
 from mtl.checkpoints import flat_settings
 from mtl.configs import config, gin_files, gin_writing

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from launch import unknown_flags
+from launch.processes import unknown_flags
 from mtl import checkpoints, experiment, heads, networks
 from mtl.data import csv, pipeline
 from mtl.optimization import optimizers
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 TRAIN = ["gin_file", "gin_param", "model_dir"]
 PREDICT = [*TRAIN, "input", "output", "split", "batch_size"]

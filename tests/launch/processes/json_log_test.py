@@ -4,7 +4,7 @@ import logging
 import numpy as np
 import pytest
 
-from launch import json_log
+from launch.processes import json_log
 from mtl import checks
 
 

@@ -15,7 +15,7 @@ package = types.ModuleType("launch")
 package.__path__ = [{str(conftest.ROOT / "launch")!r}]
 sys.modules["launch"] = package
 from mtl import checks
-from launch import streams
+from launch.processes import streams
 def main():
 """
 END = """

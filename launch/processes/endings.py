@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import tqdm
 
-from launch import streams, unknown_flags
+from launch.processes import streams, unknown_flags
 from mtl import checks
 from mtl.configs import imports
 from mtl.files import storage

@@ -10,9 +10,10 @@ import types
 
 import pytest
 
-from launch import app, cluster, here
+from launch import app, cluster
+from launch.processes import here
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 TRACE = "import pathlib\npathlib.Path(__file__).with_suffix('.imported').touch()\n"
 
 

@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks
-from mtl.step import due
+from mtl.tools.tensorboard import due
 
 
 @pytest.mark.parametrize(

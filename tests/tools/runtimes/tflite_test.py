@@ -9,7 +9,8 @@ import pytest
 from mtl import checks, features, heads, networks, serving, spec
 from mtl.serving import rows
 from mtl.tools.runtimes import tflite
-from tests.serving import exports, onnx_test
+from tests.serving import exports
+from tests.tools.runtimes import onnx_test
 
 OUTPUTS = ["rich/probability", "kind/probabilities", "kind/class_id", "price/value"]
 

@@ -32,11 +32,12 @@ from absl import logging
 
 from benchmarks import rows
 from mtl import experiment, features, heads, model, networks, serving, spec, verbs
-from mtl.balancing import affinity, surgery
+from mtl.balancing import surgery
 from mtl.data import pipeline
 from mtl.monitoring import event_files
 from mtl.optimization import optimizers, update
 from mtl.runs import evaluation
+from mtl.tools import affinity
 from mtl.tools.drawing import affinity_picture
 from mtl.tools.reports import grouping
 

@@ -24,7 +24,8 @@ import tensorflow as tf
 from absl import flags
 
 from benchmarks import overhead, rows
-from mtl import networks, scoring, verbs
+from mtl import networks, verbs
+from mtl.tools import scoring
 
 tf1 = tf.compat.v1
 

@@ -20,12 +20,11 @@ import tensorflow as tf
 from benchmarks import rows
 from mtl import compat, features, heads, model, networks
 from mtl.balancing import example_clipping
-from mtl.data import numbered
 from mtl.model import graph_options
 from mtl.optimization import optimizers, update
 from mtl.runs import fitting
 from mtl.tools import clip_audit
-from mtl.tools.clip_audit import observing, visits
+from mtl.tools.clip_audit import numbered, observing, visits
 
 tf1 = tf.compat.v1
 

@@ -20,8 +20,8 @@ from mtl.configs import config, gin_files
 
 with deferred.imports():
     from mtl import experiment, model
-    from mtl.balancing import affinity
     from mtl.monitoring import event_files
+    from mtl.tools import affinity
     from mtl.tools.drawing import affinity_picture, pictures
     from mtl.tools.reports import grouping
 

@@ -15,7 +15,7 @@ import tqdm
 from absl import app, flags
 from absl import logging as absl_logging
 
-from launch import endings, here, json_log, unknown_flags
+from launch.processes import endings, here, json_log, unknown_flags
 from mtl import checks, deferred
 from mtl.configs import config, trust
 from mtl.files import storage

@@ -22,7 +22,8 @@ from typing import Any
 
 from absl import flags
 
-from launch import app, here, launcher_watch
+from launch import app
+from launch.processes import here, launcher_watch
 from mtl import checks, deferred
 
 with deferred.imports():

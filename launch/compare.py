@@ -20,7 +20,7 @@ from mtl.configs import config
 from mtl.files import storage
 
 with deferred.imports():
-    from mtl import scoring
+    from mtl.tools import scoring
     from mtl.tools.reports import comparison, comparison_text, record
 
 MODEL_DIRS = flags.DEFINE_list(

@@ -11,7 +11,8 @@ import pathlib
 import sys
 from collections.abc import Iterator
 
-from launch import console, endings
+from launch import console
+from launch.processes import endings
 from mtl import checks
 
 _SHELLS = {"bash": "", "zsh": "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"}

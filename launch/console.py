@@ -10,7 +10,7 @@ import runpy
 import sys
 
 import mtl
-from launch import here
+from launch.processes import here
 from mtl import checks
 from mtl.configs import imports
 

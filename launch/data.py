@@ -21,7 +21,7 @@ from mtl import checks, deferred
 from mtl.files import atomic, storage
 
 with deferred.imports():
-    from mtl import scoring
+    from mtl.tools import scoring
     from mtl.tools.statistics import drift, facts, gathering, metadata, page, runs, tables, tell
 
 AGAINST = flags.DEFINE_multi_string(

@@ -23,8 +23,9 @@ from launch import app
 from mtl import checks, deferred
 
 with deferred.imports():
-    from mtl import scoring, verbs
+    from mtl import verbs
     from mtl.monitoring import summary
+    from mtl.tools import scoring
 
 CHECKPOINT = app.define_checkpoint()
 ATTACKED = flags.DEFINE_bool(

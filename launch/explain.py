@@ -22,8 +22,8 @@ from mtl.files import storage
 from mtl.tools.explaining import settings
 
 with deferred.imports():
-    from mtl import scoring
     from mtl.checkpoints import run_directory
+    from mtl.tools import scoring
     from mtl.tools.explaining import describe, explanation, tables
     from mtl.tools.reports import report
 

@@ -17,10 +17,12 @@ from mtl.deferred import tf
 
 with deferred.imports():
     from mtl import experiment as experiment_lib
-    from mtl import scoring, verbs
+    from mtl import verbs
     from mtl.checkpoints import run_directory
-    from mtl.serving import deployment, frozen, metadata, onnx, portable, tflite
+    from mtl.serving import deployment, metadata, rows
+    from mtl.tools import scoring
     from mtl.tools.exports import export_comparison
+    from mtl.tools.runtimes import onnx, portable, tflite
 
 CHECKPOINT = app.define_checkpoint()
 EXPORT_DIR = flags.DEFINE_string(
@@ -79,7 +81,7 @@ def main() -> None:
     folder = EXPORT_DIR.value or os.path.join(model_dir, "export", "manual")
     differences = {}
 
-    def convert(written: str, held_out: frozen.HeldOut | None) -> None:
+    def convert(written: str, held_out: rows.HeldOut | None) -> None:
         """Convert an export before it is published: if this fails, no export is left behind."""
         if ONNX.value:
             differences["ONNX", ONNX.value] = onnx.write_onnx(written, ONNX.value, held_out)

@@ -19,8 +19,8 @@ from mtl import checks, deferred
 
 with deferred.imports():
     from mtl import experiment as experiment_lib
-    from mtl import scoring
     from mtl.files import atomic
+    from mtl.tools import scoring
     from mtl.tools.debugging import (
         breakpoints,
         eager_pass,

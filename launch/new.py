@@ -17,7 +17,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from launch import endings
+from launch.processes import endings
 from mtl import aligned, checks
 from mtl.data import arrow, written_numbers
 from mtl.files import atomic, storage

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launch import endings, here
+from launch.processes import endings, here
 from mtl import checks
 from mtl.configs import gin_names, run_settings, trust
 
@@ -43,7 +43,7 @@ _NO_PARTS = (
     "mtl.tools.reports",
     "mtl.tools.statistics",
     "mtl.tools.serve",
-    "mtl.scoring",
+    "mtl.tools.scoring",
     "mtl.serving.rows",
     "mtl.serving.versions",
     "mtl.distribution.tf_config",

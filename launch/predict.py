@@ -20,7 +20,9 @@ from launch import app
 from mtl import checks, deferred
 
 with deferred.imports():
-    from mtl import scoring, serving, verbs
+    from mtl import serving, verbs
+    from mtl.runs import kept_fields
+    from mtl.tools import scoring
 
 CHECKPOINT = app.define_checkpoint()
 SPLIT = flags.DEFINE_string("split", None, "The split to predict. (default: Pipeline.eval_split)")
@@ -113,7 +115,7 @@ def main() -> None:
     with scoring.open_writer(plan.output, plan.format_name) as write:
         while some := list(itertools.islice(rows, BATCH_SIZE.value)):
             columns = {
-                name: scoring.kept.stack_column([row[name] for row in some]) for name in some[0]
+                name: kept_fields.stack_column([row[name] for row in some]) for name in some[0]
             }
             write(make_block(columns))
 

@@ -13,8 +13,7 @@ from launch import app
 from mtl import checks, deferred
 
 with deferred.imports():
-    from mtl import scoring
-    from mtl.tools import attached
+    from mtl.tools import attached, scoring
     from mtl.tools.reports import report
     from mtl.tools.tracking import reporting
 

@@ -10,7 +10,8 @@ training files have changed.
 
 from absl import flags
 
-from launch import app, launcher_watch
+from launch import app
+from launch.processes import launcher_watch
 from mtl import deferred
 from mtl.configs import changes, config
 

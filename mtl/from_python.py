@@ -33,8 +33,8 @@ from mtl.data import csv, examples, frames
 from mtl.deferred import tf
 from mtl.files import storage
 from mtl.monitoring import summary
-from mtl.scoring import batches, image_rows
 from mtl.serving import deployment
+from mtl.tools.scoring import batches, image_rows
 
 with deferred.imports():
     from mtl.runs import unknown_values

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mtl import checks, deferred, distribution, scoring, transfer, types
+from mtl import checks, deferred, distribution, transfer, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import run_directory
 from mtl.deferred import tf
@@ -26,6 +26,7 @@ from mtl.runs import (
     evaluation,
     failures,
     fitting,
+    kept_fields,
     places,
     preparation,
     training,
@@ -34,10 +35,11 @@ from mtl.tools import attached
 
 with deferred.imports():  # A verb loads only the tools that it uses.
     from mtl.runs import text_codes, unknown_values
-    from mtl.tools import clip_audit
+    from mtl.tools import clip_audit, scoring
     from mtl.tools.clip_audit import checkpoint_audit, report
     from mtl.tools.drawing import curve_files
     from mtl.tools.pruning import finished_pruning
+    from mtl.tools.runtimes import added
     from mtl.tools.tracking import reporting
 
 __all__ = [
@@ -153,7 +155,7 @@ def predict(
         estimator = estimators.build_estimator(
             experiment, model_dir, path, keep, tell_unknown=unknown_values.warn
         )
-        yield from scoring.kept.restore_rows(estimator.predict(batches, checkpoint_path=path))
+        yield from kept_fields.restore_rows(estimator.predict(batches, checkpoint_path=path))
 
 
 def prune(
@@ -338,7 +340,8 @@ def export(
     ):
         run_directory.require_writable("--export_dir", export_dir)
         estimator = estimators.build_exported(experiment, model_dir, path, is_converted)
-        exporter = estimators.build_exporter(experiment, model_dir, is_converted)
+        add_files = added.choose_files(experiment.serving, is_converted)
+        exporter = estimators.build_exporter(experiment, model_dir, add_files)
         told = f"exporting {path} to {export_dir}, and checking what it predicts"
         with progress.tell_while(lambda: told):
             written = exporter(estimator, export_dir, path, before)

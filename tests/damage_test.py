@@ -10,7 +10,7 @@ import pytest
 
 from mtl import checks, features, verbs
 from mtl.checkpoints import given_files
-from mtl.scoring import local
+from mtl.tools.scoring import local
 from mtl.variables import freezing, masks
 from tests import tiny
 

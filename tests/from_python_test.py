@@ -15,10 +15,10 @@ import pytest
 import tensorflow as tf
 
 import mtl
-from mtl import checks, from_python, scoring, types, verbs
+from mtl import checks, from_python, types, verbs
 from mtl.configs import config, gin_writing
 from mtl.data import csv, frames, tfrecord
-from mtl.tools import tracking
+from mtl.tools import scoring, tracking
 from tests import pages, tiny
 from tests.launch import conftest
 

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from mtl import scoring, verbs
+from mtl import verbs
 from mtl.configs import config
+from mtl.tools import scoring
 from tests import pages
 from tests.launch import conftest as processes
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import scoring, verbs
+from mtl import verbs
 from mtl.configs import config
+from mtl.tools import scoring
 
 # Runs of users have to go on, whatever else is tested.
 pytestmark = pytest.mark.always

@@ -8,14 +8,15 @@ import sys
 
 import pytest
 
-from launch import app, json_log
+from launch import app
+from launch.processes import json_log
 from mtl import checks
 from mtl.checkpoints import flat_settings
 from mtl.configs import config, gin_files, gin_writing
 from mtl.data import csv
-from mtl.scoring import protocol, remote
 from mtl.tools import tracking
 from mtl.tools.reports import blocks, comparison, comparison_page, comparison_text, page, report
+from mtl.tools.scoring import protocol, remote
 from mtl.tools.tracking import kept, reporting
 from tests import tiny
 from tests.tools.reports import runs

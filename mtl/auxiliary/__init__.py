@@ -13,7 +13,7 @@ from mtl.auxiliary.consistency import (
     Trades,
     VirtualAdversarial,
 )
-from mtl.auxiliary.contrastive import CentreLoss, Contrastive, SupervisedContrastive
+from mtl.auxiliary.contrastive import Contrastive, SupervisedContrastive
 from mtl.auxiliary.distillation import Distillation, FeatureDistillation
 from mtl.auxiliary.domains import GradientReversal
 from mtl.auxiliary.funnels import Calibrator, DoublyRobust, InversePropensity
@@ -22,7 +22,6 @@ from mtl.auxiliary.reconstruction import Reconstruction
 __all__ = [
     "Adversarial",
     "Calibrator",
-    "CentreLoss",
     "Contrastive",
     "Distillation",
     "DoublyRobust",

@@ -1,20 +1,20 @@
 """Pulls representations together: of two views of the same row, or of rows of the same class.
 
-model.MultiTaskModel.auxiliary_losses = [@auxiliary.Contrastive(), @auxiliary.CentreLoss()]
+model.MultiTaskModel.auxiliary_losses = [
+    @auxiliary.Contrastive(), @auxiliary.SupervisedContrastive(),
+]
 auxiliary.Contrastive.corruption = 0.6
-auxiliary.CentreLoss.head = "digit"
-auxiliary.CentreLoss.weight = 0.01
+auxiliary.SupervisedContrastive.head = "digit"
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from mtl import checks, types
 from mtl.auxiliary import perturbations, representation
-from mtl.deferred import tf, tf1
+from mtl.deferred import tf
 from mtl.networks import trunk
 
 
@@ -76,17 +76,41 @@ class Contrastive(representation.OfCorruption):
 
 
 @checks.dataclass
-class _OfClass(representation.OfRepresentation):
-    """A loss that reads the class of a row.
+class SupervisedContrastive(representation.OfRepresentation):
+    """Finds, for each row, the other rows of the same class.
+
+    `-1 / |P(i)| sum_{p in P(i)} log(exp(s(i, p) / t) / sum_{a != i} exp(s(i, a) / t))`, with s the
+    cosine of projected vectors, P(i) the other rows of the class of row i, and a all other rows
+    that have a label. A row that is alone in its class counts as 0.
+    P. Khosla et al., "Supervised Contrastive Learning", 2020, arXiv:2004.11362 (L_out), with one
+    view of each row instead of two.
+
+    A row is compared with the rows of its slice on its replica. `Run.micro_batches` and replicas
+    reduce their number, and so change the loss.
 
     Attributes:
       head: the task whose label is the class, of `Binary`, `MultiClass` or `Ordinal`. Rows without
         a label are left out; weights of examples count.
+      layers: units of the layers that project the representation, with ReLU between them; [] for
+        none.
+      temperature: t, above 0.
     """
 
     head: str
+    name: str = "supervised_contrastive"
+    layers: Annotated[Sequence[int], trunk.check_sizes] = (64, 64)
+    temperature: checks.Positive = 0.1
 
+    are_rows_apart: ClassVar[bool] = False
     reads_labels: ClassVar[bool] = True
+
+    def __call__(self, activations: types.Activations) -> tf.Tensor:
+        """Return the losses of rows, [B]; 0 without a label, or alone in the class."""
+        vectors = self._read(activations)
+        representation.require_rows("auxiliary loss SupervisedContrastive", vectors)
+        projected = representation.stack_layers(vectors, self.layers)
+        classes, counts = self._find_classes(activations)
+        return compute_supervised(projected, classes, counts, self.temperature)
 
     def check(self, heads: Mapping[str, types.Head]) -> None:
         """Fail unless the task exists, and each of its rows has one class."""
@@ -109,66 +133,6 @@ class _OfClass(representation.OfRepresentation):
         head: Any = activations.heads[self.head]
         classes, _ = head.targets(head.label_of(activations.labels))
         return tf.cast(classes, tf.int64), head.row_weights(activations.labels) > 0
-
-
-@checks.dataclass
-class SupervisedContrastive(_OfClass):
-    """Finds, for each row, the other rows of the same class.
-
-    `-1 / |P(i)| sum_{p in P(i)} log(exp(s(i, p) / t) / sum_{a != i} exp(s(i, a) / t))`, with s the
-    cosine of projected vectors, P(i) the other rows of the class of row i, and a all other rows
-    that have a label. A row that is alone in its class counts as 0.
-    P. Khosla et al., "Supervised Contrastive Learning", 2020, arXiv:2004.11362 (L_out), with one
-    view of each row instead of two.
-
-    A row is compared with the rows of its slice on its replica. `Run.micro_batches` and replicas
-    reduce their number, and so change the loss.
-
-    Attributes:
-      layers: units of the layers that project the representation, with ReLU between them; [] for
-        none.
-      temperature: t, above 0.
-    """
-
-    name: str = "supervised_contrastive"
-    layers: Annotated[Sequence[int], trunk.check_sizes] = (64, 64)
-    temperature: checks.Positive = 0.1
-
-    are_rows_apart: ClassVar[bool] = False
-
-    def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Return the losses of rows, [B]; 0 without a label, or alone in the class."""
-        vectors = self._read(activations)
-        representation.require_rows("auxiliary loss SupervisedContrastive", vectors)
-        projected = representation.stack_layers(vectors, self.layers)
-        classes, counts = self._find_classes(activations)
-        return compute_supervised(projected, classes, counts, self.temperature)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CentreLoss(_OfClass):
-    """`|h - c|^2 / 2`, with c the centre of the class of the row.
-
-    Y. Wen, K. Zhang, Z. Li, Y. Qiao, "A Discriminative Feature Learning Approach for Deep Face
-    Recognition", ECCV 2016, https://doi.org/10.1007/978-3-319-46478-7_31. Centres start at 0. They
-    are variables, which the optimizer moves by the gradient of this loss, so slices and replicas
-    move them as the whole batch would. The paper moves centres at a separate rate: `Update.rates`
-    can do that by the name `auxiliary/<name>/centres`. Without another loss all vectors and centres
-    may shrink to a point; choose a small weight.
-    """
-
-    name: str = "centre_loss"
-
-    def __call__(self, activations: types.Activations) -> tf.Tensor:
-        """Return the losses of rows, [B]; 0 without a label."""
-        vectors = self._read(activations)
-        classes, counts = self._find_classes(activations)
-        head = activations.heads[self.head]
-        names = types.read_member(head, types.ClassHead, "class_names")
-        shape = [len(names), vectors.shape[1]]
-        centres = tf1.get_variable("centres", shape, tf.float32, tf1.zeros_initializer())
-        losses = tf.reduce_sum(tf.square(vectors - tf.gather(centres, classes)), 1) / 2
-        return tf.where(counts, losses, tf.zeros_like(losses))
 
 
 def compute_nt_xent(vectors: tf.Tensor, rows: int, temperature: float) -> tf.Tensor:

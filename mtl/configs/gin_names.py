@@ -98,6 +98,9 @@ class Names:
     def unknown(self, selector: str) -> str:
         """Return why a selector names nothing, with a suggestion."""
         first, _, last = selector.rpartition(".")
+        removal = old_names.find_removal(last, self._list_modules(first))
+        if removal:
+            return removal
         module = self._modules.get(first)
         what = f"{first!r} has no class {last!r}." if module else f"{selector!r} is not imported."
         classes = self._list_selectors()
@@ -109,6 +112,11 @@ class Names:
             hint = f"Did you mean {lasts[close]!r}?" if close else ""
         known = ", ".join(sorted(self._modules)) or "nothing"
         return f"{what} {hint or f'Imported are: {known}.'}"
+
+    def _list_modules(self, ending: str) -> list[str]:
+        """Return the full names of the imported modules whose bound name ends with `ending`."""
+        found = {whole: module.__name__ for whole, module in self._imported.items()}
+        return [name for whole, name in found.items() if f".{whole}".endswith(f".{ending}")]
 
     def _list_selectors(self) -> list[str]:
         """Return the full selectors of all objects in the imported modules."""

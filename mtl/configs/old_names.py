@@ -4,26 +4,53 @@ old_names.current_module("mtl.data.funnel")              # "mtl.datasets.funnel"
 old_names.current_selector("mtl.data.funnel.Funnel")     # "mtl.datasets.funnel.Funnel"
 """
 
+from collections.abc import Collection
+
 from gin import config_parser
 
 MODULES = {
+    "mtl.balancing.affinity": "mtl.tools.affinity",
     "mtl.clip_audit": "mtl.tools.clip_audit",
     "mtl.clip_audit.audit": "mtl.tools.clip_audit.recording",
     "mtl.data.click_stream": "mtl.datasets.click_stream",
     "mtl.data.funnel": "mtl.datasets.funnel",
+    "mtl.data.numbered": "mtl.tools.clip_audit.numbered",
     "mtl.data.related_tasks": "mtl.datasets.related_tasks",
     "mtl.monitoring.tensorboard": "mtl.tools.tensorboard",
     "mtl.monitoring.tensorboard.settings": "mtl.tools.tensorboard.board_hooks",
     "mtl.tracking": "mtl.tools.tracking",
     "mtl.tracking.mlflow": "mtl.tools.tracking.mlflow",
     "mtl.tracking.wandb": "mtl.tools.tracking.wandb",
+    "mtl.transfer.calibration": "mtl.tools.calibration",
 }
 """{earlier module: present module}. `tfds.Tfds` finds the builders that moved with them."""
+
+REMOVED = {
+    "mtl.auxiliary.CentreLoss": "Take auxiliary.SupervisedContrastive.",
+    "mtl.heads.HeatMap": "Take a heads.Segmentation of two classes, or a head of your own.",
+    "mtl.model.combined.Hypervolume": "Take combined.MeanGain.",
+    "mtl.optimization.schedules.InverseSqrt": "Take schedules.Exponential or schedules.Cosine.",
+}
+"""{removed part: advice}. Version 0.2.0 still reads runs that name them."""
 
 
 def current_module(module: str) -> str:
     """Return the present name of a module; the same name if it did not move."""
     return MODULES.get(module, module)
+
+
+def find_removal(name: str, modules: Collection[str]) -> str | None:
+    """Return why a class is missing if it was removed, else None.
+
+    Args:
+      name: the name of the class.
+      modules: the full names of the modules that could hold it.
+    """
+    for part, advice in REMOVED.items():
+        package, _, removed = part.rpartition(".")
+        if name == removed and any(f"{module}.".startswith(f"{package}.") for module in modules):
+            return f"{removed} was removed after version 0.2.0. {advice}"
+    return None
 
 
 def current_statement(

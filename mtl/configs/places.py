@@ -69,7 +69,6 @@ TABLE: Mapping[str, Place] = {
     "EstimatorHead.head": _CODE,
     "FeatureDistillation.teacher": _TEACHER,
     "FromFile.path": Place("a file with an array"),
-    "Hypervolume.baselines": _BASELINES,
     "Idx.data_dir": _FOLDER,
     "Idx.files": _DATA,
     "ImageFiles.folder": Place("the folder of the images that rows name"),

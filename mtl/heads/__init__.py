@@ -11,7 +11,6 @@ from mtl.heads.depth import Depth
 from mtl.heads.estimator_head import EstimatorHead
 from mtl.heads.gaussian_mixture import GaussianMixture
 from mtl.heads.group_ranking import Ranking
-from mtl.heads.heat_map import HeatMap
 from mtl.heads.item_frequency import StreamedFrequency
 from mtl.heads.joint import Joint
 from mtl.heads.mixture_density import MixtureDensity
@@ -33,7 +32,6 @@ __all__ = [
     "Depth",
     "EstimatorHead",
     "GaussianMixture",
-    "HeatMap",
     "Joint",
     "MixtureDensity",
     "MultiClass",

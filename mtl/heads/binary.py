@@ -51,7 +51,7 @@ class Binary(base.Base):
       knots: how many knots bend the logits: 0, or at least 4. `calibration.Isotonic` computes them;
         until then they change nothing.
       calibration_slices: {feature: values}, in the form of `MultiTaskModel.slices`;
-        `mtl.transfer.calibration` calibrates each slice apart. A row in several slices belongs to
+        `mtl.tools.calibration` calibrates each slice apart. A row in several slices belongs to
         the first. Before the calibration the slices change nothing.
       group: the field whose equal values form a group, such as a user, for the metric `gauc`. It is
         an int64 or string label, or such a feature in `Spec.keys`. Every row with a label needs it;

@@ -108,30 +108,6 @@ class MeanGain(Combined):
         return tf.reduce_mean([tf.reduce_mean(of_task) for of_task in gains.values()])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Hypervolume(Combined):
-    """`prod max(0, m - b)`, or b - m if lower is better: the volume between m and b.
-
-    The hypervolume of a point with the reference point b: E. Zitzler and L. Thiele, "Multiobjective
-    Evolutionary Algorithms: A Comparative Case Study and the Strength Pareto Approach", 1999. The
-    volume is 0 if any metric fails to beat its baseline: one task cannot pay for another.
-    Choose baselines that every usable checkpoint beats, such as an AUC of 0.5. The unit of a metric
-    scales the volume, and does not change which checkpoint is the best.
-    """
-
-    name: str = "hypervolume"
-
-    def combine(self, values: types.Tensors, directions: Mapping[str, bool]) -> tf.Tensor:
-        """Return the volume, {metric: scalar} -> a scalar; NaN if a metric is NaN."""
-        gains = tf.stack(
-            [
-                values[metric] - baseline if directions[metric] else baseline - values[metric]
-                for metric, baseline in self.numbers.items()
-            ]
-        )
-        return tf.reduce_prod(tf.where(gains < 0, tf.zeros_like(gains), gains))
-
-
 def build_metrics(
     parts: Sequence[types.CombinedMetric],
     metrics: types.Metrics,

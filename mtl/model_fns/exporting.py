@@ -10,10 +10,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mtl import checks, serving
+from mtl import checks, deferred, serving
 from mtl import spec as spec_lib
 from mtl.checkpoints import mismatch, run_directory
 from mtl.deferred import compat, tf
+
+with deferred.imports():
+    from mtl.tools.runtimes import added
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +55,10 @@ def export(
     model_fn = serving.add_signatures(_require_comparable(own), settings)
     model_fn = mismatch.refuse_mismatch(model_fn, path)
     checked = compat.estimator.Estimator(model_fn, config=estimator.config)
-    exporter = serving.Exporter(settings, spec, (), make_dataset, estimator.model_dir)
+    add_files = added.choose_files(settings)
+    exporter = serving.Exporter(
+        settings, spec, (), make_dataset, estimator.model_dir, add_files=add_files
+    )
     return exporter(checked, folder, path)
 
 

@@ -7,19 +7,18 @@ update.Update.if_not_finite = "zero"      # sets such entries of gradients to 0,
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from mtl import ambient, types
+from mtl import types
 from mtl.deferred import tf
 from mtl.layers import precision
+from mtl.step import extensions, step_state
 from mtl.step import gradients as gradients_lib
-from mtl.step import step_state
 from mtl.variables import stacks
 
 # Parts of the assertion's message; `find_step` reads the step between them.
@@ -29,10 +28,6 @@ POLICIES = ("fail", "skip", "zero")
 
 # An error lists so many names. A NaN spreads: the first names in graph order are its origin.
 _LISTED = 5
-
-
-Check = Callable[[Sequence["tf.Tensor"], "tf.Tensor", "tf.Tensor | bool"], "tf.Operation"]
-"""(losses and values of gradients, step, whether all may pass) -> the op that fails otherwise."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,16 +63,14 @@ def guard_update(
     """
     squares = gradients_lib.squared_norms(gradients)
     checked = Checked(losses, squares, variables, gradients)
-    squares, moves, before, monitors = checked.squares, True, [], {}
+    squares, moves, monitors = checked.squares, True, {}
     scale, overflows = precision.current_loss_scale(), False
     if scale:
         monitors["loss_scale"] = scale.value
         # An overflow is expected: the loss scale skips such a step under every policy.
         overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)
         moves = ~overflows
-    if check := _CHECK.get():
-        values = gradients_lib.list_values(gradients)
-        before.append(check([*losses.values(), *values], step, overflows))
+    before = extensions.check_update(losses, gradients, step, overflows)
     if policy == "fail":
         with tf.control_dependencies(before):  # If both refuse a step, the check says more.
             before.append(checked.assertion(step, overflows))
@@ -184,11 +177,6 @@ def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
     return tf.debugging.Assert(False, [tf.strings.join(message)])
 
 
-def check_before_update(check: Check) -> contextlib.AbstractContextManager[Check | None]:
-    """Let updates within the context run a check before they move anything."""
-    return _CHECK.set(check)
-
-
 def find_step(message: str) -> int | None:
     """Return the step in the message of a failed `Checked.assertion`; None for other messages."""
     found = re.search(rf"{_BEFORE}(\d+){_AFTER}", message)
@@ -214,6 +202,3 @@ def _count_total(name: str, number: tf.Tensor) -> tf.Tensor:
     new = total.read_value() + number
     step_state.assign_with_update(total, new)
     return new
-
-
-_CHECK: ambient.Ambient[Check | None] = ambient.Ambient("check of a step", default=None)

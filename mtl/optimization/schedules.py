@@ -162,25 +162,6 @@ class Polynomial(_Schedule):
 
 
 @checks.dataclass
-class InverseSqrt(_Schedule):
-    """`rate = value * sqrt(w / max(step + 1, w))`, w the warm-up steps or 1.
-
-    The schedule of A. Vaswani et al., "Attention Is All You Need", 2017, arXiv:1706.03762, scaled
-    to a peak of `value` at the end of the warm-up.
-
-    Attributes:
-      value: the highest rate, above 0.
-      warmup_steps: steps of linear warm-up; 0 for none.
-    """
-
-    value: checks.Positive
-
-    def _compute_rate(self, step: tf.Tensor) -> tf.Tensor:
-        flat = tf.constant(max(self.warmup_steps, 1), step.dtype)
-        return self.value * tf.sqrt(flat / tf.maximum(step + 1, flat))
-
-
-@checks.dataclass
 class Sigmoid(_Schedule):
     """`rate = value * (2 / (1 + exp(-steepness * step / rise_steps)) - 1)`, then its last value.
 

@@ -11,13 +11,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mtl import deferred, scoring, serving, types
+from mtl import deferred, serving, types
 from mtl import experiment as experiment_lib
 from mtl.checkpoints import given_files, mismatch
 from mtl.deferred import compat
 from mtl.distribution import resources, tf_config
 from mtl.model import graph_options
-from mtl.runs import fitting
+from mtl.runs import fitting, kept_fields
 
 with deferred.imports():
     from mtl.runs import unknown_values
@@ -65,7 +65,7 @@ def build_estimator(  # noqa: PLR0913  Callers name them.
             model_fn, experiment.model.columns, statistics, "that are predicted", tell_unknown
         )
     model_fn = mismatch.refuse_mismatch(model_fn, checkpoint)
-    model_fn = scoring.kept.keep_fields(model_fn, keep, experiment.data.spec.features)
+    model_fn = kept_fields.keep_fields(model_fn, keep, experiment.data.spec.features)
     return compat.estimator.Estimator(model_fn, config=config)
 
 
@@ -95,11 +95,13 @@ def build_config(
 
 
 def build_exporter(
-    experiment: experiment_lib.Experiment, model_dir: str, is_converted: bool = False
+    experiment: experiment_lib.Experiment,
+    model_dir: str,
+    add_files: serving.AddFiles = lambda written: None,
 ) -> serving.Exporter:
     """Build the exporter for checkpoints of the run in `model_dir`.
 
-    With `is_converted`, exports hold the graphs from which files of other runtimes are made.
+    `add_files` adds files of other formats to each export.
     """
     rows = functools.partial(
         experiment.data.one_pass, experiment.data.eval_split, with_labels=False
@@ -113,5 +115,5 @@ def build_exporter(
         rows,
         model_dir,
         is_pruned,
-        is_converted,
+        add_files,
     )

@@ -266,7 +266,8 @@ class Evaluator:
 
     @functools.cached_property
     def _exporters(self) -> list[compat.estimator.Exporter]:
-        export = serving.or_warn(estimators.build_exporter(self._experiment, self._model_dir))
+        build, add_files = estimators.build_exporter, self._observers.add_to_export
+        export = serving.or_warn(build(self._experiment, self._model_dir, add_files))
         best = exporters.BestExporter(self.keeper, export, lambda: self._measured_on)
         return [exporters.EachEvaluation(export), best]
 

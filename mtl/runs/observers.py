@@ -124,6 +124,10 @@ class Observers(types.RunObserver):
             return None
         return lambda *seen: [hook for watch in watching for hook in watch(*seen)]
 
+    def add_to_export(self, written: Any) -> None:
+        for one in self._all:
+            one.add_to_export(written)
+
     def log(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
         for observer in self._all:
             observer.log(kind, step, metrics)

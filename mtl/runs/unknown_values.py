@@ -120,7 +120,7 @@ def count_in_predictions(
 
 
 class Counted:
-    """A model of `mtl.scoring` that also counts unknown values in its inputs.
+    """A model of `mtl.tools.scoring` that also counts unknown values in its inputs.
 
     Args:
       model: predicts for serialized tf.Examples.

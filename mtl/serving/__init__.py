@@ -5,17 +5,19 @@ experiment.Experiment.serving = @serving.Serving()
 serving.Serving.outputs = ["income/probability"]
 """
 
-from mtl.serving.exporter import Exporter, or_warn
+from mtl.serving.exporter import AddFiles, Exporter, Written, or_warn
 from mtl.serving.metadata import spec_of
 from mtl.serving.optimized import AsTrained, Optimized
 from mtl.serving.settings import Serving
 from mtl.serving.signatures import add_signatures
 
 __all__ = [
+    "AddFiles",
     "AsTrained",
     "Exporter",
     "Optimized",
     "Serving",
+    "Written",
     "add_signatures",
     "or_warn",
     "spec_of",

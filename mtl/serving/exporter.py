@@ -10,9 +10,9 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from mtl import checks, deferred, types
+from mtl import checks, types
 from mtl import spec as spec_lib
 from mtl.deferred import compat, tf
 from mtl.serving import (
@@ -32,9 +32,6 @@ from mtl.serving import (
 from mtl.tf_internals import saved_model
 from mtl.variables import row_names
 
-with deferred.imports():
-    from mtl.serving import frozen, portable
-
 _log = logging.getLogger(__name__)
 
 REWRITING_FAILED = (
@@ -42,6 +39,30 @@ REWRITING_FAILED = (
     "failed. Please report it"
 )
 """Logged as an error; tests fail if they see it."""
+
+
+class Written(NamedTuple):
+    """An export that is checked, and not yet published.
+
+    Attributes:
+      directory: the folder of the SavedModel.
+      estimator: the Estimator of the run, with the signatures of exports.
+      checkpoint: the exported checkpoint.
+      spec: the features.
+      may_drop_units: True if the export leaves out units that add nothing.
+      held_out: the rows that checked it; None without such a check.
+    """
+
+    directory: str
+    estimator: compat.estimator.Estimator
+    checkpoint: str
+    spec: spec_lib.Spec
+    may_drop_units: bool
+    held_out: rows.HeldOut | None
+
+
+AddFiles = Callable[[Written], None]
+"""Adds files to the folder of an export."""
 
 
 class Exporter:
@@ -59,7 +80,7 @@ class Exporter:
         dataset: Callable[[], tf.data.Dataset],
         model_dir: str,
         is_pruned: bool = False,
-        is_converted: bool = False,
+        add_files: AddFiles = lambda written: None,
     ):
         """Store the settings.
 
@@ -70,24 +91,23 @@ class Exporter:
           dataset: makes batches {field: [B, ...]} of the rows that check exports.
           model_dir: the folder of the run.
           is_pruned: True if weights are cut, which can leave units that add nothing.
-          is_converted: True if exports become files of other runtimes: if these need ids, exports
-            hold `portable`, as if the setting were True.
+          add_files: adds files of other formats to each export.
         """
         self._serving, self._spec, self._heads = serving, spec, heads
         self._dataset, self._model_dir, self._is_pruned = dataset, model_dir, is_pruned
-        self._is_converted = is_converted
+        self._add_files = add_files
         self._rows: rows.Rows | None = None
         self._reference: reference.Reference | None = None
         self._blank: blank.Blank | None = None
         self._last = ("", "")
-        self._checked: frozen.HeldOut | None = None
+        self._checked: rows.HeldOut | None = None
 
     def __call__(
         self,
         estimator: compat.estimator.Estimator,
         folder: str,
         checkpoint: str,
-        before: Callable[[str, frozen.HeldOut | None], None] = lambda written, held_out: None,
+        before: Callable[[str, rows.HeldOut | None], None] = lambda written, held_out: None,
     ) -> str:
         """Publish `folder/<version>`, and return its path.
 
@@ -150,26 +170,14 @@ class Exporter:
             allowed = part.allowed if part else verification.TOLERANCE
             difference = verification.verify_export(written, held_out, expected, allowed)
             metadata.add_metadata(written, checked_rows=len(held_out), difference=difference)
-            self._checked = frozen.HeldOut(held_out, expected.outputs)
-        if self._serving.portable or (self._is_converted and frozen.needs_ids(written)):
-            may_drop_units = part is not None and not part.keeps_graph
-            self._write_portable(written, estimator, checkpoint, may_drop_units)
+            self._checked = rows.HeldOut(held_out, expected.outputs)
+        may_drop_units = part is not None and not part.keeps_graph
+        self._add_files(
+            Written(written, estimator, checkpoint, self._spec, may_drop_units, self._checked)
+        )
         # Comes last, when the files are final.
         metadata.add_metadata(written, files=metadata.list_files(written))
         return written
-
-    def _write_portable(
-        self,
-        written: str,
-        estimator: compat.estimator.Estimator,
-        checkpoint: str,
-        may_drop_units: bool,
-    ) -> None:
-        """Write the export for other runtimes into the folder of an export, and check it."""
-        portable.write_portable(written, estimator, checkpoint, self._spec, may_drop_units)
-        if self._checked is not None:
-            difference = portable.verify_portable(written, *self._checked)
-            metadata.add_metadata(written, portable_difference=difference)
 
     def _write_plain(
         self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str

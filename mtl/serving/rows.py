@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,6 +73,18 @@ class Rows:
             else:
                 raw[name] = self.dense(name)
         return raw
+
+
+class HeldOut(NamedTuple):
+    """Rows that no training saw.
+
+    Attributes:
+      rows: the rows.
+      expected: {"<task>/<name>": [N, ...]}, the predictions of the checkpoint.
+    """
+
+    rows: Rows
+    expected: Mapping[str, np.ndarray]
 
 
 def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, count: int) -> Rows:

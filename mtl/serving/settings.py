@@ -52,7 +52,7 @@ class Serving:
       warm_up_rows: how many of these rows a warm-up request holds; another one holds a single row.
       portable: True adds two SavedModels for other runtimes to each export, in its folder
         `portable`: with raw features as plain tensors, and with ids, which an encoder makes without
-        TensorFlow. See `mtl.serving.portable`.
+        TensorFlow. See `mtl.tools.runtimes.portable`.
     """
 
     model_name: checks.Name = "mtl"

@@ -270,7 +270,7 @@ class SparseGpt(Criterion):
 
     E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in
     One-Shot", 2023, arXiv:2301.00774. Only `launch.prune` computes it, for kernels of
-    `layers.dense`: see `mtl.sparsity.sparse_gpt`. A training step cannot.
+    `layers.dense`: see `mtl.tools.pruning.sparse_gpt`. A training step cannot.
 
     Attributes:
       block: the number of inputs whose weights are compared with each other at once.

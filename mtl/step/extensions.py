@@ -3,7 +3,8 @@
 with extensions.enter([make(model, features, labels) for make in makers]) as entered:
     for extension in entered: ...
 extensions.current()                # the same, read within the network
-gradients = extensions.mask_gradients(gradients, variables)     # an update calls both
+gradients = extensions.mask_gradients(gradients, variables)     # an update calls these
+before = extensions.check_update(losses, gradients, step, unless=False)
 extensions.show_update(gradients, variables)
 """
 
@@ -37,6 +38,16 @@ def mask_gradients(
     for extension in current():
         gradients = extension.mask_gradients(gradients, variables)
     return gradients
+
+
+def check_update(
+    losses: types.Tensors,
+    gradients: Sequence[types.Gradient],
+    step: tf.Tensor,
+    unless: tf.Tensor | bool,
+) -> list[tf.Operation]:
+    """Return the ops by which the extensions refuse a step; see `types.StepExtension`."""
+    return [op for one in current() for op in one.check_update(losses, gradients, step, unless)]
 
 
 def show_update(gradients: Sequence[types.Connected], variables: Sequence[tf.Variable]) -> None:

@@ -14,6 +14,7 @@ with deferred.imports():  # A run loads only the tools that it uses.
     from mtl.tools import profiling, tracking
     from mtl.tools.debugging import numerics
     from mtl.tools.drawing import pictures
+    from mtl.tools.runtimes import added
 
 _Part = TypeVar("_Part")
 _TOOLS = "mtl.tools."
@@ -22,8 +23,8 @@ _TOOLS = "mtl.tools."
 def list_observers(experiment: experiment_lib.Experiment) -> list[types.OpenObserver]:
     """Return `Experiment.observers`, after a part for each other setting that adds one.
 
-    The settings are `Experiment.trackers`, `clip_audit` and `tensorboard`, `Run.profile` and
-    `Run.check_numerics`. Every run draws pictures.
+    The settings are `Experiment.trackers`, `clip_audit` and `tensorboard`, `Run.profile`,
+    `Run.check_numerics` and `Serving.portable`. Every run draws pictures.
 
     Raises:
       UserError: a tool would act twice.
@@ -36,6 +37,7 @@ def list_observers(experiment: experiment_lib.Experiment) -> list[types.OpenObse
         experiment.tensorboard,
         profiling.Profile(steps=run.profile) if run.profile else None,
         numerics.CheckNumerics() if run.check_numerics else None,
+        added.observe if experiment.serving.portable else None,
         *experiment.observers,
     ]
     parts = [part for part in found if part is not None]

@@ -51,6 +51,24 @@ class StepExtension:
         """
         return contextlib.nullcontext()
 
+    def check_update(
+        self,
+        losses: values.Tensors,
+        gradients: Sequence[values.Gradient],
+        step: tf.Tensor,
+        unless: tf.Tensor | bool,
+    ) -> Sequence[tf.Operation]:
+        """Return ops that fail when run if the step must not move any weight.
+
+        Args:
+          losses: {task: scalar}.
+          gradients: the gradients before the update clips them.
+          step: scalar, the global step, for a message.
+          unless: bool scalar; True lets the step through.
+        """
+        del losses, gradients, step, unless
+        return ()
+
     def mask_gradients(
         self, gradients: Sequence[values.Connected], variables: Sequence[tf.Variable]
     ) -> Sequence[values.Connected]:

@@ -120,6 +120,9 @@ class RunObserver:
         """Return a function that makes hooks for the evaluation of a checkpoint, or None."""
         return None
 
+    def add_to_export(self, written: Any) -> None:
+        """Add files to the folder of an export, a `serving.Written`, before it is published."""
+
     def log(self, kind: str, step: int, metrics: Mapping[str, float]) -> None:
         """Receive metrics of a step; `kind` is "eval" for an evaluation."""
 

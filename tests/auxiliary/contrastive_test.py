@@ -167,29 +167,8 @@ def test_supervised_reads_the_labels_of_its_head_alone():
     assert part.reads_labels
 
 
-def test_centre_loss_and_its_gradients_equal_numpy():
-    vectors = _draw(8, 3).astype(np.float32)
-    part = auxiliary.CentreLoss(head="kind")
-
-    def build():
-        x = tf.constant(vectors)
-        losses = part(given.activations(x, {"kind": CLASSES}, [KIND]))
-        (centres,) = tf1.trainable_variables()
-        gradients = tf.gradients(losses, [x, centres])
-        assert isinstance(gradients[1], tf.IndexedSlices)
-        return losses, gradients[0], tf.convert_to_tensor(gradients[1])
-
-    losses, at_vectors, at_centres = given.evaluate(build)
-    labelled = (CLASSES >= 0)[:, np.newaxis]
-    apart = np.where(labelled, vectors, 0)  # Centres start at 0.
-    np.testing.assert_allclose(losses, (apart**2).sum(1) / 2, rtol=1e-6)
-    np.testing.assert_allclose(at_vectors, apart, rtol=1e-6)
-    expected = -np.stack([apart[kind == CLASSES].sum(0) for kind in range(4)])
-    np.testing.assert_allclose(at_centres, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", [auxiliary.SupervisedContrastive, auxiliary.CentreLoss])
-def test_a_head_without_one_class_a_row_is_refused(kind):
+def test_a_head_without_one_class_a_row_is_refused():
+    kind = auxiliary.SupervisedContrastive
     with pytest.raises(checks.UserError, match=f"{kind.__name__}.head must be one of kind, size"):
         images.make_model(auxiliary_losses=[kind(head="kinds")])
     with pytest.raises(checks.UserError, match="rows have one class of several, got 'size'"):

@@ -20,9 +20,10 @@ import time
 import urllib.request
 from collections.abc import Iterator
 
-from mtl import checks, scoring
+from mtl import checks
 from mtl.deferred import tf
-from mtl.scoring import batches
+from mtl.tools import scoring
+from mtl.tools.scoring import batches
 from tests.clients import environments, odd_export
 from tests.files import object_servers
 

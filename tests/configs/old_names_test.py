@@ -3,6 +3,7 @@
 import gin
 import pytest
 
+from mtl import checks
 from mtl.configs import config, gin_names, old_names, trust
 from mtl.data import tfds
 from mtl.datasets import click_stream
@@ -25,6 +26,25 @@ def test_every_class_is_found_under_its_old_name(module):
     for name in classes:
         found = short.resolve(short.full(f"{base}.{name}"))
         assert found is whole.resolve(whole.full(f"{module}.{name}")) is getattr(current, name)
+
+
+@pytest.mark.parametrize("part", old_names.REMOVED)
+def test_a_removed_part_is_one_clear_line(part):
+    module, _, name = part.rpartition(".")
+    package, _, base = module.rpartition(".")
+    assert not hasattr(gin_names.import_module(module), name)
+    told = f"{name} was removed after version 0.2.0. Take "
+    for names, selector in (
+        (_names(f"from {package} import {base}"), f"{base}.{name}"),
+        (_names(f"import {module}"), part),
+    ):
+        for find in (names.known, names.full):
+            with pytest.raises(checks.UserError, match=told):
+                find(selector)
+
+
+def test_a_class_of_a_user_may_have_the_name_of_a_removed_part():
+    assert old_names.find_removal("HeatMap", ["shop.heads"]) is None
 
 
 @pytest.mark.medium

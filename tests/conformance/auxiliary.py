@@ -195,7 +195,6 @@ LOSSES = [
         make=lambda **kw: auxiliary.SupervisedContrastive(head="kind", **kw),
         is_of_slice="rows are compared with those of their slice",
     ),
-    Loss(name="centre_loss", make=lambda **kw: auxiliary.CentreLoss(head="kind", **kw)),
     Loss(
         name="reconstruction",
         make=lambda **kw: auxiliary.Reconstruction(**kw),

@@ -87,7 +87,6 @@ _DEPTH = {
     "predictions": {"depth": (1, 3)},
     "signatures": "predict",
 }
-_HEAT = {"metrics": "average_loss mse nan_predictions peak_distance", "signatures": "predict"}
 ANIMALS = ["cat", "dog", "bird"]
 
 ROWS = {
@@ -400,28 +399,5 @@ ROWS = {
         predictions={"normal": (2, 2, 3)},
         signatures="predict",
         places=(2, 2),
-    ),
-    "heat_map": Row(
-        make=_head(heads.HeatMap, num_maps=2, loss_type="squared"),
-        dtype="float32",
-        labels=[
-            np.array([[[1.0, 0], [0.5, 0]], [[0.5, 0.2], [0.2, 1]]]),
-            np.array([[[0.1, 0], [0.5, 0]], [[1, 0.2], [0.2, 0]]]),
-        ],
-        missing=np.full([2, 2, 2], NAN),
-        wrong=[(np.full([2, 2, 2], 1.5), "be in [0, 1], got 1.5")],
-        predictions={"heat": (2, 2, 2), "peak": (2, 2)},
-        places=(2, 2),
-        **_HEAT,
-    ),
-    "heat_map of one": Row(
-        make=_head(heads.HeatMap),
-        dtype="float32",
-        labels=[np.array([[1.0, 0.5, 0.0]]), np.array([[0.0, 0.3, 0.2]])],
-        missing=np.full([1, 3], NAN),
-        wrong=[],
-        predictions={"heat": (1, 3, 1), "peak": (1, 2)},
-        places=(1, 3),
-        **_HEAT,
     ),
 }

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from mtl import checks, features, spec
 from mtl.data import csv, image_files, pipeline, subset, tfrecord
-from mtl.scoring import batches, readers
+from mtl.tools.scoring import batches, readers
 
 SPEC = spec.Spec(features={"photo": "string", "x": "float32"}, labels={"y": "int64"})
 PIXELS = np.random.default_rng(0).integers(0, 256, [4, 6, 5, 3]).astype(np.uint8)

@@ -20,10 +20,10 @@ from mtl.data import (
     joined,
     json_lines,
     mixture,
-    numbered,
     pipeline,
     subset,
 )
+from mtl.tools.clip_audit import numbered
 
 pytestmark = pytest.mark.medium
 

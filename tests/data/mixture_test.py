@@ -19,13 +19,13 @@ from mtl.data import (
     frames,
     json_lines,
     mixture,
-    numbered,
     pipeline,
     sampling,
     subset,
 )
 from mtl.distribution import memory
 from mtl.optimization import schedules
+from mtl.tools.clip_audit import numbered
 
 pytestmark = pytest.mark.medium
 

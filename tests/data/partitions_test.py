@@ -8,9 +8,10 @@ import pytest
 import tensorflow as tf
 from pyarrow import dataset, orc, parquet
 
-from mtl import checks, scoring, spec
+from mtl import checks, spec
 from mtl.data import arrow, files, partitions
 from mtl.files import remote
+from mtl.tools import scoring
 from mtl.tools.drafting import lines, tables
 from tests.files import object_servers
 

@@ -8,8 +8,9 @@ import zipfile
 import pytest
 import tensorflow as tf
 
-from mtl import checks, scoring, spec
+from mtl import checks, spec
 from mtl.data import arrow, csv, sheets
+from mtl.tools import scoring
 from mtl.tools.drafting import lines, tables
 
 pytest.importorskip("python_calamine")

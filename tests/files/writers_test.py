@@ -15,8 +15,8 @@ _ALLOWED = {
     # Into the files of `atomic.replacing`.
     "mtl/checkpoints/input_state.py": {"GFile(wb)": 2, "copy": 1},  # One unpacked for a restore.
     "mtl/data/frames.py": {"TFRecordWriter": 1},
-    "mtl/scoring/writers.py": {"TFRecordWriter": 1, "GFile(wb)": 2},
-    "mtl/serving/onnx.py": {"copy": 1},
+    "mtl/tools/scoring/writers.py": {"TFRecordWriter": 1, "GFile(wb)": 2},
+    "mtl/tools/runtimes/onnx.py": {"copy": 1},
     # Into folders that appear when they are complete.
     "mtl/tf_internals/saved_model.py": {"GFile(wb)": 1},
     "mtl/features/accumulators.py": {"GFile(wb)": 1},
@@ -27,7 +27,7 @@ _ALLOWED = {
     "mtl/serving/warm_up.py": {"TFRecordWriter": 1},
     "mtl/from_python.py": {"open(w)": 1},  # A scratch folder.
     "mtl/tools/tensorboard/board_hooks.py": {"write_text": 1},  # A summary, and no file.
-    "mtl/serving/tflite.py": {"open(wb)": 1},  # What nobody reads.
+    "mtl/tools/runtimes/tflite.py": {"open(wb)": 1},  # What nobody reads.
     "mtl/tools/debugging/replay.py": {"copy": 1},  # A method of its own, into a scratch folder.
     # Checkpoints, which count once they are listed.
     "mtl/checkpoints/best.py": {"copy": 1},

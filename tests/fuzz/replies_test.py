@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, scoring
-from mtl.scoring import batches
+from mtl import checks
+from mtl.tools import scoring
+from mtl.tools.scoring import batches
 from tests.fuzz import cases
 
 EXAMPLES = [b"a", b"\xff", b"", b"d"]

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, scoring, spec
+from mtl import checks, spec
 from mtl.data import json_lines
-from mtl.scoring import json_rows
+from mtl.tools import scoring
+from mtl.tools.scoring import json_rows
 from tests.fuzz import cases, data_test
 
 GOOD = {

@@ -19,7 +19,6 @@ def _rows(num, seed):
         "image": image,
         "kind": np.where(gone, -1, (image[..., 0] > 0.5).astype(np.int64)),
         "depth": np.where(gone, 0, 1 + image[..., 0]),
-        "heat": np.where(gone, np.nan, image[..., 0]),
         "normal": np.where(
             gone[..., np.newaxis], 0, np.concatenate([image - 0.5, 1 - image, image], -1)
         ),
@@ -31,7 +30,6 @@ def _make(**run):
     labels = {
         "kind": ("int64", shape),
         "depth": ("float32", shape),
-        "heat": ("float32", shape),
         "normal": ("float32", (*shape, 3)),
     }
     splits = {"train": _rows(48, 1), "test": _rows(16, 2)}
@@ -49,7 +47,6 @@ def _make(**run):
             heads=[
                 heads.Segmentation(name="kind", classes=2),
                 heads.Depth(name="depth"),
-                heads.HeatMap(name="heat", loss_type="squared"),
                 heads.Normals(name="normal"),
             ],
             update=update.Update(optimizer=optimizers.SGD(learning_rate=0.05)),

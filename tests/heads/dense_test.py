@@ -107,40 +107,11 @@ def normals():
     )
 
 
-def heat_map(loss_type):
-    given, weights = holes(np.nan, RANDOM.random((*SHAPE, 2)).astype("f"))
-    for row in (2, 3):  # Whole maps, of which one has no peak.
-        given[row], weights[row] = RANDOM.random((HEIGHT, WIDTH, 2)), WEIGHTS[row]
-    given[3, ..., 1] = 0
-    safe = np.where(weights[..., np.newaxis] > 0, given, 0)
-
-    def losses(x):
-        p = 1 / (1 + np.exp(-x))
-        if loss_type == "squared":
-            return ((p - safe) ** 2).mean(-1)
-        return -(safe * np.log(p) + (1 - safe) * np.log(1 - p)).mean(-1)
-
-    def metrics(x):
-        squares = ((1 / (1 + np.exp(-x)) - safe) ** 2).mean(-1)
-        apart, total = 0, 0
-        for row, column in ((2, 0), (2, 1), (3, 0)):
-            maps = x[row, ..., column], safe[row, ..., column]
-            one, other = (np.unravel_index(m.argmax(), m.shape) for m in maps)
-            apart += WEIGHTS[row] * math.dist(one, other)
-            total += WEIGHTS[row]
-        return {"mse": (squares * weights).sum() / weights.sum(), "peak_distance": apart / total}
-
-    head = heads.HeatMap(name="y", num_maps=2, loss_type=loss_type, weight="w")
-    return head, given, weights, losses, metrics
-
-
 CASES = {
     "segmentation": segmentation(),
     "depth": depth("linear", "absolute"),
     "depth of logarithms": depth("log", "squared"),
     "normals": normals(),
-    "heat map": heat_map("cross_entropy"),
-    "squared heat map": heat_map("squared"),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 
@@ -290,10 +261,6 @@ SAYS = {
     "depth": (
         lambda: heads.Depth(name="y", scale="logg"),
         "Depth.scale of task 'y' must be one of linear, log, got 'logg'. Did you mean 'log'?",
-    ),
-    "heat": (
-        lambda: heads.HeatMap(name="y", num_maps=0),
-        "HeatMap.num_maps of task 'y' must be at least 1, got 0",
     ),
 }
 

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 import mtl
-from launch import console, here
+from launch import console
+from launch.processes import here
 from tests.launch import conftest
 
 

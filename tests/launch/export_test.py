@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from mtl.serving import tflite
+from mtl.tools.runtimes import tflite
 from tests.launch import toy
 
 pytestmark = pytest.mark.medium

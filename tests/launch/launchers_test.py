@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from tests import tiny
 from tests.launch import conftest, toy
-from tests.scoring import servers
+from tests.tools.scoring import servers
 
 pytestmark = pytest.mark.medium
 

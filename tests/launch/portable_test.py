@@ -9,8 +9,8 @@ import random
 import numpy as np
 import pytest
 
-from mtl.serving import tflite
-from mtl.serving.encoders import encoder
+from mtl.tools.runtimes import tflite
+from mtl.tools.runtimes.encoders import encoder
 from tests.launch import toy
 
 pytestmark = pytest.mark.slow

@@ -38,16 +38,8 @@ def test_the_mean_gain_is_a_mean_over_tasks_of_means_over_their_metrics():
     np.testing.assert_allclose(combine(alone), ((0.125 + 0.25) / 2 - 0.5) / 2, rtol=1e-6)
 
 
-def test_the_hypervolume_of_a_point_is_that_of_a_box():
-    part = combined.Hypervolume(baselines={"a/auc": 0.5, "b/rmse": 2.0, "b/log": -5.0})
-    np.testing.assert_allclose(combine(part), 0.4 * 0.5 * 2.0, rtol=1e-6)
-    # Two metrics below their baselines are no gain.
-    assert combine(combined.Hypervolume(baselines={"a/auc": 0.95, "b/rmse": 1.0})) == 0
-
-
-@pytest.mark.parametrize("kind", [combined.MeanGain, combined.Hypervolume])
-def test_it_is_undefined_where_a_metric_is(kind):
-    part = kind(baselines={"a/auc": 0.95, "b/rmse": 2.0})
+def test_it_is_undefined_where_a_metric_is():
+    part = combined.MeanGain(baselines={"a/auc": 0.95, "b/rmse": 2.0})
     assert np.isnan(combine(part, {**VALUES, "b/rmse": np.nan}))
 
 
@@ -71,7 +63,7 @@ def train(made, model_dir):
 def run(tmp_path_factory):
     """A run whose best checkpoint is chosen by a combined metric, and its folder."""
     path = tmp_path_factory.mktemp("runs") / "first"
-    parts = [combined.MeanGain(baselines=BASELINES), combined.Hypervolume(baselines=BASELINES)]
+    parts = [combined.MeanGain(baselines=BASELINES)]
     made = make(parts, train_steps=20, checkpoint_steps=10)
     return made, path, train(made, path)
 
@@ -82,11 +74,9 @@ def test_a_combined_metric_is_one_of_every_evaluation(run):
     auc, rmse = metrics["sign/auc"], metrics["size/rmse"]
     gain = ((auc - 0.5) / 0.5 + (2.0 - rmse) / 2.0) / 2
     assert metrics["mean_gain"] == pytest.approx(gain, abs=1e-6)
-    volume = max(0, auc - 0.5) * max(0, 2.0 - rmse)
-    assert metrics["hypervolume"] == pytest.approx(volume, abs=1e-6)
     assert verbs.evaluate(made, str(path))["mean_gain"] == metrics["mean_gain"]
     assert f"mean_gain            {metrics['mean_gain']:.4f}" in summary.metrics_table(metrics)
-    assert made.model.find_main_metrics(metrics)[-2:] == ["mean_gain", "hypervolume"]
+    assert made.model.find_main_metrics(metrics)[-1] == "mean_gain"
 
 
 @pytest.mark.medium
@@ -163,6 +153,6 @@ def test_baselines_that_are_none_are_refused(baselines, told):
 
 
 def test_names_are_unique():
-    part = combined.Hypervolume(baselines=BASELINES, name="average_loss")
+    part = combined.MeanGain(baselines=BASELINES, name="average_loss")
     with pytest.raises(checks.UserError, match="combined_metrics must hold each name once, got"):
         make([part])

@@ -29,7 +29,7 @@ from mtl import (
     spec,
     transfer,
 )
-from mtl.balancing import affinity, example_clipping, methods, monitored, surgery, weighting
+from mtl.balancing import example_clipping, methods, monitored, surgery, weighting
 from mtl.data import drawn_items, pipeline, sampling, whole_groups
 from mtl.features import augmentations, tokenizers
 from mtl.heads import classifiers, softmax
@@ -46,7 +46,7 @@ from mtl.optimization import (
     update,
 )
 from mtl.sparsity import criteria, densities, granularity, pruning, pruning_schedules, regrowth
-from mtl.tools import clip_audit, tensorboard
+from mtl.tools import affinity, clip_audit, tensorboard
 from mtl.variables import averaging, freezing, sharding, stacks
 from tests import tiny
 from tests.conformance import auxiliary as teachers
@@ -722,7 +722,6 @@ FEATURES = (
         **_loss(auxiliary.SupervisedContrastive, head="sign", layers=[4]),
         exempt=_divide("rows are compared within a slice"),
     ),
-    Feature(name="centre loss", **_loss(auxiliary.CentreLoss, head="kind")),
     Feature(
         name="reconstruction", **_loss(auxiliary.Reconstruction, layers=[4], replacement="zero")
     ),

@@ -7,8 +7,9 @@ import subprocess
 import pytest
 from google.protobuf import text_format
 
-from mtl import scoring, serving
+from mtl import serving
 from mtl.serving import deployment
+from mtl.tools import scoring
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from mtl import compat, features, model, serving, types
 from mtl import spec as spec_lib
 from mtl.model import graph_options
 from mtl.optimization import update
+from mtl.tools.runtimes import added
 from tests.optimization import training
 
 tf1 = tf.compat.v1
@@ -101,7 +102,7 @@ class Untrained:
             self.heads,
             self.dataset,
             self.directory,
-            is_converted=is_converted,
+            add_files=added.choose_files(self.settings, is_converted),
         )
         return exporter(self.estimator, str(folder), self.checkpoint, before)
 

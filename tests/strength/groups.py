@@ -21,7 +21,7 @@ GROUPS = {
     "export": ("mtl/serving/", "mtl/compat/", "mtl/tf_internals/"),
     "runs": ("mtl/runs/", "mtl/monitoring/", "mtl/verbs.py"),
     "tools": ("mtl/tools/",),
-    "scoring": ("mtl/scoring/",),
+    "scoring": ("mtl/tools/scoring/",),
     "gin files and commands": ("mtl/configs/", "mtl/fitting.py", "mtl/from_python.py", "launch/"),
 }
 

@@ -16,9 +16,9 @@ import numpy as np
 from mtl import checks, types
 from mtl import features as features_lib
 from mtl import spec as spec_lib
-from mtl.data import numbered, pipeline
+from mtl.data import pipeline
 from mtl.deferred import tf, tf1
-from mtl.tools.clip_audit import measures, visits
+from mtl.tools.clip_audit import measures, numbered, visits
 
 if TYPE_CHECKING:
     from mtl import model as model_lib

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from mtl import types
 from mtl.auxiliary import emitted, row_losses
 from mtl.deferred import tf
-from mtl.example_gradients import proof, twins
+from mtl.example_gradients import proof
+from mtl.tools.clip_audit import twins
 
 if TYPE_CHECKING:
     from mtl import model as model_lib

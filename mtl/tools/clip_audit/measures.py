@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from mtl import checks, types
 from mtl import features as features_lib
 from mtl.deferred import tf, tf1
-from mtl.example_gradients import twins
 from mtl.step import gradients as gradients_lib
 from mtl.step import whole_batch
 from mtl.tools.clip_audit import auxiliary as auxiliary_lib
-from mtl.tools.clip_audit import norms
+from mtl.tools.clip_audit import norms, twins
 
 if TYPE_CHECKING:
     from mtl import model as model_lib

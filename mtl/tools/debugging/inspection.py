@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mtl import checks, scoring
+from mtl import checks
 from mtl import experiment as experiment_lib
 from mtl import spec as spec_lib
 from mtl.checkpoints import run_directory
@@ -26,9 +26,10 @@ from mtl.data import source as source_lib
 from mtl.deferred import compat, tf, tf1
 from mtl.model import graph_options
 from mtl.runs import diagnosis, estimators, fitting
-from mtl.scoring import readers
 from mtl.step import training_loop
+from mtl.tools import scoring
 from mtl.tools.debugging import layers
+from mtl.tools.scoring import readers
 from mtl.variables import patterns
 
 MODES = ("eval", "predict", "train")

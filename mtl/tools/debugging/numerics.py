@@ -11,13 +11,13 @@ losses. Checks do not change the weights by a single bit: they insert nothing be
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mtl import types
 from mtl.deferred import tf
 from mtl.optimization import finite
+from mtl.step import gradients as gradients_lib
 from mtl.tools.debugging import origin
 
 # The other outputs of these ops are uninitialised memory.
@@ -25,22 +25,30 @@ _FIRST_OUTPUT_ONLY = "FusedBatchNorm"
 _READS = ("ReadVariableOp", "ResourceGather")
 
 
-def check_steps(model_fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a `model_fn` whose training steps are checked, op by op."""
-
-    @functools.wraps(model_fn)
-    def checked(*args: Any, **settings: Any) -> Any:
-        with finite.check_before_update(assert_finite):
-            return model_fn(*args, **settings)
-
-    return checked
-
-
 class Checking(types.RunObserver):
     """Checks every op of every training step."""
 
-    def wrap_model_fn(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
-        return check_steps(model_fn)
+    def list_extensions(self, model: Any, statistics: Any) -> Sequence[types.MakeExtension]:
+        return [_CheckedStep]
+
+
+class _CheckedStep(types.StepExtension):
+    """Refuses a step, op by op."""
+
+    suits_stacks = True
+
+    def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
+        del model, features, labels
+
+    def check_update(
+        self,
+        losses: types.Tensors,
+        gradients: Sequence[types.Gradient],
+        step: tf.Tensor,
+        unless: tf.Tensor | bool,
+    ) -> Sequence[tf.Operation]:
+        tensors = [*losses.values(), *gradients_lib.list_values(gradients)]
+        return [assert_finite(tensors, step, unless)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,12 @@ import numpy as np
 from mtl import checks, types
 from mtl import experiment as experiment_lib
 from mtl import spec as spec_lib
-from mtl.data import drawn_rows, pipeline
+from mtl.data import pipeline
 from mtl.data import source as source_lib
 from mtl.deferred import tf, tf1
 from mtl.runs import diagnosis
 from mtl.tools.debugging import inspection
+from mtl.tools.explaining import drawn_rows
 
 Values = Mapping[str, Any]
 """{field: [N, ...]}, NumPy arrays, or `tf1.ragged` values of lists."""

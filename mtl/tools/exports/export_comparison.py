@@ -22,7 +22,8 @@ from mtl import checks, serving
 from mtl import experiment as experiment_lib
 from mtl.deferred import tf
 from mtl.runs import estimators
-from mtl.serving import frozen, loaded, metadata, onnx, tflite
+from mtl.serving import loaded, metadata
+from mtl.tools.runtimes import added, frozen, onnx, tflite
 
 _ROUNDS, _SECONDS = 5, 0.1
 _EXTRA = "assets.extra"  # Files beside the model: warm-up requests and metadata.
@@ -100,7 +101,8 @@ def _export_part(
     settings = dataclasses.replace(experiment.serving, optimized=part)
     changed = dataclasses.replace(experiment, serving=settings)
     estimator = estimators.build_exported(changed, model_dir, checkpoint)
-    return estimators.build_exporter(changed, model_dir)(estimator, folder, checkpoint)
+    exporter = estimators.build_exporter(changed, model_dir, added.choose_files(settings))
+    return exporter(estimator, folder, checkpoint)
 
 
 def _measure_saved_model(

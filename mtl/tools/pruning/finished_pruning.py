@@ -19,8 +19,9 @@ from mtl.checkpoints import input_state, mismatch, run_directory
 from mtl.deferred import compat, tf, tf1
 from mtl.model import graph_options
 from mtl.runs import diagnosis, fitting
-from mtl.sparsity import criteria, cuts, densities, granularity, pruning, sparse_gpt
+from mtl.sparsity import criteria, cuts, densities, granularity, pruning
 from mtl.step import layer_hooks
+from mtl.tools.pruning import sparse_gpt
 from mtl.transfer import checkpoint as checkpoint_lib
 from mtl.variables import averaging, patterns, pruned
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from mtl import experiment as experiment_lib
 from mtl import types
-from mtl.data import drawn_rows, pipeline
+from mtl.data import pipeline
 from mtl.deferred import tf
 from mtl.heads import base
-from mtl.runs import diagnosis, estimators, fitting
-from mtl.scoring import kept as kept_lib
+from mtl.runs import diagnosis, estimators, fitting, kept_fields
 from mtl.tf_internals import eager
+from mtl.tools.explaining import drawn_rows
 
 BINARY, CLASSES, NUMBER = "binary", "classes", "number"
 _LEAST = 1e-7
@@ -126,7 +126,7 @@ def predict_rows(
             for name in single:
                 kept[name].append(batch[name])
             with eager.execute_eagerly():  # Between batches, Estimator's graph is the default.
-                labels = {name: kept_lib.read_batch(batch, name) for name in of_labels}
+                labels = {name: kept_fields.read_batch(batch, name) for name in of_labels}
                 for head in heads:
                     said = _read_head(head, batch, labels)
                     if said is not None:

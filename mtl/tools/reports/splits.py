@@ -15,10 +15,10 @@ import numpy as np
 from mtl import experiment as experiment_lib
 from mtl import spec as spec_lib
 from mtl import types
-from mtl.data import drawn_rows
 from mtl.deferred import tf
 from mtl.heads import base
 from mtl.runs import diagnosis
+from mtl.tools.explaining import drawn_rows
 
 _MOST_CLASSES = 1000
 

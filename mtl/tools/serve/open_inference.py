@@ -19,7 +19,7 @@ import numpy as np
 
 from mtl import checks
 from mtl.deferred import tf
-from mtl.scoring import open_inference
+from mtl.tools.scoring import open_inference
 from mtl.tools.serve import engine, models, requests, tensors
 
 SIZE_HEADER = open_inference.SIZE_HEADER

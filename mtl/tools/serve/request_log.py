@@ -26,9 +26,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from mtl import checks, scoring
+from mtl import checks
 from mtl.deferred import tf
 from mtl.files import atomic, storage
+from mtl.tools import scoring
 from mtl.tools.serve import engine, models, settings
 
 _log = logging.getLogger("mtl.tools.serve")

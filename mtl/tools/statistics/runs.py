@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mtl import checks, scoring, types
+from mtl import checks, types
 from mtl import experiment as experiment_lib
 from mtl import features as features_lib
 from mtl import spec as spec_lib
@@ -27,8 +27,9 @@ from mtl.features import unknown
 from mtl.files import checksums
 from mtl.heads import base
 from mtl.runs import diagnosis, fitting
-from mtl.scoring import image_rows
+from mtl.tools import scoring
 from mtl.tools.reports import splits as splits_lib
+from mtl.tools.scoring import image_rows
 from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 
 from mtl.deferred import tf
-from mtl.step import due as due_lib
+from mtl.tools.tensorboard import due as due_lib
 from mtl.tools.tensorboard import settings as settings_lib
 
 

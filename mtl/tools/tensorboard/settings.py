@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from mtl import checks, features, types
-from mtl.step import due
-from mtl.tools.tensorboard import pictures
+from mtl.tools.tensorboard import due, pictures
 from mtl.variables import patterns
 
 ONCE = ("graph", "configuration", "custom_scalars", "hparams", "embeddings")

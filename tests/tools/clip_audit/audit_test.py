@@ -8,9 +8,8 @@ import pytest
 import tensorflow as tf
 
 from mtl import auxiliary, checks, experiment, layers, networks, types, verbs
-from mtl.example_gradients import twins
 from mtl.tools import clip_audit
-from mtl.tools.clip_audit import recording, statistics, visits
+from mtl.tools.clip_audit import recording, statistics, twins, visits
 from tests import tiny
 
 pytestmark = pytest.mark.medium

@@ -40,7 +40,6 @@ MODELS = {
         "auxiliary_losses": [
             auxiliary.Adversarial(epsilon=0.5, random_start=True, weight=0.5),
             auxiliary.MeanTeacher(noise=0.3),
-            auxiliary.CentreLoss(head="kind"),
             auxiliary.GradientReversal(
                 head=heads.MultiClass(name="of_kind", label="kind", classes=3), layers=[]
             ),

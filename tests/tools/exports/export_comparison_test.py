@@ -8,9 +8,9 @@ import pytest
 
 from mtl import features, verbs
 from mtl.checkpoints import run_directory
-from mtl.serving import tflite
 from mtl.sparsity import densities, granularity, pruning, pruning_schedules
 from mtl.tools.exports import export_comparison
+from mtl.tools.runtimes import tflite
 from tests import tiny
 
 pytestmark = pytest.mark.medium

@@ -6,9 +6,10 @@ import grpc
 import pytest
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-from mtl import checks, scoring
+from mtl import checks
+from mtl.tools import scoring
 from mtl.tools.serve import access, failures, startup
-from tests.scoring.access_test import certificate  # noqa: F401
+from tests.tools.scoring.access_test import certificate  # noqa: F401
 from tests.tools.serve.conftest import NAME, serving
 from tests.tools.serve.grpc_test import make, refused
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from mtl import checks, scoring
-from mtl.scoring import batches, open_inference
+from mtl import checks
+from mtl.tools import scoring
+from mtl.tools.scoring import batches, open_inference
 from tests.tools.serve.conftest import NAME
 from tests.tools.serve.rest_test import as_json
 

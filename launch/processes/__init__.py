@@ -1,0 +1,1 @@
+"""The process of a command: its start, flags that nobody knows, streams, logs and exit codes."""

@@ -1,0 +1,164 @@
+"""An export as ONNX, for runtimes other than TensorFlow's; needs the extra `onnx`.
+
+difference = onnx.write_onnx("models/digits/1795231775", "digits.onnx")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from mtl import checks, versions
+from mtl.deferred import tf
+from mtl.files import atomic, storage
+from mtl.serving import rows
+from mtl.tools.runtimes import frozen, spelled_out
+
+_OPSET = 17
+
+
+def write_onnx(directory: str, path: str, held_out: rows.HeldOut | None = None) -> float:
+    """Convert the signature "raw/lean" of an export, or "raw" if it has no "raw/lean".
+
+    The inputs are the features as tensors, or ids if the export holds the folder portable/ids. All
+    of them are required. The outputs keep their names.
+
+    Args:
+      directory: the folder of the export, with its warm-up requests.
+      path: the file to write, once its outputs equal those of the export for these requests.
+      held_out: rows for which its outputs must equal those of the checkpoint.
+
+    Returns:
+      The largest difference of its outputs from those of the export.
+
+    Raises:
+      UserError: a file of the export is damaged, tf2onnx is not installed or cannot convert an
+        operation of the model, or the file cannot be written.
+      RefusedError: an output differs from the export.
+    """
+    converter, runtime = require()
+    intact = frozen.load_intact(directory)
+    with intact as source, tempfile.TemporaryDirectory() as scratch:
+        converted = os.path.join(scratch, "model.onnx")
+        _convert_graph(converter, frozen.freeze(source.model, source.name), converted)
+        with _one_line():
+            session = runtime.InferenceSession(converted, providers=["CPUExecutionProvider"])
+        run = functools.partial(_run_session, session)
+        difference = source.check(run, "ONNX export", held_out)
+        _place(converted, path)
+    return difference
+
+
+def _run_session(session: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    names = [output.name for output in session.get_outputs()]
+    with _one_line():
+        return dict(zip(names, session.run(names, given), strict=True))
+
+
+def require() -> tuple[Any, Any]:
+    """Return the packages tf2onnx and onnxruntime.
+
+    Raises:
+      UserError: one of them is not installed.
+    """
+    return _import_module("tf2onnx"), _import_module("onnxruntime")
+
+
+def _import_module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise checks.UserError(
+            f"--onnx needs {name}, which is not installed. Run: {versions.how_to_get('onnx')}."
+        ) from error
+
+
+def _place(converted: str, path: str) -> None:
+    with storage.writing("--onnx", "a file", path), atomic.replacing(path) as partial:
+        tf.io.gfile.copy(converted, partial, overwrite=True)
+
+
+def _convert_graph(converter: Any, made: frozen.Frozen, path: str) -> None:
+    spelled_out.write_buckets(made.graph)
+    spelled_out.write_bounds(made.graph)
+    spelled_out.write_logs(made.graph)
+    spelled_out.write_sums(made.graph, made.graph_def)
+    graph_def = made.graph_def
+    try:
+        with _silence_log():
+            converted, _ = converter.convert.from_graph_def(
+                graph_def,
+                input_names=list(made.inputs),
+                output_names=list(made.outputs),
+                tensors_to_rename={**made.inputs, **made.outputs},
+                opset=_OPSET,
+                custom_op_handlers={"SelectV2": (_convert_select, [])},
+                output_path=path,
+            )
+    except (ValueError, NotImplementedError, RuntimeError) as error:
+        # tf2onnx names the operation at which it stops, often far behind the cause.
+        reason = _describe_lacking(made, _not_known(graph_def)) or frozen.describe_error(error)
+        raise checks.UserError(f"tf2onnx cannot convert this model: {reason}") from error
+
+    unknown = _describe_lacking(made, _list_unknown(converted.graph))
+    if unknown:
+        raise checks.UserError(f"tf2onnx cannot convert this model: {unknown}")
+
+
+def _convert_select(context: Any, node: Any, name: str, arguments: Any) -> Any:
+    """Convert SelectV2 to Where: tf2onnx adds products with 0 and 1, which leave NaN as NaN."""
+    del context, name, arguments
+    node.type = "Where"
+    return node
+
+
+def _describe_lacking(made: frozen.Frozen, operations: Iterable[str]) -> str:
+    """Return a text that ONNX lacks these operations; "" if there are none."""
+    listed = frozen.describe_lacking(made, operations)
+    return listed and f"ONNX has no operation {listed}."
+
+
+def _not_known(graph: tf.compat.v1.GraphDef) -> list[str]:
+    """Return the operations of a graph for which tf2onnx has no rule."""
+    rules = _import_module("tf2onnx.handler").tf_op.create_mapping(_OPSET, None)
+    known = {*rules, "Assert", "Const", "NoOp", "Placeholder"}
+    return [node.op for node in graph.node if node.op not in known]
+
+
+@contextlib.contextmanager
+def _silence_log() -> Iterator[None]:
+    """Keep tf2onnx from logging tracebacks of its internal errors."""
+    logger = logging.getLogger("tf2onnx")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _list_unknown(graph: Any) -> Iterator[str]:
+    """Yield the TensorFlow operations that tf2onnx left, also in loops and branches."""
+    for node in graph.node:
+        if not _import_module("onnx").defs.has(node.op_type, node.domain):
+            yield node.op_type
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _list_unknown(attribute.g)
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # Errors of onnxruntime have no common class.
+        reason = str(error).splitlines()[0]
+        raise checks.UserError(f"onnxruntime cannot run this model: {reason}") from error

@@ -1,0 +1,297 @@
+"""Takes the lookups of texts out of a graph: its inputs become ids, which a client encodes.
+
+found = outside_ids.take_lookups(graph, inputs, tables)
+found.inputs                             # {"job/categorical_job": Placed(node, "job", kind, ...)}
+outside_ids.list_obstacles(graph)        # {"RaggedCross": ["crossed_a_x_b"]}
+
+A lookup such as `table[text]` treats each value alone, and the operations between an input and its
+lookup only move values: they select, reshape or mask them. So the same operations can move ids.
+This module copies them for each lookup, and gives the copy a placeholder of ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mtl.deferred import tf
+from mtl.serving import graphs
+from mtl.tools.runtimes.encoders import encoder
+
+_FIND, _HASH, _SIZE = "LookupTableFindV2", "StringToHashBucketFast", "LookupTableSizeV2"
+# Operations that change each value alone, from an integer to its digits.
+_TO_DIGITS = ("AsString", "Cast", "Identity")
+# {operation that moves the values of its first input: its attribute with their type}.
+_MOVES = {
+    "EnsureShape": "T",
+    "ExpandDims": "T",
+    "GatherNd": "Tparams",
+    "GatherV2": "Tparams",
+    "Identity": "T",
+    "Reshape": "T",
+    "Slice": "T",
+    "Squeeze": "T",
+    "StridedSlice": "T",
+    "Tile": "T",
+}
+_SHAPES = ("Shape", "Size", "Rank")
+_INTEGERS = ("int64", "int32", "uint8", "bool")
+_OBSTACLE = re.compile(
+    r"AsString|String\w+|StaticRegex\w+|Regex\w+|Unicode\w+|LookupTable\w+|RaggedCross|Substr"
+    r"|ReduceJoin|UnsortedSegmentJoin|(Sparse)?Fingerprint|Parse(Single)?Example\w*|DecodeRaw"
+)
+_STRING = 7  # The number of the type of texts in a graph.
+_COLUMN = re.compile(r"(?:^|/)features(?:_\d+)?/([^/]+)/")
+
+
+class Table(NamedTuple):
+    """The contents of a lookup table, in the order of its values."""
+
+    keys: np.ndarray
+    values: np.ndarray
+
+    @property
+    def is_vocabulary(self) -> bool:
+        """True if the table numbers texts from 0 on."""
+        numbered = self.values.dtype == np.int64 and self.keys.dtype == object
+        return numbered and np.array_equal(self.values, np.arange(len(self.values)))
+
+
+class Placed(NamedTuple):
+    """A placeholder of ids.
+
+    Attributes:
+      node: its name in the graph.
+      lookup: the name of the node that looked values up.
+      field: the feature that it encodes.
+      kind: `encoder.VOCABULARY` or `encoder.HASH`.
+      size: the number of categories or buckets.
+      unknown: the number of places behind a vocabulary.
+      table: the name of the node of the vocabulary; "" for a hash.
+    """
+
+    node: str
+    lookup: str
+    field: str
+    kind: str
+    size: int
+    unknown: int = 0
+    table: str = ""
+
+
+class _Lookup(NamedTuple):
+    """A lookup in the graph.
+
+    Attributes:
+      node: the name of the node with its ids.
+      tokens: the reference to its texts.
+      kind, size, unknown, table: as in `Placed`.
+    """
+
+    node: str
+    tokens: str
+    kind: str
+    size: int
+    unknown: int = 0
+    table: str = ""
+
+
+def take_lookups(
+    graph: graphs.Graph,
+    inputs: Mapping[str, str],
+    tables: Mapping[str, Table],
+    without: Collection[str] = (),
+) -> dict[str, Placed]:
+    """Replace the lookups of inputs by placeholders of ids; lookups of other texts stay.
+
+    Args:
+      graph: the graph, which is rewritten; variables are constants.
+      inputs: {placeholder: field}.
+      tables: {node of a table: its contents}.
+      without: columns whose lookups stay.
+
+    Returns:
+      {"<field>/<column>": placeholder}.
+    """
+    placed: dict[str, Placed] = {}
+    copies: dict[tuple[Any, ...], str] = {}
+    for lookup in _find_lookups(graph, tables):
+        chain = _trace_tokens(graph, lookup.tokens, inputs)
+        if chain is None or find_column(lookup.node) in without:
+            continue
+        source, path = chain[-1], chain[:-1]
+        key = (source, *lookup[2:])
+        if key not in copies:
+            name = _name_input(inputs[source], lookup.node, placed)
+            node = _place_input(graph, source, f"ids_{len(placed)}")
+            placed[name] = Placed(node, lookup.node, inputs[source], *lookup[2:])
+            copies[key] = node
+        moved = _copy_path(graph, path, copies[key], key, copies)
+        graph.set(lookup.node, "Identity", [moved], T=tf.int64)
+    return placed
+
+
+def find_column(name: str) -> str:
+    """Return the column whose scope holds a node; "" for others."""
+    found = _COLUMN.search(name)
+    return found[1] if found else ""
+
+
+def list_obstacles(graph_def: tf.compat.v1.GraphDef) -> dict[str, list[str]]:
+    """Return {operation on texts or examples: the columns that use it}, of a frozen graph."""
+    found: dict[str, list[str]] = {}
+    for node in graph_def.node:
+        is_compared = node.op in ("Equal", "NotEqual") and node.attr["T"].type == _STRING
+        if is_compared or _OBSTACLE.fullmatch(node.op):
+            columns = found.setdefault(node.op, [])
+            columns += {find_column(node.name)} - {"", *columns}
+    return found
+
+
+def _find_lookups(graph: graphs.Graph, tables: Mapping[str, Table]) -> list[_Lookup]:
+    """Return the lookups of the graph, vocabularies first."""
+    found, of_unknown, readers = [], set(), graph.readers()
+    for node in graph.nodes.values():
+        if node.op != _FIND:
+            continue
+        name, default = graphs.name_of(node.input[0]), graph.value(node.input[2])
+        if name not in tables or not tables[name].is_vocabulary or default is None:
+            continue
+        size, choice = len(tables[name].keys), _find_choice(graph, node, readers)
+        if choice is not None:
+            ids, buckets = choice
+            of_unknown.add(buckets.name)
+            places = buckets.attr["num_buckets"].i
+            found.append(_Lookup(ids.name, node.input[1], encoder.VOCABULARY, size, places, name))
+        elif default == size:
+            found.append(_Lookup(node.name, node.input[1], encoder.VOCABULARY, size, 1, name))
+    for node in graph.nodes.values():
+        if node.op == _HASH and node.name not in of_unknown:
+            size = node.attr["num_buckets"].i
+            found.append(_Lookup(node.name, node.input[0], encoder.HASH, size))
+    return found
+
+
+def _find_choice(
+    graph: graphs.Graph, find: Any, readers: Mapping[str, list[Any]]
+) -> tuple[Any, Any] | None:
+    """Return the node of ids with several unknown places, and the hash of them; None without.
+
+    TensorFlow writes `StaticVocabularyTable` as where(found != default, found, hash + size).
+    """
+    for node in readers.get(find.name, ()):
+        if node.op != "SelectV2" or graphs.name_of(node.input[1]) != find.name:
+            continue
+        total = graph.nodes[graphs.name_of(node.input[2])]
+        parts = [graph.nodes[graphs.name_of(part)] for part in total.input]
+        buckets = [part for part in parts if part.op == _HASH]
+        if total.op == "AddV2" and buckets and any(part.op == _SIZE for part in parts):
+            return node, buckets[0]
+    return None
+
+
+def _trace_tokens(
+    graph: graphs.Graph, reference: str, inputs: Mapping[str, str]
+) -> list[str] | None:
+    """Return the nodes from a reference up to its input, which is last; None if it has none."""
+    chain = []
+    while True:
+        node = graph.nodes.get(graphs.name_of(reference))
+        if node is None or reference.partition(":")[2] not in ("", "0"):
+            return None
+        chain.append(node.name)
+        if node.name in inputs:
+            return chain
+        if node.op not in _MOVES and not _gives_digits(node):
+            return None
+        reference = node.input[0]
+
+
+def _gives_digits(node: Any) -> bool:
+    """Return True if a node keeps an integer, or writes its digits."""
+    if node.op != "Cast":
+        return node.op in _TO_DIGITS
+    types = (tf.as_dtype(node.attr[key].type).name for key in ("SrcT", "DstT"))
+    return all(name in _INTEGERS for name in types)
+
+
+def _name_input(field: str, node: str, placed: Mapping[str, Placed]) -> str:
+    name = f"{field}/{find_column(node) or 'ids'}"
+    number = 2
+    while name in placed:
+        name, number = f"{field}/{find_column(node) or 'ids'}_{number}", number + 1
+    return name
+
+
+def _place_input(graph: graphs.Graph, source: str, name: str) -> str:
+    while name in graph.nodes:
+        name += "_"
+    shape = graph.nodes[source].attr["shape"]
+    return graph.set(name, "Placeholder", [], dtype=tf.int64, shape=shape)
+
+
+def _copy_path(
+    graph: graphs.Graph,
+    path: Sequence[str],
+    source: str,
+    key: tuple[Any, ...],
+    copies: dict[tuple[Any, ...], str],
+) -> str:
+    """Return the node that moves ids as `path`, from its end to its beginning, moves values."""
+    before = source
+    for name in reversed(path):
+        node = graph.nodes[name]
+        if node.op in _MOVES and (key, name) not in copies:
+            attributes = {**dict(node.attr), _MOVES[node.op]: tf.int64}
+            copied = f"{name}/{source}"
+            graph.set(copied, node.op, [before, *node.input[1:]], **attributes)
+            copies[key, name] = copied
+        before = copies.get((key, name), before)
+        # Shapes of texts are shapes of ids as well, and then need no texts.
+        copies.setdefault(("shape", name), before)
+    copies.setdefault(("shape", key[0]), source)
+    _read_shapes(graph, {name: copies["shape", name] for name in (*path, key[0])})
+    return before
+
+
+def _read_shapes(graph: graphs.Graph, copies: Mapping[str, str]) -> None:
+    """Have operations that read only the shape of values read the shape of ids."""
+    for node in list(graph.nodes.values()):
+        if node.op in _SHAPES and graphs.name_of(node.input[0]) in copies:
+            moved = copies[graphs.name_of(node.input[0])]
+            graph.set(node.name, node.op, [moved], **{**dict(node.attr), "T": tf.int64})
+
+
+def read_tables(
+    session: tf.compat.v1.Session, graph_def: tf.compat.v1.GraphDef
+) -> dict[str, Table]:
+    """Return {node: contents} of the tables of a session, which are initialised."""
+    found = {}
+    for node in graph_def.node:
+        if node.op != "HashTableV2":
+            continue
+        handle = session.graph.get_tensor_by_name(f"{node.name}:0")
+        keys, values = (tf.as_dtype(node.attr[key].type) for key in ("key_dtype", "value_dtype"))
+        with session.graph.as_default():
+            pairs = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=keys, Tvalues=values)
+        read_keys, read_values = session.run([pairs.keys, pairs.values])
+        order = np.argsort(read_values, kind="stable")
+        found[node.name] = Table(read_keys[order], read_values[order])
+    return found
+
+
+def fill_tables(graph: tf.Graph, tables: Mapping[str, Table]) -> tf.Operation:
+    """Add an operation that fills the tables of a graph; call it in the graph."""
+    fills = []
+    for name, table in tables.items():
+        if name in {operation.name for operation in graph.get_operations()}:
+            handle = graph.get_tensor_by_name(f"{name}:0")
+            fills.append(
+                tf.raw_ops.LookupTableImportV2(
+                    table_handle=handle, keys=table.keys, values=table.values
+                )
+            )
+    return tf.group(*fills)

@@ -1,0 +1,290 @@
+"""Writes an export for runtimes other than TensorFlow Serving: raw features, or ids, as inputs.
+
+portable.write_portable(written, estimator, checkpoint, spec)
+# <written>/portable/raw   one signature with a plain placeholder for each feature
+# <written>/portable/ids   the same for ids, with vocabularies and encoders
+
+A server finds versions by the numbers of their folders, so it ignores these two within a version.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mtl import checks
+from mtl import spec as spec_lib
+from mtl.deferred import compat, tf, tf1
+from mtl.files import atomic
+from mtl.serving import (
+    dead_units,
+    folding,
+    graphs,
+    inputs,
+    loaded,
+    optimized,
+    rows,
+    settings,
+    signatures,
+    verification,
+)
+from mtl.tf_internals import saved_model
+from mtl.tools.runtimes import outside_ids, spelled_out
+from mtl.tools.runtimes.encoders import encoder
+
+FOLDER, RAW, IDS = "portable", "raw", "ids"
+_ENCODERS = ("encoder.py", "encoder.h")
+_MAX_BYTES = 2**31 - 2**20
+_BATCHES = (7, 1)
+
+
+class _Built(NamedTuple):
+    """The graph of a model for plain inputs.
+
+    Attributes:
+      graph: the graph.
+      inputs: {input: placeholder}.
+      outputs: {output: tensor}.
+      saver: restores its variables.
+    """
+
+    graph: tf.Graph
+    inputs: Mapping[str, tf.Tensor]
+    outputs: Mapping[str, tf.Tensor]
+    saver: Any
+
+
+def write_portable(
+    directory: str,
+    estimator: compat.estimator.Estimator,
+    checkpoint: str,
+    spec: spec_lib.Spec,
+    may_drop_units: bool = False,
+) -> None:
+    """Write the two SavedModels `portable/raw` and `portable/ids` into the folder of an export.
+
+    Args:
+      directory: the folder of the export.
+      estimator: the Estimator of the run, with the signatures of exports.
+      checkpoint: the checkpoint to export.
+      spec: the features.
+      may_drop_units: True leaves out units that add nothing, as after pruning.
+
+    Raises:
+      UserError: the weights do not fit into the 2 GB of a graph.
+    """
+    target = os.path.join(directory, FOLDER)
+    for name in (RAW, IDS):
+        built = _build_graph(estimator, spec, drops_empty=name == RAW)
+        _require_small(built.graph)
+        with tf1.Session(graph=built.graph, config=rows.on_cpu()) as session:
+            with built.graph.as_default():
+                session.run(tf1.tables_initializer())
+            built.saver.restore(session, checkpoint)
+            folder = os.path.join(target, name)
+            if name == RAW:
+                _write_raw(folder, session, built)
+            else:
+                _write_ids(folder, session, built, spec, may_drop_units)
+
+
+def verify_portable(
+    directory: str, held_out: rows.Rows, expected: Mapping[str, np.ndarray]
+) -> float:
+    """Return the largest difference of both SavedModels from the checkpoint, row by row.
+
+    Args:
+      directory: the folder of the export.
+      held_out: rows to try; the encoder of the export encodes them.
+      expected: {"<task>/<name>": [N, ...]}, the predictions of the checkpoint for these rows.
+
+    Raises:
+      RefusedError: an output differs, or a SavedModel fails on all rows, 7 rows or 1 row.
+    """
+    encode = encoder.Encoder(os.path.join(directory, FOLDER, IDS))
+    encodings = {RAW: lambda some: some.raw(), IDS: lambda some: encode(some.values)}
+    differences = [0.0]
+    for name, prepare in encodings.items():
+        what = os.path.join(FOLDER, name)
+        with loaded.load_export(os.path.join(directory, what)) as model:
+            for batch in (len(held_out), *_BATCHES):
+                some = held_out.first(batch)
+                try:
+                    found = model([settings.DEFAULT], prepare(some))
+                except tf.errors.OpError as error:
+                    reason = error.message.splitlines()[0]
+                    raise verification.RefusedError(
+                        f"{what} fails on {len(some)} rows: {reason}"
+                    ) from error
+                for (_, key), value in found.items():
+                    wanted = expected[key][: len(some)]
+                    # On a tie, a class may change with the batch size.
+                    if value.dtype.kind == "f" or len(some) == len(held_out):
+                        where = f"output {key!r} of {what}"
+                        differences.append(verification.require_close(where, value, wanted))
+    return max(differences)
+
+
+def _build_graph(
+    estimator: compat.estimator.Estimator, spec: spec_lib.Spec, drops_empty: bool
+) -> _Built:
+    with tf.Graph().as_default() as graph:
+        tf1.train.get_or_create_global_step()
+        tensors: dict[str, tf.Tensor] = {}
+        features = {name: _add_input(field, tensors) for name, field in spec.feature_fields.items()}
+        if drops_empty:
+            features = spec.drop_empty_texts(features)
+        mode = compat.estimator.ModeKeys.PREDICT
+        built = estimator.model_fn(features, None, mode, estimator.config)
+        output = built.export_outputs.get(settings.LEAN, built.export_outputs[settings.DEFAULT])
+        saver = built.scaffold.saver or tf1.train.Saver(sharded=True)
+        return _Built(graph, tensors, dict(output.outputs), saver)
+
+
+def _require_small(graph: tf.Graph) -> None:
+    """Fail unless the variables of a graph fit into it as constants."""
+    variables = graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+    size = sum(v.shape.num_elements() * v.dtype.base_dtype.size for v in variables)
+    fix = "Leave Serving.portable out: other runtimes read weights as constants of the graph."
+    rule = f"have weights of less than {_MAX_BYTES} bytes"
+    checks.require(size < _MAX_BYTES, "an export with Serving.portable", rule, size, fix)
+
+
+def _add_input(field: spec_lib.Field, given: dict[str, tf.Tensor]) -> tf.Tensor | tf.RaggedTensor:
+    """Add the placeholders of a field, and return its values as a model takes them."""
+    name = inputs.op_name(field.name)
+    if not field.is_ragged:
+        given[field.name] = tf1.placeholder(field.dtype, [None, *field.shape], name=name)
+        return given[field.name]
+    length = inputs.length_name(field.name)
+    padded = given[field.name] = tf1.placeholder(field.dtype, [None, None], name=name)
+    lengths = given[length] = tf1.placeholder(tf.int64, [None], name=inputs.op_name(length))
+    return inputs.read_lists(field.name, padded, lengths)
+
+
+def _write_raw(folder: str, session: tf.compat.v1.Session, built: _Built) -> None:
+    """Write a SavedModel of raw features, with its tables, and weights as constants."""
+    with session.graph.as_default():
+        _save_model(
+            folder,
+            session,
+            built.inputs,
+            built.outputs,
+            assets_collection=tf1.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),
+            main_op=tf1.tables_initializer(),
+        )
+    with saved_model.edited(folder) as meta_graph:
+        signatures.forget_paths(meta_graph)
+    optimized.Optimized()(folder)
+
+
+def _save_model(
+    folder: str,
+    session: tf.compat.v1.Session,
+    given: Mapping[str, tf.Tensor],
+    outputs: Mapping[str, tf.Tensor],
+    **more: Any,
+) -> None:
+    builder = tf1.saved_model.Builder(folder)
+    signature = tf1.saved_model.predict_signature_def(given, outputs)
+    called = {settings.DEFAULT: signature}
+    builder.add_meta_graph_and_variables(session, ["serve"], called, **more)
+    builder.save()
+
+
+def _write_ids(
+    folder: str, session: tf.compat.v1.Session, built: _Built, spec: spec_lib.Spec, may_drop: bool
+) -> None:
+    """Write a SavedModel of ids, with the files that encode them."""
+    tables = outside_ids.read_tables(session, session.graph.as_graph_def())
+    outputs = [tensor.op.name for tensor in built.outputs.values()]
+    given = {tensor.op.name: name for name, tensor in built.inputs.items()}
+    graph = folding.fold_graph(session, [*outputs, *given])
+    if may_drop:
+        graph = dead_units.remove_units(graph, [*outputs, *given])
+    spelled_out.write_bounds(graph)
+    spelled_out.write_float32(graph)
+    fields = {node: name for node, name in given.items() if name in spec.features}
+    graph_def, placed = _take_ids(graph.pruned([*outputs, *given]), outputs, fields, tables)
+    reached = {node.name for node in graph_def.node}
+    plain = {name: node for node, name in given.items() if node in reached}
+    with tf.Graph().as_default() as rewritten, tf1.Session() as saving:
+        tf.import_graph_def(graph_def, name="")
+        nodes = {**plain, **{name: one.node for name, one in placed.items()}}
+        tensors = {name: rewritten.get_tensor_by_name(f"{node}:0") for name, node in nodes.items()}
+        results = {
+            name: rewritten.get_tensor_by_name(tensor.name)
+            for name, tensor in built.outputs.items()
+        }
+        fill = outside_ids.fill_tables(rewritten, tables)
+        _save_model(folder, saving, tensors, results, main_op=fill)
+    _write_encoder(folder, spec, plain, placed, tables)
+
+
+def _take_ids(
+    given: tf.compat.v1.GraphDef,
+    outputs: Collection[str],
+    fields: Mapping[str, str],
+    tables: Mapping[str, outside_ids.Table],
+) -> tuple[tf.compat.v1.GraphDef, dict[str, outside_ids.Placed]]:
+    """Return a graph with placeholders of ids, and these that it needs.
+
+    A column that needs texts beside ids, such as `Growing`, keeps its lookups: with texts alone its
+    inputs are simpler.
+    """
+    without: set[str] = set()
+    while True:
+        graph = graphs.Graph(tf1.GraphDef.FromString(given.SerializeToString()))
+        placed = outside_ids.take_lookups(graph, fields, tables, without)
+        graph_def = graph.pruned(outputs)
+        left = set().union(*outside_ids.list_obstacles(graph_def).values(), {""}) - {""}
+        columns = {outside_ids.find_column(one.lookup) for one in placed.values()}
+        if not left & columns:
+            reached = {node.name for node in graph_def.node}
+            return graph_def, {n: one for n, one in placed.items() if one.node in reached}
+        without |= left & columns
+
+
+def _write_encoder(
+    folder: str,
+    spec: spec_lib.Spec,
+    plain: Collection[str],
+    placed: Mapping[str, outside_ids.Placed],
+    tables: Mapping[str, outside_ids.Table],
+) -> None:
+    """Write encoder.txt, the vocabularies, and the programs that read them."""
+    files: dict[str, str] = {}
+    lines = list(_describe_features(spec))
+    for name in plain:
+        field = name if name in spec.features else name.removesuffix(inputs.length_name(""))
+        kind = encoder.VALUES if name in spec.features else encoder.LENGTH
+        lines.append(("input", name, field, kind))
+    for name, one in placed.items():
+        settings_of = [str(one.size)]
+        if one.table:
+            file = files.setdefault(one.table, f"vocabulary_{len(files)}.txt")
+            settings_of = [file, str(one.size), str(one.unknown)]
+        lines.append(("input", name, one.field, one.kind, *settings_of))
+    atomic.write(os.path.join(folder, encoder.FILE), encoder.describe(lines))
+    for table, file in files.items():
+        text = b"".join(encoder.escape_bytes(own) + b"\n" for own in tables[table].keys)
+        atomic.write(os.path.join(folder, file), text)
+    for name in _ENCODERS:
+        program = pathlib.Path(encoder.__file__).with_name(name).read_bytes()
+        atomic.write(os.path.join(folder, name), program)
+
+
+def _describe_features(spec: spec_lib.Spec) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of encoder.txt about features."""
+    for name, field in spec.feature_fields.items():
+        shape = encoder.LIST if field.is_ragged else ",".join(map(str, field.shape))
+        default = () if field.default is None else (str(field.default),)
+        if field.dtype == "bool" and default:
+            default = (str(int(field.default)),)
+        yield ("feature", name, field.dtype, shape, *default)
+    for counts, name in spec.counted.items():
+        yield ("counts", counts, name)

@@ -1,0 +1,142 @@
+"""An export as TensorFlow Lite, for phones and small machines: sparse or 8-bit weights.
+
+difference = tflite.write_tflite("models/digits/1795231775", "digits.tflite", "sparse")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from mtl import checks
+from mtl.deferred import tf, tf1
+from mtl.files import atomic, storage
+from mtl.serving import rows, verification
+from mtl.tf_internals import eager
+from mtl.tools.runtimes import frozen, spelled_out
+
+FLOAT32, SPARSE, INT8 = "float32", "sparse", "int8"
+KINDS = (FLOAT32, SPARSE, INT8)
+
+# 8 bits have the same tolerance as in `Optimized`.
+_TOLERANCES = {FLOAT32: verification.TOLERANCE, SPARSE: verification.TOLERANCE, INT8: 0.1}
+_SIGNATURE = "serving_default"
+_LACKING = re.compile(r"(?:TF Select|Custom) ops: (.+)")
+
+
+def write_tflite(
+    directory: str,
+    path: str,
+    weights: str = FLOAT32,
+    held_out: rows.HeldOut | None = None,
+) -> float:
+    """Convert the signature "raw/lean" of an export, or "raw" if it has no "raw/lean".
+
+    The inputs are the features as tensors, or ids if the export holds the folder portable/ids. The
+    outputs keep the names of the signature.
+
+    Args:
+      directory: the folder of the export, with its warm-up requests.
+      path: the file to write, once its outputs equal those of the export for these requests.
+      weights: "float32"; "sparse", which neither stores nor multiplies zeros of large dense
+        layers; or "int8", with one step size a channel, which compares only numbers.
+      held_out: rows for which its outputs must equal those of the checkpoint.
+
+    Returns:
+      The largest difference of its outputs from those of the export.
+
+    Raises:
+      UserError: a file of the export is damaged, TensorFlow Lite has no such operation, or the
+        file cannot be written.
+      RefusedError: an output differs from the export.
+    """
+    checks.one_of("--tflite_weights", weights, KINDS)
+    allowed = _TOLERANCES[weights]
+    with frozen.load_intact(directory) as source:
+        converted = _convert_model(frozen.freeze(source.model, source.name), weights)
+        run = make_runner(converted)
+        difference = source.check(run, "TensorFlow Lite export", held_out, allowed)
+    with storage.writing("--tflite", "a file", path):
+        atomic.write(path, converted)
+    return difference
+
+
+def make_runner(model: bytes, threads: int = 1) -> Any:
+    """Return a function from {feature: array} to {output: array}."""
+    with warnings.catch_warnings():  # TensorFlow warns that the interpreter moves to a new package.
+        warnings.simplefilter("ignore")
+        interpreter = tf.lite.Interpreter(model_content=model, num_threads=threads)
+    runner = interpreter.get_signature_runner(_SIGNATURE)
+
+    def run(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        try:
+            return runner(**given)
+        except (RuntimeError, ValueError) as error:
+            problem = frozen.describe_error(error)
+            raise checks.UserError(f"TensorFlow Lite cannot run this model: {problem}") from error
+
+    return run
+
+
+def _convert_model(made: frozen.Frozen, weights: str) -> bytes:
+    spelled_out.write_bounds(made.graph)
+    spelled_out.write_float32(made.graph)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = os.path.join(scratch, "model")
+        _save_model(made, folder)
+        optimize = tf.lite.Optimize
+        kinds = {SPARSE: [optimize.EXPERIMENTAL_SPARSITY], INT8: [optimize.DEFAULT]}
+        # In graph mode the converter does not write a signature, and names are lost.
+        with eager.execute_eagerly(), _one_line(made), _silence_converter():
+            converter = tf.lite.TFLiteConverter.from_saved_model(folder, [_SIGNATURE], ["serve"])
+            converter.optimizations = kinds.get(weights, [])
+            return converter.convert()
+
+
+def _save_model(made: frozen.Frozen, folder: str) -> None:
+    """Write a SavedModel with a single signature."""
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        tf.import_graph_def(made.graph_def, name="")
+        inputs, outputs = (
+            {key: graph.get_tensor_by_name(name) for name, key in tensors.items()}
+            for tensors in (made.inputs, made.outputs)
+        )
+        builder = tf1.saved_model.Builder(folder)
+        signature = tf1.saved_model.predict_signature_def(inputs, outputs)
+        builder.add_meta_graph_and_variables(session, ["serve"], {_SIGNATURE: signature})
+        builder.save()
+
+
+@contextlib.contextmanager
+def _silence_converter() -> Iterator[None]:
+    """Drop the converter's C++ output to standard error; its exception has the same facts."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+
+
+@contextlib.contextmanager
+def _one_line(made: frozen.Frozen) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # The converter's error class is not public.
+        listed = ", ".join(_LACKING.findall(str(error)))
+        operations = {name.strip().removeprefix("Flex") for name in listed.split(",")} - {""}
+        reason = frozen.describe_error(error)
+        if operations:
+            reason = f"it has no operation {frozen.describe_lacking(made, operations)}."
+        raise checks.UserError(f"TensorFlow Lite cannot hold this model: {reason}") from error

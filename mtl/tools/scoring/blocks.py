@@ -1,0 +1,237 @@
+"""Turns columns of predictions into blocks to write: text, records or a table.
+
+block = blocks.MAKERS["csv"]({"id": ["a", "b"], "income/probability": np.array([0.1, 0.9])})
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mtl.data import examples
+from mtl.deferred import tf
+from mtl.files import csv_text
+from mtl.tools.scoring.batches import Values
+
+Columns = Mapping[str, Values]
+
+
+class Block(NamedTuple):
+    """The header of a file, and rows as one text, as records or as a table."""
+
+    header: bytes
+    rows: bytes | Sequence[bytes] | np.ndarray | pa.Table
+
+
+EMPTY = Block(b"", b"")
+
+
+def _json_lines(columns: Columns) -> Block:
+    parts: list[Any] = []
+    for name, values in columns.items():
+        parts += [
+            ("" if parts else "{") + json.dumps(name) + ": ",
+            _write_json(_make_array(values)),
+            ", ",
+        ]
+    return Block(b"", _join_rows(pc.binary_join_element_wise(*parts[:-1], "}\n", "")))
+
+
+def _make_csv(columns: Columns) -> Block:
+    cells = [_quote_cells(_write_cells(_make_array(values))) for values in columns.values()]
+    header = _quote_cells(pa.array(columns, pa.string())).to_pylist()
+    rows = pc.binary_join_element_wise(pc.binary_join_element_wise(*cells, ","), "\n", "")
+    return Block((",".join(header) + "\n").encode(), _join_rows(rows))
+
+
+def _make_spreadsheet(columns: Columns) -> Block:
+    """Return CSV in which a spreadsheet finds no formula."""
+    escape = csv_text.escape_formula
+    return _make_csv(
+        {escape(name): _without_formulas(_make_array(v)) for name, v in columns.items()}
+    )
+
+
+def _without_formulas(values: Values) -> Values:
+    """Return text of `_write_cells` with an apostrophe before formulas; numbers stay unchanged."""
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "OSU":
+        return values
+    texts = _write_cells(values)
+    if isinstance(values, np.ndarray):
+        return np.array([csv_text.escape_formula(text) for text in texts.to_pylist()], object)
+    is_number = [isinstance(_plain(value), (bool, int, float)) for value in values]
+    cells = zip(texts.to_pylist(), is_number, strict=True)
+    return [text if number else csv_text.escape_formula(text) for text, number in cells]
+
+
+def _make_records(columns: Columns) -> Block:
+    return Block(b"", examples.serialize_examples({k: _make_array(v) for k, v in columns.items()}))
+
+
+def _make_table(columns: Columns) -> Block:
+    return Block(
+        b"", pa.table({name: _convert_values(_make_array(v)) for name, v in columns.items()})
+    )
+
+
+MAKERS: Mapping[str, Callable[[Columns], Block]] = {
+    "csv": _make_csv,
+    "jsonl": _json_lines,
+    "parquet": _make_table,
+    "tfrecord": _make_records,
+}
+
+
+def find_maker(format_name: str, escape_formulas: bool = False) -> Callable[[Columns], Block]:
+    """Return a function that makes blocks of a format; CSV can be made safe for spreadsheets."""
+    return _make_spreadsheet if escape_formulas and format_name == "csv" else MAKERS[format_name]
+
+
+def _make_array(values: Values) -> Values:
+    """Turn Python values of one type into an array; leave other values unchanged."""
+    types = set() if isinstance(values, np.ndarray) else set(map(type, values))
+    if types in ({str}, {bytes}):
+        return np.array([tf.compat.as_bytes(value) for value in values], object)
+    if len(types) == 1 and types < {int, float, bool}:
+        array = np.array(values)
+        # Integers beyond int64 become objects or floats.
+        return array if array.dtype == np.array(types.pop()(0)).dtype else values
+    return values
+
+
+def _write_json(values: Values) -> pa.Array:
+    """Turn [B, ...] into JSON [B]."""
+    if not isinstance(values, np.ndarray):
+        return pa.array([json.dumps(_plain(value)) for value in values], pa.string())
+    texts = _write_scalars(values.ravel(), json.dumps)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        # Python reads and writes these; the JSON standard does not have them.
+        texts = pc.replace_substring(texts, "nan", "NaN")
+        texts = pc.replace_substring(texts, "inf", "Infinity")
+    for axis in range(values.ndim - 1, 0, -1):
+        texts = pc.binary_join(_split_lists(texts, values.shape[: axis + 1]), ", ")
+        texts = pc.binary_join_element_wise("[", texts, "]", "")
+    return texts
+
+
+def _write_cells(values: Values) -> pa.Array:
+    """Turn [B, ...] into text [B]; the parts of a list are separated by "|", row by row."""
+    if not isinstance(values, np.ndarray):
+        return pa.array([_write_cell(_plain(value)) for value in values], pa.string())
+    flat = values.reshape(len(values), -1)
+    texts = _write_scalars(
+        flat.ravel().astype(int) if flat.dtype.kind == "b" else flat.ravel(), str
+    )
+    return texts if values.ndim == 1 else pc.binary_join(_split_lists(texts, flat.shape), "|")
+
+
+def _convert_values(values: Values) -> pa.Array:
+    """Turn [B, ...] into numbers and texts [B], or lists of them.
+
+    The type of the result does not depend on B.
+    """
+    if not isinstance(values, np.ndarray):
+        return _type_lists(values) if _is_ragged(values) else _infer_type(list(map(_plain, values)))
+    arrays = _type_values(values.ravel())
+    for axis in range(values.ndim - 1, 0, -1):
+        arrays = _split_lists(arrays, values.shape[: axis + 1])
+    return arrays
+
+
+def _type_values(values: np.ndarray) -> pa.Array:
+    if values.dtype.kind in "OSU":
+        return _write_scalars(values, str)
+    is_known = values.dtype.kind != "f" or values.dtype.itemsize >= 4
+    return pa.array(values if is_known else values.astype(np.float32))
+
+
+def _is_ragged(values: Values) -> bool:
+    arrays = all(isinstance(value, np.ndarray) and value.ndim == 1 for value in values)
+    return arrays and len({value.dtype for value in values}) == 1
+
+
+def _type_lists(values: Sequence[np.ndarray]) -> pa.Array:
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), _type_values(np.concatenate(values)))
+
+
+def _infer_type(values: list[Any]) -> pa.Array:
+    """Return JSON values as an array; values of mixed types, or all null, become JSON text."""
+    try:
+        array = pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        array = pa.array([], pa.struct([]))
+    inner = array.type
+    while pa.types.is_list(inner):
+        inner = inner.value_type
+    # Arrow takes True among fractions for 1.0.
+    if pa.types.is_struct(inner) or (pa.types.is_floating(inner) and _holds_bool(values)):
+        texts = [v if isinstance(v, str | None) else json.dumps(v) for v in values]
+        return pa.array(texts, pa.string())
+    return pa.array(values, _as_text(array.type)) if pa.types.is_null(inner) else array
+
+
+def _holds_bool(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, list) and any(map(_holds_bool, value)))
+
+
+def _as_text(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(_as_text(kind.value_type)) if pa.types.is_list(kind) else pa.string()
+
+
+def _quote_cells(cells: pa.Array) -> pa.Array:
+    special = pc.match_substring_regex(cells, '[",\r\n]')
+    if not pc.any(special).as_py():
+        return cells
+    doubled = pc.replace_substring(cells, '"', '""')
+    return pc.if_else(special, pc.binary_join_element_wise('"', doubled, '"', ""), cells)
+
+
+def _write_scalars(values: np.ndarray, write: Callable[[str], str]) -> pa.Array:
+    """Turn [N] into texts [N]: numbers in the fewest digits that read back the same.
+
+    The function `write` turns bytes into text.
+    """
+    if values.dtype.kind in "OSU":
+        # Texts such as names of classes have few distinct values.
+        encoded = pa.array(values.astype(object), pa.binary()).dictionary_encode()
+        distinct = [write(_plain(value)) for value in encoded.dictionary.to_pylist()]
+        return pa.array(distinct, pa.string()).take(encoded.indices)
+    return pc.cast(_type_values(values), pa.string())
+
+
+def _split_lists(parts: pa.Array, shape: Sequence[int]) -> pa.ListArray:
+    """Split parts [N] into lists; each has the length of the last axis of `shape`."""
+    offsets = np.arange(np.prod(shape[:-1]) + 1, dtype=np.int32) * shape[-1]
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), parts)
+
+
+def _join_rows(rows: pa.Array) -> bytes:
+    everything = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
+    return pc.binary_join(everything, "")[0].as_buffer().to_pybytes()
+
+
+def _plain(value: Any) -> Any:
+    """Return bytes as text, in base64 if they are not UTF-8; other values stay unchanged."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+
+
+def _write_cell(value: Any) -> str:
+    if isinstance(value, list):
+        return "|".join(map(_write_cell, value))
+    return "" if value is None else str(int(value) if isinstance(value, bool) else value)

@@ -1,0 +1,119 @@
+"""Calls over HTTP with a deadline; names the causes of failures.
+
+http = http_calls.Http("http", "localhost:8501", access.ANYONE)
+reply = http.exchange("POST", "/v1/models/income:predict", body, call)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mtl import checks
+from mtl.tools.scoring import access, batches, deadlines, protocol
+
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""Errors of unexpected JSON; the last one for lists that are nested too deeply."""
+
+_TRANSIENT = {408, 429, 500, 502, 503, 504}
+
+
+class Reply(NamedTuple):
+    """The answer to a call that succeeded.
+
+    Attributes:
+      body: its body.
+      headers: its headers; names in lower case.
+    """
+
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class Http:
+    """A server at an address."""
+
+    def __init__(self, scheme: str, address: str, secure: access.Access):
+        self._secure = secure
+        self._connection = functools.partial(http.client.HTTPConnection, address)
+        if scheme == "https":
+            self._connection = functools.partial(
+                http.client.HTTPSConnection, address, context=secure.context()
+            )
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        call: protocol.Call,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Return the answer to a request.
+
+        Raises:
+          TransientError: an attempt failed for a reason that may pass.
+          RefusedError: the server refuses the request itself.
+          UserError: the server answers another error, or cannot be trusted.
+        """
+        connection = self._connection(timeout=call.deadline_secs)
+        given = {"Content-Type": "application/json", **(headers or {}), **self._secure.headers()}
+
+        def ask() -> tuple[int, Reply]:
+            connection.request(method, path, body, given)
+            response = connection.getresponse()
+            named = {name.lower(): value for name, value in response.getheaders()}
+            return response.status, Reply(response.read(), named)
+
+        try:
+            status, reply = deadlines.run_within(
+                call.deadline_secs, ask, lambda: _cut_connection(connection)
+            )
+        except ssl.SSLCertVerificationError as error:
+            fix = "Is --ca_file the authority that signed it?"
+            reason = error.verify_message.strip(". ")
+            raise checks.UserError(
+                f"--server must have a certificate that can be trusted: {reason}. {fix}"
+            ) from error
+        # The last two if the header announces an impossible number of bytes.
+        except (OSError, http.client.HTTPException, OverflowError, MemoryError) as error:
+            raise protocol.TransientError(_one_line(error)) from error
+        finally:
+            connection.close()
+        if status != 200:
+            raise _explain_failure(status, _read_reason(reply.body), call)
+        return reply
+
+
+def _cut_connection(connection: http.client.HTTPConnection) -> None:
+    """Wake the thread that reads from the connection."""
+    if connection.sock is not None:
+        with contextlib.suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _explain_failure(status: int, reason: str, call: protocol.Call) -> Exception:
+    if status in _TRANSIENT:
+        return protocol.ErrorReplyError(f"HTTP {status} {reason}".strip(". "))
+    # MLServer answers 422 for values that do not fit.
+    if status in (400, 422):
+        return batches.RefusedError(reason)
+    return checks.UserError(f"--server does not serve {call.model!r}: HTTP {status} {reason}")
+
+
+def _read_reason(text: bytes) -> str:
+    try:
+        said = str(json.loads(text)["error"])
+    except MALFORMED:
+        said = text.decode(errors="replace")[:200]
+    return " ".join(said.split())

@@ -1,0 +1,94 @@
+"""JSON lines as serialized tf.Examples.
+
+for chunk in json_rows.JsonLines(spec=spec, keep=["id"], batch_size=512).chunks(["in.jsonl"]): ...
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mtl import checks
+from mtl import spec as spec_lib
+from mtl.data import examples, image_files, json_lines
+from mtl.tools.scoring import batches, image_rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JsonLines:
+    """A `readers.Format`."""
+
+    spec: spec_lib.Spec
+    keep: Sequence[str]
+    batch_size: int
+    images: image_files.ImageFiles | None = None
+
+    def check(self, path: str) -> None:
+        del path  # No row tells of another.
+
+    def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
+        for path in paths:
+            lines = _read_lines(path)
+            while some := list(itertools.islice(lines, self.batch_size)):
+                numbers, rows = zip(*some, strict=True)
+                yield batches.Chunk(path=path, numbers=numbers, rows=rows)
+
+    def parse(self, chunk: batches.Chunk) -> batches.Batch:
+        each = functools.partial(_make_each, chunk)
+        fields, counted = self.spec.feature_fields, self.spec.counted
+        rows = each(json_lines.parse_object, chunk.rows)
+        columns = json_lines.read_columns(rows, chunk.rows, fields, counted, each)
+        columns = image_rows.read_columns(self.images, chunk, columns)
+        kept = {n: each(functools.partial(_kept, n), rows) for n in self.keep}
+        return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
+
+    def problem(self, chunk: batches.Chunk) -> str:
+        # `parse` has already reported all other mistakes of a line.
+        return image_rows.find_problem(self.images, chunk, json_lines.parse_object)
+
+
+def _read_lines(path: str) -> Iterator[tuple[int, bytes]]:
+    for number, line in json_lines.read_lines(path):
+        if isinstance(line, str):
+            raise checks.UserError(f"{path} line {number}: {line}")
+        yield number, line
+
+
+def _make_each(chunk: batches.Chunk, make: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
+    """Return the results of `make` for rows; a ValueError becomes a UserError with the line."""
+    results: list[Any] = []
+    try:
+        for row in rows:
+            results.append(make(row))
+    except ValueError as error:
+        line = chunk.numbers[len(results)]
+        raise checks.UserError(f"{chunk.path} line {line}: {error}.") from error
+    return results
+
+
+def _kept(name: str, row: Mapping[str, Any]) -> Any:
+    value = batches.kept(name, row)
+    level = [value]
+    for _ in range(json_lines.MOST_LEVELS):
+        for text in level:
+            if isinstance(text, str) and not _is_text(text):
+                raise ValueError(f"field {name!r} must be text, got {text!r}")
+        level = [item for part in level for item in _list_items(part)]
+        if not level:
+            return value
+    raise ValueError(f"field {name!r} must be at most {json_lines.MOST_LEVELS} lists deep")
+
+
+def _list_items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    return value if isinstance(value, list) else ()
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

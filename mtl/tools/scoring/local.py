@@ -1,0 +1,155 @@
+"""Models in this process: a SavedModel, or the checkpoint of a run.
+
+model = local.SavedModel("models/income", "serving_default")
+model([example.SerializeToString()])                     # {"income/probability": [1]}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtl import checks
+from mtl import spec as spec_lib
+from mtl.data import source
+from mtl.deferred import compat, tf, tf1
+from mtl.files import checksums, storage
+from mtl.serving import metadata
+from mtl.tools.scoring import batches
+
+_INDEX = "variables/variables.index"
+
+
+def explain_refusal(error: Exception) -> batches.RefusedError:
+    """Return one of `source.list_refusals()` as the error of a refused batch."""
+    return batches.RefusedError(source.explain_unreadable(error))
+
+
+def input_of(signature: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the name of the input of a signature that takes serialized examples.
+
+    Args:
+      signature: its name.
+      inputs: {signature: {input: dtype}} of all signatures of the model.
+
+    Raises:
+      UserError: there is no such signature, or it takes something else.
+    """
+    takes_examples = {name for name in inputs if list(inputs[name].values()) == [tf.string]}
+    checks.one_of("--signature", signature, sorted(takes_examples))
+    return next(iter(inputs[signature]))
+
+
+def per_row(outputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
+    """Return `outputs`; fail if one does not have a row for each example."""
+    for name, value in outputs.items():
+        if value.ndim == 0 or len(value) != rows:
+            fix = "Choose another --signature."
+            checks.fail(f"output {name!r}", f"have {rows} rows as the input", value.shape, fix)
+    return dict(outputs)
+
+
+class _InSession:
+    """Outputs of a graph, for serialized tf.Examples."""
+
+    def __init__(
+        self,
+        identity: str,
+        files: Sequence[str],
+        session: tf.compat.v1.Session,
+        examples: Any,
+        outputs: Any,
+    ):
+        """Take `examples` and the values of `outputs` as tensors or their names.
+
+        `files` its own.
+        """
+        there = filter(tf.io.gfile.exists, files)
+        self.identity, self.digest = identity, " ".join(map(checksums.of_file, there))
+        self._names = sorted(outputs)
+        self._call = session.make_callable([outputs[name] for name in self._names], [examples])
+
+    def __call__(self, examples: Sequence[bytes] | np.ndarray) -> dict[str, np.ndarray]:
+        try:
+            values = self._call(np.asarray(examples, object))
+        except source.list_refusals() as error:
+            raise explain_refusal(error) from error
+        return per_row(dict(zip(self._names, values, strict=True)), len(examples))
+
+
+class SavedModel(_InSession):
+    """A signature of a SavedModel."""
+
+    def __init__(self, path: str, signature: str = "serving_default"):
+        """Load it.
+
+        Args:
+          path: a folder with saved_model.pb, or with numbered versions; the newest is loaded.
+          signature: one that takes serialized tf.Examples.
+
+        Raises:
+          UserError: there is no SavedModel that can be read, or no such signature.
+        """
+        directory = find_newest(path)
+        metadata.require_intact(directory)
+        session = tf1.Session(graph=tf.Graph())
+        try:
+            with session.graph.as_default():
+                signatures = tf1.saved_model.load(session, ["serve"], directory).signature_def
+        except (OSError, ValueError, RuntimeError, tf.errors.OpError) as error:
+            reason = f"It cannot be read: {source.explain_unreadable(error)}."
+            checks.fail("--saved_model", "be a SavedModel", path, reason)
+        taken = {
+            name: {key: tf.as_dtype(info.dtype) for key, info in made.inputs.items()}
+            for name, made in signatures.items()
+        }
+        input_name = input_of(signature, taken)
+        given = signatures[signature].inputs[input_name].name
+        outputs = {name: info.name for name, info in signatures[signature].outputs.items()}
+        # The index holds a checksum of each weight.
+        files = [os.path.join(directory, name) for name in ("saved_model.pb", _INDEX)]
+        super().__init__(f"{directory} {signature}", files, session, given, outputs)
+
+
+def find_newest(path: str) -> str:
+    """Return the folder of a SavedModel: `path`, or its newest numbered version.
+
+    Raises:
+      UserError: the folder has no SavedModel.
+    """
+    storage.require_plain("--saved_model", path)
+    if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
+        return path
+    names = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []
+    numbers = [name.rstrip("/") for name in names if name.rstrip("/").isdigit()]
+    rule = "be a SavedModel or a folder of numbered versions"
+    checks.require(bool(numbers), "--saved_model", rule, path)
+    return os.path.join(path, max(numbers, key=int))
+
+
+class Checkpoint(_InSession):
+    """The predictions of an Estimator's checkpoint."""
+
+    @classmethod
+    @contextlib.contextmanager
+    def restored(
+        cls, estimator: compat.estimator.Estimator, spec: spec_lib.Spec, path: str
+    ) -> Iterator[Checkpoint]:
+        """Build the graph of prediction and restore `path`, for as long as the context lasts."""
+        with tf.Graph().as_default():
+            tf1.train.create_global_step()
+            examples = tf1.placeholder(tf.string, [None], name="examples")
+            features = spec.drop_empty_texts(spec.parse(examples, with_labels=False))
+            mode = compat.estimator.ModeKeys.PREDICT
+            made = estimator.model_fn(features, None, mode, estimator.config)
+            creator = tf1.train.ChiefSessionCreator(
+                made.scaffold, checkpoint_filename_with_path=path
+            )
+            session = creator.create_session()
+        # Outside of the graph: files are read without a graph.
+        with contextlib.closing(session):
+            yield cls(path, [f"{path}.index"], session, examples, made.predictions)

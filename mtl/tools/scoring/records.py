@@ -1,0 +1,120 @@
+"""TFRecords of tf.Examples, which a model reads unchanged.
+
+for chunk in records.Records(spec=None, keep=["id"], batch_size=512).chunks(["in.tfrecord"]): ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf import message
+
+from mtl import checks
+from mtl import spec as spec_lib
+from mtl.data import image_files, source, tfrecord
+from mtl.deferred import tf
+from mtl.tools.scoring import batches, image_rows
+
+_SPLIT = "input"
+_TYPES = {"bytes_list": "string", "float_list": "float32", "int64_list": "int64"}
+
+# For unknown records: a list of any length is never required.
+_ANY = spec_lib.Spec(features={"": ("string", (None,))}, labels={})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Records:
+    """A `readers.Format`."""
+
+    spec: spec_lib.Spec | None
+    keep: Sequence[str]
+    batch_size: int
+    settings: Any = None
+    images: image_files.ImageFiles | None = None
+
+    def check(self, path: str) -> None:
+        del path  # No row tells of another.
+
+    def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
+        path = paths[0]
+        try:
+            for path, read in self._make_source(paths).by_file(_SPLIT):
+                first = 0
+                while rows := list(itertools.islice(read, self.batch_size)):
+                    numbers = range(first, first + len(rows))
+                    yield batches.Chunk(path=path, numbers=numbers, rows=rows)
+                    first += len(rows)
+        except tf.errors.OpError as error:
+            unread = paths[paths.index(path) :]
+            raise checks.UserError(self._explain_unreadable(unread, error)) from error
+
+    def parse(self, chunk: batches.Chunk) -> batches.Batch:
+        kept = self._kept(chunk) if self.keep else {}
+        # If training reads another format, TFRecords hold the serialized inputs of the model.
+        if self.images is None or not isinstance(self.settings, tfrecord.TfRecord):
+            return batches.Batch(examples=chunk.rows, kept=kept)
+        return batches.Batch(examples=image_rows.read_examples(self.images, chunk), kept=kept)
+
+    def problem(self, chunk: batches.Chunk) -> str:
+        for number, record in zip(chunk.numbers, chunk.rows, strict=True):
+            values = tfrecord.scan_record(record, self.spec or _ANY)
+            if isinstance(values, str):
+                return f"{chunk.path} record {number}: {values}"
+        return ""
+
+    def _make_source(self, paths: Sequence[str]) -> tfrecord.TfRecord:
+        """Return a source of the files, with the compression of settings for TFRecords."""
+        if isinstance(self.settings, tfrecord.TfRecord):
+            return dataclasses.replace(self.settings, files={_SPLIT: paths}, data_dir="")
+        return tfrecord.TfRecord(files={_SPLIT: paths})
+
+    def _explain_unreadable(self, paths: Sequence[str], error: tf.errors.OpError) -> str:
+        for location, values in self._make_source(paths).scan(_SPLIT, self.spec or _ANY):
+            if isinstance(values, str) and "cannot be read" in values:
+                return f"{location}: {values}"
+        return f"{paths[0]} cannot be read: {source.explain_unreadable(error)}."
+
+    def _kept(self, chunk: batches.Chunk) -> Mapping[str, Sequence[Any]]:
+        """Read by TensorFlow if every record has one value of each field, else by record."""
+        located = zip(chunk.numbers, chunk.rows, strict=True)
+        first = self._read_features(chunk.path, *next(located))
+        kinds = tuple((name, first[name].WhichOneof("kind")) for name in self.keep)
+        if all(kind for _, kind in kinds):
+            try:
+                parsed = _make_parser(kinds)(np.asarray(chunk.rows, object))
+                return {name: parsed[name].numpy() for name in self.keep}
+            except source.list_refusals():
+                pass
+        features = [first, *(self._read_features(chunk.path, *one) for one in located)]
+        return {name: [_read_value(row[name]) for row in features] for name in self.keep}
+
+    def _read_features(
+        self, path: str, number: int, record: bytes
+    ) -> Mapping[str, tf.train.Feature]:
+        try:
+            features = tf.train.Example.FromString(record).features.feature
+            return {name: batches.kept(name, features) for name in self.keep}
+        except ValueError as error:
+            raise checks.UserError(f"{path} record {number}: {error}.") from error
+        except message.DecodeError as error:
+            problem = "must be a serialized tf.Example"
+            raise checks.UserError(f"{path} record {number}: {problem}.") from error
+
+
+@functools.cache
+def _make_parser(kinds: Sequence[tuple[str, str]]) -> Any:
+    """Return a parser of fields with one value; `kinds` has their names and list types."""
+    fields = {name: tf.io.FixedLenFeature((), _TYPES[kind]) for name, kind in kinds}
+    examples = tf.TensorSpec([None], tf.string)
+    return tf.function(lambda rows: tf.io.parse_example(rows, fields), input_signature=[examples])
+
+
+def _read_value(feature: tf.train.Feature) -> Any:
+    kind = feature.WhichOneof("kind")
+    values = list(getattr(feature, kind).value) if kind else []
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,72 @@
+"""Parquet, other tables and spreadsheets as serialized tf.Examples, as training reads them.
+
+for chunk in table_rows.Tables(spec=spec, keep=["id"], batch_size=512).chunks(["in.parquet"]): ...
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mtl import checks
+from mtl import spec as spec_lib
+from mtl.data import arrow, examples, frames, image_files
+from mtl.tools.scoring import batches, image_rows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tables:
+    """A `readers.Format`. Memory holds one row group of a file at a time."""
+
+    spec: spec_lib.Spec
+    keep: Sequence[str]
+    batch_size: int
+    settings: Any = None
+    images: image_files.ImageFiles | None = None
+
+    def check(self, path: str) -> None:
+        schema, _ = self._open(path)
+        arrow.check_columns(path, self._feature_columns, schema)
+        for name in self.keep:
+            checks.one_of(f"{path}: --keep", name, schema.names)
+
+    def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
+        for path in paths:
+            self.check(path)
+            columns, row = list(dict.fromkeys([*self._feature_columns.values(), *self.keep])), 0
+            for part in self._open(path)[1]:
+                table = arrow.read_part(path, part, columns)
+                for start in range(0, len(table), self.batch_size):
+                    some = table.slice(start, self.batch_size)
+                    numbers = range(row, row + len(some))
+                    yield batches.Chunk(path=path, numbers=numbers, rows=some)
+                    row += len(some)
+
+    def parse(self, chunk: batches.Chunk) -> batches.Batch:
+        table: Any = chunk.rows
+        cells = self._arrow_source.cells if self._arrow_source else frames.PLAIN_CSV
+        fields, first = self.spec.feature_fields, chunk.numbers[0]
+        rows = arrow.to_table(chunk.path, table, self._feature_columns, fields, cells, first)
+        columns = image_rows.read_columns(self.images, chunk, rows.read(0, len(rows)))
+        kept = {name: table[name].to_pylist() for name in self.keep}
+        return batches.Batch(examples=examples.serialize_examples(columns), kept=kept)
+
+    def problem(self, chunk: batches.Chunk) -> str:
+        del chunk  # `parse` has already reported all mistakes of a row.
+        return ""
+
+    def _open(self, path: str) -> Any:
+        # A file of any name is Parquet with --input_format parquet.
+        kind = None if arrow.find_ending(path) in arrow.ENDINGS else ".parquet"
+        return arrow.open_file(path, kind, self._arrow_source.sheet if self._arrow_source else "")
+
+    @property
+    def _arrow_source(self) -> arrow.Arrow | None:
+        return self.settings if isinstance(self.settings, arrow.Arrow) else None
+
+    @property
+    def _feature_columns(self) -> Mapping[str, str]:
+        """{feature: its column}."""
+        rename = self._arrow_source.rename if self._arrow_source else {}
+        return arrow.find_columns(self.spec.feature_fields, rename)

@@ -70,6 +70,7 @@ def test_i_have_a_table(type_page):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_i_have_an_estimator(type_page):
     runs = type_page("have_an_estimator") / "runs"
     once, stopped = tiny.variables(runs / "once"), tiny.variables(runs / "shop")
@@ -84,6 +85,7 @@ def test_i_have_an_estimator(type_page):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_i_have_a_network(type_page):
     runs = type_page("have_a_network") / "runs"
     mine, tuned = tiny.variables(runs / "mine"), tiny.variables(runs / "tuned")
@@ -93,6 +95,7 @@ def test_i_have_a_network(type_page):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_my_tasks_fight(type_page):
     metrics = _read_metrics(type_page("tasks_fight") / "runs")
     alone = metrics["clicked"]["clicked/auc"]
@@ -101,6 +104,7 @@ def test_my_tasks_fight(type_page):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_my_classes_are_rare(type_page):
     metrics = _read_metrics(type_page("rare_classes") / "runs")
     few = {name: of["kind/few_shot_accuracy"] for name, of in metrics.items()}

@@ -44,13 +44,13 @@ def type_page(launch_in, tmp_path):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_five_to_eight_steps_with_commands(name):
+def test_a_page_is_five_to_eight_steps_to_type(name):
     text = (DOCS / f"{name}.md").read_text()
     start, *steps, rest = re.split(r"^## ", text, flags=re.M)
     assert len(re.findall(r"\.(?=\s)", start)) >= 2  # What you will have at the end.
     assert [step.partition(".")[0] for step in steps] == [f"{n}" for n in range(1, len(steps) + 1)]
     assert 5 <= len(steps) <= 8
-    assert all(re.search(r"^```$\n(mtl|python|curl|bash)", step, re.M) for step in steps)
+    assert all("\n```" in step for step in steps)
     assert rest.startswith("Where to read on") and rest.count("](") >= 3
 
 

@@ -31,8 +31,9 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     """Write {variable: value} as the checkpoint `path`, the latest of its folder; return `path`.
 
     If the values hold `global_step` and all variables of a run, the run can continue from it in
-    that folder. Otherwise it is a source for `WarmStart`.
+    that folder. Otherwise it is a source for `WarmStart`, at step 0 without a `global_step`.
     """
+    values = {"global_step": np.int64(0), **values}
     directory, name = os.path.split(path)
     tf.io.gfile.makedirs(directory or ".")
     arrays = [np.asarray(value) for value in values.values()]

@@ -33,7 +33,7 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     If the values hold `global_step` and all variables of a run, the run can continue from it in
     that folder. Otherwise it is a source for `WarmStart`, at step 0 without a `global_step`.
     """
-    values = {"global_step": np.int64(0), **values}
+    values = {"global_step": np.zeros([], np.int64), **values}
     directory, name = os.path.split(path)
     tf.io.gfile.makedirs(directory or ".")
     arrays = [np.asarray(value) for value in values.values()]

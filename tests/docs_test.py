@@ -9,7 +9,9 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 INDEX = ROOT / "docs" / "index.md"
+GENERATED = ("parts.md", "head_parts.md", "network_parts.md")  # By launch.parts.
 
+_WORD = re.compile(r"\S*[^\W_]\S*")
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 # A path starts with a folder of this repository: `runs/digits` and `data/adult` are a user's, and
 # "examples/s" is a speed.
@@ -59,6 +61,14 @@ def _broken_paths(page):
 def test_every_link_and_path_leads_somewhere(page):
     broken = sorted({*_broken_links(page), *_broken_paths(page)})
     assert not broken, "\n".join(broken)
+
+
+def test_pages_written_by_hand_have_at_most_40_000_words():
+    """A word has a letter or a digit: the bars of a table are none."""
+    pages = set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / name for name in GENERATED}
+    counts = {page.name: len(_WORD.findall(page.read_text())) for page in pages}
+    longest = sorted(counts, key=counts.get)[-5:]
+    assert sum(counts.values()) <= 40_000, f"{sum(counts.values())}; the longest: {longest}"
 
 
 def test_the_index_names_every_page():

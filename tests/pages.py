@@ -44,18 +44,36 @@ def list_blocks(page):
     ]
 
 
+_COMMAND = re.compile(r"(mtl|python|make|head|cat|ls|sh|bash|curl|pip|kill|wait|d=)(\s|\S*=|$)")
+
+
 def split_commands(block):
     """[(command, what it prints)] of a block that begins with a command, else [("", its text)]."""
     joined = block.text.replace("\\\n", " ")
     found = []
     for line in joined.splitlines():
-        if re.match(r"(mtl|python|make|head|cat|sh|curl|pip|d=)(\s|\S*=|$)", line):
+        if _COMMAND.match(line):
             found.append((line, ""))
         elif found:
             found[-1] = (found[-1][0], f"{found[-1][1]}{line}\n")
         else:
             return [("", joined)]
     return found
+
+
+def apply_diff(diff, text):
+    """Return a text after a change: "-" before a line that goes, "+" before a line that comes.
+
+    An empty line of the diff parts two changes.
+    """
+    for change in re.split(r"\n\n+", diff.strip("\n")):
+        lines = change.splitlines()
+        before, after = (
+            "".join(f"{line[1:]}\n" for line in lines if line[0] in kinds) for kinds in (" -", " +")
+        )
+        assert text.count(before) == 1, f"{text.count(before)} places to change:\n{before}"
+        text = text.replace(before, after)
+    return text
 
 
 def find_missing(expected, printed):

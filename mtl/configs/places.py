@@ -8,6 +8,7 @@ places.write_table()                           # the table in docs/security.md
 by name. A test fails if a setting can hold a path and is missing here.
 """
 
+import collections
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
@@ -140,12 +141,14 @@ def _list_texts(value: Any) -> Iterator[str]:
 
 
 def write_table() -> str:
-    """Return the table as Markdown, in the order of the names."""
-    lines = ["| setting | what it names | may run code | may write | may connect |"]
-    lines.append("| -- | -- | -- | -- | -- |")
+    """Return the table as Markdown: a line for all settings of one kind, by their first names."""
+    kinds = collections.defaultdict(list)
     for setting, place in sorted(TABLE.items()):
-        told = [_tell_effect(place, effect) for effect in _EFFECTS]
-        lines.append(f"| `{setting}` | {place.names} | {' | '.join(told)} |")
+        effects = (_tell_effect(place, effect) for effect in _EFFECTS)
+        kinds[" | ".join([place.names, *effects])].append(f"`{setting}`")
+    lines = ["| settings | what they name | may run code | may write | may connect |"]
+    lines.append("| -- | -- | -- | -- | -- |")
+    lines += [f"| {', '.join(settings)} | {kind} |" for kind, settings in kinds.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -6,7 +6,7 @@ rows = model_fns.SavedInput(input_fn, model_dir)          # a resumed run goes o
 audit = model_fns.Audit(clip_audit.ClipAudit(), model_dir)
 model_fns.export(estimator, "models/a", spec, rows)       # checked before it is published
 
-docs/own_model_fn.md uses all of them in one program.
+docs/have_an_estimator.md leads through them, and docs/own_model_fn.md says what each takes.
 """
 
 from mtl.model_fns.audit import Audit

@@ -31,7 +31,7 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     """Write values as a checkpoint, the latest of its folder.
 
     If the values hold `global_step` and all variables of a run, the run can continue from it in
-    that folder. Otherwise it is a source for `WarmStart`.
+    that folder. Otherwise it is a source for `WarmStart`, at step 0 without a `global_step`.
 
     Args:
       values: {variable: value}.
@@ -40,6 +40,7 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     Returns:
       The path.
     """
+    values = {"global_step": np.zeros([], np.int64), **values}
     directory, name = os.path.split(path)
     tf.io.gfile.makedirs(directory or ".")
     arrays = [np.asarray(value) for value in values.values()]

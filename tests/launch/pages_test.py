@@ -1,8 +1,7 @@
-"""What README, the tutorial and the page on transfer say to type works, and prints the same."""
+"""What README and the page on transfer say to type works, and prints the same."""
 
 import random
 import re
-import shlex
 import subprocess
 import sys
 
@@ -10,79 +9,7 @@ import pytest
 
 from mtl.configs import config
 from tests import pages, readme_test
-from tests.launch import conftest
-
-# What a test does not type, and why: a command that is neither run nor named here fails.
-NOT_RUN = {
-    r"make (?!demo)|pip ": "it installs, or runs these tests",
-    r"mtl doctor|mtl completion": "it tells of this machine; their own tests run them",
-    r"sh |curl |.*localhost": "it needs a server",
-    r"python -m tensorboard": "it serves until it is stopped",
-    r".*(adult|gin_file x\.gin|\.\.\.)|d=": "its data or its file is not there",
-    r"mtl train --gin_file gin_configs|make demo": "it trains for a minute",
-}
-
-
-class Reader:
-    """Someone who types the blocks of a page, one after the other, in a folder."""
-
-    def __init__(self, launch_in, folder):
-        self._launch_in, self._folder = launch_in, folder
-        self._file, self.typed = "", []
-        self._printed, self.problems = None, []
-
-    def read(self, block):
-        """Save a file, or type commands and compare what they print."""
-        named = re.search(r"Save this as `([\w.]+)`", block.above)
-        swapped = re.search(r"With `(.+)` in place of `(.+)`:", block.above)
-        titled = re.match(r"# (\w+\.py)\n", block.text)
-        if named or titled:
-            self._file = (named or titled)[1]
-            (self._folder / self._file).write_text(block.text)
-        elif swapped:
-            self._make_mistake(*swapped.groups(), block.text)
-        elif block.kind == "":
-            for command, expected in pages.split_commands(block):
-                self._compare(command, expected)
-
-    def _make_mistake(self, wrong, right, expected):
-        text = (self._folder / self._file).read_text()
-        (self._folder / "wrong.gin").write_text(text.replace(right, wrong, 1))
-        self._printed = self._type("mtl train --gin_file wrong.gin", code=2)
-        self._compare("", expected)
-
-    def _compare(self, command, expected):
-        if command:
-            is_left = any(re.match(pattern, command) for pattern in NOT_RUN)
-            self._printed = None if is_left else self._type(command)
-        if self._printed is not None:
-            missing = pages.find_missing(expected, self._printed)
-            if missing is not None:
-                self.problems.append(f"{command}\nnot printed: {missing}\n{self._printed}")
-
-    def _type(self, command, code=0):
-        self.typed.append(command)
-        words = shlex.split(command, comments=True)
-        if words[0] == "mtl" or words[1:2] == ["-m"]:
-            verb, *args = words[1:] if words[0] == "mtl" else words[2:]
-            done = self._launch_in(self._folder, verb.removeprefix("launch."), *args)
-            assert done.code == code, f"{command}\n{done.err}"
-            return done.err + done.out
-        words = [sys.executable if word == "python" else word for word in words]
-        return subprocess.run(
-            words, cwd=self._folder, capture_output=True, text=True, check=True
-        ).stdout
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_the_tutorial_works_as_it_is_typed(launch_in, tmp_path):
-    reader = Reader(launch_in, tmp_path)
-    for block in pages.list_blocks("tutorial.md"):
-        reader.read(block)
-    assert not reader.problems, "\n\n".join(reader.problems)
-    verbs = {re.match(r"mtl (\w+)", command)[1] for command in reader.typed if "mtl" in command}
-    assert verbs >= {"new", "parts", "train", "evaluate", "predict", "export"}
+from tests.launch import conftest, page_reader
 
 
 @pytest.mark.slow
@@ -90,10 +17,10 @@ def test_the_readme_works_as_it_is_typed(launch_in, tmp_path):
     rng = random.Random(0)
     readme_test.write_rows(tmp_path / "visits.csv", rng, 600)
     readme_test.write_rows(tmp_path / "new.csv", rng, 8)
-    reader, blocks = Reader(launch_in, tmp_path), pages.list_blocks("../README.md")
+    reader, blocks = page_reader.Reader(launch_in, tmp_path), pages.list_blocks("../README.md")
     for block in blocks:
         reader.read(block)
-    assert not reader.problems, "\n\n".join(reader.problems)
+    assert not reader.problems, reader.report()
     assert [command.split()[:2] for command in reader.typed] == [
         ["mtl", verb] for verb in ("new", "train", "predict")
     ]

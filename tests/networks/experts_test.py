@@ -1,7 +1,6 @@
 """Networks of experts and gates: their equations, and what is whose."""
 
 import dataclasses
-import pathlib
 import re
 
 import numpy as np
@@ -10,7 +9,6 @@ import tensorflow as tf
 
 from mtl import checks, networks, types
 from mtl.balancing import methods, surgery, task_gradients
-from mtl.layers import precision
 from mtl.monitoring import event_files
 from mtl.networks import gates, trunk
 from mtl.optimization import optimizers
@@ -351,16 +349,6 @@ def test_bad_settings_are_one_line(make, says):
     with tf.Graph().as_default(), pytest.raises(checks.UserError) as error:
         make()
     assert says in str(error.value) and "\n" not in str(error.value)
-
-
-def test_the_network_of_the_page():
-    page = pathlib.Path(__file__).parents[2] / "docs" / "networks.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
-    names = {"dataclasses": dataclasses, "types": types, "trunk": trunk, "precision": precision}
-    exec(code, names)
-    made = Built(names["TwoTrunks"](trunk=networks.MLP(layers=[3])))
-    both = [run_mlp(made.values, f"trunk_{i}", X, 1) for i in range(2)]
-    np.testing.assert_allclose(made.towers["click"], sum(both) / 2, rtol=1e-5, atol=1e-6)
 
 
 def test_no_output_is_shared_by_networks_of_single_tasks():

@@ -11,16 +11,15 @@ reach it from outside, and there are no others: docs/ambient.md lists them all.
 A training step enters values from the outside in:
 
 1. `Distribution.distribute_model_fn`: sharding; separate replicas with `batch_norm = "replica"`.
-2. `numerics.check_steps`, with `Run.check_numerics`: the check of the update.
-3. `MultiTaskModel.model_fn`: whether equal tasks may be stacked.
-4. `training_loop.run_repeatedly`: the steps in which monitors are due.
-5. `MultiTaskModel`: freezing, then precision, then the extensions of the step in their order.
-6. `moved.move`, if a surgery measures affinities: the moved variables.
-7. `whole_batch.build_batch`: the slice index, and separate replicas if there are several slices.
-8. `ReadMoved`, then `MultiTaskModel`: quantisation; under a surgery, separate tasks; held parts.
+2. `MultiTaskModel.model_fn`: whether equal tasks may be stacked.
+3. `training_loop.run_repeatedly`: the steps in which monitors are due.
+4. `MultiTaskModel`: freezing, then precision, then the extensions of the step in their order.
+5. `moved.move`, if a surgery measures affinities: the moved variables.
+6. `whole_batch.build_batch`: the slice index, and separate replicas if there are several slices.
+7. `ReadMoved`, then `MultiTaskModel`: quantisation; under a surgery, separate tasks; held parts.
    `encode_columns` marks training columns.
-9. A column: the storage of its tables during lookup.
-10. `precision.run_network`: the precision of the network.
+8. A column: the storage of its tables during lookup.
+9. `precision.run_network`: the precision of the network.
 
 Views of variables apply by stage, not by order of entry: replaced, moved, pruned, shared out,
 quantised, selected, cast. Evaluation, prediction and export enter only quantisation, the storage of

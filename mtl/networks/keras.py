@@ -78,15 +78,15 @@ class KerasModel:
     def _make_model(self, inputs: types.Tensors) -> Any:
         with keras_layers.computing(precision.current_dtype()):
             model = self.build()
-        rule = f"make a model of Keras 2 (tf.keras is {keras_lib.in_use()})"
-        checks.require(_is_model(model), "KerasModel.build", rule, model, keras_lib.how_to_get())
+        version = keras_lib.in_use()
+        has_version_2 = version.startswith("2.")
+        is_model = has_version_2 and isinstance(model, tf.keras.Model)
+        rule = f"make a model of Keras 2 (tf.keras is {version})"
+        fix = "Take its layers from tf.keras." if has_version_2 else keras_lib.how_to_get()
+        checks.require(is_model, "KerasModel.build", rule, model, fix)
         if not model.built:
             model(_copy_inputs(inputs), training=False)
         return model
-
-
-def _is_model(model: Any) -> bool:
-    return keras_lib.in_use().startswith("2.") and isinstance(model, tf.keras.Model)
 
 
 def _copy_inputs(inputs: types.Tensors) -> Any:

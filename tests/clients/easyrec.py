@@ -10,7 +10,6 @@ are made up in the layout of that data, and are evaluated. It fails where a comm
 no click was learned. A model takes one to two minutes of a core.
 """
 
-import argparse
 import json
 import pathlib
 import random
@@ -102,14 +101,11 @@ def try_model(python: str, folder: pathlib.Path, name: str) -> dict[str, float]:
 
 def main() -> None:
     """Try the models one by one."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = environments.make_parser(__doc__, "easyrec")
     parser.add_argument("--source", required=True, help="the clone")
-    parser.add_argument("--env", help="where the environment is, or is made; .clients/easyrec")
     parser.add_argument("models", nargs="*", default=MODELS, help=f"some of {', '.join(MODELS)}")
     options = parser.parse_args()
-    env = options.env or environments.ROOT / ".clients" / "easyrec"
-    python = environments.build(env, "heads", _PACKAGES)
+    python = environments.build(options.env, "heads", _PACKAGES)
     with tempfile.TemporaryDirectory() as made:
         folder = pathlib.Path(made)
         copy(options.source, folder, python)

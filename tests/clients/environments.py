@@ -3,18 +3,34 @@
 python = environments.build(".clients/ranking", extras="heads,serving", packages=("pytest", "six"))
 """
 
+import argparse
 import contextlib
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import venv
 from collections.abc import Iterator, Sequence
 
 ROOT = pathlib.Path(__file__).parents[2]
 # The exit code by which automake and meson know a skipped test.
 _SKIPPED = 77
+
+
+def make_parser(description: str | None, name: str) -> argparse.ArgumentParser:
+    """Return a parser for a client's arguments; `--env` is by default the folder of this name."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    told = f"where its environment is, or is made; .clients/{name}"
+    parser.add_argument("--env", default=str(find_folder(name)), help=told)
+    return parser
+
+
+def find_folder(name: str) -> pathlib.Path:
+    """Return the folder in which a client's environment lies by default."""
+    return ROOT / ".clients" / name
 
 
 class LackingError(Exception):
@@ -43,6 +59,16 @@ def require_data(folder: str | None, names: Sequence[str], flag: str) -> pathlib
     if lacking:
         raise LackingError(f"no {', '.join(lacking)} in {chosen}: set {flag} or MTL_DATA_DIR.")
     return chosen
+
+
+def ask_by_files(command: Sequence[str], questions: bytes) -> bytes:
+    """Return the replies of a client's program, which gets files for requests and replies."""
+    with tempfile.TemporaryDirectory() as folder:
+        requests, replies = (pathlib.Path(folder, name) for name in ("requests", "replies"))
+        requests.write_bytes(questions)
+        whole = [*command, str(requests), str(replies)]
+        subprocess.run(whole, check=True, env=environ(), timeout=600)
+        return replies.read_bytes()
 
 
 def require_program(name: str) -> str:

@@ -7,7 +7,6 @@ download an old TensorFlow. g++ builds its binding against the TensorFlow wheel 
 Node.js gets every request of `odd_export.list_requests()`, for each signature.
 """
 
-import argparse
 import json
 import pathlib
 import subprocess
@@ -65,12 +64,8 @@ def _compile(compiler: str, package: pathlib.Path, binding: pathlib.Path) -> Non
 
 def ask(package: pathlib.Path, export: str, questions: list[dict]) -> dict:
     """Return the versions and signatures that Node.js tells, and its answers."""
-    with tempfile.TemporaryDirectory() as folder:
-        requests, replies = (pathlib.Path(folder, f"{n}.json") for n in ("requests", "replies"))
-        requests.write_text(json.dumps(questions))
-        command = ["node", str(_SCRIPT), str(package), export, str(requests), str(replies)]
-        subprocess.run(command, check=True, env=environments.environ(), timeout=300)
-        return json.loads(replies.read_text())
+    command = ["node", str(_SCRIPT), str(package), export]
+    return json.loads(environments.ask_by_files(command, json.dumps(questions).encode()))
 
 
 def compare(package: pathlib.Path, export: odd_export.Export) -> tuple[dict, odd_export.Tally]:
@@ -95,12 +90,9 @@ def compare(package: pathlib.Path, export: odd_export.Export) -> tuple[dict, odd
 
 def main() -> None:
     """Build, export and compare, and print how many answers are equal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--env", help="where tfjs-node is, or is installed; .clients/node")
-    options = parser.parse_args()
+    options = environments.make_parser(__doc__, "node").parse_args()
     with environments.skipping():
-        package = build(options.env or str(environments.ROOT / ".clients" / "node"))
+        package = build(options.env)
     with tempfile.TemporaryDirectory() as folder:
         export = odd_export.make(pathlib.Path(folder))
         versions, tally = compare(package, export)

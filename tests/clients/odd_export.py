@@ -36,7 +36,11 @@ SPEC = spec.Spec(
     defaults={"age": 40.0, "count": 7, "country": "none"},
 )
 _KINDS = {"float32": "float_list", "int64": "int64_list", "string": "bytes_list"}
-_PASSED = ("age", "count", "country")
+_SERVING = {
+    "model_name": NAME,
+    "outputs": ("sign/probability", "kind/class"),
+    "passthrough": ("age", "count", "country"),
+}
 _COUNTRIES = np.array(["de", "fr", "日本"], object)
 _INT64 = np.iinfo(np.int64)
 _FLOAT32 = np.finfo(np.float32)
@@ -55,6 +59,15 @@ class Request:
     def serialize(self) -> list[bytes]:
         """Return serialized tf.Examples [B]."""
         return list(map(_serialize, self.rows)) if self.examples is None else list(self.examples)
+
+    def fill(self) -> "Request":
+        """Return the request with a value for every feature that may be missing."""
+        default = {**SPEC.defaults, "tags": [], "items": []}
+        return dataclasses.replace(self, rows=[{**default, **row} for row in self.rows])
+
+    def write_columns(self) -> dict[str, list]:
+        """Return {feature: B values} for the encoder of an export; a missing value is None."""
+        return {name: [row.get(name) for row in self.rows] for name in SPEC.features}
 
     def write_tensors(self) -> dict[str, np.ndarray] | None:
         """Return {raw input: [B, ...]}; None if only some rows have a field of fixed length."""
@@ -177,12 +190,17 @@ class Export:
             return None
 
 
-def make(folder: pathlib.Path) -> Export:
-    """Train three tasks for some steps, export them, and load the export in this process."""
+def make(folder: pathlib.Path, **settings: Any) -> Export:
+    """Train three tasks for some steps, export them, and load the export in this process.
+
+    Args:
+      folder: where the run goes.
+      **settings: of `serving.Serving`.
+    """
     tf1.logging.set_verbosity(tf1.logging.ERROR)
     splits = {"train": _make_table(256, 1), "test": _make_table(64, 2)}
     model_dir = str(folder / "run")
-    verbs.train(_describe(splits), model_dir)
+    verbs.train(_describe(splits, settings), model_dir)
     (path,) = (folder / "run" / "export" / "latest").iterdir()
     session = tf1.Session(graph=tf.Graph())
     with session.graph.as_default():
@@ -204,7 +222,9 @@ def _make_table(count: int, seed: int) -> dict[str, Any]:
     return {**table, "sign": sign, "kind": kind, "size": np.abs(table["x"]).sum(1)}
 
 
-def _describe(splits: Mapping[str, Mapping[str, Any]]) -> experiment.Experiment:
+def _describe(
+    splits: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
+) -> experiment.Experiment:
     categories = ["country", "tags", "items", "count"]
     return experiment.Experiment(
         data=pipeline.Pipeline(source=tiny.Rows(splits=splits), spec=SPEC, batch_size=32),
@@ -222,9 +242,7 @@ def _describe(splits: Mapping[str, Mapping[str, Any]]) -> experiment.Experiment:
             update=update.Update(optimizer=optimizers.LazyAdam(learning_rate=0.01)),
         ),
         run=experiment.Run(train_steps=60, checkpoint_steps=60),
-        serving=serving.Serving(
-            model_name=NAME, outputs=["sign/probability", "kind/class"], passthrough=_PASSED
-        ),
+        serving=serving.Serving(**{**_SERVING, **settings}),
     )
 
 
@@ -256,8 +274,9 @@ def read_tensors(described: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 @dataclasses.dataclass
 class Tally:
-    """How many answers are equal, and to how many bits."""
+    """How many answers are equal, and to how many bits; `tolerance` is for floats."""
 
+    tolerance: float = 1e-6
     outputs: int = 0
     identical: int = 0
     refused: int = 0
@@ -269,7 +288,7 @@ class Tally:
         answered: Mapping[str, np.ndarray] | None,
         expected: Mapping[str, np.ndarray] | None,
     ) -> None:
-        """Fail unless both are refused, or equal: floats to 1e-6, all else to the bit."""
+        """Fail unless both are refused, or equal: floats within the tolerance, all else exactly."""
         if expected is None or answered is None:
             assert expected is None and answered is None, f"{where}: {answered}, not {expected}"
             self.refused += 1
@@ -286,7 +305,8 @@ class Tally:
             np.testing.assert_array_equal(answered, expected, err_msg=where)
             self.identical += 1
             return
-        np.testing.assert_allclose(answered, expected, rtol=1e-6, atol=1e-6, err_msg=where)
+        near = {"rtol": self.tolerance, "atol": self.tolerance}
+        np.testing.assert_allclose(answered, expected, **near, err_msg=where)
         if answered.tobytes() == expected.tobytes():
             self.identical += 1
         else:

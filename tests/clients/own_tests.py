@@ -9,7 +9,6 @@ It builds an environment where there is none, imports `mtl.compat` there, and ha
 tests of the clone. Nothing in the clone is changed. It fails where a test does, or where none runs.
 """
 
-import argparse
 import dataclasses
 import subprocess
 import sys
@@ -53,14 +52,13 @@ CLIENTS = {
 
 def main() -> int:
     """Run the tests of a client, and return what pytest does: 0 where all of them pass."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = environments.make_parser(__doc__, "own_CLIENT")
+    parser.set_defaults(env=None)
     parser.add_argument("client", choices=CLIENTS)
     parser.add_argument("--source", required=True, help="the clone")
-    parser.add_argument("--env", help="where the environment is, or is made; .clients/own_CLIENT")
     options = parser.parse_args()
     client = CLIENTS[options.client]
-    env = options.env or environments.ROOT / ".clients" / f"own_{options.client}"
+    env = options.env or environments.find_folder(f"own_{options.client}")
     python = environments.build(env, client.extras, ("pytest", *client.packages))
     script = "\n".join(
         [

@@ -263,10 +263,8 @@ def _run_there(options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Build the environment, train and evaluate there, and print the largest differences."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = environments.make_parser(__doc__, "tfx")
     parser.add_argument("--data_dir", help="the folder of UCI Adult")
-    parser.add_argument("--env", help="where the environment is, or is made; .clients/tfx")
     parser.add_argument("--analyze", help=argparse.SUPPRESS)
     for hidden in ("--transform", "--join"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -276,8 +274,7 @@ def main() -> None:
         return
     with environments.skipping():
         data = environments.require_data(options.data_dir, FILES, "--data_dir")
-        env = options.env or environments.ROOT / ".clients" / "tfx"
-        python = environments.build(env, packages=PACKAGES)
+        python = environments.build(options.env, packages=PACKAGES)
     with tempfile.TemporaryDirectory() as path:
         folder = pathlib.Path(path)
         ours = train(python, folder, data)

@@ -159,9 +159,9 @@ def _check(found: dict, package: str) -> None:
 
 def main() -> None:
     """Build the environment, train in it, and read back what was recorded."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = environments.make_parser(__doc__, "PACKAGE")
+    parser.set_defaults(env=None)
     parser.add_argument("package", choices=_CLASS)
-    parser.add_argument("--env", help="where the environment is, or is made; .clients/PACKAGE")
     parser.add_argument("--read", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.read:
@@ -169,7 +169,7 @@ def main() -> None:
         of_mlflow = options.package == "mlflow"
         print(json.dumps(_read_mlflow(options.read) if of_mlflow else _read_wandb(run)))
         return
-    env = pathlib.Path(options.env or environments.ROOT / ".clients" / options.package).absolute()
+    env = options.env or environments.find_folder(options.package)
     python = environments.build(env, extras=options.package)
     with tempfile.TemporaryDirectory() as folder:
         _train(python, options.package, folder, os.path.join(folder, "run"))

@@ -8,7 +8,6 @@ of TensorFlow. Our client asks each of them every request of `odd_export.list_re
 `launch.predict` has to write the same file with the server as with the SavedModel.
 """
 
-import argparse
 import contextlib
 import os
 import pathlib
@@ -135,12 +134,9 @@ def predict_file(address: str, export: odd_export.Export, folder: pathlib.Path) 
 
 def main() -> None:
     """Export, serve and compare, and print how many answers are equal."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--env", help="where Triton is, or is installed; .clients/triton")
-    options = parser.parse_args()
+    options = environments.make_parser(__doc__, "triton").parse_args()
     with environments.skipping():
-        python = build(options.env or str(environments.ROOT / ".clients" / "triton"))
+        python = build(options.env)
     with tempfile.TemporaryDirectory() as path:
         folder = pathlib.Path(path)
         export = odd_export.make(folder)

@@ -98,6 +98,14 @@ def test_not_a_model():
         networks.KerasModel(build=lambda: 3)({"x": tf.zeros([1, 2])}, True)
 
 
+def test_a_model_of_keras_3_says_where_its_layers_must_come_from():
+    keras_3 = pytest.importorskip("keras", minversion="3")
+    says = r"Keras 2 \(tf.keras is 2.*got <Sequential.*Take its layers from tf.keras\."
+    trunk = networks.KerasModel(build=lambda: keras_3.Sequential([keras_3.layers.Dense(2)]))
+    with tf.Graph().as_default(), pytest.raises(checks.UserError, match=says):
+        trunk({"x": tf.zeros([1, 2])}, True)
+
+
 def test_a_freezing_up_to_a_step_is_refused():
     with pytest.raises(checks.UserError, match="until must leave out the normalisations of a Kera"):
         _train(keras_models.functional, False, until={"norm": 3})

@@ -38,33 +38,40 @@ class _Waiting:
 
 
 class _Queue:
-    """Requests that can be joined."""
+    """Requests that can be joined, the first one first."""
 
     def __init__(self) -> None:
-        self.items: collections.deque[_Waiting] = collections.deque()
+        self.items: collections.OrderedDict[_Waiting, None] = collections.OrderedDict()
+        self.rows = 0
         self.timer: asyncio.TimerHandle | None = None
-        self.is_ready = False
 
-    @property
-    def rows(self) -> int:
-        return sum(item.request.rows for item in self.items)
+    def add(self, item: _Waiting) -> None:
+        """Append a request."""
+        self.items[item] = None
+        self.rows += item.request.rows
+
+    def remove(self, item: _Waiting) -> None:
+        """Remove a request."""
+        del self.items[item]
+        self.rows -= item.request.rows
 
     def take(self, most_rows: int) -> list[_Waiting]:
         """Remove and return requests of at most so many rows, or a single larger one."""
         taken: list[_Waiting] = []
-        rows = 0
+        left = most_rows
         while self.items:
-            item = self.items[0]
-            rows += item.request.rows
-            if taken and rows > most_rows:
+            item = next(iter(self.items))
+            left -= item.request.rows
+            if taken and left < 0:
                 break
-            self.items.popleft()
-            # The client of a cancelled one is gone.
-            if item.future.cancelled():
-                rows -= item.request.rows
-            else:
-                taken.append(item)
+            self.remove(item)
+            taken.append(item)
         return taken
+
+    def stop_timer(self) -> None:
+        """Wait for no more requests."""
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class Batcher:
@@ -97,7 +104,7 @@ class Batcher:
         self._is_joining, self._hold, self._on_batch = is_joining, hold, on_batch
         self._pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="mtl_predict")
         self._queues: dict[Hashable, _Queue] = {}
-        self._ready: collections.deque[Hashable] = collections.deque()
+        self._ready: collections.OrderedDict[Hashable, None] = collections.OrderedDict()
         self._waiting_rows = 0
         self._in_work = 0
         self._crowded_until = 0.0
@@ -111,55 +118,66 @@ class Batcher:
           RequestError: too many rows wait.
           InvalidArgumentError: TensorFlow refuses the values of this request.
         """
-        if self._waiting_rows and self._waiting_rows + request.rows > self._most_waiting:
+        # An empty request takes a place too.
+        places = max(1, request.rows)
+        if self._waiting_rows and self._waiting_rows + places > self._most_waiting:
             told = f"{self._waiting_rows} rows are in work, of at most {self._most_waiting}"
             raise failures.RequestError(failures.BUSY, told)
         loop = asyncio.get_running_loop()
         item = _Waiting(model, request, loop.create_future())
-        self._waiting_rows += request.rows
+        is_joined = self._is_joining and request.signature.is_by_row and bool(request.rows)
+        key = _find_key(model, request) if is_joined else item
+        self._waiting_rows += places
         self._in_work += 1
         try:
-            self._enqueue_item(loop, item)
+            self._enqueue_item(loop, key, item)
             return await item.future
         finally:
             self._in_work -= 1
-            self._waiting_rows -= request.rows
+            self._waiting_rows -= places
+            self._drop_item(key, item)
 
-    def _enqueue_item(self, loop: asyncio.AbstractEventLoop, item: _Waiting) -> None:
-        is_joined = self._is_joining and item.request.signature.is_by_row and item.request.rows
-        key = _find_key(item.model, item.request) if is_joined else item
+    def _enqueue_item(self, loop: asyncio.AbstractEventLoop, key: Hashable, item: _Waiting) -> None:
         queue = self._queues.setdefault(key, _Queue())
-        queue.items.append(item)
+        queue.add(item)
         is_full = queue.rows >= self._most_rows
         if self._in_work > 1:
             self._crowded_until = loop.time() + _CALM * self._timeout
         is_lone = loop.time() >= self._crowded_until
-        if not is_joined or is_full or is_lone or not self._timeout:
+        if key is item or is_full or is_lone or not self._timeout:
             self._make_ready(key)
-        elif queue.timer is None and not queue.is_ready:
+        elif queue.timer is None and key not in self._ready:
             queue.timer = loop.call_later(self._timeout, self._make_ready, key)
 
-    def _make_ready(self, key: Hashable) -> None:
+    def _drop_item(self, key: Hashable, item: _Waiting) -> None:
+        """Remove a request that still waits: its client is gone, or its time is over.
+
+        While a call of the model hangs, such requests would pile up.
+        """
         queue = self._queues.get(key)
-        if queue is not None and not queue.is_ready:
-            if queue.timer is not None:
-                queue.timer.cancel()
-            queue.is_ready = True
-            self._ready.append(key)
+        if queue is not None and item in queue.items:
+            queue.remove(item)
+            if not queue.items:
+                queue.stop_timer()
+                del self._queues[key]
+                self._ready.pop(key, None)
+
+    def _make_ready(self, key: Hashable) -> None:
+        self._queues[key].stop_timer()
+        self._ready[key] = None
         self._start_calls()
 
     def _start_calls(self) -> None:
         """Start calls while a thread is free and a queue is ready."""
         while self._free and self._ready:
-            key = self._ready.popleft()
+            key, _ = self._ready.popitem(last=False)
             queue = self._queues[key]
             batch = queue.take(self._most_rows)
             if queue.items:
-                self._ready.append(key)
+                self._ready[key] = None
             else:
                 del self._queues[key]
-            if batch:
-                self._call(batch)
+            self._call(batch)
 
     def _call(self, batch: Sequence[_Waiting]) -> None:
         self._free -= 1

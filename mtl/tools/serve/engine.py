@@ -1,8 +1,7 @@
 """Answers checked requests of all protocols: limits, versions, batches and the log.
 
 made = engine.Engine("adult", held, settings, log=None)
-answer = await made.predict("adult", None, parse, size=len(body))
-answer.outputs                                          # {output: [B, ...]}
+written = await made.predict("adult", None, parse, write, size=len(body))
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from mtl.tools.serve import (
 
 Result = TypeVar("Result")
 
-# Larger texts are parsed in another thread, so that the event loop can serve others meanwhile.
+# Larger texts are parsed and written in another thread, so that the event loop can serve others.
 _MOST_AT_ONCE = 64 * 2**10
 
 
@@ -100,15 +99,17 @@ class Engine:
         name: str,
         version: int | None,
         parse: Callable[[models.Model], requests.Request],
+        write: Callable[[Answer], Result],
         size: int,
         timeout_secs: float | None = None,
-    ) -> Answer:
-        """Return the predictions for a request.
+    ) -> Result:
+        """Return the written predictions for a request.
 
         Args:
           name: the model that the client names.
           version: the version; None for the newest.
           parse: makes the request for a model.
+          write: makes the result of the answer.
           size: the bytes of the request.
           timeout_secs: the time that the client leaves, if it says so.
 
@@ -121,23 +122,29 @@ class Engine:
         secs = most if timeout_secs is None else min(most, timeout_secs)
         with self.versions.lease(version) as model:
             try:
-                return await asyncio.wait_for(self._predict_batch(model, parse, size), secs)
+                work = self._predict_batch(model, parse, write, size)
+                return await asyncio.wait_for(work, secs)
             except asyncio.TimeoutError as error:
                 told = f"the request takes longer than {secs:g} seconds"
                 raise failures.RequestError(failures.LATE, told) from error
 
     async def _predict_batch(
-        self, model: models.Model, parse: Callable[[models.Model], requests.Request], size: int
-    ) -> Answer:
-        request = await self.run_aside(size, lambda: parse(model))
+        self,
+        model: models.Model,
+        parse: Callable[[models.Model], requests.Request],
+        write: Callable[[Answer], Result],
+        size: int,
+    ) -> Result:
+        request = await self._run_aside(size, lambda: parse(model))
         outputs = await self._batcher.predict(model, request)
         answer = Answer(model, request, outputs)
         if self._log is not None:
             self._log.add(answer)
-        return answer
+        size = max(size, sum(value.nbytes for value in outputs.values()))
+        return await self._run_aside(size, lambda: write(answer))
 
-    async def run_aside(self, size: int, work: Callable[[], Result]) -> Result:
-        """Return what `work` returns; for many bytes it runs in another thread."""
+    async def _run_aside(self, size: int, work: Callable[[], Result]) -> Result:
+        """Return the result of `work`; for many bytes it runs in another thread."""
         if size <= _MOST_AT_ONCE:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._parsers, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
@@ -37,6 +38,11 @@ _FIELDS: dict[Any, str] = {
 }
 
 
+# A connection without a call ends after so many times the limit of a request. Clients connect again
+# by themselves; a shorter time would cost them more connections.
+_IDLE = 10
+
+
 class GrpcServer:
     """Serves PredictionService and ModelService."""
 
@@ -56,8 +62,11 @@ class GrpcServer:
             ("grpc.max_send_message_length", -1),
             # Otherwise two servers share a port, and clients reach either of them.
             ("grpc.so_reuseport", 0),
+            ("grpc.server_handshake_timeout_ms", _count_millis(made.timeout_secs)),
+            ("grpc.max_connection_idle_ms", _count_millis(_IDLE * made.timeout_secs)),
         ]
-        self._server = grpc.aio.server(options=options)
+        bounds = [_SlowMessages(made.timeout_secs)]
+        self._server = grpc.aio.server(options=options, interceptors=bounds)
         predictions, status = _Predictions(self._engine), _Status(self._engine)
         prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
             predictions, self._server
@@ -77,6 +86,41 @@ class GrpcServer:
         """Take no more requests, and wait for the running ones."""
         if self._server is not None:
             await self._server.stop(self._engine.settings.drain_secs)
+
+
+def _count_millis(secs: float) -> int:
+    """Return whole milliseconds, of which gRPC takes an int32."""
+    return min(math.ceil(1000 * secs), 2**31 - 1)
+
+
+class _SlowMessages(grpc.aio.ServerInterceptor):
+    """Ends the calls of clients that do not send their whole message in time.
+
+    gRPC hands a message over once it is whole, and would wait for ever. A handler of streams, which
+    looks the same to clients, gets the call at its start.
+    """
+
+    def __init__(self, secs: float):
+        self._secs = secs
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        """Return the handler of a call, with a limit on the time for its message."""
+        handler = await continuation(handler_call_details)
+        if handler is None:  # No such method.
+            return None
+
+        async def answer(messages: Any, context: Any) -> Any:
+            try:
+                message = await asyncio.wait_for(anext(messages), self._secs)
+            except asyncio.TimeoutError:
+                told = f"the message did not come within {self._secs:g} seconds"
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, told)
+            except StopAsyncIteration:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+            return await handler.unary_unary(message, context)
+
+        codecs = handler.request_deserializer, handler.response_serializer
+        return grpc.stream_unary_rpc_method_handler(answer, *codecs)
 
 
 class _Answering:
@@ -109,12 +153,16 @@ class _Answering:
         return spec.version.value if spec.HasField("version") else None
 
     async def _run(
-        self, request: Any, context: Any, parse: Callable[[models.Model], requests.Request]
-    ) -> engine.Answer:
+        self,
+        request: Any,
+        context: Any,
+        parse: Callable[[models.Model], requests.Request],
+        write: Callable[[engine.Answer], Any],
+    ) -> Any:
         spec = request.model_spec
         version, size = self._find_version(spec), request.ByteSize()
         left = context.time_remaining()
-        return await self._engine.predict(spec.name, version, parse, size, left)
+        return await self._engine.predict(spec.name, version, parse, write, size, left)
 
     def _describe(self, answer: engine.Answer) -> Any:
         spec = model_pb2.ModelSpec(name=answer.model.name)
@@ -133,20 +181,19 @@ class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServ
             signature = model.find_signature(request.model_spec.signature_name)
             return read_request(signature, request, self._engine.settings)
 
-        async def work() -> Any:
-            answer = await self._run(request, context, parse)
+        def write(answer: engine.Answer) -> Any:
             response = predict_pb2.PredictResponse(model_spec=self._describe(answer))
             for name, value in answer.outputs.items():
                 write_tensor(value, response.outputs[name])
             return response
 
+        work = lambda: self._run(request, context, parse, write)  # noqa: E731
         return await self._answer("predict", context, work)
 
     async def Classify(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answer with classes and scores of tf.Examples."""
 
-        async def work() -> Any:
-            answer = await self._run_examples(request, context, models.CLASSIFY)
+        def write(answer: engine.Answer) -> Any:
             response = classification_pb2.ClassificationResponse()
             response.model_spec.CopyFrom(self._describe(answer))
             labels, scores = rest.split_classes(answer.outputs)
@@ -156,19 +203,20 @@ class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServ
                     row.classes.add(label=name, score=value)
             return response
 
+        work = lambda: self._run_examples(request, context, models.CLASSIFY, write)  # noqa: E731
         return await self._answer("classify", context, work)
 
     async def Regress(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answer with a value for each tf.Example."""
 
-        async def work() -> Any:
-            answer = await self._run_examples(request, context, models.REGRESS)
+        def write(answer: engine.Answer) -> Any:
             response = regression_pb2.RegressionResponse()
             response.model_spec.CopyFrom(self._describe(answer))
             for value in next(iter(answer.outputs.values())).ravel().tolist():
                 response.result.regressions.add(value=value)
             return response
 
+        work = lambda: self._run_examples(request, context, models.REGRESS, write)  # noqa: E731
         return await self._answer("regress", context, work)
 
     async def GetModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -185,13 +233,15 @@ class _Predictions(_Answering, prediction_service_pb2_grpc.PredictionServiceServ
 
         return await self._answer("metadata", context, work)
 
-    async def _run_examples(self, request: Any, context: Any, method: str) -> engine.Answer:
+    async def _run_examples(
+        self, request: Any, context: Any, method: str, write: Callable[[engine.Answer], Any]
+    ) -> Any:
         def parse(model: models.Model) -> requests.Request:
             signature = model.find_signature(request.model_spec.signature_name, method)
             examples = read_examples(request.input)
             return rest.make_examples_request(signature, examples, self._engine.settings.max_rows)
 
-        return await self._run(request, context, parse)
+        return await self._run(request, context, parse, write)
 
 
 class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):

@@ -12,20 +12,23 @@ import asyncio
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
 
+import numpy as np
 from aiohttp import web
 
 import mtl
 from mtl import checks
 from mtl.tools.serve import (
+    connections,
     engine,
     examples,
     failures,
     metrics,
     models,
     open_inference,
+    requests,
     rest,
     tensors,
 )
@@ -39,7 +42,10 @@ _VERSION = "/versions/{version:[^/:]+}"
 # Probes have no token.
 _OPEN = ("/v2/health/live", "/v2/health/ready")
 _JSON = "application/json"
+# Connections that wait for the event loop; more are refused by the system.
+_BACKLOG = 128
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_Outputs = Mapping[str, np.ndarray]
 _SLOW_BODY = failures.Kind("DEADLINE_EXCEEDED", 408)
 _NO_METHOD = failures.Kind("UNIMPLEMENTED", 405)
 
@@ -53,6 +59,7 @@ class HttpServer:
         self._app = web.Application(middlewares=[self._answer_request], client_max_size=most)
         self._app.add_routes(self._list_routes())
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
 
     def _list_routes(self) -> list[web.RouteDef]:
         get, post = web.get, web.post
@@ -91,12 +98,21 @@ class HttpServer:
             keepalive_timeout=75.0,
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, made.host, made.rest_port, ssl_context=context)
-        await site.start()
-        return int(self._runner.addresses[0][1])
+        handlers = cast(web.Server, self._runner.server)
+        self._listener = await asyncio.get_running_loop().create_server(
+            lambda: connections.Connection(handlers(), made.timeout_secs),
+            made.host,
+            made.rest_port,
+            backlog=_BACKLOG,
+            ssl=context,
+            ssl_handshake_timeout=made.timeout_secs if context else None,
+        )
+        return int(self._listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Take no more connections, and wait for the running requests."""
+        if self._listener is not None:
+            self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -104,7 +120,8 @@ class HttpServer:
     async def _answer_request(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Check the token; turn exceptions into answers; count; send within the time limit."""
         protocol = "open_inference" if request.path.startswith("/v2") else "rest"
-        with self._engine.metrics.measure(protocol, _name_method(request)) as outcome:
+        counted = self._engine.metrics.measure(protocol, _name_method(request))
+        with connections.answering(request), counted as outcome:
             try:
                 if request.path not in _OPEN:
                     self._engine.guard.require(request.headers.get("Authorization"))
@@ -193,42 +210,44 @@ class HttpServer:
     async def _predict(self, request: web.Request) -> web.Response:
         is_by_row = False
 
-        def parse(model: models.Model, document: dict[str, Any]) -> Any:
+        def parse(model: models.Model, document: dict[str, Any]) -> requests.Request:
             nonlocal is_by_row
             is_by_row = rest.is_by_row(document)
             return rest.read_predict(model, document, self._settings.max_rows)
 
-        answer, size = await self._call(request, parse)
-        write = lambda: rest.write_predict(answer.outputs, is_by_row)  # noqa: E731
-        return _write_json(await self._engine.run_aside(size, write))
-
-    async def _classify(self, request: web.Request) -> web.Response:
-        answer, _ = await self._call_examples(request, models.CLASSIFY)
-        return _write_json(rest.write_classes(answer.outputs))
-
-    async def _regress(self, request: web.Request) -> web.Response:
-        answer, _ = await self._call_examples(request, models.REGRESS)
-        return _write_json(rest.write_values(answer.outputs))
-
-    async def _call_examples(self, request: web.Request, method: str) -> tuple[engine.Answer, int]:
-        most = self._settings.max_rows
         return await self._call(
-            request, lambda model, document: rest.read_examples(model, document, method, most)
+            request, parse, lambda outputs: rest.write_predict(outputs, is_by_row)
         )
 
+    async def _classify(self, request: web.Request) -> web.Response:
+        return await self._call_examples(request, models.CLASSIFY, rest.write_classes)
+
+    async def _regress(self, request: web.Request) -> web.Response:
+        return await self._call_examples(request, models.REGRESS, rest.write_values)
+
+    async def _call_examples(
+        self, request: web.Request, method: str, write: Callable[[_Outputs], str]
+    ) -> web.Response:
+        most = self._settings.max_rows
+        parse = lambda model, document: rest.read_examples(model, document, method, most)  # noqa: E731
+        return await self._call(request, parse, write)
+
     async def _call(
-        self, request: web.Request, parse: Callable[[models.Model, dict[str, Any]], Any]
-    ) -> tuple[engine.Answer, int]:
-        """Return the answer to a request of JSON, and the size of its body."""
+        self,
+        request: web.Request,
+        parse: Callable[[models.Model, dict[str, Any]], requests.Request],
+        write: Callable[[_Outputs], str],
+    ) -> web.Response:
+        """Return the answer to a request of JSON."""
         version = self._find_version(request)
         body = await self._read(request)
-        answer = await self._engine.predict(
+        return await self._engine.predict(
             request.match_info["model"],
             version,
             lambda model: parse(model, tensors.parse_json(body)),
+            lambda answer: _write_json(write(answer.outputs)),
             len(body),
         )
-        return answer, len(body)
 
     async def _infer(self, request: web.Request) -> web.Response:
         version = self._find_version(request)
@@ -236,21 +255,22 @@ class HttpServer:
         header = request.headers.get(open_inference.SIZE_HEADER)
         document: dict[str, Any] = {}
 
-        def parse(model: models.Model) -> Any:
+        def parse(model: models.Model) -> requests.Request:
             header_fields, rest_of_body = open_inference.split_body(body, header)
             document.update(header_fields)
             most = self._settings.max_rows
             return open_inference.read_infer(model, document, rest_of_body, most)
 
+        def write(answer: engine.Answer) -> web.Response:
+            written, json_bytes = open_inference.write_infer(answer, document)
+            if json_bytes is None:
+                return web.Response(body=written, content_type=_JSON)
+            headers = {open_inference.SIZE_HEADER: str(json_bytes)}
+            kind = "application/octet-stream"
+            return web.Response(body=written, content_type=kind, headers=headers)
+
         name = request.match_info["model"]
-        answer = await self._engine.predict(name, version, parse, len(body))
-        write = lambda: open_inference.write_infer(answer, document)  # noqa: E731
-        written, json_bytes = await self._engine.run_aside(len(body), write)
-        if json_bytes is None:
-            return web.Response(body=written, content_type=_JSON)
-        headers = {open_inference.SIZE_HEADER: str(json_bytes)}
-        kind = "application/octet-stream"
-        return web.Response(body=written, content_type=kind, headers=headers)
+        return await self._engine.predict(name, version, parse, write, len(body))
 
     async def _server(self, request: web.Request) -> web.Response:
         facts = {"name": "mtl", "version": mtl.__version__, "extensions": ["binary_tensor_data"]}

@@ -129,6 +129,14 @@ def test_a_matrix_keeps_its_shape(tmp_path):
         encode({"v": image.reshape(2, 6)})
 
 
+@pytest.mark.parametrize("empty", [[], np.zeros([0, 2, 3])])
+def test_no_rows_have_the_shape_of_the_feature(tmp_path, empty):
+    encode = make(tmp_path, ("feature", "x", "float32", "2,3"), ("input", "x", "x", "values"))
+    assert encode({"x": empty})["x"].shape == (0, 2, 3)
+    with pytest.raises(ValueError, match=r"feature 'x' must have shape \(1, 2, 3\), got \(1, 0\)"):
+        encode({"x": [[]]})
+
+
 def test_unknown_and_uneven_columns_are_refused(tmp_path):
     encode = make(tmp_path, *PLAIN, ("feature", "y", "float32", "", "0"))
     with pytest.raises(ValueError, match="unknown feature 'z'; known are x, y"):

@@ -73,7 +73,8 @@ def untrained(directory, columns, settings=None, values=None):
     )
 
 
-def _columns():
+def list_columns():
+    """Columns of all kinds of ids."""
     return [
         features.Numeric(names=["x"], normalization="none", missing_flags=True),
         features.Bucketized(names=["id"], boundaries=[-1, 0.5, 2**53 + 1]),
@@ -89,7 +90,7 @@ def _columns():
 def made(tmp_path_factory):
     """A model of all kinds of ids, and the folder of its export."""
     folder = tmp_path_factory.mktemp("portable")
-    model = untrained(folder / "run", _columns())
+    model = untrained(folder / "run", list_columns())
     return model, pathlib.Path(model.export(folder / "export"))
 
 

@@ -1,6 +1,8 @@
 """A token and TLS, for our clients of each protocol; probes stay open; no message shows a token."""
 
 import os
+import socket
+import threading
 
 import grpc
 import pytest
@@ -73,6 +75,19 @@ def test_our_clients_by_tls(base, token, certificate, rows, expected):  # noqa: 
             assert (found["price/value"] == wanted).all()
         curl = startup.write_curl(served.running, f"https://localhost:{rest}")
         assert f"--cacert {pem}" in curl and TOKEN not in curl and f"$(cat {token})" in curl
+        with socket.create_connection(("127.0.0.1", rest), timeout=20) as silent:
+            cutting = threading.Event()
+            # The clock jumps again and again, since the connection may come after a jump.
+            jumping = threading.Thread(target=lambda: _jump_until(cutting, served))
+            jumping.start()
+            assert silent.recv(1) == b""
+            cutting.set()
+            jumping.join()
+
+
+def _jump_until(end, served):
+    while not end.wait(0.1):
+        served.advance(31)
 
 
 def test_keys_that_do_not_fit(certificate, tmp_path):  # noqa: F811

@@ -171,6 +171,7 @@ def test_a_client_that_goes_away_frees_its_place_and_holds_the_model(model, rows
             task.cancel()
         await asyncio.sleep(0.01)
         assert batcher._waiting_rows == 3 and holds == [counted]
+        assert [len(queue.items) for queue in batcher._queues.values()] == [3]
         counted.is_open.set()
         found = await asyncio.gather(*tasks, return_exceptions=True)
         batcher.close()
@@ -179,6 +180,41 @@ def test_a_client_that_goes_away_frees_its_place_and_holds_the_model(model, rows
     found = asyncio.run(run())
     assert [isinstance(one, dict) for one in found] == [False, True, False, True, True]
     assert counted.calls == [1, 3] and not holds
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("timeout_secs", [0.0, 60.0])
+def test_requests_whose_time_is_over_do_not_pile_up_behind_a_call(model, rows, timeout_secs):
+    counted = Counted(model)
+    counted.is_open.clear()
+    made = [make(model, rows["raw"], 0, size) for size in (0, 1, 2)]
+    made += [make(model, rows["raw"], 0, 1, outputs=["price/value"])]
+
+    async def run():
+        batcher = batching.Batcher(
+            max_batch_size=2,
+            timeout_secs=timeout_secs,
+            threads=1,
+            max_queue_rows=100,
+            hold=lambda model: contextlib.nullcontext(),
+        )
+        first = asyncio.create_task(batcher.predict(counted, made[1]))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            tasks = [asyncio.create_task(batcher.predict(counted, request)) for request in made]
+            await asyncio.sleep(0)
+            assert batcher._waiting_rows == 6 and len(batcher._queues) == 3
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert not batcher._queues and not batcher._ready and batcher._waiting_rows == 1
+        counted.is_open.set()
+        await first
+        await batcher.predict(counted, made[1])
+        batcher.close()
+
+    asyncio.run(run())
+    assert counted.calls == [1, 1]
 
 
 @pytest.mark.medium

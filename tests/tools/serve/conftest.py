@@ -68,6 +68,12 @@ class Served:
             response = connection.getresponse()
             return Reply(response.status, response.read(), response.headers)
 
+    def advance(self, secs):
+        """Let the clock of the event loop jump, so that a limit of time passes at once."""
+        read = self.loop.time
+        self.loop.time = lambda: read() + secs
+        self.loop.call_soon_threadsafe(lambda: None)
+
     def predict(self, **body):
         return self.ask(f"/v1/models/{NAME}:predict", body)
 

@@ -1,6 +1,8 @@
 """TensorFlow Serving's gRPC: the predictions of the export, codes of errors, odd messages."""
 
 import contextlib
+import socket
+import struct
 
 import grpc
 import numpy as np
@@ -17,7 +19,7 @@ from tensorflow_serving.apis import (
 )
 
 from mtl.tools.serve import grpc_server
-from tests.tools.serve.conftest import NAME
+from tests.tools.serve.conftest import NAME, serving
 from tests.tools.serve.rest_test import EXAMPLE
 
 pytestmark = pytest.mark.medium
@@ -212,6 +214,62 @@ def test_other_odd_requests(served, stub):
         call = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
         with pytest.raises(grpc.RpcError):
             call(b"\xff\xff", timeout=20)
+
+
+def write_frame(kind, flags, stream, payload):
+    """A frame of HTTP/2."""
+    return struct.pack(">IBBI", len(payload), kind, flags, stream)[1:] + payload
+
+
+def write_header(name, value):
+    """A header of HTTP/2, uncompressed."""
+    return b"\0" + b"".join(bytes([len(text)]) + text for text in (name, value))
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + write_frame(4, 0, 0, b"")
+CALL = write_frame(
+    1,
+    4,
+    1,
+    b"".join(
+        [
+            write_header(b":method", b"POST"),
+            write_header(b":scheme", b"http"),
+            write_header(b":path", b"/tensorflow.serving.PredictionService/Predict"),
+            write_header(b":authority", b"x"),
+            write_header(b"te", b"trailers"),
+            write_header(b"content-type", b"application/grpc"),
+        ]
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "sent, says",
+    [
+        (b"PRI * HT", b"before handshake timeout"),
+        (PREFACE + CALL[:40], b"connection idle"),
+        # Three of the eight bytes that its frame announces.
+        (PREFACE + CALL + write_frame(0, 1, 1, b"\0" * 8)[:-5], b"did not come within 0.1 seconds"),
+    ],
+)
+def test_a_client_that_sends_slowly_is_cut(sent, says, base):
+    with serving(base, timeout_secs=0.1) as served:
+        host, _, port = served.grpc.partition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as opened:
+            opened.sendall(sent)
+            received = b""
+            while says not in received:
+                data = opened.recv(10_000)
+                assert data, received
+                received += data
+
+
+def test_a_call_without_a_message(stub, served):
+    with grpc.insecure_channel(served.grpc) as channel:
+        call = channel.stream_unary("/tensorflow.serving.PredictionService/Predict")
+        with refused("INVALID_ARGUMENT", "the call has no message"):
+            call(iter([]), timeout=20)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ import time
 from concurrent import futures
 
 import grpc
+import numpy as np
 import pytest
 from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from mtl import checks
-from mtl.tools.serve import models
+from mtl.tools.serve import connections, engine, http_server, models, rest
 from tests.tools.serve.conftest import NAME, serving
 from tests.tools.serve.grpc_test import make, refused
 from tests.tools.serve.rest_test import as_json
@@ -83,18 +84,135 @@ def _send_chunks(served, chunks):
         return reply
 
 
-def test_time_is_bounded(base, body, rows, gate):
-    with serving(base, timeout_secs=0.3) as served:
+def test_time_is_bounded_and_a_call_that_hangs_gathers_nothing(base, body, rows, gate):
+    with (
+        serving(base, threads=1) as served,
+        grpc.insecure_channel(served.grpc) as channel,
+        futures.ThreadPoolExecutor(8) as pool,
+    ):
+        batcher = served.running.engine._batcher
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        empty = make({"examples": np.zeros([0], object)}, "")
         gate.clear()
-        reply = served.ask(PATH, body)
-        assert reply.status == 504 and "longer than 0.3 seconds" in reply.error
-        with grpc.insecure_channel(served.grpc) as channel:
-            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
-            with refused("DEADLINE_EXCEEDED", "longer than 0.3 seconds"):
-                stub.Predict(make(rows["raw"]), timeout=20)
+        for _ in range(3):
+            replies = [pool.submit(served.ask, PATH, body) for _ in range(4)]
+            calls = [pool.submit(stub.Predict, made) for made in (make(rows["raw"]), empty)]
+            _wait_until(lambda: batcher._in_work == 6)
+            served.advance(31)
+            for reply in replies:
+                assert reply.result().status == 504
+                assert reply.result().error == "the request takes longer than 30 seconds"
+            for call in calls:
+                with refused("DEADLINE_EXCEEDED", "the request takes longer than 30 seconds"):
+                    call.result()
+            assert not batcher._queues and not batcher._ready and not batcher._waiting_rows
         gate.set()
         assert served.ask(PATH, body).status == 200
-        assert served.count('mtl_requests_total{code="DEADLINE_EXCEEDED"') == 2
+        assert served.count('mtl_requests_total{code="DEADLINE_EXCEEDED"') == 18
+        # The call that hung, and the last one.
+        assert served.count("mtl_batch_rows_count") == 2
+
+
+@pytest.mark.parametrize("name", ["read_predict", "write_predict"])
+def test_the_time_of_parsing_and_writing_is_bounded(name, base, body, monkeypatch):
+    is_open, work = threading.Event(), getattr(rest, name)
+    monkeypatch.setattr(engine, "_MOST_AT_ONCE", 0)
+    begun = []
+
+    def wait(*given):
+        begun.append(name)
+        is_open.wait(30)
+        return work(*given)
+
+    monkeypatch.setattr(rest, name, wait)
+    with serving(base) as served, futures.ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(served.ask, PATH, body)
+        _wait_until(lambda: begun)
+        served.advance(31)
+        assert reply.result().status == 504
+        is_open.set()
+        assert served.ask(PATH, body).status == 200
+
+
+@pytest.fixture
+def arrived(monkeypatch):
+    """What connections have received, once it is handled; None for a new connection."""
+    noted = []
+
+    def note(name, read):
+        handle = getattr(connections.Connection, name)
+
+        def noting(self, given):
+            handle(self, given)
+            noted.append(read(given))
+
+        monkeypatch.setattr(connections.Connection, name, noting)
+
+    note("connection_made", lambda transport: None)
+    note("data_received", bytes)
+    return noted
+
+
+def _send(opened, arrived, data):
+    """Send bytes, and wait until the server has handled them."""
+    before = b"".join(filter(None, arrived))
+    opened.sendall(data)
+    _wait_until(lambda: b"".join(filter(None, arrived)) == before + data)
+
+
+def _receive_all(opened):
+    received = b""
+    while data := opened.recv(10_000):
+        received += data
+    return received
+
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n"
+
+
+def test_headers_that_come_byte_by_byte(served, arrived):
+    with _open(served) as opened:
+        for byte in b"GET /v2/hea":
+            _send(opened, arrived, bytes([byte]))
+        served.advance(20)
+        _send(opened, arrived, b"l")
+        served.advance(11)
+        head, _, text = _receive_all(opened).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 408 ") and b"Connection: close" in head
+        assert json.loads(text) == {"error": "the headers did not come within 30 seconds"}
+
+
+def test_later_headers_that_do_not_come(served, arrived):
+    """The time starts with the first byte of a request, not at the end of the one before."""
+    with _open(served) as opened:
+        _send(opened, arrived, LIVE + b"\r\n")
+        assert b" 200 " in opened.recv(1000)
+        served.advance(31)
+        _send(opened, arrived, LIVE)
+        served.advance(29)
+        _send(opened, arrived, b"\r\n")
+        assert b" 200 " in opened.recv(1000)
+        _send(opened, arrived, LIVE)
+        served.advance(31)
+        assert b" 408 " in _receive_all(opened)
+
+
+def test_a_connection_that_says_nothing(served, arrived):
+    with _open(served) as opened:
+        _wait_until(lambda: arrived == [None])
+        served.advance(31)
+        assert opened.recv(1000) == b""
+
+
+def test_a_body_after_its_answer_counts_as_no_headers(served, arrived):
+    with _open(served) as opened:
+        _send(opened, arrived, b"POST /no HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1")
+        assert b" 404 " in opened.recv(1000)
+        _send(opened, arrived, b"2")
+        _send(opened, arrived, b"3456789")
+        served.advance(31)
+        _send(opened, arrived, LIVE + b"\r\n")
+        assert b" 200 " in opened.recv(1000)
 
 
 def test_a_body_that_does_not_come(base):
@@ -119,19 +237,30 @@ def _open(served):
     return socket.create_connection((host, int(port)), timeout=20)
 
 
-def test_a_client_that_does_not_read_is_cut(base, rows):
-    columns = {name: as_json(value) * 256 for name, value in rows["raw"].items()}
+def test_a_client_that_does_not_read_is_cut(base, rows, monkeypatch):
+    columns = {name: as_json(value) * 8 for name, value in rows["raw"].items()}
     text = json.dumps({"signature_name": "raw", "instances": _rows(columns)}).encode()
-    with serving(base, timeout_secs=1.0) as served, socket.socket() as opened:
-        # Its window is small, so that the answer does not fit into the buffers of the sockets.
+    transports, send = [], http_server.HttpServer._send_response
+
+    async def note(self, request, response):
+        if request.path == PATH:
+            transports.append(request.transport)
+            opened = request.transport.get_extra_info("socket")
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        await send(self, request, response)
+
+    monkeypatch.setattr(http_server.HttpServer, "_send_response", note)
+    with serving(base) as served, socket.socket() as opened:
+        # The answer does not fit into the buffers of the sockets.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         host, _, port = served.rest.partition(":")
         opened.connect((host, int(port)))
         opened.settimeout(20)
         head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
-        for _ in range(4):
-            opened.sendall(head.encode() + text)
-        _wait_until(lambda: served.count('mtl_requests_total{code="CANCELLED"') >= 1)
+        opened.sendall(head.encode() + text)
+        _wait_until(lambda: transports and transports[0].get_write_buffer_size())
+        served.advance(31)
+        _wait_until(lambda: served.count('mtl_requests_total{code="CANCELLED"') == 1)
         _wait_until(lambda: served.count("mtl_open_requests") == 1)  # The one that counts.
 
 

@@ -228,6 +228,8 @@ def _read_column(name: str, feature: Feature, column: Any) -> Any:
         column = [_fill(name, feature) if _is_missing(value) else value for value in column]
     values = _read_values(name, feature, column)
     shape = (len(column), *feature.shape)
+    if values.shape == (0,):  # An empty list has no shape of rows.
+        values = values.reshape(shape)
     if values.shape != shape:
         raise ValueError(f"feature {name!r} must have shape {shape}, got {values.shape}")
     return values

@@ -1,0 +1,108 @@
+"""Bounds the time for the headers of an HTTP request, which aiohttp lets a client send for ever.
+
+runner = web.AppRunner(app)
+listener = await loop.create_server(lambda: connections.Connection(runner.server(), secs=30.0))
+with connections.answering(request): ...                 # in a middleware
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import cast
+
+from aiohttp import web
+
+
+class Connection(asyncio.Protocol):
+    """Passes a connection on to aiohttp, and ends it if headers do not come in time.
+
+    The time of a request starts with its first byte, and for the first request with the connection.
+    aiohttp ends idle connections itself.
+    """
+
+    def __init__(self, handler: asyncio.Protocol, secs: float):
+        self._handler, self._secs = handler, secs
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_bytes = False
+        self._request: web.BaseRequest | None = None
+        self._is_answering = False
+
+    @contextlib.contextmanager
+    def answer(self, request: web.BaseRequest) -> Iterator[None]:
+        """Stop the time in this context: the headers are there."""
+        self._stop_timer()
+        self._request, self._is_answering = request, True
+        try:
+            yield
+        finally:
+            self._is_answering = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the time."""
+        self._transport = cast(asyncio.Transport, transport)
+        # An answer counts as sent once its last byte is: a client that does not read is noticed.
+        self._transport.set_write_buffer_limits(0)
+        self._start_timer()
+        self._handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Start the time if a request begins."""
+        self._has_bytes = True
+        if self._timer is None and self._is_between_requests():
+            self._start_timer()
+        self._handler.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time."""
+        self._stop_timer()
+        self._handler.connection_lost(exc)
+
+    def eof_received(self) -> bool | None:
+        """Tell aiohttp."""
+        return self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        """Tell aiohttp."""
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Tell aiohttp."""
+        self._handler.resume_writing()
+
+    def _is_between_requests(self) -> bool:
+        """Return False while bytes may belong to the body of a request."""
+        if self._request is None:
+            return True
+        return not self._is_answering and self._request.content.is_eof()
+
+    def _start_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._secs, self._end)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self) -> None:
+        """Tell the client, unless it has said nothing, and end the connection."""
+        if self._transport is None:
+            return
+        if self._has_bytes:
+            told = f"the headers did not come within {self._secs:g} seconds"
+            body = json.dumps({"error": told}).encode()
+            head = "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            self._transport.write(head.encode() + body)
+        self._transport.close()
+
+
+def answering(request: web.BaseRequest) -> contextlib.AbstractContextManager[None]:
+    """Return the context in which a request is answered."""
+    protocol = request.transport and request.transport.get_protocol()
+    if isinstance(protocol, Connection):
+        return protocol.answer(request)
+    return contextlib.nullcontext()  # The client is gone.

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 
 from launch import endings
-from mtl import aligned, checks
+from mtl import aligned, checks, times
 from mtl.data import arrow, written_numbers
 from mtl.files import atomic, storage
 from mtl.tools.drafting import gin_text, lines, plans, tables
@@ -59,6 +59,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         default=[],
         help="how a column writes 1.5 or 1234.5, such as price=$1.234,5; repeatable",
     )
+    add(
+        "--time_form",
+        action="append",
+        default=[],
+        help="how a column writes times, such as day=%%d/%%m/%%Y or at=seconds; repeatable",
+    )
     add("--leave_out", action="append", default=[], help="a column to leave out; repeatable")
     add(
         "--keep",
@@ -96,7 +102,11 @@ def draft(arguments: argparse.Namespace) -> str:
         is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
         checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
     dialect = tables.read_dialect(paths, delimiter, names, arguments.comment, arguments.sheet)
-    dialect = dataclasses.replace(dialect, list_delimiter=_read_lists(arguments, dialect))
+    dialect = dataclasses.replace(
+        dialect,
+        list_delimiter=_read_lists(arguments, dialect),
+        time_forms=_read_time_forms(arguments.time_form, dialect),
+    )
     _require_columns(arguments, dialect)
     chosen = (arguments.missing, arguments.leave_out, arguments.keep)
     number_forms = _read_forms(arguments.number_form, dialect)
@@ -156,6 +166,19 @@ def _read_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, st
         written_numbers.read_form(f"--number_form {column!r}", example)
         found[column] = example
     return found
+
+
+def _read_time_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, str]:
+    """Return {column: the form of its times} of --time_form."""
+    forms = {}
+    for setting in settings:
+        column, _, form = setting.rpartition("=")
+        rule = "name a column and the form of its times, such as 'day=%d/%m/%Y'"
+        checks.require(bool(column and form), "--time_form", rule, setting)
+        checks.one_of("--time_form", column, dialect.columns)
+        times.check_form(f"--time_form {column!r}", form)
+        forms[column] = form
+    return forms
 
 
 def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:

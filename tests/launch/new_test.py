@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -100,6 +101,19 @@ def test_the_last_rows_are_held_out_by_time(run, tmp_path):
     assert "have no time" not in text
 
 
+def test_times_of_another_form_hold_out_the_last_rows(run, tmp_path):
+    write(tmp_path / "t.csv")
+    text = re.sub(r"2024-01-(\d\d)", r"\1/01/2024", (tmp_path / "t.csv").read_text())
+    (tmp_path / "t.csv").write_text(text)
+    told = run("--task", "clicked", "--time", "day", "--keep", "day", "--time_form", "day=%d/%m/%Y")
+    assert "--time_form" not in told.partition("Look at")[2]
+    with config.isolated():
+        data = config.load(["t.gin"]).data
+    source = data.source
+    assert dict(source.starts) == {"test": "2024-01-10 00:00:00"} and source.form == "%d/%m/%Y"
+    assert len(list(source.scan("test", data.spec))) == 40  # Of 10 January.
+
+
 def test_a_draft_sorts_times_by_what_they_mean_and_tells_rows_without_one(run, tmp_path):
     write(tmp_path / "t.csv")
     text = (tmp_path / "t.csv").read_text()
@@ -157,6 +171,8 @@ def test_validation_rows_lie_between_the_others_in_time(run, tmp_path):
         (("--task", "clicked", "--time", "job"), "--time 'job' must hold numbers, or times"),
         (("--task", "clicked", "--key", "job"), "--key 'job' must have at least 20 values"),
         (("--task", "clicked", "--key", "user", "--time", "day"), "--key must come without --time"),
+        (("--task", "clicked", "--time_form", "day=%d"), "--time_form 'day' must give a year"),
+        (("--task", "clicked", "--time_form", "day"), "--time_form must name a column and the"),
         (("--task", "clicked", "--out", "t.txt"), "--out must end in .gin"),
         (("--task", "clicked", "--out", "t.csv/t.gin"), "--out must be a file that can be written"),
         (("--task", "clicked", "--delimiter", "::"), "--delimiter must be one character"),

@@ -194,6 +194,8 @@ def _splits(plan: plans.Plan) -> list[str]:
     if holdout.time:
         named = [f"{start} on ({split})" for split, start in plan.starts.items()]
         told = " and ".join(named) if holdout.validation else f"{plan.starts['test']} on"
+        is_number = plan.found.facts[holdout.time].is_number
+        form = None if is_number else plans.find_time_form(plan.found, holdout.time)
         return [
             f"# The rows from {told} are held out: later ones, as in use.",
             *_tell_timeless(plan),
@@ -201,6 +203,7 @@ def _splits(plan: plans.Plan) -> list[str]:
             f"field_splits.ByTime.source = @{source}()",
             f"field_splits.ByTime.field = {holdout.time!r}",
             f"field_splits.ByTime.starts = {plan.starts!r}",
+            *([f"field_splits.ByTime.form = {form!r}"] if form else []),
         ]
     if holdout.validation:
         return _three_splits(holdout, source)
@@ -286,9 +289,37 @@ def _list_takers(plan: plans.Plan) -> dict[str, list[str]]:
     return {part: names for part, names in takers.items() if names}
 
 
+def _group_times(plan: plans.Plan) -> dict[str, list[inputs.Input]]:
+    """Return {column in gin: its inputs}; those of one column have the same form and units."""
+    groups: dict[tuple[str, Sequence[str]], list[inputs.Input]] = {}
+    for chosen in plan.used:
+        if chosen.times:
+            key = chosen.times.form or "", chosen.times.units
+            groups.setdefault(key, []).append(chosen)
+    scopes = ["", *(f"times_{number}/" for number in range(2, len(groups) + 1))]
+    return {
+        f"{scope}features.TimeParts": group
+        for scope, group in zip(scopes, groups.values(), strict=False)
+    }
+
+
+def _bind_times(groups: Mapping[str, Sequence[inputs.Input]]) -> list[str]:
+    lines = ["# Times, by units that come again in later rows; a number would be new there."]
+    if sum(map(len, groups.values())) > 1:
+        lines += ["# features.DaysSince counts the days between two times that are known before."]
+    for column, group in groups.items():
+        first = group[0].times
+        assert first is not None
+        lines += _bind(f"{column}.names", [chosen.name for chosen in group])
+        lines += [f"{column}.units = {list(first.units)!r}"]
+        # A scope would take the form of the column without one.
+        lines += [f"{column}.form = {first.form!r}"] * bool(first.form or len(groups) > 1)
+    return lines
+
+
 def _columns(plan: plans.Plan) -> list[str]:
-    takers = _list_takers(plan)
-    listed = [f"    @{_PARTS[part][0]}()," for part in takers]
+    takers, times = _list_takers(plan), _group_times(plan)
+    listed = [f"    @{name}()," for name in (*(_PARTS[part][0] for part in takers), *times)]
     lines = ["model.MultiTaskModel.columns = [", *listed, "]"]
     for part, names in takers.items():
         column, why, settings = _PARTS[part]
@@ -304,7 +335,7 @@ def _columns(plan: plans.Plan) -> list[str]:
                 f"{column}.encoder = @histories.Pooling()",
                 f"{column}.max_tokens = 200",
             ]
-    return lines
+    return lines + (_bind_times(times) if times else [])
 
 
 def _heads(plan: plans.Plan) -> list[str]:

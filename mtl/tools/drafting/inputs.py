@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mtl.tools.drafting import columns, inspection
+from mtl.tools.drafting import columns, dates, inspection
 
 _ID_NAME = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid)$|^(?:key|index|idx|unnamed.*)$|Id$", re.I)
 # Rows of one of these may belong together.
@@ -24,10 +24,6 @@ _KEY_NAME = re.compile(
 _AMOUNT = re.compile(
     r"[+-]?\d+(?:[ :_/-]?(?:h|hr|hrs|m|min|mins|s|sec|d|AM|PM|am|pm|\d+|x[0-9a-f]+))+"
 )
-# Days and months of the years from 1900 on; fewer different ones may be other numbers.
-_DAY = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])?")
-_MANY_DATES = 12
-_TIME_NAME = re.compile(r"date|time|timestamp|(?:^|_)ts$|_at$", re.IGNORECASE)
 # An id has at least this share of distinct values; half, if the name of the column suggests an id.
 _DISTINCT = 0.95
 _WORDS_OF_TEXT = 3.0
@@ -37,6 +33,8 @@ _FEW_VALUES = 50
 _MOST_CATEGORIES = 10_000
 _MOST_BUCKETS = 1 << 20
 _SKEWED = 2.0
+# `features.TimeParts` takes it for a missing one.
+_NO_TIME = -1
 LIST_DELIMITERS = "|;^~\x02"
 # These stand in plain texts, too: a draft asks whether they separate the values of lists.
 _DOUBTFUL_DELIMITERS = ",/: "
@@ -53,8 +51,9 @@ class Input:
       parts: the parts of the gin file that read it, such as "numbers" and "categories".
       why: the reason in a few words, with figures.
       doubt: a sentence about something the user should check; "" for nothing.
-      default: the value of the field in rows without one: "nan" for numbers, "" for texts; None
-        for lists and for columns without missing values.
+      default: the value of the field in rows without one: "nan" for numbers, "" for texts, -1 for
+        times that are numbers; None for lists and for columns without missing values.
+      times: how the column writes times; None if it does not hold times.
     """
 
     name: str
@@ -62,7 +61,8 @@ class Input:
     parts: tuple[str, ...] = ()
     why: str
     doubt: str = ""
-    default: str | None = None
+    default: str | int | None = None
+    times: dates.Times | None = None
 
 
 def choose_input(
@@ -76,9 +76,9 @@ def choose_input(
       delimiter: the character between two values of a list.
       keep: True uses a column even if it looks like an id, a date, or numbers among other texts.
     """
-    left_out = _leave_out(facts, found, keep)
-    if left_out:
-        return left_out
+    chosen = _choose_first(facts, found, keep)
+    if chosen:
+        return chosen
     if facts.name in found.dialect.lists:
         is_text = found.dialect.lists[facts.name] == "string"
         return _choose_list(facts, "", "list" if is_text else "list of int64")
@@ -91,10 +91,10 @@ def choose_input(
     return _choose_text(facts, found, delimiter, doubt)
 
 
-def _leave_out(facts: columns.Facts, found: inspection.Inspection, keep: bool) -> Input | None:
-    """Return an input that is left out, with a reason; None if the column can be used."""
+def _choose_first(facts: columns.Facts, found: inspection.Inspection, keep: bool) -> Input | None:
+    """Return an input of times, or one that is left out, with a reason; None for other columns."""
     tests = [_leave_empty, _leave_infinite]
-    tests += [] if keep else [_leave_times, _leave_words, _leave_ids]
+    tests += [] if keep else [_choose_times, _leave_words, _leave_ids]
     return next((chosen for test in tests if (chosen := test(facts, found))), None)
 
 
@@ -124,19 +124,40 @@ def _leave_infinite(facts: columns.Facts, found: inspection.Inspection) -> Input
     return None
 
 
-def _leave_times(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
-    name, is_number = facts.name, facts.is_number and _is_epoch(facts)
-    if facts.kind not in ("time", "date") and not is_number:
+def _choose_times(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+    """Return the input of a column of times, by units that come again; None for other columns."""
+    known = dates.find_times(facts, found.dialect.time_forms.get(facts.name, ""))
+    if known is None:
         return None
-    example = next(iter(facts.values))
-    doubt = f"Dates in {name!r}: --time {name!r} would hold out the last rows, as in use."
-    if facts.kind == "date":
-        doubt = f"Dates such as {example!r} in {name!r} have no order as texts. Write them as "
-        doubt += f"2024-05-31: then --time {name!r} holds out the last rows, as in use."
-    elif is_number and not _TIME_NAME.search(name):
-        doubt += f" If they are other numbers: --keep {name!r}"
-    why = f"left out: a date, such as {example}; a model meets later ones"
-    return Input(name=name, why=why, doubt=doubt)
+    name, doubt = facts.name, _doubt_times(facts, known)
+    what = f"a time, such as {next(iter(facts.values))}"
+    is_stored = name in found.dialect.numbers
+    if not known.units or (is_stored and facts.kind == "float"):
+        fix = " Write whole numbers or texts to use it." if known.units else ""
+        why = f"left out: {what}; a model meets later ones"
+        return Input(name=name, why=why, doubt=f"{doubt}{fix}", times=known)
+    default: str | int = _NO_TIME if is_stored else ""
+    return Input(
+        name=name,
+        dtype="int64" if is_stored else "string",
+        parts=("times",),
+        why=f"{what}: by {', '.join(known.units)}",
+        doubt=doubt,
+        default=default if facts.missing else None,
+        times=known,
+    )
+
+
+def _doubt_times(facts: columns.Facts, known: dates.Times) -> str:
+    name, example = facts.name, next(iter(facts.values))
+    if known.form is None:
+        doubt = f"Times such as {example!r} in {name!r} have no form that a draft reads. Write "
+        return (
+            f"{doubt}them as 2024-05-31: then --time {name!r} holds out the last rows, as in use."
+        )
+    doubt = f"Times in {name!r}: --time {name!r} would hold out the last rows, as in use."
+    is_asked = facts.is_number and not dates.is_named(name)
+    return f"{doubt} If they are other numbers: --keep {name!r}" if is_asked else doubt
 
 
 def _leave_words(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
@@ -279,31 +300,6 @@ def looks_like_key(facts: columns.Facts) -> bool:
     several = facts.rows > 2 * facts.distinct > 100
     is_named = _ID_NAME.search(facts.name) or _KEY_NAME.search(facts.name)
     return several and facts.kind != "float" and is_named is not None
-
-
-def _is_epoch(facts: columns.Facts) -> bool:
-    """Return True for numbers that are times: seconds since 1970, 20240531, 202405, days of Excel.
-
-    Without a name that speaks of times, more of the numbers have to agree.
-    """
-    is_named = _TIME_NAME.search(facts.name) is not None
-    if _are_seconds(facts, is_named):
-        return True
-    if facts.kind != "int" or facts.is_code:
-        return False
-    are_many = is_named or facts.distinct >= _MANY_DATES
-    is_serial = is_named and facts.least >= 25_569 and facts.greatest < 60_000
-    return is_serial or (are_many and all(map(_DAY.fullmatch, facts.values)))
-
-
-def _are_seconds(facts: columns.Facts, is_named: bool) -> bool:
-    """Return True for seconds since 1970, or for parts of them; from 2000 on without the name."""
-    first, last = (3e8, 3e9) if is_named else (9.4e8, 2e9)
-    is_within = any(
-        first * parts <= facts.least and facts.greatest < last * parts
-        for parts in (1, 1e3, 1e6, 1e9)
-    )
-    return is_within and (is_named or facts.distinct > _FEW_VALUES)
 
 
 def _count_words(facts: columns.Facts) -> float:

@@ -58,6 +58,7 @@ class Dialect:
       has_header: True if the first line of each file names the columns.
       comment: lines that start with this text are dropped; "" keeps all lines.
       list_delimiter: the character between the values of lists; "" lets a draft find it.
+      time_forms: {column: how it writes times, as `features.TimeParts.form`}, as far as known.
       sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
       is_arrow: True if `arrow.Arrow` reads the files, which then have no delimiter.
       numbers: the columns whose type says that they hold numbers.
@@ -71,6 +72,7 @@ class Dialect:
     has_header: bool = True
     comment: str = ""
     list_delimiter: str = ""
+    time_forms: Mapping[str, str] = dataclasses.field(default_factory=dict)
     sheet: str = ""
     is_arrow: bool = False
     numbers: Sequence[str] = ()

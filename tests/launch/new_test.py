@@ -238,6 +238,15 @@ def test_numbers_are_those_that_a_source_reads(text):
             assert not is_it
 
 
+def test_a_rare_class_starts_from_its_share(run, tmp_path):
+    rows = [f"{i % 7},{int(i % 50 == 0)}" for i in range(1000)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,y", *rows]) + "\n")
+    assert "Only 2.00% are '1'" in run("--task", "y")
+    with config.isolated():
+        (head,) = config.load(["t.gin"]).model.heads
+    assert head.prior == 0.02
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize(
     ("mean", "spread"), [(1.6e9, 3146), (1013.25, 0.01), (-7.2, 1.3), (5e-7, 1e-8), (0.3, 2e5)]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mtl.tools.drafting import columns, dates, inspection
+from mtl.tools.drafting import amounts, columns, dates, inspection
 
 _ID_NAME = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid)$|^(?:key|index|idx|unnamed.*)$|Id$", re.I)
 # Rows of one of these may belong together.
@@ -325,14 +325,9 @@ def _is_heavy(numbers: np.ndarray) -> bool:
     """Return True if the numbers are skewed and a logarithm at least halves the skew."""
     if len(numbers) < 100:
         return False
-    plain = _skew(numbers)
-    logged = _skew(np.sign(numbers) * np.log1p(np.abs(numbers)))
+    plain = amounts.measure_skew(numbers)
+    logged = amounts.measure_skew(np.sign(numbers) * np.log1p(np.abs(numbers)))
     return abs(plain) > _SKEWED and abs(logged) < abs(plain) / 2
-
-
-def _skew(numbers: np.ndarray) -> float:
-    spread = numbers.std()
-    return float((((numbers - numbers.mean()) / spread) ** 3).mean()) if spread else 0.0
 
 
 def _doubt_sentinel(facts: columns.Facts) -> str:

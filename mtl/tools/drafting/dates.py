@@ -81,12 +81,18 @@ def _find_numbers(facts: columns.Facts) -> Times | None:
         return Times(unit, _choose_units(facts, unit))
     if facts.kind != "int" or facts.is_code:
         return None
-    if is_named(facts.name) or facts.distinct >= _MANY_DATES:
-        for pattern, form in ((_DAY, "%Y%m%d"), (_MONTH, "%Y%m")):
-            if all(map(pattern.fullmatch, facts.values)):
-                return Times(form, _choose_units(facts, form))
+    form = _find_digits(facts) if is_named(facts.name) or facts.distinct >= _MANY_DATES else ""
+    if form:
+        return Times(form, _choose_units(facts, form))
     is_serial = is_named(facts.name) and facts.least >= 25_569 and facts.greatest < 60_000
     return Times(None) if is_serial else None
+
+
+def _find_digits(facts: columns.Facts) -> str:
+    """Return the form of numbers such as 20240531 or 202405; "" for others."""
+    forms = {"%Y%m%d": _DAY, "%Y%m": _MONTH}
+    fits = (form for form, digits in forms.items() if all(map(digits.fullmatch, facts.values)))
+    return next(fits, "")
 
 
 def _find_unit(facts: columns.Facts) -> str:

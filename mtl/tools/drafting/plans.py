@@ -309,12 +309,7 @@ def _list_doubts(
     """Return the doubts about inputs, tasks, and rows that may belong together."""
     asked = [one.doubt for one in chosen if one.doubt]
     doubts = [doubt for doubt in asked if holdout.is_drawn or "--time" not in doubt]
-    doubts += [
-        f"{one.name!r} is read in the form {one.times.form!r}. If {one.times.twin!r} is right: "
-        f"--time_form {f'{one.name}={one.times.twin}'!r}"
-        for one in chosen
-        if one.times and one.times.twin
-    ]
+    doubts += _doubt_forms(chosen)
     doubts += [
         f"{name!r} is left out: a draft has no input for {kind}."
         for name, kind in found.dialect.unreadable.items()
@@ -323,6 +318,16 @@ def _list_doubts(
     if holdout.is_drawn and not holdout.key:
         doubts += _doubt_keys(found, chosen)
     return doubts
+
+
+def _doubt_forms(chosen: Sequence[inputs_lib.Input]) -> list[str]:
+    """Return sentences about times that may be others, such as 5 June for 6 May."""
+    return [
+        f"{one.name!r} is read in the form {one.times.form!r}. If {one.times.twin!r} is right: "
+        f"--time_form {f'{one.name}={one.times.twin}'!r}"
+        for one in chosen
+        if one.times and one.times.twin
+    ]
 
 
 def _doubt_keys(found: inspection.Inspection, chosen: Sequence[inputs_lib.Input]) -> list[str]:

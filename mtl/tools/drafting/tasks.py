@@ -312,11 +312,7 @@ def _hint_classes(
 ) -> list[str]:
     """Return sentences about classes in order, rare ones, and ones that may not be classes."""
     is_number = facts.is_quantity
-    hints = ["The words have an order: else heads.MultiClass."] * bool(ordered)
-    if is_number:
-        others = "heads.Ordinal, heads.Regression"
-        others += " or, for counts, heads.Poisson" if facts.least >= 0 else ""
-        hints.append(f"Few whole numbers are classes. If their order matters: {others}.")
+    hints = _hint_numbers(facts) if is_number else _hint_words(facts, ordered)
     rarest = min(counts, key=counts.__getitem__)
     if counts[rarest] < _FEW_ROWS:
         hint = f"Class {rarest!r} has {counts[rarest]} rows: too few to learn it."
@@ -327,11 +323,19 @@ def _hint_classes(
         for name, rows in counts.items()
         if name in columns.MARKS_OF_NUMBERS and name != rarest
     ]
-    if not is_number:
-        groups = _group_spellings(facts).values()
-        spelled = [texts for texts in groups if len(texts) > 1]
-        hints += [f"Classes {', '.join(map(repr, t))} differ only in case." for t in spelled]
     return hints
+
+
+def _hint_numbers(facts: columns.Facts) -> list[str]:
+    others = "heads.Ordinal, heads.Regression"
+    others += " or, for counts, heads.Poisson" if facts.least >= 0 else ""
+    return [f"Few whole numbers are classes. If their order matters: {others}."]
+
+
+def _hint_words(facts: columns.Facts, ordered: Sequence[str]) -> list[str]:
+    hints = ["The words have an order: else heads.MultiClass."] * bool(ordered)
+    spelled = [texts for texts in _group_spellings(facts).values() if len(texts) > 1]
+    return hints + [f"Classes {', '.join(map(repr, t))} differ only in case." for t in spelled]
 
 
 def _number_classes(found: inspection.Inspection, name: str, is_number: bool) -> np.ndarray:

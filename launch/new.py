@@ -32,7 +32,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add(
         "--data",
         required=True,
-        help="a table: CSV, Parquet, ORC, Feather or a spreadsheet; a glob or folder",
+        help="a table: CSV, JSON lines, Parquet, ORC, Feather or a spreadsheet; a glob or folder",
     )
     add("--task", required=True, action="append", help="a column to predict; repeatable")
     add("--out", help="the gin file (default: the name of the table, with .gin)")
@@ -107,6 +107,7 @@ def draft(arguments: argparse.Namespace) -> str:
         list_delimiter=_read_lists(arguments, dialect),
         time_forms=_read_time_forms(arguments.time_form, dialect),
     )
+    _require_texts(arguments, dialect)
     _require_columns(arguments, dialect)
     chosen = (arguments.missing, arguments.leave_out, arguments.keep)
     number_forms = _read_forms(arguments.number_form, dialect)
@@ -192,12 +193,28 @@ def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> N
     plans.check_columns("--task", arguments.task, uses, dialect.columns, "not be a --task")
 
 
+def _find_ending(dialect: lines.Dialect) -> str:
+    """Return the ending of the name of a file with new rows."""
+    if dialect.is_json:
+        return ".jsonl"
+    return arrow.find_ending(dialect.paths[0]) if dialect.is_arrow else ".csv"
+
+
+def _require_texts(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:
+    """Fail if a flag about texts comes with JSON lines, whose types say what a value is."""
+    flags = {"--missing": arguments.missing, "--number_form": arguments.number_form}
+    flags |= {"--value": arguments.value, "--list_delimiter": arguments.list_delimiter}
+    for flag, setting in flags.items() if dialect.is_json else ():
+        rule = f"be left out: {dialect.paths[0]} has types. null is a missing value"
+        checks.require(not setting, flag, rule, setting)
+
+
 def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
     found, dialect = plan.found, plan.found.dialect
     told = [
         f"{', '.join(list(found.rows_of)[:3])}: {found.rows:,} rows, "
         f"{len(dialect.columns)} columns"
-        + ("" if dialect.is_arrow else f" between {dialect.delimiter_name}"),
+        + (f" between {dialect.delimiter_name}" if dialect.delimiter else ""),
         "",
         *(f"  {line}" for line in aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])),
     ]
@@ -222,7 +239,7 @@ def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
         ),
         f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best --split test",
         f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best "
-        f"--input NEW{arrow.find_ending(dialect.paths[0]) if dialect.is_arrow else '.csv'}",
+        f"--input NEW{_find_ending(dialect)}",
     ]
     return gin_text.join_lines(told)
 

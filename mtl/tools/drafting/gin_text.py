@@ -89,7 +89,7 @@ def _imports(plan: plans.Plan) -> list[str]:
     parts = {part for chosen in plan.used for part in chosen.parts}
     names |= {"histories"} if "texts" in parts else set()
     dialect = plan.found.dialect
-    data = ["arrow", "pipeline"] if dialect.is_arrow else ["csv", "pipeline"]
+    data = [dialect.source.partition(".")[0], "pipeline"]
     data += ["csv"] if dialect.is_arrow and _bind_cells(plan) else []
     data += _list_split_modules(plan.holdout)
     return [
@@ -120,7 +120,7 @@ def _source(plan: plans.Plan) -> list[str]:
         "experiment.Experiment.data = @pipeline.Pipeline()",
         "pipeline.Pipeline.spec = @spec.Spec()",
         *_bind(f"{dialect.source}.files", files),
-        *(_arrow_settings(plan) if dialect.is_arrow else _csv_settings(plan)),
+        *_source_settings(plan),
     ]
     lines += _splits(plan)
     if plan.holdout.validation:
@@ -133,6 +133,13 @@ def _source(plan: plans.Plan) -> list[str]:
     lines += [f"# {told}"] * bool(told)
     lines += [f"pipeline.Pipeline.shuffle_buffer = {plan.shuffle_buffer}"]
     return lines + ["pipeline.Pipeline.cache = True"] * plan.cache
+
+
+def _source_settings(plan: plans.Plan) -> list[str]:
+    dialect = plan.found.dialect
+    if dialect.is_json:
+        return []
+    return _arrow_settings(plan) if dialect.is_arrow else _csv_settings(plan)
 
 
 def _arrow_settings(plan: plans.Plan) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mtl.tools.drafting import amounts, columns, dates, inspection
+from mtl.tools.drafting import amounts, columns, dates, inspection, lines
 
 _ID_NAME = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid)$|^(?:key|index|idx|unnamed.*)$|Id$", re.I)
 # Rows of one of these may belong together.
@@ -84,7 +84,7 @@ def choose_input(
         return _choose_list(facts, "", "list" if is_text else "list of int64")
     if facts.is_quantity:
         return _choose_number(facts, found)
-    doubt = _doubt_words(facts)
+    doubt = _doubt_words(facts, found.dialect)
     if not doubt and facts.distinct > _FEW_VALUES and _is_amount(facts):
         one = next(iter(facts.values))
         doubt = f"{facts.name!r} is read as text. If {one!r} is an amount, write it as a number."
@@ -93,7 +93,7 @@ def choose_input(
 
 def _choose_first(facts: columns.Facts, found: inspection.Inspection, keep: bool) -> Input | None:
     """Return an input of times, or one that is left out, with a reason; None for other columns."""
-    tests = [_leave_empty, _leave_infinite]
+    tests = [_leave_empty, _leave_infinite, _leave_quoted]
     tests += [] if keep else [_choose_times, _leave_words, _leave_ids]
     return next((chosen for test in tests if (chosen := test(facts, found))), None)
 
@@ -122,6 +122,19 @@ def _leave_infinite(facts: columns.Facts, found: inspection.Inspection) -> Input
         doubt = f"{facts.name!r} holds {why.removeprefix('left out: ')}. Texts of them are read."
         return Input(name=facts.name, why=why, doubt=doubt)
     return None
+
+
+def _leave_quoted(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+    if not is_odd_in_json(facts, found):
+        return None
+    doubt = f"{facts.name!r} holds texts of numbers. Write numbers, or null, to use it."
+    return Input(name=facts.name, why="left out: numbers in texts of JSON", doubt=doubt)
+
+
+def is_odd_in_json(facts: columns.Facts, found: inspection.Inspection) -> bool:
+    """Return True for numbers that `json_lines.JsonLines` cannot read: with units, or with gaps."""
+    is_text = found.dialect.is_json and facts.name not in found.dialect.numbers
+    return is_text and facts.is_number and bool(facts.form or facts.missing)
 
 
 def _choose_times(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
@@ -167,16 +180,16 @@ def _leave_words(facts: columns.Facts, found: inspection.Inspection) -> Input | 
     return Input(
         name=facts.name,
         why="left out: numbers, with other texts among them",
-        doubt=_doubt_words(facts),
+        doubt=_doubt_words(facts, found.dialect),
     )
 
 
-def _doubt_words(facts: columns.Facts) -> str:
+def _doubt_words(facts: columns.Facts, dialect: lines.Dialect) -> str:
     """Return a doubt about words in a column of numbers; "" without them."""
     if not facts.words:
         return ""
     words = ", ".join(map(repr, facts.words))
-    flags = " ".join(f"--missing {word!r}" for word in facts.words)
+    flags = dialect.ask_missing(*facts.words)
     doubt = f"Most of {facts.name!r} are numbers, but not {words}."
     return f"{doubt} Where they mean a missing value: {flags}"
 
@@ -216,7 +229,7 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection) -> Input:
         dtype="int64" if is_int else "float32",
         parts=tuple(parts),
         why=f"number, {told}" + (f", written as in {facts.written!r}" if facts.form else ""),
-        doubt=_doubt_sentinel(facts),
+        doubt=_doubt_sentinel(facts, found.dialect),
         default="nan" if facts.missing else None,
     )
 
@@ -253,6 +266,7 @@ def _doubt_lists(facts: columns.Facts, found: inspection.Inspection) -> str:
         if are_sets and are_lists(some, delimiter):
             is_taken = delimiter == found.dialect.delimiter
             fix = f"--list_delimiter {delimiter!r}" if not is_taken else "write a|b|c."
+            fix = 'write ["a", "b"].' if found.dialect.is_json else fix
             told = f"{facts.name!r} is read as one text, such as {some[0]!r}."
             return f"{told} If it is a list between {delimiter!r}: {fix}"
     return ""
@@ -330,13 +344,13 @@ def _is_heavy(numbers: np.ndarray) -> bool:
     return abs(plain) > _SKEWED and abs(logged) < abs(plain) / 2
 
 
-def _doubt_sentinel(facts: columns.Facts) -> str:
+def _doubt_sentinel(facts: columns.Facts, dialect: lines.Dialect) -> str:
     """Return a doubt about a frequent value such as -999, which may mean a missing one."""
     for text, count in facts.values.items():
         if re.fullmatch(r"-9+(?:\.0*)?|9{3,}(?:\.0*)?", text) and count > 0.005 * facts.rows:
             return (
                 f"{text} of {facts.name!r}, in {count:,} rows, may mean a missing value: "
-                f"--missing={text}"
+                f"{dialect.ask_missing(text)}"
             )
     return ""
 

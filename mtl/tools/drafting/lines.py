@@ -61,6 +61,7 @@ class Dialect:
       time_forms: {column: how it writes times, as `features.TimeParts.form`}, as far as known.
       sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
       is_arrow: True if `arrow.Arrow` reads the files, which then have no delimiter.
+      is_json: True if `json_lines.JsonLines` reads the files, which then have no delimiter.
       numbers: the columns whose type says that they hold numbers.
       lists: {column: "string" or "int64"} of the columns whose values are lists of this type.
       unreadable: {column: type} of further columns that a draft cannot use.
@@ -75,6 +76,7 @@ class Dialect:
     time_forms: Mapping[str, str] = dataclasses.field(default_factory=dict)
     sheet: str = ""
     is_arrow: bool = False
+    is_json: bool = False
     numbers: Sequence[str] = ()
     lists: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unreadable: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -82,7 +84,16 @@ class Dialect:
     @property
     def source(self) -> str:
         """The part that reads the files, as gin names it."""
+        if self.is_json:
+            return "json_lines.JsonLines"
         return "arrow.Arrow" if self.is_arrow else "csv.Csv"
+
+    def ask_missing(self, *texts: str) -> str:
+        """Return the flags that have texts mean a missing value, or what to write instead."""
+        if self.is_json:
+            return "write null."
+        # argparse would take -999 for a flag.
+        return " ".join(f"--missing={t}" if t[:1] == "-" else f"--missing {t!r}" for t in texts)
 
     @property
     def delimiter_name(self) -> str:
@@ -142,7 +153,8 @@ def read_dialect(
     checks.require(bool(first), path, "hold a row", "blank lines")
     number, line = first[0]
     is_json = line.startswith(("{", "[{")) or line.strip() in ("[", "{")
-    fix = "pandas.read_json reads it, and DataFrame.to_parquet writes a table."
+    fix = "A name that ends in .jsonl says that each line holds an object. For others, "
+    fix += "pandas.read_json reads it, and DataFrame.to_parquet writes a table."
     checks.require(not is_json, path, "be a table", f"JSON: {line[:40]}", fix)
     if not columns:  # Training skips one line of each file, whatever it holds.
         _require_first(path, first)

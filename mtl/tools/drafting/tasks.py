@@ -15,7 +15,7 @@ import numpy as np
 
 from mtl import checks
 from mtl.spec import literals
-from mtl.tools.drafting import amounts, columns, inspection, telling
+from mtl.tools.drafting import amounts, columns, inputs, inspection, lines, telling
 
 _MOST_CLASSES, _SHARE_OF_CLASSES = 1000, 0.25
 # Limits of a positive class that is rare, and of a class with too few rows.
@@ -128,6 +128,9 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
     got = f"{one!r} in all rows that have a label"
     checks.require(facts.distinct > 1, where, "vary", got, fix)
     _require_finite(facts, found, where)
+    rule, fix = "hold numbers in JSON, or null", "A text cannot be a missing number there."
+    is_odd = inputs.is_odd_in_json(facts, found)
+    checks.require(not is_odd, where, rule, f"texts such as {facts.written or one!r}", fix)
     gaps = _tell_gaps(facts)
     groups = _group_spellings(facts)
     if len(groups) == 2:
@@ -138,7 +141,7 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
         if facts.kind == "int" and len(groups) <= columns.FEW_CLASSES:
             return _choose_classes(facts, found, gaps, groups)
         return _choose_number(facts, found, gaps)
-    _require_classes(facts, where)
+    _require_classes(facts, found.dialect, where)
     return _choose_classes(facts, found, gaps, {text: [text] for text in facts.values})
 
 
@@ -150,7 +153,7 @@ def _require_finite(facts: columns.Facts, found: inspection.Inspection, where: s
     checks.require(not (odd and is_stored), where, "hold finite numbers", odd, fix)
 
 
-def _require_classes(facts: columns.Facts, where: str) -> None:
+def _require_classes(facts: columns.Facts, dialect: lines.Dialect, where: str) -> None:
     """Fail if the texts of a label are no classes."""
     one, rule = next(iter(facts.values)), f"be a number, or have at most {_MOST_CLASSES} classes"
     is_label = facts.kind == "text" and facts.distinct <= _MOST_CLASSES
@@ -161,7 +164,7 @@ def _require_classes(facts: columns.Facts, where: str) -> None:
     got = f"{facts.distinct:,} values in {facts.present:,} rows, such as {one!r}"
     fix = "Is it a duration, a time or an id? Write it as a number, such as minutes."
     if facts.words:
-        flags = " ".join(f"--missing {word!r}" for word in facts.words)
+        flags = dialect.ask_missing(*facts.words)
         fix = f"Most are numbers. Where the others mean a missing label: {flags}"
     checks.require(are_few, where, "be a number, or have classes that repeat", got, fix)
 
@@ -288,7 +291,7 @@ def _choose_classes(
         head="Ordinal" if ordered else "MultiClass",
         settings={"classes": len(names) if is_plain else ordered or names},
         why=f"{len(names)} classes, the rarest, {rarest!r}, in {counts[rarest]:,} rows{gaps}",
-        hints=tuple(_hint_classes(facts, counts, ordered)),
+        hints=tuple(_hint_classes(facts, found.dialect, counts, ordered)),
         target=_number_classes(found, facts.name, is_number),
         metric="skill",
     )
@@ -308,7 +311,10 @@ def _write_whole(text: str) -> str:
 
 
 def _hint_classes(
-    facts: columns.Facts, counts: Mapping[str, int], ordered: Sequence[str]
+    facts: columns.Facts,
+    dialect: lines.Dialect,
+    counts: Mapping[str, int],
+    ordered: Sequence[str],
 ) -> list[str]:
     """Return sentences about classes in order, rare ones, and ones that may not be classes."""
     is_number = facts.is_quantity
@@ -316,10 +322,10 @@ def _hint_classes(
     rarest = min(counts, key=counts.__getitem__)
     if counts[rarest] < _FEW_ROWS:
         hint = f"Class {rarest!r} has {counts[rarest]} rows: too few to learn it."
-        ask = "" if is_number else f" If it means a missing label: --missing {rarest!r}"
-        hints.append(f"{hint}{ask}")
+        ask = f" If it means a missing label: {dialect.ask_missing(rarest)}"
+        hints.append(hint if is_number else f"{hint}{ask}")
     hints += [
-        f"If class {name!r}, in {rows:,} rows, means a missing label: --missing {name!r}"
+        f"If class {name!r}, in {rows:,} rows, means a missing label: {dialect.ask_missing(name)}"
         for name, rows in counts.items()
         if name in columns.MARKS_OF_NUMBERS and name != rarest
     ]

@@ -197,6 +197,10 @@ def test_a_mistake_in_a_flag_is_one_line_and_writes_nothing(run, tmp_path, args,
         (b'a,clicked\nx "y" z,0\n', "line 2 must have its quotes around whole values"),
         (b"a,clicked\n\xe9t\xe9,0\n", "line 2 must be UTF-8.*latin-1"),
         (b"a b c\n1 2 3\n", "must hold columns between"),
+        (b"a,clicked\n1,0\n1\0,1\n", r"line 3 must be text without NUL bytes.*tr -d"),
+        (b"# by me, 2024\na,b,clicked\n1,2,0\n", "line 1 must be the header.*line 2 the header"),
+        (b"# a, b\n# c, d\n#\na,clicked\n1,0\n", "line 1 must be the header.*tail -n \\+4"),
+        (b"##v1\n##v2\n#a,clicked\n1,0\n", "line 1 must be the header.*tail -n \\+3"),
         (b"a,clicked\r1,0\r2,1\r", "line 1 must end in a line feed.*Old Macs.*tr "),
         (b"a,clicked\r1,0\n2,1\n", "line 1 must end in a line feed"),
         (b"a,clicked\n" + b"1,0\r" * 100, "line 2 must have 2 columns, got '101"),
@@ -206,6 +210,12 @@ def test_a_table_that_is_wrong_is_one_line(run, tmp_path, text, message):
     (tmp_path / "t.csv").write_bytes(text)
     with pytest.raises(checks.UserError, match=message):
         run("--task", "clicked")
+
+
+def test_a_header_may_start_with_a_hash(run, tmp_path):
+    rows = [f"{i % 7},{i * i % 3 % 2}" for i in range(200)]
+    (tmp_path / "t.csv").write_text("\n".join(["#a,clicked", *rows]) + "\n")
+    assert "#a " in run("--task", "clicked")
 
 
 def test_the_command_does_without_tensorflow(tmp_path):

@@ -187,9 +187,25 @@ def read_dialect(
 
 def _require_first(path: str, first: Sequence[tuple[int, str]]) -> None:
     """Fail if remarks or a title stand before the header."""
-    later = _find_header(first)
+    later = _skip_remarks(first) or _find_header(first)
     fix = f"Is line {later} the header? Then tail -n +{later} OLD > NEW drops the lines before it."
     checks.require(not later, f"{path} line 1", "be the header", first[0][1][:60], fix)
+
+
+def _skip_remarks(first: Sequence[tuple[int, str]]) -> int:
+    """Return the number of the line behind lines that start with #; 0 if the first is a header.
+
+    The last of them is the header if it has as many cells as the next line, as in #chrom,start.
+    """
+    texts = [line for _, line in first]
+    count = next((i for i, line in enumerate(texts) if not line.startswith("#")), 0)
+    if not count:
+        return 0
+    widths = {
+        len(_split(texts[count], one)) - len(_split(texts[count - 1], one)) for one in _DELIMITERS
+    }
+    place = count - 1 if widths == {0} else count
+    return first[place][0] if place else 0
 
 
 def _find_header(first: Sequence[tuple[int, str]]) -> int:
@@ -419,6 +435,7 @@ def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | Non
 def _may_be_plain(text: bytes, dialect: Dialect) -> bool:
     """Return False if Arrow would read other rows: of comments, and of carriage returns alone."""
     is_simple = not dialect.comment and len(dialect.columns) > 1 and dialect.delimiter.isascii()
+    is_simple &= b"\0" not in text
     return is_simple and (b"\r" not in text or text.count(b"\r") == text.count(b"\r\n"))
 
 
@@ -480,6 +497,9 @@ def _check(
         is_dropped = not line.strip(b" \t") or (comment and line.startswith(comment))
         if is_dropped:
             continue
+        if b"\0" in line:
+            fix = r"tr -d '\0' < OLD > NEW drops them."
+            checks.fail(f"{path} line {number}", "be text without NUL bytes", line[:60], fix)
         if not fits:
             _explain_line(f"{path} line {number}", line.decode(errors="replace"), dialect)
         numbers.append(number)

@@ -131,6 +131,11 @@ def test_a_draft_sorts_times_by_what_they_mean_and_tells_rows_without_one(run, t
         ((), {"train": 0.8, "validation": 0.1, "test": 0.1}, ()),
         (("--holdout", "0.3"), {"train": 0.6, "validation": 0.1, "test": 0.3}, ()),
         (("--key", "user"), {"train": 0.8, "validation": 0.1, "test": 0.1}, ["user"]),
+        (
+            ("--calibration", "0.2"),
+            {"train": 0.6, "validation": 0.1, "calibration": 0.2, "test": 0.1},
+            (),
+        ),
         (("--test", "other.csv"), {"train": 0.9, "validation": 0.1}, ()),
     ],
 )
@@ -138,8 +143,8 @@ def test_validation_rows_choose_the_best_checkpoint(run, tmp_path, args, shares,
     write(tmp_path / "t.csv")
     write(tmp_path / "other.csv", rows=100)
     told = run("--task", "clicked", "--validation", "0.1", *args)
-    evaluate = "launch.evaluate --model_dir runs/t --checkpoint best --split test"
-    assert evaluate in told
+    folder = "runs/t_calibrated" if "--calibration" in args else "runs/t"
+    assert f"launch.evaluate --model_dir {folder} --checkpoint best --split test" in told
     with config.isolated():
         data = config.load(["t.gin"]).data
     assert isinstance(data.source, splits.Splits)
@@ -148,6 +153,31 @@ def test_validation_rows_choose_the_best_checkpoint(run, tmp_path, args, shares,
     rows = {s: [v["age"] for _, v in data.source.scan(s, data.spec)] for s in (*shares, "test")}
     assert all(rows.values())
     assert sum(map(len, rows.values())) == 400 + 100 * ("--test" in args)
+
+
+def test_each_row_is_a_test_row_of_one_fold(run, tmp_path):
+    write(tmp_path / "t.csv")
+    told = run("--task", "clicked", "--folds", "4", "--validation", "0.1", "--key", "user")
+    assert "--model_dir runs/t-3 --gin_param 'fold = 3'" in told
+    assert "launch.compare runs/t-0 runs/t-1 runs/t-2 runs/t-3" in told
+    tests, others = [], []
+    for fold in range(4):
+        with config.isolated():
+            data = config.load(["t.gin"], [f"fold = {fold}"]).data
+        assert data.source.keys == ["user"] and data.eval_split == "validation"
+        read = {s: list(data.source.scan(s, data.spec)) for s in ("train", "validation", "test")}
+        tests += [place for place, _ in read["test"]]
+        others.append(len(read["validation"]))
+        assert sum(map(len, read.values())) == 400
+    assert len(tests) == len({*tests}) == 400
+    assert sum(others) / 4 == pytest.approx(40, abs=15)
+
+
+def test_a_draft_with_calibration_rows_names_the_commands(run, tmp_path):
+    write(tmp_path / "t.csv")
+    told = run("--task", "clicked", "--task", "level", "--calibration", "0.2")
+    assert "gin_configs/transfer/calibration.gin --model_dir runs/t_calibrated" in told
+    assert """'tasks = ["clicked"]'""" in told and "--split calibration --curves" in told
 
 
 def test_validation_rows_lie_between_the_others_in_time(run, tmp_path):
@@ -164,6 +194,13 @@ def test_validation_rows_lie_between_the_others_in_time(run, tmp_path):
     [
         (("--task", "clicked", "--validation", "1.5"), "--validation must be a share of the rows"),
         (("--task", "clicked", "--validation", "0.95"), "--validation must leave rows to train on"),
+        (("--task", "clicked", "--calibration", "0.95"), "--calibration must leave rows to train"),
+        (("--task", "clicked", "--folds", "1"), "--folds must be at least 2"),
+        (("--task", "clicked", "--folds", "3", "--holdout", "0.2"), "--folds must come without"),
+        (
+            ("--task", "clicked", "--folds", "3", "--time", "day"),
+            "--folds must come without --time",
+        ),
         (("--task", "clickd"), "--task must be one of .*Did you mean 'clicked'"),
         (("--task", "same"), "--task 'same' must vary"),
         (("--task", "id"), "be a number, or have at most 1000 classes|had"),

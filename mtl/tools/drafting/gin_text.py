@@ -105,7 +105,7 @@ def _imports(plan: plans.Plan) -> list[str]:
 
 def _list_split_modules(holdout: plans.Holdout) -> list[str]:
     """Return the module of the part that cuts the training files, if any."""
-    if holdout.validation and not holdout.time:
+    if holdout.has_splits and not holdout.time:
         return ["splits"]
     if holdout.files:
         return []
@@ -126,6 +126,8 @@ def _source(plan: plans.Plan) -> list[str]:
     if plan.holdout.validation:
         lines += ["# Validation rows choose the best checkpoint, and test rows measure it."]
         lines += ["pipeline.Pipeline.eval_split = 'validation'"]
+    if plan.holdout.calibration:
+        lines += ["# Calibration rows calibrate the finished run: see docs/calibration.md."]
     told = "All rows: they lie in the order of a label." if plan.shuffle_buffer > 10_000 else ""
     lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
     if dialect.is_arrow:  # All rows lie in memory, and training mixes all of them.
@@ -200,7 +202,7 @@ def _splits(plan: plans.Plan) -> list[str]:
     holdout, source = plan.holdout, plan.found.dialect.source
     if holdout.time:
         named = [f"{start} on ({split})" for split, start in plan.starts.items()]
-        told = " and ".join(named) if holdout.validation else f"{plan.starts['test']} on"
+        told = " and ".join(named) if holdout.has_splits else f"{plan.starts['test']} on"
         is_number = plan.found.facts[holdout.time].is_number
         form = None if is_number else plans.find_time_form(plan.found, holdout.time)
         return [
@@ -212,8 +214,10 @@ def _splits(plan: plans.Plan) -> list[str]:
             f"field_splits.ByTime.starts = {plan.starts!r}",
             *([f"field_splits.ByTime.form = {form!r}"] if form else []),
         ]
-    if holdout.validation:
-        return _three_splits(holdout, source)
+    if holdout.folds:
+        return _folds(holdout, source)
+    if holdout.has_splits:
+        return _several_splits(holdout, source)
     if holdout.files:
         return [f"pipeline.Pipeline.source = @{source}()"]
     if holdout.key:
@@ -234,7 +238,26 @@ def _splits(plan: plans.Plan) -> list[str]:
     ]
 
 
-def _three_splits(holdout: plans.Holdout, source: str) -> list[str]:
+def _folds(holdout: plans.Holdout, source: str) -> list[str]:
+    """Return the lines that deal the rows to folds; the shares are of the rows outside a fold."""
+    others = {split: share for split, share in holdout.shares.items() if split != "test"}
+    outside = 1 - 1 / holdout.folds
+    shares = {split: round(share / outside, 9) for split, share in others.items()}
+    shares = {"train": round(1 - sum(shares.values()), 9), **shares}
+    return [
+        f"# Each of {holdout.folds} folds is the test split of one run, 0 to {holdout.folds - 1}: "
+        "--gin_param 'fold = 1'",
+        "fold = 0",
+        "pipeline.Pipeline.source = @splits.Splits()",
+        f"splits.Splits.source = @{source}()",
+        f"splits.Splits.folds = {holdout.folds}",
+        "splits.Splits.fold = %fold",
+        f"splits.Splits.shares = {shares!r}",
+        *([f"splits.Splits.keys = {[holdout.key]!r}"] if holdout.key else []),
+    ]
+
+
+def _several_splits(holdout: plans.Holdout, source: str) -> list[str]:
     """Return the lines that cut the training files with validation rows."""
     shares = {"train": round(1 - sum(holdout.shares.values()), 9), **holdout.shares}
     told = " and ".join(f"{share:.0%} ({split})" for split, share in holdout.shares.items())

@@ -34,6 +34,8 @@ class Holdout:
       share: held-out share between 0 and 1: of random rows, of the values of `key`, or of the last
         rows by `time`; unused with `files`.
       validation: the share, in the same way, of rows between training and test rows; 0 for none.
+      calibration: the same for rows that calibrate the finished run; 0 for none.
+      folds: the number of folds, each of which is the test split of one run; 0 for none.
       key: the column whose rows with the same value stay in the same split; "" for none.
       time: the column of times, of which the last rows are held out; "" for none.
       files: a path or a glob of test files, used in place of the other settings; "" for none.
@@ -41,6 +43,8 @@ class Holdout:
 
     share: float = 0.1
     validation: float = 0.0
+    calibration: float = 0.0
+    folds: int = 0
     key: str = ""
     time: str = ""
     files: str = ""
@@ -48,8 +52,14 @@ class Holdout:
     @property
     def shares(self) -> dict[str, float]:
         """{split: its share of the rows of the training files}, for the splits beside training."""
-        shares = {"validation": self.validation, "test": 0.0 if self.files else self.share}
+        shares = {"validation": self.validation, "calibration": self.calibration}
+        shares |= {"test": 0.0 if self.files else self.share}
         return {split: share for split, share in shares.items() if share}
+
+    @property
+    def has_splits(self) -> bool:
+        """True if the training files are cut into more splits than train and test."""
+        return bool(self.validation or self.calibration or self.folds)
 
     @property
     def is_drawn(self) -> bool:

@@ -11,6 +11,7 @@ rows that choose the best checkpoint, so that the test rows only measure it.
 
 import argparse
 import dataclasses
+import json
 import os
 import pathlib
 import shlex
@@ -18,12 +19,10 @@ import sys
 from collections.abc import Sequence
 
 from launch.processes import endings
-from mtl import aligned, checks
+from mtl import aligned, checks, times
 from mtl.data import arrow, written_numbers
 from mtl.files import atomic, storage
 from mtl.tools.drafting import gin_text, lines, plans, tables
-
-_SPLITS = ("holdout", "time", "key", "test")
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -32,7 +31,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     add(
         "--data",
         required=True,
-        help="a table: CSV, Parquet, ORC, Feather or a spreadsheet; a glob or folder",
+        help="a table: CSV, JSON lines, Parquet, ORC, Feather or a spreadsheet; a glob or folder",
     )
     add("--task", required=True, action="append", help="a column to predict; repeatable")
     add("--out", help="the gin file (default: the name of the table, with .gin)")
@@ -43,6 +42,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         type=float,
         help="the share that chooses the best checkpoint, beside the test rows",
     )
+    add(
+        "--calibration",
+        type=float,
+        help="the share that calibrates the finished run and chooses thresholds",
+    )
+    add("--folds", type=int, help="deal the rows to so many folds, each the test rows of one run")
     add("--time", help="hold out the rows with the greatest values of this column")
     add("--key", help="keep rows with the same value of this column in one split")
     add("--test", help="a separate table to test on, in place of a share")
@@ -58,6 +63,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         action="append",
         default=[],
         help="how a column writes 1.5 or 1234.5, such as price=$1.234,5; repeatable",
+    )
+    add(
+        "--time_form",
+        action="append",
+        default=[],
+        help="how a column writes times, such as day=%%d/%%m/%%Y or at=seconds; repeatable",
     )
     add("--leave_out", action="append", default=[], help="a column to leave out; repeatable")
     add(
@@ -96,7 +107,12 @@ def draft(arguments: argparse.Namespace) -> str:
         is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
         checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
     dialect = tables.read_dialect(paths, delimiter, names, arguments.comment, arguments.sheet)
-    dialect = dataclasses.replace(dialect, list_delimiter=_read_lists(arguments, dialect))
+    dialect = dataclasses.replace(
+        dialect,
+        list_delimiter=_read_lists(arguments, dialect),
+        time_forms=_read_time_forms(arguments.time_form, dialect),
+    )
+    _require_texts(arguments, dialect)
     _require_columns(arguments, dialect)
     chosen = (arguments.missing, arguments.leave_out, arguments.keep)
     number_forms = _read_forms(arguments.number_form, dialect)
@@ -111,28 +127,37 @@ def draft(arguments: argparse.Namespace) -> str:
 
 
 def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
-    given = [name for name in _SPLITS[1:] if getattr(arguments, name)]
-    for name in given[1:]:
-        checks.fail(f"--{name}", f"come without --{given[0]}", getattr(arguments, name))
-    if arguments.test and arguments.holdout is not None:
-        checks.fail("--holdout", "come without --test", arguments.holdout)
-    for name in ("holdout", "validation"):
-        given_share = getattr(arguments, name)
-        is_share = given_share is None or 0 < given_share < 1
-        rule = "be a share of the rows between 0 and 1"
-        checks.require(is_share, f"--{name}", rule, given_share)
-    share = 0.1 if arguments.holdout is None else arguments.holdout
-    validation = arguments.validation
-    if validation is not None and not arguments.test:
-        rule = "leave rows to train on, with the share of test rows"
-        checks.require(validation + share < 1, "--validation", rule, validation)
+    _check_splits(arguments)
+    folds = arguments.folds or 0
+    share = 1 / folds if folds else 0.1 if arguments.holdout is None else arguments.holdout
+    others = {name: getattr(arguments, name) or 0.0 for name in ("validation", "calibration")}
+    total = sum(others.values()) + (0.0 if arguments.test else share)
+    rule = "leave rows to train on, with the shares of the other splits"
+    for name, other in others.items():
+        checks.require(not other or total < 1, f"--{name}", rule, other)
     return plans.Holdout(
         share=share,
-        validation=validation or 0.0,
+        **others,
+        folds=folds,
         key=arguments.key or "",
         time=arguments.time or "",
         files=arguments.test or "",
     )
+
+
+def _check_splits(arguments: argparse.Namespace) -> None:
+    """Fail if the flags of splits do not suit each other, or are not shares."""
+    for names in (("time", "key", "test"), ("holdout", "test", "folds"), ("time", "folds")):
+        used = [name for name in names if getattr(arguments, name)]
+        for name in used[1:]:
+            rule = f"come without --{used[0]}"
+            checks.require(False, f"--{name}", rule, getattr(arguments, name))
+    for name in ("holdout", "validation", "calibration"):
+        share = getattr(arguments, name)
+        is_share = share is None or 0 < share < 1
+        checks.require(is_share, f"--{name}", "be a share of the rows between 0 and 1", share)
+    folds = arguments.folds
+    checks.require(folds is None or folds > 1, "--folds", "be at least 2", folds)
 
 
 def _read_lists(arguments: argparse.Namespace, dialect: lines.Dialect) -> str:
@@ -158,6 +183,19 @@ def _read_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, st
     return found
 
 
+def _read_time_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, str]:
+    """Return {column: the form of its times} of --time_form."""
+    forms = {}
+    for setting in settings:
+        column, _, form = setting.rpartition("=")
+        rule = "name a column and the form of its times, such as 'day=%d/%m/%Y'"
+        checks.require(bool(column and form), "--time_form", rule, setting)
+        checks.one_of("--time_form", column, dialect.columns)
+        times.check_form(f"--time_form {column!r}", form)
+        forms[column] = form
+    return forms
+
+
 def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:
     """Fail if a column that flags name is missing, or has two uses."""
     uses = {
@@ -169,12 +207,28 @@ def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> N
     plans.check_columns("--task", arguments.task, uses, dialect.columns, "not be a --task")
 
 
+def _find_ending(dialect: lines.Dialect) -> str:
+    """Return the ending of the name of a file with new rows."""
+    if dialect.is_json:
+        return ".jsonl"
+    return arrow.find_ending(dialect.paths[0]) if dialect.is_arrow else ".csv"
+
+
+def _require_texts(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:
+    """Fail if a flag about texts comes with JSON lines, whose types say what a value is."""
+    flags = {"--missing": arguments.missing, "--number_form": arguments.number_form}
+    flags |= {"--value": arguments.value, "--list_delimiter": arguments.list_delimiter}
+    for flag, setting in flags.items() if dialect.is_json else ():
+        rule = f"be left out: {dialect.paths[0]} has types. null is a missing value"
+        checks.require(not setting, flag, rule, setting)
+
+
 def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
     found, dialect = plan.found, plan.found.dialect
     told = [
         f"{', '.join(list(found.rows_of)[:3])}: {found.rows:,} rows, "
         f"{len(dialect.columns)} columns"
-        + ("" if dialect.is_arrow else f" between {dialect.delimiter_name}"),
+        + (f" between {dialect.delimiter_name}" if dialect.delimiter else ""),
         "",
         *(f"  {line}" for line in aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])),
     ]
@@ -182,26 +236,51 @@ def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
         told += ["", f"  Columns were rated alone on {len(found.places):,} random rows."]
     if plan.doubts:
         told += ["", "Look at:", *(f"  - {doubt}" for doubt in plan.doubts)]
-    run = f"runs/{out.stem}"
     told += [
         "",
         f"Wrote {out}: {plan.train_steps:,} steps of {plan.batch_size} rows.",
         "",
         "Next:",
-        f"  python -m launch.train --gin_file {shlex.quote(str(out))}",
-        *(
-            [
-                f"  python -m launch.evaluate --model_dir {shlex.quote(run)} --checkpoint best "
-                "--split test"
-            ]
-            if plan.holdout.validation
-            else []
-        ),
-        f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best --split test",
-        f"  python -m launch.predict --model_dir {shlex.quote(run)} --checkpoint best "
-        f"--input NEW{arrow.find_ending(dialect.paths[0]) if dialect.is_arrow else '.csv'}",
+        *(f"  {line}" for line in _list_commands(plan, out)),
     ]
     return gin_text.join_lines(told)
+
+
+def _list_commands(plan: plans.Plan, out: pathlib.Path) -> list[str]:
+    """Return the commands that train, calibrate, measure and use the model."""
+    file, run = shlex.quote(str(out)), shlex.quote(f"runs/{out.stem}")
+    train = f"python -m launch.train --gin_file {file}"
+    if plan.holdout.folds:
+        runs = [f"{run}-{fold}" for fold in range(plan.holdout.folds)]
+        commands = [
+            f"{train} --model_dir {one} --gin_param 'fold = {fold}'"
+            for fold, one in enumerate(runs)
+        ]
+        return [*commands, f"python -m launch.compare {' '.join(runs)}"]
+    commands = [train]
+    binary = [task.name for task in plan.tasks if task.head == "Binary"]
+    if plan.holdout.calibration and binary:
+        source = shlex.quote(f'source = "runs/{out.stem}/best"')
+        commands += [
+            f"python -m launch.train --gin_file {run}/config.gin --gin_file "
+            f"gin_configs/transfer/calibration.gin --model_dir {run}_calibrated --gin_param "
+            f"{source} --gin_param {shlex.quote(f'tasks = {json.dumps(binary)}')} --gin_param "
+            "'calibration.Platt.split = \"calibration\"'"
+        ]
+        run = f"{run}_calibrated"
+        # A table of thresholds with recall and precision.
+        commands += [
+            f"python -m launch.evaluate --model_dir {run} --checkpoint best --split calibration "
+            "--curves"
+        ]
+    model = f"--model_dir {run} --checkpoint best"
+    if plan.holdout.has_splits:
+        commands.append(f"python -m launch.evaluate {model} --split test")
+    return [
+        *commands,
+        f"python -m launch.predict {model} --split test",
+        f"python -m launch.predict {model} --input NEW{_find_ending(plan.found.dialect)}",
+    ]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Times as texts: which ones are known, and in which order they come.
 
 times.read_time("2024-5-31 9:05") < times.read_time("2024/05/31 12:00 PM")
+times.read_parts("31.05.2024", times.read_form("a form", "%d.%m.%Y"))     # (2024, 5, 31, 0, 0, 0)
 
 A time is compared as a number of its digits: year, month, day, hour, minute, second. Zones and
 fractions of a second do not count.
@@ -8,6 +9,10 @@ fractions of a second do not count.
 
 import math
 import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mtl import checks
 
 PATTERN = (
     r"([0-9]{4})[-/](0?[1-9]|1[0-2])[-/](0?[1-9]|[12][0-9]|3[01])"
@@ -16,23 +21,156 @@ PATTERN = (
 )
 """Year, month, day, hour, minute, second, fraction, and A or P; Python and RE2 take it alike."""
 
-DIGITS = 6
-"""How many of the groups of `PATTERN` are numbers of two digits or, at first, four."""
+DIGITS = ("year", "month", "day", "hour", "minute", "second")
+"""The parts of a time that are numbers of two digits or, at first, four."""
+
+HALF = "half"
+"""The part that is A or P."""
+
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+SINCE_1970: Mapping[str, int] = {
+    "seconds": 1,
+    "milliseconds": 10**3,
+    "microseconds": 10**6,
+    "nanoseconds": 10**9,
+}
+"""Forms of times that are numbers since 1970 in UTC: {form: its units in a second}."""
+
+# {directive of strptime: (the part that it gives, its pattern, the same between other digits)}
+_MONTH_NAME = r"([A-Za-z]{3})[a-z]*\.?"
+_DIRECTIVES = {
+    "Y": ("year", r"([0-9]{4})", r"([0-9]{4})"),
+    "y": ("year", r"([0-9]{2})", r"([0-9]{2})"),
+    "m": ("month", r"(0?[1-9]|1[0-2])", r"(0[1-9]|1[0-2])"),
+    "b": ("month", _MONTH_NAME, _MONTH_NAME),
+    "d": ("day", r"(0?[1-9]|[12][0-9]|3[01])", r"(0[1-9]|[12][0-9]|3[01])"),
+    "H": ("hour", r"([01]?[0-9]|2[0-3])", r"([01][0-9]|2[0-3])"),
+    "I": ("hour", r"(0?[0-9]|1[0-2])", r"(0[0-9]|1[0-2])"),
+    "M": ("minute", r"([0-5][0-9])", r"([0-5][0-9])"),
+    "S": ("second", r"([0-5][0-9])(?:[.,][0-9]+)?", r"([0-5][0-9])"),
+    "p": (HALF, r"([AaPp])\.?[Mm]\.?", r"([AaPp])[Mm]"),
+    "a": ("", r"[A-Za-z]+\.?,?", r"[A-Za-z]+\.?,?"),
+    "z": (
+        "",
+        r"(?:[+-][0-9]{2}:?[0-9]{2}|Z|[A-Z]{3,5})",
+        r"(?:[+-][0-9]{2}:?[0-9]{2}|Z|[A-Z]{3,5})",
+    ),
+}
+LETTERS = " ".join(f"%{letter}" for letter in _DIRECTIVES)
+"""The directives that a form may have."""
+
+_WITHOUT_DAY = {"month": "1", "day": "1"}
+# Of 365 days; February has a day more in leap years.
+_LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+
+class Form(NamedTuple):
+    """How a column writes times.
+
+    Attributes:
+      pattern: matches a whole text, in Python and in RE2.
+      groups: {part: the group of the pattern that holds it}.
+    """
+
+    pattern: str
+    groups: Mapping[str, int]
+
+
+ISO = Form(PATTERN, {**{part: group for group, part in enumerate(DIGITS, 1)}, HALF: 8})
+"""The form of 2024-05-31 13:45, 2024/5/31 and the like."""
+
+
+def read_form(where: str, form: str) -> Form:
+    """Return the form that directives of strptime describe, such as "%d.%m.%Y %H:%M".
+
+    Args:
+      where: the setting, for errors.
+      form: known are %Y %y %m %b %d %H %I %M %S %p %a and %z; "" is the form of ISO 8601.
+
+    Raises:
+      UserError: a directive is unknown, gives a part again, or the year is missing.
+    """
+    if not form:
+        return ISO
+    pieces = re.split(r"%(.)", form)
+    pattern, groups = re.escape(pieces[0]), dict[str, int]()
+    for place in range(1, len(pieces), 2):
+        letter, behind = pieces[place], pieces[place + 1]
+        fix = "Write 31 May 2024, 13:45 as %d %b %Y, %H:%M."
+        checks.require(letter in _DIRECTIVES, where, f"use {LETTERS}", f"%{letter}", fix)
+        part, plain, between = _DIRECTIVES[letter]
+        checks.require(part not in groups, where, "give each part once", f"%{letter}", fix)
+        is_between = (place > 1 and not pieces[place - 1]) or (
+            place + 2 < len(pieces) and not behind
+        )
+        pattern += between if is_between else plain
+        pattern += re.escape(behind).replace("\\ ", " ")
+        groups |= {part: len(groups) + 1} if part else {}
+    checks.require("year" in groups, where, "give a year by %Y or %y", form)
+    return Form(pattern, groups)
+
+
+def check_form(where: str, form: str) -> None:
+    """Fail unless a form is a unit of numbers since 1970, or a form of `read_form`."""
+    checks.is_a(where, form, str, "be a form such as '%d.%m.%Y'")
+    if form in SINCE_1970:
+        return
+    rule = f"be '', a form such as '%d.%m.%Y', or one of {', '.join(SINCE_1970)}"
+    fits = not form or "%" in form
+    checks.require(fits, where, rule, form, "" if fits else checks.nearest(form, SINCE_1970))
+    read_form(where, form)
 
 
 def read_time(text: str) -> float:
     """Return the number of a time, such as 20240531090500; NaN if the text is none."""
-    found = re.fullmatch(PATTERN, text.strip())
+    found = _find_parts(text, ISO)
     if found is None:
         return math.nan
     total = 0
-    for place, digits in enumerate(found.groups()[:DIGITS]):
-        total = 100 * total + (int(digits or 0) if place != 3 else _read_hour(*found.group(4, 8)))
+    for part in found:
+        total = 100 * total + part
     return float(total)
 
 
-def _read_hour(digits: str | None, half: str | None) -> int:
-    hour = int(digits or 0)
+def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
+    """Return year, month, day, hour, minute and second of a time; None if the text is none."""
+    found = _find_parts(text, form)
+    if found is None:
+        return None
+    year, month, day, hour = found[:4]
+    is_day = 1 <= month <= 12 and day <= count_days(year, month) and hour < 24
+    return found if is_day else None
+
+
+def count_days(year: int, month: int) -> int:
+    """Return the number of days of a month."""
+    is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    return _LENGTHS[month - 1] + (month == 2 and is_leap)
+
+
+def _find_parts(text: str, form: Form) -> tuple[int, ...] | None:
+    found = re.fullmatch(form.pattern, text.strip())
+    if found is None:
+        return None
+    texts = {part: found.group(group) or "" for part, group in form.groups.items()}
+    texts = {**_WITHOUT_DAY, **texts}
+    parts = [_read_number(part, texts.get(part) or "0") for part in DIGITS]
+    parts[3] = _read_hour(parts[3], texts.get(HALF, ""))
+    return tuple(parts)
+
+
+def _read_number(part: str, digits: str) -> int:
+    if not digits.isdigit():
+        names = {name: month for month, name in enumerate(MONTHS, 1)}
+        return names.get(digits.lower(), 0)
+    is_short = part == "year" and len(digits) == 2
+    # As POSIX has it.
+    century = (2000 if int(digits) < 69 else 1900) if is_short else 0
+    return int(digits) + century
+
+
+def _read_hour(hour: int, half: str) -> int:
     if not half or hour > 12:
         return hour
     return hour % 12 + 12 * (half in "Pp")

@@ -7,6 +7,7 @@ field_splits.ByKey.held_out = {"test": 0.1}
 
 field_splits.ByTime.field = "day"
 field_splits.ByTime.starts = {"test": "2024-05-01"}
+field_splits.ByTime.form = "%d.%m.%Y"                    # if the field holds 31.05.2024
 
 The source needs named columns of texts or whole numbers.
 """
@@ -14,6 +15,7 @@ The source needs named columns of texts or whole numbers.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import itertools
 import math
@@ -24,7 +26,7 @@ from mtl import checks, times, types
 from mtl.data import chosen_rows, splits
 from mtl.data import source as source_lib
 from mtl.deferred import tf
-from mtl.spec import literals
+from mtl.spec import literals, time_texts
 
 _ROWS_AT_ONCE = 1024
 
@@ -113,14 +115,22 @@ class ByTime(ByField):
 
     Attributes:
       starts: {new split: its first time}, in ascending order; a split ends when the next starts.
+      form: how the field writes times as texts, in directives of Python's strptime, such as
+        "%d.%m.%Y %H:%M"; "" is 2024-05-31, 2024/5/31 9:05 and the like. `starts` always
+        have the latter form.
     """
 
     starts: Annotated[
         Mapping[str, str | float], checks.Map("map splits to times"), checks.Filled("name a split")
     ]
+    # Not in the repr: runs compare it with a saved one, which may lack this setting.
+    form: Annotated[str, checks.Is(str, "be a form such as '%d.%m.%Y'")] = dataclasses.field(
+        default="", repr=False
+    )
 
     def __post_init__(self):
         super().__post_init__()
+        times.read_form("ByTime.form", self.form)
         for split, start in self.starts.items():
             where, rule = f"ByTime.starts[{split!r}]", "be a number or like 2024-05-31"
             checks.is_a(where, start, (str, int, float), rule)
@@ -157,7 +167,8 @@ class ByTime(ByField):
 
     def _read(self, texts: tf.Tensor) -> tf.Tensor:
         is_text = isinstance(next(iter(self.starts.values())), str)
-        return _to_digits(texts) if is_text else _to_numbers(texts)
+        form = times.read_form("ByTime.form", self.form)
+        return _to_digits(texts, form) if is_text else _to_numbers(texts)
 
     def describe_left_out(self) -> list[str]:
         """Return a line if rows have no time."""
@@ -197,22 +208,8 @@ def _to_numbers(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.to_number(tf.where(is_number, texts, "nan"), tf.float64)
 
 
-def _to_digits(texts: tf.Tensor) -> tf.Tensor:
+def _to_digits(texts: tf.Tensor, form: times.Form) -> tf.Tensor:
     """Turn texts [B] into times, float64 [B], like `times.read_time`; NaN without a time."""
-    texts = tf.strings.strip(texts)
-    is_time = tf.strings.regex_full_match(texts, times.PATTERN)
-    texts = tf.where(is_time, texts, "2000-01-01")
-
-    def read(group: int) -> tf.Tensor:
-        return tf.strings.regex_replace(texts, f"^{times.PATTERN}$", rf"\{group}")
-
-    parts = [
-        tf.strings.to_number(tf.strings.join(["0", read(group)]), tf.float64)
-        for group in range(1, times.DIGITS + 1)
-    ]
-    half = tf.strings.lower(read(8))
-    is_halved = tf.not_equal(half, "") & (parts[3] <= 12)
-    hour = parts[3] % 12 + tf.where(tf.equal(half, "p"), tf.constant(12.0, tf.float64), 0.0)
-    parts[3] = tf.where(is_halved, hour, parts[3])
-    total = functools.reduce(lambda number, part: 100 * number + part, parts)
-    return tf.where(is_time, total, math.nan)
+    parts, is_time = time_texts.read_digits(texts, form)
+    total = functools.reduce(lambda number, part: 100 * number + part, parts.values())
+    return tf.where(is_time, tf.cast(total, tf.float64), math.nan)

@@ -20,6 +20,7 @@ from mtl.features.number_vectors import AutoDis, Periodic, PiecewiseLinear
 from mtl.features.numeric import Numeric
 from mtl.features.statistics import Statistics, adopt_statistics, load_statistics, seal_statistics
 from mtl.features.text import Text
+from mtl.features.time_parts import DaysSince, TimeParts
 from mtl.features.unified import Unified
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Bucketized",
     "Categorical",
     "Crossed",
+    "DaysSince",
     "Growing",
     "Hashed",
     "History",
@@ -37,6 +39,7 @@ __all__ = [
     "PiecewiseLinear",
     "Statistics",
     "Text",
+    "TimeParts",
     "Unified",
     "adopt_statistics",
     "check_columns",

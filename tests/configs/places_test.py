@@ -44,6 +44,7 @@ _IN_SOME_PARTS = """
     Funnel.rows RelatedTasks.rows Field.name MLflow.experiment MLflow.run_name
     MLflow.tags Pipeline.eval_split Pipeline.train_split RBM.output Tfds.rename WandB.mode
     Subset.draw SvmLight.vector WandB.run_name WandB.tags WarmStart.rename ByTime.starts
+    ByTime.form TimeParts.form DaysSince.form DaysSince.since
     Joined.tables Joined.table_split
     Mixture.sources Mixture.batches Mixture.absent_features Mixture.splits Mixture.name_field
     Splits.shares Splits.stratify Splits.fold_split Csv.missing_in Csv.number_forms Csv.rename

@@ -112,6 +112,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "ColorJitter": lambda: {"brightness": 0.1},
     "Crossed": lambda: {"crosses": [["x", "z"]]},
     "Growing": lambda: {"names": ["x"], "capacity": 8},
+    "DaysSince": lambda: {"names": ["x"], "since": "z"},
     "Hashed": lambda: {"names": ["x"], "num_buckets": 10},
     "History": lambda: {
         "name": "clicks",
@@ -124,6 +125,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Unified": lambda: {"names": ["x"], "num_buckets": 10},
     "MixedDimensions": lambda: {"ends": [1]},
     "MultiHash": lambda: {"num_buckets": 10},
+    "TimeParts": lambda: {"names": ["x"]},
     "Text": lambda: {
         "names": ["x"],
         "tokenizer": tokenizers.Bytes(),

@@ -201,9 +201,11 @@ def test_the_recipe_of_cross_validation_runs_as_it_is_printed(tmp_path, monkeypa
     draw = np.random.default_rng(1)
     lines = [f"{age},{age + draw.normal() * 9 > 50:d}" for age in draw.integers(18, 80, 300)]
     (tmp_path / "train.csv").write_text("age,clicked\n" + "\n".join(lines) + "\n")
-    monkeypatch.setattr(sys, "argv", ["launch.new", "--data", "train.csv", "--task", "clicked"])
+    argv = ["--data", "train.csv", "--task", "clicked", "--folds", "3", "--validation", "0.1"]
+    monkeypatch.setattr(sys, "argv", ["launch.new", *argv])
     new.main()
-    (tmp_path / "folds.gin").write_text(pages.read_blocks("data.md", "gin")[1])
+    drafted = (tmp_path / "train.gin").read_text().replace("'", '"').splitlines()
+    assert {*pages.read_blocks("data.md", "gin")[1].splitlines()} <= {*drafted}
     # The shell runs the block; three processes with few steps take the place of three trainings.
     few = "--gin_param 'Run.train_steps = 4' --gin_param 'Run.checkpoint_steps = 4'"
     recipe = pages.read_block("data.md", "sh").replace('$fold"', f'$fold" {few}')
@@ -219,7 +221,7 @@ def test_the_recipe_of_cross_validation_runs_as_it_is_printed(tmp_path, monkeypa
     assert done.returncode == 0, done.stderr
     assert all(f"fold-{fold}" in done.stdout for fold in range(3))
     with config.isolated():
-        cuts = [config.load(["folds.gin"], [f"fold = {fold}"]).data.source for fold in range(3)]
+        cuts = [config.load(["train.gin"], [f"fold = {fold}"]).data.source for fold in range(3)]
     ages = spec.Spec(features={"age": "float32"}, labels={})
     rows = [list(cut.scan("test", ages)) for cut in cuts]
     places = [place for part in rows for place, _ in part]

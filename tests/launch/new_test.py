@@ -3,6 +3,7 @@
 import os
 import pathlib
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -100,6 +101,19 @@ def test_the_last_rows_are_held_out_by_time(run, tmp_path):
     assert "have no time" not in text
 
 
+def test_times_of_another_form_hold_out_the_last_rows(run, tmp_path):
+    write(tmp_path / "t.csv")
+    text = re.sub(r"2024-01-(\d\d)", r"\1/01/2024", (tmp_path / "t.csv").read_text())
+    (tmp_path / "t.csv").write_text(text)
+    told = run("--task", "clicked", "--time", "day", "--keep", "day", "--time_form", "day=%d/%m/%Y")
+    assert "--time_form" not in told.partition("Look at")[2]
+    with config.isolated():
+        data = config.load(["t.gin"]).data
+    source = data.source
+    assert dict(source.starts) == {"test": "2024-01-10 00:00:00"} and source.form == "%d/%m/%Y"
+    assert len(list(source.scan("test", data.spec))) == 40  # Of 10 January.
+
+
 def test_a_draft_sorts_times_by_what_they_mean_and_tells_rows_without_one(run, tmp_path):
     write(tmp_path / "t.csv")
     text = (tmp_path / "t.csv").read_text()
@@ -117,6 +131,11 @@ def test_a_draft_sorts_times_by_what_they_mean_and_tells_rows_without_one(run, t
         ((), {"train": 0.8, "validation": 0.1, "test": 0.1}, ()),
         (("--holdout", "0.3"), {"train": 0.6, "validation": 0.1, "test": 0.3}, ()),
         (("--key", "user"), {"train": 0.8, "validation": 0.1, "test": 0.1}, ["user"]),
+        (
+            ("--calibration", "0.2"),
+            {"train": 0.6, "validation": 0.1, "calibration": 0.2, "test": 0.1},
+            (),
+        ),
         (("--test", "other.csv"), {"train": 0.9, "validation": 0.1}, ()),
     ],
 )
@@ -124,8 +143,8 @@ def test_validation_rows_choose_the_best_checkpoint(run, tmp_path, args, shares,
     write(tmp_path / "t.csv")
     write(tmp_path / "other.csv", rows=100)
     told = run("--task", "clicked", "--validation", "0.1", *args)
-    evaluate = "launch.evaluate --model_dir runs/t --checkpoint best --split test"
-    assert evaluate in told
+    folder = "runs/t_calibrated" if "--calibration" in args else "runs/t"
+    assert f"launch.evaluate --model_dir {folder} --checkpoint best --split test" in told
     with config.isolated():
         data = config.load(["t.gin"]).data
     assert isinstance(data.source, splits.Splits)
@@ -134,6 +153,31 @@ def test_validation_rows_choose_the_best_checkpoint(run, tmp_path, args, shares,
     rows = {s: [v["age"] for _, v in data.source.scan(s, data.spec)] for s in (*shares, "test")}
     assert all(rows.values())
     assert sum(map(len, rows.values())) == 400 + 100 * ("--test" in args)
+
+
+def test_each_row_is_a_test_row_of_one_fold(run, tmp_path):
+    write(tmp_path / "t.csv")
+    told = run("--task", "clicked", "--folds", "4", "--validation", "0.1", "--key", "user")
+    assert "--model_dir runs/t-3 --gin_param 'fold = 3'" in told
+    assert "launch.compare runs/t-0 runs/t-1 runs/t-2 runs/t-3" in told
+    tests, others = [], []
+    for fold in range(4):
+        with config.isolated():
+            data = config.load(["t.gin"], [f"fold = {fold}"]).data
+        assert data.source.keys == ["user"] and data.eval_split == "validation"
+        read = {s: list(data.source.scan(s, data.spec)) for s in ("train", "validation", "test")}
+        tests += [place for place, _ in read["test"]]
+        others.append(len(read["validation"]))
+        assert sum(map(len, read.values())) == 400
+    assert len(tests) == len({*tests}) == 400
+    assert sum(others) / 4 == pytest.approx(40, abs=15)
+
+
+def test_a_draft_with_calibration_rows_names_the_commands(run, tmp_path):
+    write(tmp_path / "t.csv")
+    told = run("--task", "clicked", "--task", "level", "--calibration", "0.2")
+    assert "gin_configs/transfer/calibration.gin --model_dir runs/t_calibrated" in told
+    assert """'tasks = ["clicked"]'""" in told and "--split calibration --curves" in told
 
 
 def test_validation_rows_lie_between_the_others_in_time(run, tmp_path):
@@ -150,6 +194,13 @@ def test_validation_rows_lie_between_the_others_in_time(run, tmp_path):
     [
         (("--task", "clicked", "--validation", "1.5"), "--validation must be a share of the rows"),
         (("--task", "clicked", "--validation", "0.95"), "--validation must leave rows to train on"),
+        (("--task", "clicked", "--calibration", "0.95"), "--calibration must leave rows to train"),
+        (("--task", "clicked", "--folds", "1"), "--folds must be at least 2"),
+        (("--task", "clicked", "--folds", "3", "--holdout", "0.2"), "--folds must come without"),
+        (
+            ("--task", "clicked", "--folds", "3", "--time", "day"),
+            "--folds must come without --time",
+        ),
         (("--task", "clickd"), "--task must be one of .*Did you mean 'clicked'"),
         (("--task", "same"), "--task 'same' must vary"),
         (("--task", "id"), "be a number, or have at most 1000 classes|had"),
@@ -157,6 +208,8 @@ def test_validation_rows_lie_between_the_others_in_time(run, tmp_path):
         (("--task", "clicked", "--time", "job"), "--time 'job' must hold numbers, or times"),
         (("--task", "clicked", "--key", "job"), "--key 'job' must have at least 20 values"),
         (("--task", "clicked", "--key", "user", "--time", "day"), "--key must come without --time"),
+        (("--task", "clicked", "--time_form", "day=%d"), "--time_form 'day' must give a year"),
+        (("--task", "clicked", "--time_form", "day"), "--time_form must name a column and the"),
         (("--task", "clicked", "--out", "t.txt"), "--out must end in .gin"),
         (("--task", "clicked", "--out", "t.csv/t.gin"), "--out must be a file that can be written"),
         (("--task", "clicked", "--delimiter", "::"), "--delimiter must be one character"),
@@ -181,6 +234,10 @@ def test_a_mistake_in_a_flag_is_one_line_and_writes_nothing(run, tmp_path, args,
         (b'a,clicked\nx "y" z,0\n', "line 2 must have its quotes around whole values"),
         (b"a,clicked\n\xe9t\xe9,0\n", "line 2 must be UTF-8.*latin-1"),
         (b"a b c\n1 2 3\n", "must hold columns between"),
+        (b"a,clicked\n1,0\n1\0,1\n", r"line 3 must be text without NUL bytes.*tr -d"),
+        (b"# by me, 2024\na,b,clicked\n1,2,0\n", "line 1 must be the header.*line 2 the header"),
+        (b"# a, b\n# c, d\n#\na,clicked\n1,0\n", "line 1 must be the header.*tail -n \\+4"),
+        (b"##v1\n##v2\n#a,clicked\n1,0\n", "line 1 must be the header.*tail -n \\+3"),
         (b"a,clicked\r1,0\r2,1\r", "line 1 must end in a line feed.*Old Macs.*tr "),
         (b"a,clicked\r1,0\n2,1\n", "line 1 must end in a line feed"),
         (b"a,clicked\n" + b"1,0\r" * 100, "line 2 must have 2 columns, got '101"),
@@ -190,6 +247,12 @@ def test_a_table_that_is_wrong_is_one_line(run, tmp_path, text, message):
     (tmp_path / "t.csv").write_bytes(text)
     with pytest.raises(checks.UserError, match=message):
         run("--task", "clicked")
+
+
+def test_a_header_may_start_with_a_hash(run, tmp_path):
+    rows = [f"{i % 7},{i * i % 3 % 2}" for i in range(200)]
+    (tmp_path / "t.csv").write_text("\n".join(["#a,clicked", *rows]) + "\n")
+    assert "#a " in run("--task", "clicked")
 
 
 def test_the_command_does_without_tensorflow(tmp_path):
@@ -220,6 +283,15 @@ def test_numbers_are_those_that_a_source_reads(text):
             assert is_it
         except ValueError:
             assert not is_it
+
+
+def test_a_rare_class_starts_from_its_share(run, tmp_path):
+    rows = [f"{i % 7},{int(i % 50 == 0)}" for i in range(1000)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,y", *rows]) + "\n")
+    assert "Only 2.00% are '1'" in run("--task", "y")
+    with config.isolated():
+        (head,) = config.load(["t.gin"]).model.heads
+    assert head.prior == 0.02
 
 
 @pytest.mark.medium

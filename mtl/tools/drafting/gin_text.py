@@ -89,7 +89,7 @@ def _imports(plan: plans.Plan) -> list[str]:
     parts = {part for chosen in plan.used for part in chosen.parts}
     names |= {"histories"} if "texts" in parts else set()
     dialect = plan.found.dialect
-    data = ["arrow", "pipeline"] if dialect.is_arrow else ["csv", "pipeline"]
+    data = [dialect.source.partition(".")[0], "pipeline"]
     data += ["csv"] if dialect.is_arrow and _bind_cells(plan) else []
     data += _list_split_modules(plan.holdout)
     return [
@@ -105,7 +105,7 @@ def _imports(plan: plans.Plan) -> list[str]:
 
 def _list_split_modules(holdout: plans.Holdout) -> list[str]:
     """Return the module of the part that cuts the training files, if any."""
-    if holdout.validation and not holdout.time:
+    if holdout.has_splits and not holdout.time:
         return ["splits"]
     if holdout.files:
         return []
@@ -120,12 +120,14 @@ def _source(plan: plans.Plan) -> list[str]:
         "experiment.Experiment.data = @pipeline.Pipeline()",
         "pipeline.Pipeline.spec = @spec.Spec()",
         *_bind(f"{dialect.source}.files", files),
-        *(_arrow_settings(plan) if dialect.is_arrow else _csv_settings(plan)),
+        *_source_settings(plan),
     ]
     lines += _splits(plan)
     if plan.holdout.validation:
         lines += ["# Validation rows choose the best checkpoint, and test rows measure it."]
         lines += ["pipeline.Pipeline.eval_split = 'validation'"]
+    if plan.holdout.calibration:
+        lines += ["# Calibration rows calibrate the finished run: see docs/calibration.md."]
     told = "All rows: they lie in the order of a label." if plan.shuffle_buffer > 10_000 else ""
     lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
     if dialect.is_arrow:  # All rows lie in memory, and training mixes all of them.
@@ -133,6 +135,13 @@ def _source(plan: plans.Plan) -> list[str]:
     lines += [f"# {told}"] * bool(told)
     lines += [f"pipeline.Pipeline.shuffle_buffer = {plan.shuffle_buffer}"]
     return lines + ["pipeline.Pipeline.cache = True"] * plan.cache
+
+
+def _source_settings(plan: plans.Plan) -> list[str]:
+    dialect = plan.found.dialect
+    if dialect.is_json:
+        return []
+    return _arrow_settings(plan) if dialect.is_arrow else _csv_settings(plan)
 
 
 def _arrow_settings(plan: plans.Plan) -> list[str]:
@@ -193,7 +202,9 @@ def _splits(plan: plans.Plan) -> list[str]:
     holdout, source = plan.holdout, plan.found.dialect.source
     if holdout.time:
         named = [f"{start} on ({split})" for split, start in plan.starts.items()]
-        told = " and ".join(named) if holdout.validation else f"{plan.starts['test']} on"
+        told = " and ".join(named) if holdout.has_splits else f"{plan.starts['test']} on"
+        is_number = plan.found.facts[holdout.time].is_number
+        form = None if is_number else plans.find_time_form(plan.found, holdout.time)
         return [
             f"# The rows from {told} are held out: later ones, as in use.",
             *_tell_timeless(plan),
@@ -201,9 +212,12 @@ def _splits(plan: plans.Plan) -> list[str]:
             f"field_splits.ByTime.source = @{source}()",
             f"field_splits.ByTime.field = {holdout.time!r}",
             f"field_splits.ByTime.starts = {plan.starts!r}",
+            *([f"field_splits.ByTime.form = {form!r}"] if form else []),
         ]
-    if holdout.validation:
-        return _three_splits(holdout, source)
+    if holdout.folds:
+        return _folds(holdout, source)
+    if holdout.has_splits:
+        return _several_splits(holdout, source)
     if holdout.files:
         return [f"pipeline.Pipeline.source = @{source}()"]
     if holdout.key:
@@ -224,7 +238,26 @@ def _splits(plan: plans.Plan) -> list[str]:
     ]
 
 
-def _three_splits(holdout: plans.Holdout, source: str) -> list[str]:
+def _folds(holdout: plans.Holdout, source: str) -> list[str]:
+    """Return the lines that deal the rows to folds; the shares are of the rows outside a fold."""
+    others = {split: share for split, share in holdout.shares.items() if split != "test"}
+    outside = 1 - 1 / holdout.folds
+    shares = {split: round(share / outside, 9) for split, share in others.items()}
+    shares = {"train": round(1 - sum(shares.values()), 9), **shares}
+    return [
+        f"# Each of {holdout.folds} folds is the test split of one run, 0 to {holdout.folds - 1}: "
+        "--gin_param 'fold = 1'",
+        "fold = 0",
+        "pipeline.Pipeline.source = @splits.Splits()",
+        f"splits.Splits.source = @{source}()",
+        f"splits.Splits.folds = {holdout.folds}",
+        "splits.Splits.fold = %fold",
+        f"splits.Splits.shares = {shares!r}",
+        *([f"splits.Splits.keys = {[holdout.key]!r}"] if holdout.key else []),
+    ]
+
+
+def _several_splits(holdout: plans.Holdout, source: str) -> list[str]:
     """Return the lines that cut the training files with validation rows."""
     shares = {"train": round(1 - sum(holdout.shares.values()), 9), **holdout.shares}
     told = " and ".join(f"{share:.0%} ({split})" for split, share in holdout.shares.items())
@@ -286,9 +319,37 @@ def _list_takers(plan: plans.Plan) -> dict[str, list[str]]:
     return {part: names for part, names in takers.items() if names}
 
 
+def _group_times(plan: plans.Plan) -> dict[str, list[inputs.Input]]:
+    """Return {column in gin: its inputs}; those of one column have the same form and units."""
+    groups: dict[tuple[str, Sequence[str]], list[inputs.Input]] = {}
+    for chosen in plan.used:
+        if chosen.times:
+            key = chosen.times.form or "", chosen.times.units
+            groups.setdefault(key, []).append(chosen)
+    scopes = ["", *(f"times_{number}/" for number in range(2, len(groups) + 1))]
+    return {
+        f"{scope}features.TimeParts": group
+        for scope, group in zip(scopes, groups.values(), strict=False)
+    }
+
+
+def _bind_times(groups: Mapping[str, Sequence[inputs.Input]]) -> list[str]:
+    lines = ["# Times, by units that come again in later rows; a number would be new there."]
+    if sum(map(len, groups.values())) > 1:
+        lines += ["# features.DaysSince counts the days between two times that are known before."]
+    for column, group in groups.items():
+        first = group[0].times
+        assert first is not None
+        lines += _bind(f"{column}.names", [chosen.name for chosen in group])
+        lines += [f"{column}.units = {list(first.units)!r}"]
+        # A scope would take the form of the column without one.
+        lines += [f"{column}.form = {first.form!r}"] * bool(first.form or len(groups) > 1)
+    return lines
+
+
 def _columns(plan: plans.Plan) -> list[str]:
-    takers = _list_takers(plan)
-    listed = [f"    @{_PARTS[part][0]}()," for part in takers]
+    takers, times = _list_takers(plan), _group_times(plan)
+    listed = [f"    @{name}()," for name in (*(_PARTS[part][0] for part in takers), *times)]
     lines = ["model.MultiTaskModel.columns = [", *listed, "]"]
     for part, names in takers.items():
         column, why, settings = _PARTS[part]
@@ -304,7 +365,7 @@ def _columns(plan: plans.Plan) -> list[str]:
                 f"{column}.encoder = @histories.Pooling()",
                 f"{column}.max_tokens = 200",
             ]
-    return lines
+    return lines + (_bind_times(times) if times else [])
 
 
 def _heads(plan: plans.Plan) -> list[str]:

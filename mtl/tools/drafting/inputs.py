@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mtl.tools.drafting import columns, inspection
+from mtl.tools.drafting import amounts, columns, dates, inspection, lines
 
 _ID_NAME = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid)$|^(?:key|index|idx|unnamed.*)$|Id$", re.I)
 # Rows of one of these may belong together.
@@ -24,10 +24,6 @@ _KEY_NAME = re.compile(
 _AMOUNT = re.compile(
     r"[+-]?\d+(?:[ :_/-]?(?:h|hr|hrs|m|min|mins|s|sec|d|AM|PM|am|pm|\d+|x[0-9a-f]+))+"
 )
-# Days and months of the years from 1900 on; fewer different ones may be other numbers.
-_DAY = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])?")
-_MANY_DATES = 12
-_TIME_NAME = re.compile(r"date|time|timestamp|(?:^|_)ts$|_at$", re.IGNORECASE)
 # An id has at least this share of distinct values; half, if the name of the column suggests an id.
 _DISTINCT = 0.95
 _WORDS_OF_TEXT = 3.0
@@ -37,6 +33,8 @@ _FEW_VALUES = 50
 _MOST_CATEGORIES = 10_000
 _MOST_BUCKETS = 1 << 20
 _SKEWED = 2.0
+# `features.TimeParts` takes it for a missing one.
+_NO_TIME = -1
 LIST_DELIMITERS = "|;^~\x02"
 # These stand in plain texts, too: a draft asks whether they separate the values of lists.
 _DOUBTFUL_DELIMITERS = ",/: "
@@ -53,8 +51,9 @@ class Input:
       parts: the parts of the gin file that read it, such as "numbers" and "categories".
       why: the reason in a few words, with figures.
       doubt: a sentence about something the user should check; "" for nothing.
-      default: the value of the field in rows without one: "nan" for numbers, "" for texts; None
-        for lists and for columns without missing values.
+      default: the value of the field in rows without one: "nan" for numbers, "" for texts, -1 for
+        times that are numbers; None for lists and for columns without missing values.
+      times: how the column writes times; None if it does not hold times.
     """
 
     name: str
@@ -62,7 +61,8 @@ class Input:
     parts: tuple[str, ...] = ()
     why: str
     doubt: str = ""
-    default: str | None = None
+    default: str | int | None = None
+    times: dates.Times | None = None
 
 
 def choose_input(
@@ -76,25 +76,25 @@ def choose_input(
       delimiter: the character between two values of a list.
       keep: True uses a column even if it looks like an id, a date, or numbers among other texts.
     """
-    left_out = _leave_out(facts, found, keep)
-    if left_out:
-        return left_out
+    chosen = _choose_first(facts, found, keep)
+    if chosen:
+        return chosen
     if facts.name in found.dialect.lists:
         is_text = found.dialect.lists[facts.name] == "string"
         return _choose_list(facts, "", "list" if is_text else "list of int64")
     if facts.is_quantity:
         return _choose_number(facts, found)
-    doubt = _doubt_words(facts)
+    doubt = _doubt_words(facts, found.dialect)
     if not doubt and facts.distinct > _FEW_VALUES and _is_amount(facts):
         one = next(iter(facts.values))
         doubt = f"{facts.name!r} is read as text. If {one!r} is an amount, write it as a number."
     return _choose_text(facts, found, delimiter, doubt)
 
 
-def _leave_out(facts: columns.Facts, found: inspection.Inspection, keep: bool) -> Input | None:
-    """Return an input that is left out, with a reason; None if the column can be used."""
-    tests = [_leave_empty, _leave_infinite]
-    tests += [] if keep else [_leave_times, _leave_words, _leave_ids]
+def _choose_first(facts: columns.Facts, found: inspection.Inspection, keep: bool) -> Input | None:
+    """Return an input of times, or one that is left out, with a reason; None for other columns."""
+    tests = [_leave_empty, _leave_infinite, _leave_quoted]
+    tests += [] if keep else [_choose_times, _leave_words, _leave_ids]
     return next((chosen for test in tests if (chosen := test(facts, found))), None)
 
 
@@ -124,19 +124,53 @@ def _leave_infinite(facts: columns.Facts, found: inspection.Inspection) -> Input
     return None
 
 
-def _leave_times(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
-    name, is_number = facts.name, facts.is_number and _is_epoch(facts)
-    if facts.kind not in ("time", "date") and not is_number:
+def _leave_quoted(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+    if not is_odd_in_json(facts, found):
         return None
-    example = next(iter(facts.values))
-    doubt = f"Dates in {name!r}: --time {name!r} would hold out the last rows, as in use."
-    if facts.kind == "date":
-        doubt = f"Dates such as {example!r} in {name!r} have no order as texts. Write them as "
-        doubt += f"2024-05-31: then --time {name!r} holds out the last rows, as in use."
-    elif is_number and not _TIME_NAME.search(name):
-        doubt += f" If they are other numbers: --keep {name!r}"
-    why = f"left out: a date, such as {example}; a model meets later ones"
-    return Input(name=name, why=why, doubt=doubt)
+    doubt = f"{facts.name!r} holds texts of numbers. Write numbers, or null, to use it."
+    return Input(name=facts.name, why="left out: numbers in texts of JSON", doubt=doubt)
+
+
+def is_odd_in_json(facts: columns.Facts, found: inspection.Inspection) -> bool:
+    """Return True for numbers that `json_lines.JsonLines` cannot read: with units, or with gaps."""
+    is_text = found.dialect.is_json and facts.name not in found.dialect.numbers
+    return is_text and facts.is_number and bool(facts.form or facts.missing)
+
+
+def _choose_times(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+    """Return the input of a column of times, by units that come again; None for other columns."""
+    known = dates.find_times(facts, found.dialect.time_forms.get(facts.name, ""))
+    if known is None:
+        return None
+    name, doubt = facts.name, _doubt_times(facts, known)
+    what = f"a time, such as {next(iter(facts.values))}"
+    is_stored = name in found.dialect.numbers
+    if not known.units or (is_stored and facts.kind == "float"):
+        fix = " Write whole numbers or texts to use it." if known.units else ""
+        why = f"left out: {what}; a model meets later ones"
+        return Input(name=name, why=why, doubt=f"{doubt}{fix}", times=known)
+    default: str | int = _NO_TIME if is_stored else ""
+    return Input(
+        name=name,
+        dtype="int64" if is_stored else "string",
+        parts=("times",),
+        why=f"{what}: by {', '.join(known.units)}",
+        doubt=doubt,
+        default=default if facts.missing else None,
+        times=known,
+    )
+
+
+def _doubt_times(facts: columns.Facts, known: dates.Times) -> str:
+    name, example = facts.name, next(iter(facts.values))
+    if known.form is None:
+        doubt = f"Times such as {example!r} in {name!r} have no form that a draft reads. Write "
+        return (
+            f"{doubt}them as 2024-05-31: then --time {name!r} holds out the last rows, as in use."
+        )
+    doubt = f"Times in {name!r}: --time {name!r} would hold out the last rows, as in use."
+    is_asked = facts.is_number and not dates.is_named(name)
+    return f"{doubt} If they are other numbers: --keep {name!r}" if is_asked else doubt
 
 
 def _leave_words(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
@@ -146,16 +180,16 @@ def _leave_words(facts: columns.Facts, found: inspection.Inspection) -> Input | 
     return Input(
         name=facts.name,
         why="left out: numbers, with other texts among them",
-        doubt=_doubt_words(facts),
+        doubt=_doubt_words(facts, found.dialect),
     )
 
 
-def _doubt_words(facts: columns.Facts) -> str:
+def _doubt_words(facts: columns.Facts, dialect: lines.Dialect) -> str:
     """Return a doubt about words in a column of numbers; "" without them."""
     if not facts.words:
         return ""
     words = ", ".join(map(repr, facts.words))
-    flags = " ".join(f"--missing {word!r}" for word in facts.words)
+    flags = dialect.ask_missing(*facts.words)
     doubt = f"Most of {facts.name!r} are numbers, but not {words}."
     return f"{doubt} Where they mean a missing value: {flags}"
 
@@ -195,7 +229,7 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection) -> Input:
         dtype="int64" if is_int else "float32",
         parts=tuple(parts),
         why=f"number, {told}" + (f", written as in {facts.written!r}" if facts.form else ""),
-        doubt=_doubt_sentinel(facts),
+        doubt=_doubt_sentinel(facts, found.dialect),
         default="nan" if facts.missing else None,
     )
 
@@ -232,6 +266,7 @@ def _doubt_lists(facts: columns.Facts, found: inspection.Inspection) -> str:
         if are_sets and are_lists(some, delimiter):
             is_taken = delimiter == found.dialect.delimiter
             fix = f"--list_delimiter {delimiter!r}" if not is_taken else "write a|b|c."
+            fix = 'write ["a", "b"].' if found.dialect.is_json else fix
             told = f"{facts.name!r} is read as one text, such as {some[0]!r}."
             return f"{told} If it is a list between {delimiter!r}: {fix}"
     return ""
@@ -281,31 +316,6 @@ def looks_like_key(facts: columns.Facts) -> bool:
     return several and facts.kind != "float" and is_named is not None
 
 
-def _is_epoch(facts: columns.Facts) -> bool:
-    """Return True for numbers that are times: seconds since 1970, 20240531, 202405, days of Excel.
-
-    Without a name that speaks of times, more of the numbers have to agree.
-    """
-    is_named = _TIME_NAME.search(facts.name) is not None
-    if _are_seconds(facts, is_named):
-        return True
-    if facts.kind != "int" or facts.is_code:
-        return False
-    are_many = is_named or facts.distinct >= _MANY_DATES
-    is_serial = is_named and facts.least >= 25_569 and facts.greatest < 60_000
-    return is_serial or (are_many and all(map(_DAY.fullmatch, facts.values)))
-
-
-def _are_seconds(facts: columns.Facts, is_named: bool) -> bool:
-    """Return True for seconds since 1970, or for parts of them; from 2000 on without the name."""
-    first, last = (3e8, 3e9) if is_named else (9.4e8, 2e9)
-    is_within = any(
-        first * parts <= facts.least and facts.greatest < last * parts
-        for parts in (1, 1e3, 1e6, 1e9)
-    )
-    return is_within and (is_named or facts.distinct > _FEW_VALUES)
-
-
 def _count_words(facts: columns.Facts) -> float:
     some = list(facts.values)[:1000]
     return sum(len(text.split()) for text in some) / max(len(some), 1)
@@ -329,23 +339,18 @@ def _is_heavy(numbers: np.ndarray) -> bool:
     """Return True if the numbers are skewed and a logarithm at least halves the skew."""
     if len(numbers) < 100:
         return False
-    plain = _skew(numbers)
-    logged = _skew(np.sign(numbers) * np.log1p(np.abs(numbers)))
+    plain = amounts.measure_skew(numbers)
+    logged = amounts.measure_skew(np.sign(numbers) * np.log1p(np.abs(numbers)))
     return abs(plain) > _SKEWED and abs(logged) < abs(plain) / 2
 
 
-def _skew(numbers: np.ndarray) -> float:
-    spread = numbers.std()
-    return float((((numbers - numbers.mean()) / spread) ** 3).mean()) if spread else 0.0
-
-
-def _doubt_sentinel(facts: columns.Facts) -> str:
+def _doubt_sentinel(facts: columns.Facts, dialect: lines.Dialect) -> str:
     """Return a doubt about a frequent value such as -999, which may mean a missing one."""
     for text, count in facts.values.items():
         if re.fullmatch(r"-9+(?:\.0*)?|9{3,}(?:\.0*)?", text) and count > 0.005 * facts.rows:
             return (
                 f"{text} of {facts.name!r}, in {count:,} rows, may mean a missing value: "
-                f"--missing={text}"
+                f"{dialect.ask_missing(text)}"
             )
     return ""
 

@@ -123,6 +123,8 @@ def inspect_table(
     Raises:
       UserError: a line is malformed, the table is empty, or a column is not of its form.
     """
+    if dialect.is_json:  # Its texts always are values.
+        values = {*columns.MARKS_OF_NUMBERS} - {""}
     gathered = {name: columns.Column(name, marks, values) for name in dialect.columns}
     sample, size = _Sample(len(dialect.columns)), 0
     rows_of = dict.fromkeys(dialect.paths, 0)

@@ -58,8 +58,10 @@ class Dialect:
       has_header: True if the first line of each file names the columns.
       comment: lines that start with this text are dropped; "" keeps all lines.
       list_delimiter: the character between the values of lists; "" lets a draft find it.
+      time_forms: {column: how it writes times, as `features.TimeParts.form`}, as far as known.
       sheet: the sheet of a spreadsheet; "" is the first one that is not hidden.
       is_arrow: True if `arrow.Arrow` reads the files, which then have no delimiter.
+      is_json: True if `json_lines.JsonLines` reads the files, which then have no delimiter.
       numbers: the columns whose type says that they hold numbers.
       lists: {column: "string" or "int64"} of the columns whose values are lists of this type.
       unreadable: {column: type} of further columns that a draft cannot use.
@@ -71,8 +73,10 @@ class Dialect:
     has_header: bool = True
     comment: str = ""
     list_delimiter: str = ""
+    time_forms: Mapping[str, str] = dataclasses.field(default_factory=dict)
     sheet: str = ""
     is_arrow: bool = False
+    is_json: bool = False
     numbers: Sequence[str] = ()
     lists: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unreadable: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -80,7 +84,16 @@ class Dialect:
     @property
     def source(self) -> str:
         """The part that reads the files, as gin names it."""
+        if self.is_json:
+            return "json_lines.JsonLines"
         return "arrow.Arrow" if self.is_arrow else "csv.Csv"
+
+    def ask_missing(self, *texts: str) -> str:
+        """Return the flags that have texts mean a missing value, or what to write instead."""
+        if self.is_json:
+            return "write null."
+        # argparse would take -999 for a flag.
+        return " ".join(f"--missing={t}" if t[:1] == "-" else f"--missing {t!r}" for t in texts)
 
     @property
     def delimiter_name(self) -> str:
@@ -140,7 +153,8 @@ def read_dialect(
     checks.require(bool(first), path, "hold a row", "blank lines")
     number, line = first[0]
     is_json = line.startswith(("{", "[{")) or line.strip() in ("[", "{")
-    fix = "pandas.read_json reads it, and DataFrame.to_parquet writes a table."
+    fix = "A name that ends in .jsonl says that each line holds an object. For others, "
+    fix += "pandas.read_json reads it, and DataFrame.to_parquet writes a table."
     checks.require(not is_json, path, "be a table", f"JSON: {line[:40]}", fix)
     if not columns:  # Training skips one line of each file, whatever it holds.
         _require_first(path, first)
@@ -173,9 +187,25 @@ def read_dialect(
 
 def _require_first(path: str, first: Sequence[tuple[int, str]]) -> None:
     """Fail if remarks or a title stand before the header."""
-    later = _find_header(first)
+    later = _skip_remarks(first) or _find_header(first)
     fix = f"Is line {later} the header? Then tail -n +{later} OLD > NEW drops the lines before it."
     checks.require(not later, f"{path} line 1", "be the header", first[0][1][:60], fix)
+
+
+def _skip_remarks(first: Sequence[tuple[int, str]]) -> int:
+    """Return the number of the line behind lines that start with #; 0 if the first is a header.
+
+    The last of them is the header if it has as many cells as the next line, as in #chrom,start.
+    """
+    texts = [line for _, line in first]
+    count = next((i for i, line in enumerate(texts) if not line.startswith("#")), 0)
+    if not count:
+        return 0
+    widths = {
+        len(_split(texts[count], one)) - len(_split(texts[count - 1], one)) for one in _DELIMITERS
+    }
+    place = count - 1 if widths == {0} else count
+    return first[place][0] if place else 0
 
 
 def _find_header(first: Sequence[tuple[int, str]]) -> int:
@@ -405,6 +435,7 @@ def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | Non
 def _may_be_plain(text: bytes, dialect: Dialect) -> bool:
     """Return False if Arrow would read other rows: of comments, and of carriage returns alone."""
     is_simple = not dialect.comment and len(dialect.columns) > 1 and dialect.delimiter.isascii()
+    is_simple &= b"\0" not in text
     return is_simple and (b"\r" not in text or text.count(b"\r") == text.count(b"\r\n"))
 
 
@@ -466,6 +497,9 @@ def _check(
         is_dropped = not line.strip(b" \t") or (comment and line.startswith(comment))
         if is_dropped:
             continue
+        if b"\0" in line:
+            fix = r"tr -d '\0' < OLD > NEW drops them."
+            checks.fail(f"{path} line {number}", "be text without NUL bytes", line[:60], fix)
         if not fits:
             _explain_line(f"{path} line {number}", line.decode(errors="replace"), dialect)
         numbers.append(number)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from mtl import checks, times
-from mtl.tools.drafting import columns, inspection, lines, repeats, telling
+from mtl.tools.drafting import columns, dates, inspection, lines, repeats, telling
 from mtl.tools.drafting import inputs as inputs_lib
 from mtl.tools.drafting import tasks as tasks_lib
 
@@ -34,6 +34,8 @@ class Holdout:
       share: held-out share between 0 and 1: of random rows, of the values of `key`, or of the last
         rows by `time`; unused with `files`.
       validation: the share, in the same way, of rows between training and test rows; 0 for none.
+      calibration: the same for rows that calibrate the finished run; 0 for none.
+      folds: the number of folds, each of which is the test split of one run; 0 for none.
       key: the column whose rows with the same value stay in the same split; "" for none.
       time: the column of times, of which the last rows are held out; "" for none.
       files: a path or a glob of test files, used in place of the other settings; "" for none.
@@ -41,6 +43,8 @@ class Holdout:
 
     share: float = 0.1
     validation: float = 0.0
+    calibration: float = 0.0
+    folds: int = 0
     key: str = ""
     time: str = ""
     files: str = ""
@@ -48,8 +52,14 @@ class Holdout:
     @property
     def shares(self) -> dict[str, float]:
         """{split: its share of the rows of the training files}, for the splits beside training."""
-        shares = {"validation": self.validation, "test": 0.0 if self.files else self.share}
+        shares = {"validation": self.validation, "calibration": self.calibration}
+        shares |= {"test": 0.0 if self.files else self.share}
         return {split: share for split, share in shares.items() if share}
+
+    @property
+    def has_splits(self) -> bool:
+        """True if the training files are cut into more splits than train and test."""
+        return bool(self.validation or self.calibration or self.folds)
 
     @property
     def is_drawn(self) -> bool:
@@ -271,11 +281,12 @@ def _choose(
     """Return the use of a column; without tasks, it is an input if it can be one."""
     if name in left_out:
         return inputs_lib.Input(name=name, why="left out: as --leave_out says")
-    if name and name in (holdout.key, holdout.time):
-        flag = "--key" if name == holdout.key else "--time"
-        return inputs_lib.Input(name=name, why=f"left out: the {flag} of the splits")
     keep = chosen_tasks is None
     chosen = inputs_lib.choose_input(found.facts[name], found, delimiter, keep)
+    if name and name == holdout.key:
+        return inputs_lib.Input(name=name, why="left out: the --key of the splits")
+    if name and name == holdout.time and not (chosen.times and chosen.dtype):
+        return inputs_lib.Input(name=name, why="left out: the --time of the splits")
     return chosen if keep or not chosen.dtype else _ask_leaks(found, chosen, alone, chosen_tasks)
 
 
@@ -308,6 +319,7 @@ def _list_doubts(
     """Return the doubts about inputs, tasks, and rows that may belong together."""
     asked = [one.doubt for one in chosen if one.doubt]
     doubts = [doubt for doubt in asked if holdout.is_drawn or "--time" not in doubt]
+    doubts += _doubt_forms(chosen)
     doubts += [
         f"{name!r} is left out: a draft has no input for {kind}."
         for name, kind in found.dialect.unreadable.items()
@@ -316,6 +328,16 @@ def _list_doubts(
     if holdout.is_drawn and not holdout.key:
         doubts += _doubt_keys(found, chosen)
     return doubts
+
+
+def _doubt_forms(chosen: Sequence[inputs_lib.Input]) -> list[str]:
+    """Return sentences about times that may be others, such as 5 June for 6 May."""
+    return [
+        f"{one.name!r} is read in the form {one.times.form!r}. If {one.times.twin!r} is right: "
+        f"--time_form {f'{one.name}={one.times.twin}'!r}"
+        for one in chosen
+        if one.times and one.times.twin
+    ]
 
 
 def _doubt_keys(found: inspection.Inspection, chosen: Sequence[inputs_lib.Input]) -> list[str]:
@@ -405,9 +427,19 @@ def _read_times(
     if facts.is_number:
         values = found.numbers(name)
         return values, values.tolist()
-    if facts.kind != "time":
+    texts = found.texts(name).drop_null().to_pylist()
+    form = find_time_form(found, name)
+    if form is None:
         first = next(iter(facts.values), "")
         odd = next((text for text in facts.values if not columns.match_time(text)), first)
         checks.fail(where, "hold numbers, or times such as 2024-05-31", odd)
-    texts = found.texts(name).drop_null().to_pylist()
-    return np.array([times.read_time(text) for text in texts]), texts
+    if not form:
+        return np.array([times.read_time(text) for text in texts]), texts
+    written = [str(time or "") for time in dates.read_times(texts, form)]
+    return np.array([times.read_time(text) for text in written]), written
+
+
+def find_time_form(found: inspection.Inspection, name: str) -> str | None:
+    """Return the form of a column of texts, as `ByTime.form`; None if no form is known."""
+    known = dates.find_times(found.facts[name], found.dialect.time_forms.get(name, ""))
+    return known.form if known else None

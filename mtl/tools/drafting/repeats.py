@@ -67,7 +67,7 @@ def tell_splits(
       UserError: a split has no row.
     """
     told = []
-    flags = {"test": "--holdout", "validation": "--validation"}
+    flags = {"validation": "--validation", "calibration": "--calibration"}
     rows = sum(map(found.rows_of.__getitem__, found.dialect.paths))
     for split, share in shares.items():
         rule = f"leave a row for the {split} split, of {rows:,}"

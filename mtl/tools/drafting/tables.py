@@ -1,4 +1,4 @@
-"""The rows of a table as columns of text, from delimited files or from files of Apache Arrow.
+"""The rows of a table as columns of text: from delimited files, JSON lines or files of Arrow.
 
 dialect = tables.read_dialect(lines.find_files("TABLE", "train.parquet"))
 for path, table, size in tables.read_blocks(dialect): ...   # a pa.Table of strings, size in bytes
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from mtl import checks
 from mtl.data import arrow, sheets
-from mtl.tools.drafting import lines
+from mtl.tools.drafting import lines, objects
 
 _LISTED = {"string": pa.types.is_string, "int64": pa.types.is_integer}
 
@@ -45,12 +45,18 @@ def read_dialect(
     """
     is_book = arrow.find_ending(paths[0]) in sheets.ENDINGS
     checks.require(is_book or not sheet, "--sheet", f"be left out: {paths[0]} has no sheets", sheet)
-    if not is_arrow(paths[0]):
+    is_json = objects.are_json_lines(paths[0])
+    if not (is_json or is_arrow(paths[0])):
         return lines.read_dialect(paths, delimiter, columns, comment)
-    given = {"--delimiter": delimiter, "--columns": columns, "--comment": comment}
-    for flag, value in given.items():
+    flags = {"--delimiter": delimiter, "--columns": columns, "--comment": comment}
+    for flag, value in flags.items():
         rule = f"be left out: {paths[0]} has columns with names"
         checks.require(not value, flag, rule, value)
+    return objects.read_dialect(paths) if is_json else _read_schema(paths, sheet)
+
+
+def _read_schema(paths: Sequence[str], sheet: str) -> lines.Dialect:
+    """Return the format of files of Arrow or of spreadsheets."""
     schema, _ = arrow.open_file(paths[0], sheet=sheet)
     checks.unique(f"{paths[0]}: its columns", schema.names)
     kinds = {field.name: _read_kind(field.type) for field in schema}
@@ -93,7 +99,8 @@ def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
       UserError: a file is damaged, or lacks a column; a line of a delimited file is malformed.
     """
     if not dialect.is_arrow:
-        yield from lines.read_blocks(dialect)
+        read = objects.read_blocks if dialect.is_json else lines.read_blocks
+        yield from read(dialect)
         return
     theirs = {name: name for name in dialect.columns}
     for path in dialect.paths:

@@ -6,7 +6,6 @@ task.head, task.settings, task.why           # "Binary", {}, "two classes, '1' i
 
 import dataclasses
 import itertools
-import math
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -16,11 +15,11 @@ import numpy as np
 
 from mtl import checks
 from mtl.spec import literals
-from mtl.tools.drafting import columns, inspection, telling
+from mtl.tools.drafting import amounts, columns, inputs, inspection, lines, telling
 
 _MOST_CLASSES, _SHARE_OF_CLASSES = 1000, 0.25
-# Limits of a hint about a rare positive class, and about a class with too few rows.
-_RARE, _FEW_ROWS = 0.01, 20
+# Limits of a positive class that is rare, and of a class with too few rows.
+_RARE, _FEW_ROWS = 0.05, 20
 # Words in an order, of which a label may have some.
 _SCALES = (
     ("very low", "low", "medium", "moderate", "high", "very high"),
@@ -46,7 +45,7 @@ class Task:
       label: the column.
       name: the name of the task: the column, limited to letters, digits and "_" of ASCII.
       dtype: "int64", "float32" or "string" for the label's field.
-      head: the class of the head: "Binary", "MultiClass" or "Regression".
+      head: the class of the head, such as "Binary", "Ordinal" or "Poisson".
       settings: {setting of the head: value} for the gin file.
       why: the reason in a few words, with figures.
       hints: sentences about other heads, and about rare classes.
@@ -129,6 +128,9 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
     got = f"{one!r} in all rows that have a label"
     checks.require(facts.distinct > 1, where, "vary", got, fix)
     _require_finite(facts, found, where)
+    rule, fix = "hold numbers in JSON, or null", "A text cannot be a missing number there."
+    is_odd = inputs.is_odd_in_json(facts, found)
+    checks.require(not is_odd, where, rule, f"texts such as {facts.written or one!r}", fix)
     gaps = _tell_gaps(facts)
     groups = _group_spellings(facts)
     if len(groups) == 2:
@@ -139,7 +141,7 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
         if facts.kind == "int" and len(groups) <= columns.FEW_CLASSES:
             return _choose_classes(facts, found, gaps, groups)
         return _choose_number(facts, found, gaps)
-    _require_classes(facts, where)
+    _require_classes(facts, found.dialect, where)
     return _choose_classes(facts, found, gaps, {text: [text] for text in facts.values})
 
 
@@ -151,7 +153,7 @@ def _require_finite(facts: columns.Facts, found: inspection.Inspection, where: s
     checks.require(not (odd and is_stored), where, "hold finite numbers", odd, fix)
 
 
-def _require_classes(facts: columns.Facts, where: str) -> None:
+def _require_classes(facts: columns.Facts, dialect: lines.Dialect, where: str) -> None:
     """Fail if the texts of a label are no classes."""
     one, rule = next(iter(facts.values)), f"be a number, or have at most {_MOST_CLASSES} classes"
     is_label = facts.kind == "text" and facts.distinct <= _MOST_CLASSES
@@ -162,7 +164,7 @@ def _require_classes(facts: columns.Facts, where: str) -> None:
     got = f"{facts.distinct:,} values in {facts.present:,} rows, such as {one!r}"
     fix = "Is it a duration, a time or an id? Write it as a number, such as minutes."
     if facts.words:
-        flags = " ".join(f"--missing {word!r}" for word in facts.words)
+        flags = dialect.ask_missing(*facts.words)
         fix = f"Most are numbers. Where the others mean a missing label: {flags}"
     checks.require(are_few, where, "be a number, or have classes that repeat", got, fix)
 
@@ -202,9 +204,14 @@ def _choose_binary(
     (negative,) = {*groups} - {positive}
     dtype, settings = _name_both(facts, found, groups[positive], groups[negative])
     share = counts[positive] / facts.present
-    hints = [f"Only {share:.2%} are {positive!r}: PR-AUC tells more than accuracy."] * (
-        share < _RARE
-    )
+    hints = []
+    if share < _RARE:
+        # Training starts at this share, and need not learn first how rare the class is.
+        settings = {**settings, "prior": float(f"{share:.3g}")}
+        hints.append(
+            f"Only {share:.2%} are {positive!r}: training starts from this prior. PR-AUC tells "
+            "more than accuracy, and a lower Binary.threshold than 0.5 finds more of them."
+        )
     spelled = [texts for texts in groups.values() if len(texts) > 1]
     hints += [f"{', '.join(map(repr, texts))} are one class." for texts in spelled]
     texts = found.texts(facts.name).to_pylist()
@@ -270,6 +277,7 @@ def _choose_classes(
     is_number = facts.is_quantity
     counts = _count_groups(facts, groups)
     names = sorted(counts, key=float) if is_number else sorted(counts)
+    ordered = [] if is_number else _order_words(names)
     is_plain = is_number and list(map(float, names)) == list(range(len(names)))
     is_spelled = is_number and len(facts.values) > len(names)
     # Such a label is matched with the class by its value.
@@ -280,22 +288,21 @@ def _choose_classes(
         label=facts.name,
         name=_scope(facts.name),
         dtype="int64" if is_whole else "string",
-        head="MultiClass",
-        settings={"classes": len(names) if is_plain else names},
+        head="Ordinal" if ordered else "MultiClass",
+        settings={"classes": len(names) if is_plain else ordered or names},
         why=f"{len(names)} classes, the rarest, {rarest!r}, in {counts[rarest]:,} rows{gaps}",
-        hints=tuple(_hint_classes(facts, counts, is_number)),
+        hints=tuple(_hint_classes(facts, found.dialect, counts, ordered)),
         target=_number_classes(found, facts.name, is_number),
         metric="skill",
     )
 
 
-def _hint_order(names: Sequence[str]) -> list[str]:
-    """Return a sentence about words that have an order, such as low and high."""
+def _order_words(names: Sequence[str]) -> list[str]:
+    """Return classes from the lowest to the highest, such as low and high; [] without an order."""
     places = {name.casefold(): name for name in names}
     for scale in _SCALES:
-        if places.keys() <= {*scale}:
-            ordered = [places[word] for word in scale if word in places]
-            return [f"heads.Ordinal knows the order of classes = {ordered!r}."]
+        if places.keys() <= {*scale} and len(places) == len(names):
+            return [places[word] for word in scale if word in places]
     return []
 
 
@@ -303,25 +310,38 @@ def _write_whole(text: str) -> str:
     return str(int(float(text)))
 
 
-def _hint_classes(facts: columns.Facts, counts: Mapping[str, int], is_number: bool) -> list[str]:
+def _hint_classes(
+    facts: columns.Facts,
+    dialect: lines.Dialect,
+    counts: Mapping[str, int],
+    ordered: Sequence[str],
+) -> list[str]:
     """Return sentences about classes in order, rare ones, and ones that may not be classes."""
-    hints = ["heads.Ordinal and heads.Regression know the order of numbers."] * is_number
+    is_number = facts.is_quantity
+    hints = _hint_numbers(facts) if is_number else _hint_words(facts, ordered)
     rarest = min(counts, key=counts.__getitem__)
     if counts[rarest] < _FEW_ROWS:
         hint = f"Class {rarest!r} has {counts[rarest]} rows: too few to learn it."
-        ask = "" if is_number else f" If it means a missing label: --missing {rarest!r}"
-        hints.append(f"{hint}{ask}")
+        ask = f" If it means a missing label: {dialect.ask_missing(rarest)}"
+        hints.append(hint if is_number else f"{hint}{ask}")
     hints += [
-        f"If class {name!r}, in {rows:,} rows, means a missing label: --missing {name!r}"
+        f"If class {name!r}, in {rows:,} rows, means a missing label: {dialect.ask_missing(name)}"
         for name, rows in counts.items()
         if name in columns.MARKS_OF_NUMBERS and name != rarest
     ]
-    if not is_number:
-        hints += _hint_order(list(counts))
-        groups = _group_spellings(facts).values()
-        spelled = [texts for texts in groups if len(texts) > 1]
-        hints += [f"Classes {', '.join(map(repr, t))} differ only in case." for t in spelled]
     return hints
+
+
+def _hint_numbers(facts: columns.Facts) -> list[str]:
+    others = "heads.Ordinal, heads.Regression"
+    others += " or, for counts, heads.Poisson" if facts.least >= 0 else ""
+    return [f"Few whole numbers are classes. If their order matters: {others}."]
+
+
+def _hint_words(facts: columns.Facts, ordered: Sequence[str]) -> list[str]:
+    hints = ["The words have an order: else heads.MultiClass."] * bool(ordered)
+    spelled = [texts for texts in _group_spellings(facts).values() if len(texts) > 1]
+    return hints + [f"Classes {', '.join(map(repr, t))} differ only in case." for t in spelled]
 
 
 def _number_classes(found: inspection.Inspection, name: str, is_number: bool) -> np.ndarray:
@@ -337,40 +357,20 @@ def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str
     labels = found.numbers(facts.name)
     written = f", written as in {facts.written!r}" if facts.form else ""
     known = labels[np.isfinite(labels)]
-    mean, spread, hints = float(known.mean()), float(known.std()), []
-    prior, zeros = _round_mean(mean, spread), float((known == 0).mean())
-    is_heavy = facts.least >= 0 and float(np.quantile(known, 0.99)) > mean + 5 * spread / 2
-    if facts.least >= 0 and zeros > 0.3:
-        hints.append(
-            f"{zeros:.0%} are 0: heads.ZeroInflatedLogNormal and heads.Tweedie are made for that."
-        )
-    elif is_heavy and facts.kind == "int":
-        hints.append("A heavy tail: heads.Poisson is made for counts, heads.Tweedie for amounts.")
-    elif is_heavy:
-        hints.append(
-            "A heavy tail: loss_type 'huber' follows it less, heads.Tweedie allows for it."
-        )
+    choice = amounts.choose_head(known, is_whole=facts.kind == "int")
+    spread = float(known.std())
+    mean = amounts.round_mean(float(known.mean()), spread)
     return Task(
         label=facts.name,
         name=_scope(facts.name),
         dtype="float32",
-        head="Regression",
-        # Predictions start at the mean; the loss counts errors in standard deviations.
-        settings={"prior": prior, "unit": _round(spread)},
-        why=f"a number, mean {prior:.10g}, standard deviation {spread:.4g}{written}{gaps}",
-        hints=tuple(hints),
+        head=choice.head,
+        settings=choice.settings,
+        why=f"a number, mean {mean:.10g}, standard deviation {spread:.4g}{written}{gaps}",
+        hints=(choice.hint,) * bool(choice.hint),
         target=labels,
         metric="r2",
     )
-
-
-def _round(number: float) -> float:
-    return float(f"{number:.4g}")
-
-
-def _round_mean(mean: float, spread: float) -> float:
-    """Return the mean to about a thousandth of the deviation, since all values may be near it."""
-    return round(mean, 3 - math.floor(math.log10(spread))) if spread > 0 else mean
 
 
 def _scope(column: str) -> str:

@@ -1,24 +1,27 @@
-"""Times and ids: which columns are left out, with which hint, and which are numbers."""
+"""Times and ids: which units of times are inputs, which columns are left out, with which hint."""
 
 import collections
+import datetime
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from mtl import times
 from mtl.tools.drafting import columns, inputs, inspection, lines
 
 ROWS = 240
 
 
-def _choose(name, texts, keep=False):
+def _choose(name, texts, keep=False, form=""):
     texts = list(map(str, texts))
     column = columns.Column(name)
     array = pa.chunked_array([texts])
     column.add(array)
     facts = column.summarize(["", *column.find_marks()], array)
+    forms = {name: form} if form else {}
     found = inspection.Inspection(
-        dialect=lines.Dialect(paths=("t.csv",), delimiter=",", columns=(name,)),
+        dialect=lines.Dialect(paths=("t.csv",), delimiter=",", columns=(name,), time_forms=forms),
         rows_of={"t.csv": len(texts)},
         size=1,
         marks=("",),
@@ -36,26 +39,63 @@ def _days(form):
 
 
 @pytest.mark.parametrize(
-    "form",
+    ("form", "known"),
     [
-        *("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S+01:00", "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%y %H:%M"),
-        *("%m/%d/%y", "%m/%d/%Y %I:%M %p", "%b %d, %Y", "%d %B %Y", "%d-%b-%y"),
-        *("%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S +0000", "%Y%m%d", "%Y%m"),
-        *("%Y%m%dT%H%M%S", "%Y-%m", "%Y-W%V"),
+        *(("%Y-%m-%d", ""), ("%Y-%m-%dT%H:%M:%S+01:00", ""), ("%Y/%m/%d", "")),
+        *((form, form) for form in ("%d.%m.%Y", "%d.%m.%y %H:%M", "%m/%d/%y", "%d/%m/%Y")),
+        *((form, form) for form in ("%m/%d/%Y %I:%M %p", "%d-%b-%y", "%Y%m%d", "%Y%m%dT%H%M%S")),
+        ("%b %d, %Y", "%b %d, %Y"),
+        ("%d %B %Y", "%d %b %Y"),
+        ("%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %Y"),
+        ("%a, %d %b %Y %H:%M:%S +0000", "%a, %d %b %Y %H:%M:%S %z"),
     ],
 )
-def test_dates_are_no_inputs_and_hint_at_times(form):
+def test_times_are_inputs_by_units_that_come_again(form, known):
     chosen = _choose("c", _days(form))
-    assert chosen.why.startswith("left out: a date") and "--time 'c'" in chosen.doubt
+    assert chosen.why.endswith(": by weekday") and chosen.parts == ("times",)
+    assert chosen.times.form == known and "--time 'c'" in chosen.doubt
 
 
-@pytest.mark.parametrize("scale", [1, 1e3, 1e6, 1e9])
-@pytest.mark.parametrize("shift", [0, 0.5])
-def test_seconds_since_1970_are_dates(scale, shift):
-    times = [1.6e9 + 86_477.0 * i + shift for i in range(ROWS)]
-    texts = [f"{time * scale:.1f}" if shift else int(time * scale) for time in times]
+@pytest.mark.parametrize("form", ["%Y%m", "%Y-%m", "%Y-W%V", "%YQ1"])
+def test_times_whose_units_do_not_come_again_are_left_out(form):
+    chosen = _choose("c", _days(form))
+    assert chosen.why.startswith("left out: a time") and "--time 'c'" in chosen.doubt
+    assert not chosen.dtype
+
+
+def test_units_follow_the_span_and_the_clock():
+    start = datetime.datetime(2021, 3, 1)
+
+    def units(step):
+        return _choose(
+            "c", [start + datetime.timedelta(hours=step * i) for i in range(ROWS)]
+        ).times.units
+
+    assert units(1) == ("hour",)
+    assert units(5) == ("weekday", "hour")
+    assert units(24) == ("weekday",)
+    assert units(24 * 7) == ("month",)
+    assert units(100) == ("month", "weekday", "hour")
+
+
+def test_a_form_is_asked_for_if_days_may_be_months():
+    texts = [f"{1 + i % 12:02d}/{1 + i // 12 % 12:02d}/{2020 + i // 80}" for i in range(ROWS)]
     chosen = _choose("c", texts)
-    assert chosen.why.startswith("left out: a date") and "--keep 'c'" in chosen.doubt
+    assert (chosen.times.form, chosen.times.twin) == ("%m/%d/%Y", "%d/%m/%Y")
+    assert _choose("c", texts, form="%d/%m/%Y").times.form == "%d/%m/%Y"
+    sure = _choose("c", [*texts[:-1], "31/12/2022"]).times
+    assert (sure.form, sure.twin) == ("%d/%m/%Y", "")
+
+
+@pytest.mark.parametrize("unit", times.SINCE_1970)
+@pytest.mark.parametrize("shift", [0, 0.5])
+def test_numbers_since_1970_are_times(unit, shift):
+    scale = times.SINCE_1970[unit]
+    numbers = [1.6e9 + 86_477.0 * i + shift for i in range(ROWS)]
+    texts = [f"{number * scale:.1f}" if shift else int(number * scale) for number in numbers]
+    chosen = _choose("c", texts)
+    assert chosen.times.form == unit and "--keep 'c'" in chosen.doubt
+    assert chosen.dtype == "string" and chosen.times.units == ("weekday", "hour")
     assert _choose("c", texts, keep=True).dtype in ("int64", "float32")
 
 

@@ -241,10 +241,15 @@ def test_stored_fractions_and_infinite_numbers(draft, monkeypatch):
     assert 0 <= metrics["c/auc"] <= 1
 
 
-def test_words_in_an_order_hint_at_it(draft):
+def test_words_in_an_order_are_ordinal(draft):
     told = draft({"c": [["Low", "Medium", "High"][i % 3] for i in range(ROWS)]}, task="c")
-    assert "heads.Ordinal knows the order of classes = ['Low', 'Medium', 'High']" in told
+    assert "The words have an order: else heads.MultiClass." in told
+    with config.isolated():
+        (head,) = config.load(["t.gin"]).model.heads
+    assert list(head.classes) == ["Low", "Medium", "High"] and type(head).__name__ == "Ordinal"
     told = draft({"c": [["Low", "Red", "High"][i % 3] for i in range(ROWS)]}, task="c")
+    assert "heads.Ordinal" not in told
+    told = draft({"c": [["Low", "low", "High"][i % 3] for i in range(ROWS)]}, task="c")
     assert "heads.Ordinal" not in told
 
 

@@ -1,0 +1,113 @@
+"""Times as texts in a graph, read as `mtl.times` reads them in Python.
+
+parts, is_time = time_texts.read_digits(texts, times.ISO)                  # {"year": [B], ...}, [B]
+parts, is_time = time_texts.read_parts(texts, times.read_form("a form", "%d.%m.%Y"))
+parts = time_texts.divide_seconds(seconds)
+parts["weekday"]                                         # 0 for Monday
+"""
+
+from __future__ import annotations
+
+from mtl import times
+from mtl.deferred import tf
+
+_LENGTHS = [times.count_days(2023, month) for month in range(1, 13)]
+_DAY, _HOUR = 86_400, 3_600
+# Days of 400 years, and from March of the year 0 to 1970, in the Gregorian calendar.
+_ERA, _TO_1970 = 146_097, 719_468
+
+
+def read_digits(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Read the digits of times, such as the hour 25 of 2024-05-31 25:00.
+
+    Args:
+      texts: [B].
+      form: how they write times.
+
+    Returns:
+      The parts of `times.DIGITS`, int64 [B] each; and a mask of the texts that are times, bool [B].
+    """
+    texts = tf.strings.strip(texts)
+    pattern = f"^(?:{form.pattern})$"
+    is_time = tf.strings.regex_full_match(texts, form.pattern)
+    listed = ",".join(rf"\{group}" for group in form.groups.values())
+    cells = tf.strings.regex_replace(texts, pattern, listed)
+    cells = tf.where(is_time, cells, "," * (len(form.groups) - 1))
+    read = tf.io.decode_csv(cells, [[""]] * len(form.groups), use_quote_delim=False)
+    found = dict(zip(form.groups, read, strict=True))
+    parts = {part: _read_number(part, found.get(part), tf.shape(texts)) for part in times.DIGITS}
+    if times.HALF in found:
+        parts["hour"] = _read_hour(parts["hour"], found[times.HALF])
+    return parts, is_time
+
+
+def _read_number(part: str, digits: tf.Tensor | None, shape: tf.Tensor) -> tf.Tensor:
+    if digits is None:
+        return tf.fill(shape, tf.constant(int(part in ("month", "day")), tf.int64))
+    numbers = tf.where(tf.strings.regex_full_match(digits, "[0-9]+"), digits, "0")
+    found = tf.strings.to_number(numbers, tf.int64)
+    if part == "month":
+        names = tf.equal(tf.strings.lower(digits)[:, tf.newaxis], tf.constant(times.MONTHS))
+        found += tf.reduce_sum(tf.cast(names, tf.int64) * tf.range(1, 13, dtype=tf.int64), axis=1)
+    if part == "year":
+        century = tf.where(found < 69, tf.constant(2000, tf.int64), 1900)
+        found += tf.where(tf.equal(tf.strings.length(digits), 2), century, 0)
+    return found
+
+
+def _read_hour(hour: tf.Tensor, half: tf.Tensor) -> tf.Tensor:
+    half = tf.strings.lower(half)
+    is_halved = tf.not_equal(half, "") & (hour <= 12)
+    return tf.where(is_halved, hour % 12 + 12 * tf.cast(tf.equal(half, "p"), tf.int64), hour)
+
+
+def read_parts(texts: tf.Tensor, form: times.Form) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Read times of the calendar.
+
+    Args:
+      texts: [B].
+      form: how they write times.
+
+    Returns:
+      The parts of `times.DIGITS`, "weekday" from 0 for Monday, and "days" since 1970, int64 [B]
+      each; and a mask of the texts that are times, bool [B].
+    """
+    parts, is_time = read_digits(texts, form)
+    year, month = parts["year"], parts["month"]
+    # In a graph of TF1, == compares the tensors themselves.
+    is_leap = tf.equal(year % 4, 0) & (tf.not_equal(year % 100, 0) | tf.equal(year % 400, 0))
+    # A text that is no time may lack a month.
+    lengths = tf.gather(tf.constant(_LENGTHS, tf.int64), tf.clip_by_value(month, 1, 12) - 1)
+    lengths += tf.cast(is_leap & tf.equal(month, 2), tf.int64)
+    is_time &= (month >= 1) & (parts["day"] <= lengths) & (parts["hour"] < 24)
+    days = _count_days(year, month, parts["day"])
+    return {**parts, "days": days, "weekday": (days + 3) % 7}, is_time
+
+
+def _count_days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
+    """Return the days since 1970; a year starts in March, so that a leap day is its last one."""
+    year -= tf.cast(month <= 2, tf.int64)
+    days = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return year * 365 + year // 4 - year // 100 + year // 400 + days - _TO_1970
+
+
+def divide_seconds(seconds: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return the parts of `read_parts` of seconds since 1970 in UTC, int64 [B]."""
+    days, rest = seconds // _DAY, seconds % _DAY
+    shifted = days + _TO_1970
+    era, day = shifted // _ERA, shifted % _ERA
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    first = (153 * month + 2) // 5
+    month = (month + 2) % 12 + 1
+    return {
+        "year": year + era * 400 + tf.cast(month <= 2, tf.int64),
+        "month": month,
+        "day": day - first + 1,
+        "hour": rest // _HOUR,
+        "minute": rest % _HOUR // 60,
+        "second": rest % 60,
+        "days": days,
+        "weekday": (days + 3) % 7,
+    }

@@ -1,0 +1,95 @@
+"""The choice of a head for a label of numbers, from their distribution.
+
+choice = amounts.choose_head(np.array([0, 2, 1, 0, 3, ...]), is_whole=True)
+choice.head, choice.settings["prior"], choice.hint       # "Poisson", 1.2, "Counts: ..."
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# Counts start near 0, and their variance is of the size of their mean.
+_LEAST_COUNT, _MEAN_COUNT, _DISPERSION = 0.1, 20.0, (0.2, 10.0)
+# With more zeros an amount has two parts.
+_MANY_ZEROS = 0.3
+
+
+class Choice(NamedTuple):
+    """A head for numbers.
+
+    Attributes:
+      head: its class.
+      settings: {setting: value} for the gin file.
+      hint: a sentence that tells the reason and the alternative; "" for a plain number.
+    """
+
+    head: str
+    settings: Mapping[str, Any]
+    hint: str = ""
+
+
+def choose_head(numbers: np.ndarray, is_whole: bool) -> Choice:
+    """Return the head of a label that varies.
+
+    Args:
+      numbers: the labels without missing ones [N].
+      is_whole: True if they are whole numbers.
+    """
+    if is_whole and _are_counts(numbers):
+        ratio = numbers.var() / numbers.mean()
+        hint = f"Counts, of variance {ratio:.1f} times the mean: else heads.Regression."
+        return Choice("Poisson", {"prior": _round(numbers.mean())}, hint)
+    zeros = float((numbers == 0).mean())
+    if numbers.min() >= 0 and zeros > _MANY_ZEROS and _is_log_normal(numbers[numbers > 0]):
+        typical = math.exp(np.log(numbers[numbers > 0]).mean())
+        settings = {"prior": _round(1 - zeros), "prior_value": _round(typical)}
+        hint = (
+            f"{zeros:.0%} are 0, the others heavy-tailed: else heads.Tweedie or heads.Regression."
+        )
+        return Choice("ZeroInflatedLogNormal", settings, hint)
+    mean, spread = float(numbers.mean()), float(numbers.std())
+    # Predictions start at the mean; the loss counts errors in standard deviations.
+    settings = {"prior": round_mean(mean, spread), "unit": _round(spread)}
+    hint = _hint_tail(numbers, is_whole)
+    if numbers.min() >= 0 and zeros > _MANY_ZEROS:
+        hint = f"{zeros:.0%} are 0: heads.Tweedie and heads.ZeroInflatedLogNormal allow for that."
+    return Choice("Regression", settings, hint)
+
+
+def _are_counts(numbers: np.ndarray) -> bool:
+    """Return True for counts from about 0 on; larger ones would outweigh the losses of others."""
+    mean, (low, high) = float(numbers.mean()), _DISPERSION
+    is_near = 0 <= numbers.min() <= _LEAST_COUNT * mean and mean <= _MEAN_COUNT
+    return is_near and low <= numbers.var() / mean <= high
+
+
+def _is_log_normal(positive: np.ndarray) -> bool:
+    """Return True if logarithms vary and are less skewed than the amounts."""
+    logs = np.log(positive)
+    return logs.std() > 0 and abs(measure_skew(logs)) < abs(measure_skew(positive))
+
+
+def _hint_tail(numbers: np.ndarray, is_whole: bool) -> str:
+    mean, spread = float(numbers.mean()), float(numbers.std())
+    if numbers.min() < 0 or float(np.quantile(numbers, 0.99)) <= mean + 5 * spread / 2:
+        return ""
+    if is_whole:
+        return "A heavy tail: heads.Poisson is made for counts, heads.Tweedie for amounts."
+    return "A heavy tail: loss_type 'huber' follows it less, heads.Tweedie allows for it."
+
+
+def measure_skew(numbers: np.ndarray) -> float:
+    """Return the skewness of numbers [N]; 0 if they do not vary."""
+    spread = numbers.std()
+    return float((((numbers - numbers.mean()) / spread) ** 3).mean()) if spread else 0.0
+
+
+def _round(number: float) -> float:
+    return float(f"{number:.4g}")
+
+
+def round_mean(mean: float, spread: float) -> float:
+    """Return the mean to about a thousandth of the deviation, since all values may be near it."""
+    return round(mean, 3 - math.floor(math.log10(spread))) if spread > 0 else mean

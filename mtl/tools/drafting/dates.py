@@ -1,0 +1,169 @@
+"""How a column writes times, and which of their units come again in later rows.
+
+times = dates.find_times(facts, form="")
+times.form, times.units, times.twin                      # "%m/%d/%Y", ("weekday",), "%d/%m/%Y"
+"""
+
+import datetime
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from mtl import times
+from mtl.tools.drafting import columns
+
+# Days and months of the years from 1900 on; fewer different ones may be other numbers.
+_DAY = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])")
+_MONTH = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])")
+_MANY_DATES = 12
+_TIME_NAME = re.compile(r"date|time|timestamp|(?:^|_)ts$|_at$", re.IGNORECASE)
+# Numbers with more values may be times even without a name that speaks of times.
+_FEW_VALUES = 50
+# The first form that fits all values wins: slashes are rather American, points and hyphens not.
+_DATES = (
+    *("%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%Y", "%m.%d.%Y", "%d.%m.%y"),
+    *("%m.%d.%y", "%d-%m-%Y", "%m-%d-%Y", "%d-%m-%y", "%m-%d-%y", "%Y-%m", "%Y%m%d"),
+    *("%d %b %Y", "%d-%b-%Y", "%d %b %y", "%d-%b-%y", "%b %d, %Y", "%b %d %Y"),
+    *("%a, %d %b %Y", "%a %d %b %Y", "%a, %b %d, %Y", "%a %b %d %Y"),
+)
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p", "T%H:%M", "T%H:%M:%S", "T%H%M%S")
+_OTHERS = ("%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y")
+# A weekday comes again after a week, a month after a year.
+_DAYS_OF_WEEKS, _DAYS_OF_YEARS = 14, 730
+
+
+class Times(NamedTuple):
+    """How a column writes times.
+
+    Attributes:
+      form: as `features.TimeParts.form`; None if no form is known.
+      units: "month", "weekday" and "hour", as far as they vary and come again.
+      twin: another form that all texts fit as well, with other times; "" for none.
+    """
+
+    form: str | None
+    units: tuple[str, ...] = ()
+    twin: str = ""
+
+
+def find_times(facts: columns.Facts, form: str = "") -> Times | None:
+    """Return how a column writes times; None if it does not hold times.
+
+    Args:
+      facts: the facts of the column.
+      form: the form, if the user named it.
+    """
+    if form:
+        return Times(form, _choose_units(facts, form))
+    if facts.is_number:
+        return _find_numbers(facts)
+    if facts.kind == "time":
+        return Times("", _choose_units(facts, ""))
+    if facts.kind != "date":
+        return None
+    form, twin = _find_forms(facts)
+    return Times(form, _choose_units(facts, form), twin) if form else Times(None)
+
+
+def is_named(name: str) -> bool:
+    """Return True if the name of a column speaks of times."""
+    return _TIME_NAME.search(name) is not None
+
+
+def _find_numbers(facts: columns.Facts) -> Times | None:
+    """Return how numbers write times: as seconds since 1970, 20240531, 202405, or days of Excel.
+
+    Without a name that speaks of times, more of the numbers have to agree.
+    """
+    unit = _find_unit(facts)
+    if unit:
+        return Times(unit, _choose_units(facts, unit))
+    if facts.kind != "int" or facts.is_code:
+        return None
+    form = _find_digits(facts) if is_named(facts.name) or facts.distinct >= _MANY_DATES else ""
+    if form:
+        return Times(form, _choose_units(facts, form))
+    is_serial = is_named(facts.name) and facts.least >= 25_569 and facts.greatest < 60_000
+    return Times(None) if is_serial else None
+
+
+def _find_digits(facts: columns.Facts) -> str:
+    """Return the form of numbers such as 20240531 or 202405; "" for others."""
+    forms = {"%Y%m%d": _DAY, "%Y%m": _MONTH}
+    fits = (form for form, digits in forms.items() if all(map(digits.fullmatch, facts.values)))
+    return next(fits, "")
+
+
+def _find_unit(facts: columns.Facts) -> str:
+    """Return the unit of numbers since 1970; from 2000 on without the name; "" for others."""
+    first, last = (3e8, 3e9) if is_named(facts.name) else (9.4e8, 2e9)
+    if not is_named(facts.name) and facts.distinct <= _FEW_VALUES:
+        return ""
+    return next(
+        (
+            unit
+            for unit, parts in times.SINCE_1970.items()
+            if first * parts <= facts.least and facts.greatest < last * parts
+        ),
+        "",
+    )
+
+
+def _find_forms(facts: columns.Facts) -> tuple[str, str]:
+    """Return the first form of all texts, and another one with other times; "" for none."""
+    texts = list(facts.values)
+    fits = (form for form in _list_forms() if _fits(form, texts))
+    form = next(fits, "")
+    read = _read_all(texts, form)
+    return form, next((twin for twin in fits if _read_all(texts, twin) != read), "")
+
+
+def _list_forms() -> Iterator[str]:
+    for date, clock in itertools.product(_DATES, _CLOCKS):
+        yield f"{date}{clock}"
+        if clock:
+            yield from (f"{date}{clock}{zone}" for zone in ("%z", " %z"))
+    yield from _OTHERS
+
+
+def _fits(form: str, texts: Sequence[str]) -> bool:
+    known = times.read_form("a form", form)
+    return all(times.read_parts(text, known) is not None for text in texts)
+
+
+def _read_all(texts: Sequence[str], form: str) -> list[tuple[int, ...] | None]:
+    known = times.read_form("a form", form)
+    return [times.read_parts(text, known) for text in texts]
+
+
+def read_times(texts: Sequence[str], form: str) -> list[datetime.datetime | None]:
+    """Return times as `features.TimeParts` reads them; None for other texts."""
+    if form in times.SINCE_1970:
+        start = datetime.datetime(1970, 1, 1)
+        seconds = (float(text) // times.SINCE_1970[form] for text in texts)
+        return [start + datetime.timedelta(seconds=second) for second in seconds]
+    return list(map(_to_datetime, _read_all(texts, form)))
+
+
+def _to_datetime(parts: tuple[int, ...] | None) -> datetime.datetime | None:
+    try:
+        return datetime.datetime(*parts) if parts else None  # type: ignore[arg-type]
+    except ValueError:  # The minute 61, or the year 0.
+        return None
+
+
+def _choose_units(facts: columns.Facts, form: str) -> tuple[str, ...]:
+    """Return the units that vary, and come again in rows after the last one.
+
+    A month within a single year would be the time itself, which random splits flatter.
+    """
+    known = [time for time in read_times(list(facts.values), form) if time is not None]
+    if not known:
+        return ()
+    days = (max(known) - min(known)).days
+    hours = len({time.hour for time in known}) > 1
+    units = {"month": days >= _DAYS_OF_YEARS, "weekday": days >= _DAYS_OF_WEEKS, "hour": hours}
+    has_days = "%" not in form or "%d" in form
+    units["weekday"] &= has_days and len({time.weekday() for time in known}) > 1
+    return tuple(unit for unit, comes_again in units.items() if comes_again)

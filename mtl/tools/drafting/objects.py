@@ -1,0 +1,113 @@
+"""JSON lines as columns of text: each key of the objects is a column.
+
+dialect = objects.read_dialect(["train.jsonl"])
+for path, table, size in objects.read_blocks(dialect): ...      # a pa.Table of strings, and bytes
+
+A draft judges texts. So a number becomes its text, null and an absent key "", true "1", and a list
+its values between "|". `json_lines.JsonLines` reads the same files in training.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from mtl import checks
+from mtl.data import arrow, json_lines
+from mtl.tools.drafting import lines
+
+ENDINGS = (".jsonl", ".ndjson", ".jsonlines")
+_ROWS_OF_BLOCK = 20_000
+_NUMBERS = ({"bool"}, {"int"}, {"float"}, {"int", "float"}, {"bool", "int"})
+_LISTS = {"list of text": "string", "list of int": "int64"}
+
+
+def are_json_lines(path: str) -> bool:
+    """Return True if the name of a file says that it holds JSON lines."""
+    return arrow.find_ending(path.removesuffix(".gz")) in ENDINGS
+
+
+def read_dialect(paths: Sequence[str]) -> lines.Dialect:
+    """Return the format of the files: the keys of all objects, and the types of their values.
+
+    Raises:
+      UserError: a line does not hold an object, or there is no line.
+    """
+    kinds = _gather_kinds(paths)
+    checks.require(bool(kinds), paths[0], "hold a row", "blank lines")
+    uses = {name: _choose_kind(own) for name, own in kinds.items()}
+    return lines.Dialect(
+        paths=tuple(paths),
+        delimiter="",
+        columns=tuple(name for name, kind in uses.items() if kind),
+        is_json=True,
+        numbers=[name for name, kind in uses.items() if kind == "number"],
+        lists={name: _LISTS[kind] for name, kind in uses.items() if kind in _LISTS},
+        unreadable={n: " and ".join(sorted(kinds[n])) for n, kind in uses.items() if not kind},
+    )
+
+
+def _choose_kind(kinds: set[str]) -> str:
+    """Return "number", "text" or a kind of lists; "" for other kinds, and for several."""
+    if kinds in _NUMBERS:
+        return "number"
+    fits = len(kinds) < 2 and kinds <= {"text", *_LISTS}
+    return min(kinds, default="text") if fits else ""
+
+
+def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
+    """Return {key: the kinds of its values}; empty lists count only if there are no others."""
+    kinds: dict[str, set[str]] = {}
+    for path in paths:
+        for _, row in _read_rows(path):
+            for name, value in row.items():
+                kinds.setdefault(name, set()).add(_name_kind(value))
+    return {name: own - {"", "list"} or own - {""} for name, own in kinds.items()}
+
+
+def _read_rows(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (bytes of a line, its object)."""
+    for number, line in json_lines.read_lines(path):
+        where = f"{path} line {number}"
+        if isinstance(line, str):
+            raise checks.UserError(f"{where} {line}")
+        try:
+            yield len(line) + 1, json_lines.parse_object(line)
+        except ValueError as error:
+            raise checks.UserError(f"{where} {error}.") from error
+
+
+def _name_kind(value: Any) -> str:
+    """Return the kind of a value, "" for a missing one, and "list" for an empty list."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        kinds = {_name_kind(one) for one in value}
+        if not kinds:
+            return "list"
+        return f"list of {kinds.pop()}" if len(kinds) == 1 else "list of mixed values"
+    names = {bool: "bool", int: "int", float: "float", str: "text"}
+    return names.get(type(value), "object")
+
+
+def read_blocks(dialect: lines.Dialect) -> Iterator[tuple[str, pa.Table, int]]:
+    """Yield (path, table, number of bytes) for each block, as `lines.read_blocks`."""
+    for path in dialect.paths:
+        rows = _read_rows(path)
+        while block := list(itertools.islice(rows, _ROWS_OF_BLOCK)):
+            columns = {
+                name: pa.chunked_array([[_to_text(row.get(name)) for _, row in block]], pa.string())
+                for name in dialect.columns
+            }
+            yield path, pa.table(columns), sum(size for size, _ in block)
+
+
+def _to_text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return "|".join(map(_to_text, value))
+    if isinstance(value, bool):
+        return str(int(value))
+    return value.strip() if isinstance(value, str) else repr(value)

@@ -310,7 +310,9 @@ class Tally:
         if answered.tobytes() == expected.tobytes():
             self.identical += 1
         else:
-            self.furthest = max(self.furthest, float(np.nanmax(np.abs(answered - expected))))
+            with np.errstate(invalid="ignore"):  # Equal infinities.
+                distance = np.abs(answered - expected)
+            self.furthest = max(self.furthest, float(np.nanmax(distance)))
 
     def __str__(self) -> str:
         told = f"{self.outputs} outputs, {self.identical} of them equal to the last bit"

@@ -162,25 +162,25 @@ def _check_splits(arguments: argparse.Namespace) -> None:
 
 def _read_lists(arguments: argparse.Namespace, dialect: lines.Dialect) -> str:
     """Return the character of --list_delimiter."""
-    found = arguments.list_delimiter
-    is_one = not found or (len(found) == 1 and found not in '"\r\n')
-    checks.require(is_one, "--list_delimiter", "be one character, not a quote", found)
-    is_free = not found or found != dialect.delimiter
-    checks.require(is_free, "--list_delimiter", "differ from the delimiter of columns", found)
-    return found
+    delimiter = arguments.list_delimiter
+    is_one = not delimiter or (len(delimiter) == 1 and delimiter not in '"\r\n')
+    checks.require(is_one, "--list_delimiter", "be one character, not a quote", delimiter)
+    is_free = not delimiter or delimiter != dialect.delimiter
+    checks.require(is_free, "--list_delimiter", "differ from the delimiter of columns", delimiter)
+    return delimiter
 
 
 def _read_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, str]:
     """Return {column: the number 1.5 or 1234.5 as it writes it} of --number_form."""
-    found = {}
+    forms = {}
     for setting in settings:
         column, equals, example = setting.rpartition("=")
         rule = "name a column and the number 1.5, such as 'price=$1.234,5'"
         checks.require(bool(equals), "--number_form", rule, setting)
         checks.one_of("--number_form", column, dialect.columns)
         written_numbers.read_form(f"--number_form {column!r}", example)
-        found[column] = example
-    return found
+        forms[column] = example
+    return forms
 
 
 def _read_time_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, str]:
@@ -224,26 +224,26 @@ def _require_texts(arguments: argparse.Namespace, dialect: lines.Dialect) -> Non
 
 
 def _describe(plan: plans.Plan, out: pathlib.Path) -> str:
-    found, dialect = plan.found, plan.found.dialect
-    told = [
-        f"{', '.join(list(found.rows_of)[:3])}: {found.rows:,} rows, "
+    table, dialect = plan.table, plan.table.dialect
+    page = [
+        f"{', '.join(list(table.rows_of)[:3])}: {table.rows:,} rows, "
         f"{len(dialect.columns)} columns"
         + (f" between {dialect.delimiter_name}" if dialect.delimiter else ""),
         "",
         *(f"  {line}" for line in aligned.align_columns(gin_text.tell_plan(plan), right=[1, 2])),
     ]
-    if not found.is_whole:
-        told += ["", f"  Columns were rated alone on {len(found.places):,} random rows."]
+    if not table.is_whole:
+        page += ["", f"  Columns were rated alone on {len(table.places):,} random rows."]
     if plan.doubts:
-        told += ["", "Look at:", *(f"  - {doubt}" for doubt in plan.doubts)]
-    told += [
+        page += ["", "Look at:", *(f"  - {doubt}" for doubt in plan.doubts)]
+    page += [
         "",
         f"Wrote {out}: {plan.train_steps:,} steps of {plan.batch_size} rows.",
         "",
         "Next:",
         *(f"  {line}" for line in _list_commands(plan, out)),
     ]
-    return gin_text.join_lines(told)
+    return gin_text.join_lines(page)
 
 
 def _list_commands(plan: plans.Plan, out: pathlib.Path) -> list[str]:
@@ -279,7 +279,7 @@ def _list_commands(plan: plans.Plan, out: pathlib.Path) -> list[str]:
     return [
         *commands,
         f"python -m launch.predict {model} --split test",
-        f"python -m launch.predict {model} --input NEW{_find_ending(plan.found.dialect)}",
+        f"python -m launch.predict {model} --input NEW{_find_ending(plan.table.dialect)}",
     ]
 
 

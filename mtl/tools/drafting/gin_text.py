@@ -50,11 +50,11 @@ def write_gin(plan: plans.Plan, name: str, command: str) -> str:
       name: the name of the gin file, without ".gin", and of the exported model.
       command: the command that wrote the file, for a comment.
     """
-    found = plan.found
+    table = plan.table
     labels = " and ".join(task.label for task in plan.tasks)
     lines = [
-        f"# {labels} from {', '.join(list(found.rows_of)[:3])}: {found.rows:,} rows, "
-        f"{len(found.dialect.columns)} columns.",
+        f"# {labels} from {', '.join(list(table.rows_of)[:3])}: {table.rows:,} rows, "
+        f"{len(table.dialect.columns)} columns.",
         f"# Written by: {command}",
         "# `python -m launch.parts NAME` tells all settings of a part, such as Binary.",
         "#",
@@ -88,7 +88,7 @@ def _imports(plan: plans.Plan) -> list[str]:
     names = {"experiment", "features", "heads", "model", "networks", "serving", "spec"}
     parts = {part for chosen in plan.used for part in chosen.parts}
     names |= {"histories"} if "texts" in parts else set()
-    dialect = plan.found.dialect
+    dialect = plan.table.dialect
     data = [dialect.source.partition(".")[0], "pipeline"]
     data += ["csv"] if dialect.is_arrow and _bind_cells(plan) else []
     data += _list_split_modules(plan.holdout)
@@ -113,7 +113,7 @@ def _list_split_modules(holdout: plans.Holdout) -> list[str]:
 
 
 def _source(plan: plans.Plan) -> list[str]:
-    dialect, holdout = plan.found.dialect, plan.holdout
+    dialect, holdout = plan.table.dialect, plan.holdout
     train = dialect.paths[0] if len(dialect.paths) == 1 else list(dialect.paths)
     files = {"train": train, **({"test": holdout.files} if holdout.files else {})}
     lines = [
@@ -128,24 +128,24 @@ def _source(plan: plans.Plan) -> list[str]:
         lines += ["pipeline.Pipeline.eval_split = 'validation'"]
     if plan.holdout.calibration:
         lines += ["# Calibration rows calibrate the finished run: see docs/calibration.md."]
-    told = "All rows: they lie in the order of a label." if plan.shuffle_buffer > 10_000 else ""
+    comment = "All rows: they lie in the order of a label." if plan.shuffle_buffer > 10_000 else ""
     lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
     if dialect.is_arrow:  # All rows lie in memory, and training mixes all of them.
         return lines
-    lines += [f"# {told}"] * bool(told)
+    lines += [f"# {comment}"] * bool(comment)
     lines += [f"pipeline.Pipeline.shuffle_buffer = {plan.shuffle_buffer}"]
     return lines + ["pipeline.Pipeline.cache = True"] * plan.cache
 
 
 def _source_settings(plan: plans.Plan) -> list[str]:
-    dialect = plan.found.dialect
+    dialect = plan.table.dialect
     if dialect.is_json:
         return []
     return _arrow_settings(plan) if dialect.is_arrow else _csv_settings(plan)
 
 
 def _arrow_settings(plan: plans.Plan) -> list[str]:
-    sheet = plan.found.dialect.sheet
+    sheet = plan.table.dialect.sheet
     chosen = _bind("arrow.Arrow.sheet", sheet) if sheet else []
     cells = _bind_cells(plan)
     if not cells:
@@ -161,23 +161,23 @@ def _arrow_settings(plan: plans.Plan) -> list[str]:
 
 def _bind_cells(plan: plans.Plan) -> list[str]:
     """Return the lines about missing values and numbers that are not written plainly."""
-    found, lines = plan.found, []
-    if len(found.marks) > 1:
+    table, lines = plan.table, []
+    if len(table.marks) > 1:
         lines += ["# What stands for a missing value in a column of numbers, or in a label."]
-        lines += _bind("csv.Csv.missing", list(found.marks))
+        lines += _bind("csv.Csv.missing", list(table.marks))
     return lines + _bind_fields(plan)
 
 
 def _bind_fields(plan: plans.Plan) -> list[str]:
     """Return the lines about the texts of single columns."""
-    found, lines = plan.found, []
+    table, lines = plan.table, []
     read = {chosen.name for chosen in plan.used} | {task.label for task in plan.tasks}
     read |= {plan.holdout.time, plan.holdout.key}
-    marks = {name: list(own) for name, own in found.marks_in.items() if name in read}
+    marks = {name: list(own) for name, own in table.marks_in.items() if name in read}
     if marks:
         lines += ["# These are values in other columns."]
         lines += _bind_map("csv.Csv.missing_in", marks)
-    forms = {name: own.form for name, own in found.facts.items() if own.form and name in read}
+    forms = {name: own.form for name, own in table.facts.items() if own.form and name in read}
     if forms:
         lines += ["# How the file writes the number 1.5 or 1234.5."]
         lines += _bind_map("csv.Csv.number_forms", forms)
@@ -185,7 +185,7 @@ def _bind_fields(plan: plans.Plan) -> list[str]:
 
 
 def _csv_settings(plan: plans.Plan) -> list[str]:
-    dialect, lines = plan.found.dialect, []
+    dialect, lines = plan.table.dialect, []
     if not dialect.has_header:
         lines += _bind("csv.Csv.columns", list(dialect.columns))
     if dialect.delimiter != ",":
@@ -199,14 +199,14 @@ def _csv_settings(plan: plans.Plan) -> list[str]:
 
 
 def _splits(plan: plans.Plan) -> list[str]:
-    holdout, source = plan.holdout, plan.found.dialect.source
+    holdout, source = plan.holdout, plan.table.dialect.source
     if holdout.time:
         named = [f"{start} on ({split})" for split, start in plan.starts.items()]
-        told = " and ".join(named) if holdout.has_splits else f"{plan.starts['test']} on"
-        is_number = plan.found.facts[holdout.time].is_number
-        form = None if is_number else plans.find_time_form(plan.found, holdout.time)
+        comment = " and ".join(named) if holdout.has_splits else f"{plan.starts['test']} on"
+        is_number = plan.table.facts[holdout.time].is_number
+        form = None if is_number else plans.find_time_form(plan.table, holdout.time)
         return [
-            f"# The rows from {told} are held out: later ones, as in use.",
+            f"# The rows from {comment} are held out: later ones, as in use.",
             *_tell_timeless(plan),
             "pipeline.Pipeline.source = @field_splits.ByTime()",
             f"field_splits.ByTime.source = @{source}()",
@@ -260,11 +260,11 @@ def _folds(holdout: plans.Holdout, source: str) -> list[str]:
 def _several_splits(holdout: plans.Holdout, source: str) -> list[str]:
     """Return the lines that cut the training files with validation rows."""
     shares = {"train": round(1 - sum(holdout.shares.values()), 9), **holdout.shares}
-    told = " and ".join(f"{share:.0%} ({split})" for split, share in holdout.shares.items())
+    comment = " and ".join(f"{share:.0%} ({split})" for split, share in holdout.shares.items())
     which = f"the values of {holdout.key}" if holdout.key else "the rows"
     end = ", with all of their rows." if holdout.key else "."
     return [
-        f"# About {told} of {which}, drawn at random, are held out{end}",
+        f"# About {comment} of {which}, drawn at random, are held out{end}",
         "pipeline.Pipeline.source = @splits.Splits()",
         f"splits.Splits.source = @{source}()",
         f"splits.Splits.shares = {shares!r}",
@@ -274,7 +274,7 @@ def _several_splits(holdout: plans.Holdout, source: str) -> list[str]:
 
 def _tell_timeless(plan: plans.Plan) -> list[str]:
     """Return a comment about rows without a time, if the table has any."""
-    facts = plan.found.facts[plan.holdout.time]
+    facts = plan.table.facts[plan.holdout.time]
     share = f"{facts.missing:,} rows ({facts.missing / facts.rows:.1%})"
     return [f"# {share} have no time and lie in no split."] if facts.missing else []
 
@@ -296,7 +296,7 @@ def _spec(plan: plans.Plan) -> list[str]:
 
 
 def _defaults(plan: plans.Plan) -> list[str]:
-    facts = plan.found.facts
+    facts = plan.table.facts
     defaults = {one.name: one.default for one in plan.used if one.default is not None}
     if not defaults:
         return []
@@ -356,7 +356,7 @@ def _columns(plan: plans.Plan) -> list[str]:
         lines += [f"# {why}", *_bind(f"{column}.names", names)]
         lines += [f"{column}.{setting} = {value!r}" for setting, value in settings.items()]
         if part == "hashes":
-            largest = max(plan.found.facts[name].distinct for name in names)
+            largest = max(plan.table.facts[name].distinct for name in names)
             lines += [f"{column}.num_buckets = {inputs.count_buckets(largest)}"]
         if part == "texts":
             lines += [
@@ -433,17 +433,21 @@ def tell_plan(plan: plans.Plan) -> list[tuple[str, str, str, str]]:
     A row has the name, the share of missing values, the metric of the column alone for the first
     task, and the use of the column.
     """
-    facts, metric = plan.found.facts, plan.tasks[0].metric
+    facts, metric = plan.table.facts, plan.tasks[0].metric
     rows = [("column", "missing", f"{metric} alone", "use")]
     labels = {task.label: task for task in plan.tasks}
     uses = {chosen.name: chosen.why for chosen in plan.inputs}
-    for name, own in facts.items():
-        missing = f"{own.missing / own.rows:.1%}" if own.missing else ""
+    for name, facts_of_column in facts.items():
+        missing = (
+            f"{facts_of_column.missing / facts_of_column.rows:.1%}"
+            if facts_of_column.missing
+            else ""
+        )
         if name in labels:
             task = labels[name]
             rows.append((name, missing, "", f"task, heads.{task.head}: {task.why}"))
         else:
             share = plan.alone[name][plan.tasks[0].name]
-            told = f"{share:.3f}" if share == share else ""
-            rows.append((name, missing, told, uses[name]))
+            figure = f"{share:.3f}" if share == share else ""
+            rows.append((name, missing, figure, uses[name]))
     return [(_one_line(name), missing, alone, use) for name, missing, alone, use in rows]

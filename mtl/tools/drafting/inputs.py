@@ -1,6 +1,6 @@
 """The choice how each column of a table becomes an input, or why it is left out.
 
-chosen = inputs.choose_input(facts, found, "|")
+chosen = inputs.choose_input(facts, table, "|")
 chosen.dtype, chosen.parts               # "float32", ("numbers_with_gaps", "buckets")
 chosen.why                               # "number, 18 to 90"
 """
@@ -66,39 +66,39 @@ class Input:
 
 
 def choose_input(
-    facts: columns.Facts, found: inspection.Inspection, delimiter: str, keep: bool = False
+    facts: columns.Facts, table: inspection.Inspection, delimiter: str, keep: bool = False
 ) -> Input:
     """Decide how a column becomes an input.
 
     Args:
       facts: the facts of the column.
-      found: the facts of the table.
+      table: the facts of the table.
       delimiter: the character between two values of a list.
       keep: True uses a column even if it looks like an id, a date, or numbers among other texts.
     """
-    chosen = _choose_first(facts, found, keep)
+    chosen = _choose_first(facts, table, keep)
     if chosen:
         return chosen
-    if facts.name in found.dialect.lists:
-        is_text = found.dialect.lists[facts.name] == "string"
+    if facts.name in table.dialect.lists:
+        is_text = table.dialect.lists[facts.name] == "string"
         return _choose_list(facts, "", "list" if is_text else "list of int64")
     if facts.is_quantity:
-        return _choose_number(facts, found)
-    doubt = _doubt_words(facts, found.dialect)
+        return _choose_number(facts, table)
+    doubt = _doubt_words(facts, table.dialect)
     if not doubt and facts.distinct > _FEW_VALUES and _is_amount(facts):
         one = next(iter(facts.values))
         doubt = f"{facts.name!r} is read as text. If {one!r} is an amount, write it as a number."
-    return _choose_text(facts, found, delimiter, doubt)
+    return _choose_text(facts, table, delimiter, doubt)
 
 
-def _choose_first(facts: columns.Facts, found: inspection.Inspection, keep: bool) -> Input | None:
+def _choose_first(facts: columns.Facts, table: inspection.Inspection, keep: bool) -> Input | None:
     """Return an input of times, or one that is left out, with a reason; None for other columns."""
     tests = [_leave_empty, _leave_infinite, _leave_quoted]
     tests += [] if keep else [_choose_times, _leave_words, _leave_ids]
-    return next((chosen for test in tests if (chosen := test(facts, found))), None)
+    return next((chosen for test in tests if (chosen := test(facts, table))), None)
 
 
-def _leave_empty(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+def _leave_empty(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
     name = facts.name
     if facts.kind == "empty":
         return Input(name=name, why="left out: empty in all rows")
@@ -112,39 +112,39 @@ def _leave_empty(facts: columns.Facts, found: inspection.Inspection) -> Input | 
     return None
 
 
-def _leave_infinite(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
-    if facts.name in found.dialect.numbers and any(map(columns.is_infinite, facts.marks)):
+def _leave_infinite(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
+    if facts.name in table.dialect.numbers and any(map(columns.is_infinite, facts.marks)):
         doubt = f"{facts.name!r} holds infinite numbers. Write nulls or finite numbers to use it."
         why = "left out: infinite numbers, which spoil a mean"
         return Input(name=facts.name, why=why, doubt=doubt)
-    if facts.name in found.dialect.numbers and facts.kind == "text":
+    if facts.name in table.dialect.numbers and facts.kind == "text":
         why = "left out: numbers beyond int64 or float32"
         doubt = f"{facts.name!r} holds {why.removeprefix('left out: ')}. Texts of them are read."
         return Input(name=facts.name, why=why, doubt=doubt)
     return None
 
 
-def _leave_quoted(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
-    if not is_odd_in_json(facts, found):
+def _leave_quoted(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
+    if not is_odd_in_json(facts, table):
         return None
     doubt = f"{facts.name!r} holds texts of numbers. Write numbers, or null, to use it."
     return Input(name=facts.name, why="left out: numbers in texts of JSON", doubt=doubt)
 
 
-def is_odd_in_json(facts: columns.Facts, found: inspection.Inspection) -> bool:
+def is_odd_in_json(facts: columns.Facts, table: inspection.Inspection) -> bool:
     """Return True for numbers that `json_lines.JsonLines` cannot read: with units, or with gaps."""
-    is_text = found.dialect.is_json and facts.name not in found.dialect.numbers
+    is_text = table.dialect.is_json and facts.name not in table.dialect.numbers
     return is_text and facts.is_number and bool(facts.form or facts.missing)
 
 
-def _choose_times(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+def _choose_times(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
     """Return the input of a column of times, by units that come again; None for other columns."""
-    known = dates.find_times(facts, found.dialect.time_forms.get(facts.name, ""))
+    known = dates.find_times(facts, table.dialect.time_forms.get(facts.name, ""))
     if known is None:
         return None
     name, doubt = facts.name, _doubt_times(facts, known)
     what = f"a time, such as {next(iter(facts.values))}"
-    is_stored = name in found.dialect.numbers
+    is_stored = name in table.dialect.numbers
     if not known.units or (is_stored and facts.kind == "float"):
         fix = " Write whole numbers or texts to use it." if known.units else ""
         why = f"left out: {what}; a model meets later ones"
@@ -173,14 +173,14 @@ def _doubt_times(facts: columns.Facts, known: dates.Times) -> str:
     return f"{doubt} If they are other numbers: --keep {name!r}" if is_asked else doubt
 
 
-def _leave_words(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
+def _leave_words(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
     """Leave out numbers among which are more words than a few, which would be categories."""
     if not facts.words or facts.distinct <= _FEW_VALUES:
         return None
     return Input(
         name=facts.name,
         why="left out: numbers, with other texts among them",
-        doubt=_doubt_words(facts, found.dialect),
+        doubt=_doubt_words(facts, table.dialect),
     )
 
 
@@ -194,10 +194,10 @@ def _doubt_words(facts: columns.Facts, dialect: lines.Dialect) -> str:
     return f"{doubt} Where they mean a missing value: {flags}"
 
 
-def _leave_ids(facts: columns.Facts, found: inspection.Inspection) -> Input | None:
-    if not _is_id(facts, found):
+def _leave_ids(facts: columns.Facts, table: inspection.Inspection) -> Input | None:
+    if not _is_id(facts, table):
         return None
-    why = f"left out: an id, {facts.distinct:,} values in {_counted_rows(facts, found):,} rows"
+    why = f"left out: an id, {facts.distinct:,} values in {_counted_rows(facts, table):,} rows"
     # An id of letters and digits could also be a number in a form that no reader takes.
     some = next(iter(facts.values))
     is_odd = facts.kind == "text" and re.search(r"[0-9]", some) and _is_amount(facts)
@@ -211,36 +211,36 @@ def _is_amount(facts: columns.Facts) -> bool:
     return all(_AMOUNT.fullmatch(text) for text in some)
 
 
-def _choose_number(facts: columns.Facts, found: inspection.Inspection) -> Input:
-    numbers = found.numbers(facts.name)
-    part, told = "numbers", f"{_short(facts.least)} to {_short(facts.greatest)}"
+def _choose_number(facts: columns.Facts, table: inspection.Inspection) -> Input:
+    numbers = table.numbers(facts.name)
+    part, description = "numbers", f"{_short(facts.least)} to {_short(facts.greatest)}"
     if _is_heavy(numbers[np.isfinite(numbers)]):
-        part, told = "logs", f"{told}, heavy tail: by logarithm"
+        part, description = "logs", f"{description}, heavy tail: by logarithm"
     parts = [f"{part}_with_gaps" if facts.missing else part]
     is_int = facts.kind == "int" and not facts.missing
     if facts.kind == "int" and 2 < facts.distinct <= _FEW_VALUES:
         # With gaps the numbers are floats, which cannot be categories.
         parts.append("categories" if is_int else "buckets")
-        told += f", {facts.distinct} values: as {parts[-1]}" + " too" * is_int
+        description += f", {facts.distinct} values: as {parts[-1]}" + " too" * is_int
     elif facts.distinct > _FEW_VALUES:
         parts.append("buckets")
     return Input(
         name=facts.name,
         dtype="int64" if is_int else "float32",
         parts=tuple(parts),
-        why=f"number, {told}" + (f", written as in {facts.written!r}" if facts.form else ""),
-        doubt=_doubt_sentinel(facts, found.dialect),
+        why=f"number, {description}" + (f", written as in {facts.written!r}" if facts.form else ""),
+        doubt=_doubt_sentinel(facts, table.dialect),
         default="nan" if facts.missing else None,
     )
 
 
 def _choose_text(
-    facts: columns.Facts, found: inspection.Inspection, delimiter: str, doubt: str
+    facts: columns.Facts, table: inspection.Inspection, delimiter: str, doubt: str
 ) -> Input:
     if is_list_of(facts, delimiter):
         return _choose_list(facts, delimiter, "list")
     name, default = facts.name, "" if facts.missing else None
-    doubt = doubt or _doubt_lists(facts, found)
+    doubt = doubt or _doubt_lists(facts, table)
     if _count_words(facts) >= _WORDS_OF_TEXT and facts.distinct > _FEW_VALUES:
         why = f"text, {_count_words(facts):.0f} words on average"
         parts = ("texts",)
@@ -254,7 +254,7 @@ def _choose_text(
     return Input(name=name, dtype="string", parts=parts, why=why, default=default, doubt=doubt)
 
 
-def _doubt_lists(facts: columns.Facts, found: inspection.Inspection) -> str:
+def _doubt_lists(facts: columns.Facts, table: inspection.Inspection) -> str:
     """Return a doubt about texts that may be lists; "" for none."""
     some = list(facts.values)[:1000]
     if sum(text.startswith("[") and text.endswith("]") for text in some) > 0.9 * len(some):
@@ -262,13 +262,13 @@ def _doubt_lists(facts: columns.Facts, found: inspection.Inspection) -> str:
         return f"{facts.name!r} holds lists such as {some[0]!r}, which are read as one text. {fix}"
     for delimiter in LIST_DELIMITERS + _DOUBTFUL_DELIMITERS:
         parts = [text.split(delimiter) for text in some]
-        are_sets = all(len(own) == len({*own}) for own in parts)
+        are_sets = all(len(values) == len({*values}) for values in parts)
         if are_sets and are_lists(some, delimiter):
-            is_taken = delimiter == found.dialect.delimiter
+            is_taken = delimiter == table.dialect.delimiter
             fix = f"--list_delimiter {delimiter!r}" if not is_taken else "write a|b|c."
-            fix = 'write ["a", "b"].' if found.dialect.is_json else fix
-            told = f"{facts.name!r} is read as one text, such as {some[0]!r}."
-            return f"{told} If it is a list between {delimiter!r}: {fix}"
+            fix = 'write ["a", "b"].' if table.dialect.is_json else fix
+            sentence = f"{facts.name!r} is read as one text, such as {some[0]!r}."
+            return f"{sentence} If it is a list between {delimiter!r}: {fix}"
     return ""
 
 
@@ -287,11 +287,11 @@ def count_buckets(largest: int) -> int:
     return min(1 << (2 * largest - 1).bit_length(), _MOST_BUCKETS)
 
 
-def _counted_rows(facts: columns.Facts, found: inspection.Inspection) -> int:
-    return facts.present if facts.is_counted else len(found.places)
+def _counted_rows(facts: columns.Facts, table: inspection.Inspection) -> int:
+    return facts.present if facts.is_counted else len(table.places)
 
 
-def _is_id(facts: columns.Facts, found: inspection.Inspection) -> bool:
+def _is_id(facts: columns.Facts, table: inspection.Inspection) -> bool:
     rows = sum(facts.values.values())
     if rows < 20 or facts.kind == "float":
         return False

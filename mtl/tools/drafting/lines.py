@@ -237,7 +237,7 @@ def with_files(dialect: Dialect, paths: Sequence[str]) -> Dialect:
 
 def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
     """Return (number, line) for the first lines, without blank lines and comments."""
-    found = []
+    first = []
     try:
         with _open(path) as file:
             number = 0
@@ -247,12 +247,12 @@ def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
                 text = text.rstrip("\n").replace("\r", "")
                 if text.strip(" \t") and not (comment and text.startswith(comment)):
-                    found.append((number, text))
-                if len(found) == _FIRST_LINES:
+                    first.append((number, text))
+                if len(first) == _FIRST_LINES:
                     break
     except _READ_ERRORS as error:
         _fail_to_read(path, error)
-    return found
+    return first
 
 
 def _require_text(path: str, start: bytes) -> None:
@@ -488,7 +488,7 @@ def _check(
     comment = dialect.comment.encode()
     cell = rb'(?:"(?:[^"]|"")*"|[^"%b]*)' % re.escape(delimiter)
     whole = re.compile(cell + rb"(?:%b%b){%d}" % (re.escape(delimiter), cell, breaks))
-    numbers, kept = [], []
+    numbers, rows = [], []
     for number, line in enumerate(lines, start):
         line = line.replace(b"\r", b"")
         if number == 1 and dialect.has_header:
@@ -503,8 +503,8 @@ def _check(
         if not fits:
             _explain_line(f"{path} line {number}", line.decode(errors="replace"), dialect)
         numbers.append(number)
-        kept.append(line)
-    return numbers, kept
+        rows.append(line)
+    return numbers, rows
 
 
 def _explain_line(where: str, line: str, dialect: Dialect) -> None:

@@ -1,6 +1,6 @@
 """The plan of a run on a table: tasks, inputs, splits, steps, and doubts for the user to check.
 
-plan = plans.make_plan(found, ["clicked", "minutes"], plans.Holdout(share=0.1))
+plan = plans.make_plan(table, ["clicked", "minutes"], plans.Holdout(share=0.1))
 plan.train_steps, plan.doubts
 """
 
@@ -72,7 +72,7 @@ class Plan:
     """The decisions for a run on a table.
 
     Attributes:
-      found: the facts of the table.
+      table: the facts of the table.
       tasks: the labels with their heads.
       inputs: all other columns, also those that are left out.
       alone: {column: {task: metric of the column alone}}.
@@ -88,7 +88,7 @@ class Plan:
       doubts: sentences about things the user should check.
     """
 
-    found: inspection.Inspection
+    table: inspection.Inspection
     tasks: Sequence[tasks_lib.Task]
     inputs: Sequence[inputs_lib.Input]
     alone: Mapping[str, Mapping[str, float]]
@@ -165,54 +165,56 @@ def plan_table(
     both = sorted({*tests} & {*dialect.paths})
     checks.require(not both, "--test", "name other files than the training files", both)
     whole = lines.with_files(dialect, tests)
-    found = inspection.inspect_table(whole, missing, tasks, number_forms, values)
-    found = dataclasses.replace(found, dialect=dialect)
-    plan = make_plan(found, tasks, holdout, leave_out, keep)
-    told = _tell_words(found, [*missing]) + _tell_twins(found, number_forms)
-    told += _tell_rows(plan)
-    return dataclasses.replace(plan, doubts=[*told, *plan.doubts])
+    table = inspection.inspect_table(whole, missing, tasks, number_forms, values)
+    table = dataclasses.replace(table, dialect=dialect)
+    plan = make_plan(table, tasks, holdout, leave_out, keep)
+    sentences = _tell_words(table, [*missing]) + _tell_twins(table, number_forms)
+    sentences += _tell_rows(plan)
+    return dataclasses.replace(plan, doubts=[*sentences, *plan.doubts])
 
 
 def _tell_rows(plan: Plan) -> list[str]:
     """Return sentences about repeated rows and about small splits."""
     holdout = plan.holdout
     train = {"train": 1 - sum(holdout.shares.values())} if holdout.shares else {}
-    told = repeats.tell_splits(plan.found, plan.tasks, {**holdout.shares, **train})
+    sentences = repeats.tell_splits(plan.table, plan.tasks, {**holdout.shares, **train})
     if holdout.key or holdout.time:
-        return told
+        return sentences
     names = [chosen.name for chosen in plan.used] + [task.label for task in plan.tasks]
-    return told + repeats.tell_repeats(plan.found, names, holdout.is_drawn)
+    return sentences + repeats.tell_repeats(plan.table, names, holdout.is_drawn)
 
 
-def _tell_words(found: inspection.Inspection, missing: Sequence[str]) -> list[str]:
+def _tell_words(table: inspection.Inspection, missing: Sequence[str]) -> list[str]:
     """Return sentences about texts that count as missing, although they may be more than that."""
-    told = []
-    for name, facts in found.facts.items():
+    sentences = []
+    for name, facts in table.facts.items():
         for mark, rows in facts.marks.items():
             is_odd = columns.is_infinite(mark) or mark not in columns.MARKS_OF_NUMBERS
-            is_told = mark in missing or name in found.dialect.numbers
+            is_told = mark in missing or name in table.dialect.numbers
             if is_odd and not is_told:
-                told.append(f"{mark!r} of {name!r}, in {rows:,} rows, counts as a missing value.")
+                sentences.append(
+                    f"{mark!r} of {name!r}, in {rows:,} rows, counts as a missing value."
+                )
         if facts.limits:
-            told.append(
+            sentences.append(
                 f"Limits such as <0.5 or 10+ of {name!r}, in {facts.limits:,} rows, "
                 "count as the number in them."
             )
-    return told
+    return sentences
 
 
-def _tell_twins(found: inspection.Inspection, number_forms: Collection[str]) -> list[str]:
+def _tell_twins(table: inspection.Inspection, number_forms: Collection[str]) -> list[str]:
     """Return sentences about numbers that may be others."""
     return [
         f"{name!r} is read in the form {facts.form or '1.5'!r}. If {facts.twin!r} is right: "
         f"--number_form {f'{name}={facts.twin}'!r}"
-        for name, facts in found.facts.items()
+        for name, facts in table.facts.items()
         if facts.twin and name not in number_forms
     ]
 
 
 def make_plan(
-    found: inspection.Inspection,
+    table: inspection.Inspection,
     labels: Sequence[str],
     holdout: Holdout,
     left_out: Sequence[str] = (),
@@ -221,7 +223,7 @@ def make_plan(
     """Return the plan of a run.
 
     Args:
-      found: the facts of the table.
+      table: the facts of the table.
       labels: the columns to predict.
       holdout: the choice of test rows.
       left_out: columns that do not become inputs.
@@ -232,28 +234,28 @@ def make_plan(
     """
     checks.unique("--task", labels)
     chosen_tasks = tasks_lib.tell_apart(
-        [tasks_lib.choose_task(found.facts[name], found) for name in labels]
+        [tasks_lib.choose_task(table.facts[name], table) for name in labels]
     )
-    starts, share = _find_starts(found, holdout)
-    delimiter = _find_list_delimiter(found)
-    others = [name for name in found.facts if name not in labels]
-    alone = {name: _measure_alone(found, name, chosen_tasks) for name in others}
+    starts, share = _find_starts(table, holdout)
+    delimiter = _find_list_delimiter(table)
+    others = [name for name in table.facts if name not in labels]
+    alone = {name: _measure_alone(table, name, chosen_tasks) for name in others}
     chosen = []
     for name in others:
         asked = None if name in kept else chosen_tasks
-        chosen.append(_choose(found, name, delimiter, alone[name], asked, holdout, left_out))
+        chosen.append(_choose(table, name, delimiter, alone[name], asked, holdout, left_out))
     checks.require(
         any(one.dtype for one in chosen), "The table", "hold an input beside the tasks", others
     )
-    rows = sum(map(found.rows_of.__getitem__, found.dialect.paths))
+    rows = sum(map(table.rows_of.__getitem__, table.dialect.paths))
     rows = max(round(rows * (1 - share)), 1)
-    order = _find_order(chosen_tasks, found)
+    order = _find_order(chosen_tasks, table)
     batch, steps, buffer = _choose_sizes(rows, is_in_order=order is not None)
-    doubts = _list_doubts(found, chosen_tasks, chosen, holdout)
+    doubts = _list_doubts(table, chosen_tasks, chosen, holdout)
     if order is not None and buffer < rows:
         doubts.append(f"Rows lie in the order of {order!r}: shuffle the file once.")
     return Plan(
-        found=found,
+        table=table,
         tasks=chosen_tasks,
         inputs=chosen,
         alone=alone,
@@ -264,13 +266,13 @@ def make_plan(
         batch_size=batch,
         train_steps=steps,
         shuffle_buffer=buffer,
-        cache=found.size < _CACHED_BYTES,
+        cache=table.size < _CACHED_BYTES,
         doubts=doubts,
     )
 
 
 def _choose(
-    found: inspection.Inspection,
+    table: inspection.Inspection,
     name: str,
     delimiter: str,
     alone: Mapping[str, float],
@@ -282,36 +284,38 @@ def _choose(
     if name in left_out:
         return inputs_lib.Input(name=name, why="left out: as --leave_out says")
     keep = chosen_tasks is None
-    chosen = inputs_lib.choose_input(found.facts[name], found, delimiter, keep)
+    chosen = inputs_lib.choose_input(table.facts[name], table, delimiter, keep)
     if name and name == holdout.key:
         return inputs_lib.Input(name=name, why="left out: the --key of the splits")
     if name and name == holdout.time and not (chosen.times and chosen.dtype):
         return inputs_lib.Input(name=name, why="left out: the --time of the splits")
-    return chosen if keep or not chosen.dtype else _ask_leaks(found, chosen, alone, chosen_tasks)
+    return chosen if keep or not chosen.dtype else _ask_leaks(table, chosen, alone, chosen_tasks)
 
 
 def _ask_leaks(
-    found: inspection.Inspection,
+    table: inspection.Inspection,
     chosen: inputs_lib.Input,
     alone: Mapping[str, float],
     chosen_tasks: Sequence[tasks_lib.Task] | None,
 ) -> inputs_lib.Input:
     """Return the use of a column, left out or with a doubt if it may hold a label."""
     name = chosen.name
-    codes, numbers = _encode(found, name)
+    codes, numbers = _encode(table, name)
     for task in chosen_tasks or ():
-        told, is_sure = task.find_leak(alone[task.name], codes, numbers)
+        evidence, is_sure = task.find_leak(alone[task.name], codes, numbers)
         if is_sure:
-            doubt = f"{name!r} {told}. Known before {task.label!r} is? Then --keep {name!r}."
-            return inputs_lib.Input(name=name, why=f"left out: {told}", doubt=doubt)
-        if told:
-            doubt = f"{name!r} {told}. Known only after {task.label!r}? Then --leave_out {name!r}."
+            doubt = f"{name!r} {evidence}. Known before {task.label!r} is? Then --keep {name!r}."
+            return inputs_lib.Input(name=name, why=f"left out: {evidence}", doubt=doubt)
+        if evidence:
+            doubt = (
+                f"{name!r} {evidence}. Known only after {task.label!r}? Then --leave_out {name!r}."
+            )
             chosen = dataclasses.replace(chosen, doubt=f"{chosen.doubt} {doubt}".strip())
     return chosen
 
 
 def _list_doubts(
-    found: inspection.Inspection,
+    table: inspection.Inspection,
     chosen_tasks: Sequence[tasks_lib.Task],
     chosen: Sequence[inputs_lib.Input],
     holdout: Holdout,
@@ -322,11 +326,11 @@ def _list_doubts(
     doubts += _doubt_forms(chosen)
     doubts += [
         f"{name!r} is left out: a draft has no input for {kind}."
-        for name, kind in found.dialect.unreadable.items()
+        for name, kind in table.dialect.unreadable.items()
     ]
     doubts += [f"{task.label!r}: {hint}" for task in chosen_tasks for hint in task.hints]
     if holdout.is_drawn and not holdout.key:
-        doubts += _doubt_keys(found, chosen)
+        doubts += _doubt_keys(table, chosen)
     return doubts
 
 
@@ -340,34 +344,34 @@ def _doubt_forms(chosen: Sequence[inputs_lib.Input]) -> list[str]:
     ]
 
 
-def _doubt_keys(found: inspection.Inspection, chosen: Sequence[inputs_lib.Input]) -> list[str]:
+def _doubt_keys(table: inspection.Inspection, chosen: Sequence[inputs_lib.Input]) -> list[str]:
     return [
-        f"Rows may belong together by {one.name!r} ({found.facts[one.name].distinct:,} values): "
+        f"Rows may belong together by {one.name!r} ({table.facts[one.name].distinct:,} values): "
         f"--key {one.name!r} keeps them in one split."
         for one in chosen
-        if inputs_lib.looks_like_key(found.facts[one.name])
+        if inputs_lib.looks_like_key(table.facts[one.name])
     ]
 
 
 def _measure_alone(
-    found: inspection.Inspection, name: str, chosen_tasks: Sequence[tasks_lib.Task]
+    table: inspection.Inspection, name: str, chosen_tasks: Sequence[tasks_lib.Task]
 ) -> dict[str, float]:
     """Return {task: metric of a column alone}."""
-    codes, _ = _encode(found, name)
+    codes, _ = _encode(table, name)
     return {task.name: task.measure_alone(codes) for task in chosen_tasks}
 
 
-def _encode(found: inspection.Inspection, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+def _encode(table: inspection.Inspection, name: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the encoded column [N], and its numbers [N], or None for texts."""
-    if not found.facts[name].is_number:
-        return telling.encode_texts(found.texts(name)), None
-    numbers = found.numbers(name)
+    if not table.facts[name].is_number:
+        return telling.encode_texts(table.texts(name)), None
+    numbers = table.numbers(name)
     return telling.encode_numbers(numbers), numbers
 
 
-def _find_order(chosen_tasks: Sequence[tasks_lib.Task], found: inspection.Inspection) -> str | None:
+def _find_order(chosen_tasks: Sequence[tasks_lib.Task], table: inspection.Inspection) -> str | None:
     """Return the first label whose values follow the order of rows; None without such a label."""
-    places = telling.encode_numbers(found.places.astype(np.float64))
+    places = telling.encode_numbers(table.places.astype(np.float64))
     in_order = (t.label for t in chosen_tasks if t.measure_alone(places) > _IN_ORDER[t.metric])
     return next(in_order, None)
 
@@ -380,31 +384,31 @@ def _choose_sizes(rows: int, is_in_order: bool) -> tuple[int, int, int]:
     return batch, -(-steps // _EVALUATIONS) * _EVALUATIONS, buffer
 
 
-def _find_list_delimiter(found: inspection.Inspection) -> str:
+def _find_list_delimiter(table: inspection.Inspection) -> str:
     """Return the delimiter of lists that fits the most columns."""
-    if found.dialect.list_delimiter:
-        return found.dialect.list_delimiter
-    free = [one for one in inputs_lib.LIST_DELIMITERS if one != found.dialect.delimiter]
+    if table.dialect.list_delimiter:
+        return table.dialect.list_delimiter
+    free = [one for one in inputs_lib.LIST_DELIMITERS if one != table.dialect.delimiter]
     counts = {
-        one: sum(inputs_lib.is_list_of(facts, one) for facts in found.facts.values())
+        one: sum(inputs_lib.is_list_of(facts, one) for facts in table.facts.values())
         for one in free
     }
     return max(free, key=counts.__getitem__)
 
 
 def _find_starts(
-    found: inspection.Inspection, holdout: Holdout
+    table: inspection.Inspection, holdout: Holdout
 ) -> tuple[dict[str, str | float], float]:
     """Return the first times of held-out splits ({} without times), and the held-out share."""
     if holdout.key:
-        keys = found.facts[holdout.key].distinct
+        keys = table.facts[holdout.key].distinct
         rule = f"have at least {_FEWEST_KEYS} values, which are dealt to the splits"
         checks.require(keys >= _FEWEST_KEYS, f"--key {holdout.key!r}", rule, keys)
     share = sum(holdout.shares.values())
     if not holdout.time:
         return {}, share
     where = f"--time {holdout.time!r}"
-    values, written = _read_times(found, holdout.time, where)
+    values, written = _read_times(table, holdout.time, where)
     ordered = np.sort(values[np.isfinite(values)])
     starts, first = {}, []
     for split, part in holdout.shares.items():
@@ -414,21 +418,21 @@ def _find_starts(
         starts[split] = written[int(np.argmax(values == first[-1]))]
         share -= part
     later = float((ordered >= first[0]).mean())
-    told = str(next(iter(starts.values())))
-    checks.require(later < 1 and len(set(first)) == len(first), where, "vary", told)
+    first_start = str(next(iter(starts.values())))
+    checks.require(later < 1 and len(set(first)) == len(first), where, "vary", first_start)
     return starts, later
 
 
 def _read_times(
-    found: inspection.Inspection, name: str, where: str
+    table: inspection.Inspection, name: str, where: str
 ) -> tuple[np.ndarray, list[float] | list[str]]:
     """Return the times of a column as numbers, and in the form of the gin file."""
-    facts = found.facts[name]
+    facts = table.facts[name]
     if facts.is_number:
-        values = found.numbers(name)
+        values = table.numbers(name)
         return values, values.tolist()
-    texts = found.texts(name).drop_null().to_pylist()
-    form = find_time_form(found, name)
+    texts = table.texts(name).drop_null().to_pylist()
+    form = find_time_form(table, name)
     if form is None:
         first = next(iter(facts.values), "")
         odd = next((text for text in facts.values if not columns.match_time(text)), first)
@@ -439,7 +443,7 @@ def _read_times(
     return np.array([times.read_time(text) for text in written]), written
 
 
-def find_time_form(found: inspection.Inspection, name: str) -> str | None:
+def find_time_form(table: inspection.Inspection, name: str) -> str | None:
     """Return the form of a column of texts, as `ByTime.form`; None if no form is known."""
-    known = dates.find_times(found.facts[name], found.dialect.time_forms.get(name, ""))
+    known = dates.find_times(table.facts[name], table.dialect.time_forms.get(name, ""))
     return known.form if known else None

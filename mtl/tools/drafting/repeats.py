@@ -1,6 +1,6 @@
 """Doubts about splits: rows that repeat others, splits of few rows, and classes of few rows.
 
-repeats.tell_repeats(found, ["age", "clicked"], is_drawn=True)
+repeats.tell_repeats(table, ["age", "clicked"], is_drawn=True)
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,76 +15,80 @@ _SHARE_OF_ROWS, _SHARE_OF_VALUES = 0.01, 0.25
 _FEW_ROWS, _FEW_POSITIVES = 30, 10
 
 
-def tell_repeats(found: inspection.Inspection, names: Sequence[str], is_drawn: bool) -> list[str]:
+def tell_repeats(table: inspection.Inspection, names: Sequence[str], is_drawn: bool) -> list[str]:
     """Return a sentence about rows that are alike in all of some columns.
 
     Args:
-      found: the facts of the table, with the rows of the test files, if any, as the last ones.
+      table: the facts of the table, with the rows of the test files, if any, as the last ones.
       names: the inputs and labels.
       is_drawn: True if test rows are drawn at random.
     """
-    rows = len(found.places)
-    values = [telling.encode_texts(found.sample[name]) for name in names]
-    if rows < _FEW_ROWS or max(len(np.unique(own)) for own in values) < _SHARE_OF_VALUES * rows:
+    rows = len(table.places)
+    values = [telling.encode_texts(table.sample[name]) for name in names]
+    if rows < _FEW_ROWS or max(len(np.unique(codes)) for codes in values) < _SHARE_OF_VALUES * rows:
         return []
     numbers = _number_rows(values)
     if is_drawn:
-        again = rows - len(np.unique(numbers))
-        told = f"{again:,} of {rows:,} rows repeat another one in all inputs and labels: copies in "
-        told += "both train and test flatter the model. Drop them from the file."
-        return [told] if again > _SHARE_OF_ROWS * rows else []
-    is_test = found.places >= sum(map(found.rows_of.__getitem__, found.dialect.paths))
+        repeated = rows - len(np.unique(numbers))
+        sentence = (
+            f"{repeated:,} of {rows:,} rows repeat another one in all inputs and labels: copies in "
+        )
+        sentence += "both train and test flatter the model. Drop them from the file."
+        return [sentence] if repeated > _SHARE_OF_ROWS * rows else []
+    is_test = table.places >= sum(map(table.rows_of.__getitem__, table.dialect.paths))
     if not is_test.any():
         return []
-    again = int(np.isin(numbers[is_test], numbers[~is_test]).sum())
-    told = f"{again:,} of {is_test.sum():,} test rows are training rows, too, in all inputs and "
-    told += "labels: the model knows them."
-    return [told] if again > _SHARE_OF_ROWS * is_test.sum() else []
+    repeated = int(np.isin(numbers[is_test], numbers[~is_test]).sum())
+    sentence = (
+        f"{repeated:,} of {is_test.sum():,} test rows are training rows, too, in all inputs and "
+    )
+    sentence += "labels: the model knows them."
+    return [sentence] if repeated > _SHARE_OF_ROWS * is_test.sum() else []
 
 
 def _number_rows(values: Sequence[np.ndarray]) -> np.ndarray:
     """Return a number for each row [N], which rows that are alike in all columns share."""
     numbers = np.zeros(len(values[0]), np.int64)
-    for own in values:
-        pairs = numbers * (int(own.max()) + 1) + own
+    for codes in values:
+        pairs = numbers * (int(codes.max()) + 1) + codes
         numbers = np.unique(pairs, return_inverse=True)[1].ravel()
     return numbers
 
 
 def tell_splits(
-    found: inspection.Inspection,
+    table: inspection.Inspection,
     chosen_tasks: Sequence[tasks.Task],
     shares: Mapping[str, float],
 ) -> list[str]:
     """Return sentences about splits with few rows, or with few rows of a class.
 
     Args:
-      found: the facts of the table.
+      table: the facts of the table.
       chosen_tasks: the labels.
       shares: {split: its share of the rows}, without splits of files.
 
     Raises:
       UserError: a split has no row.
     """
-    told = []
+    sentences = []
     flags = {"validation": "--validation", "calibration": "--calibration"}
-    rows = sum(map(found.rows_of.__getitem__, found.dialect.paths))
+    rows = sum(map(table.rows_of.__getitem__, table.dialect.paths))
     for split, share in shares.items():
         rule = f"leave a row for the {split} split, of {rows:,}"
         checks.require(share * rows >= 1, flags.get(split, "--holdout"), rule, share)
         if share * rows < _FEW_ROWS:
-            told.append(f"The {split} split has about {share * rows:.0f} rows of {rows:,}.")
+            sentences.append(f"The {split} split has about {share * rows:.0f} rows of {rows:,}.")
         else:
-            told += _tell_classes(split, share * rows, chosen_tasks)
-    return told
+            sentences += _tell_classes(split, share * rows, chosen_tasks)
+    return sentences
 
 
 def _tell_classes(split: str, rows: float, chosen_tasks: Sequence[tasks.Task]) -> list[str]:
     """Return sentences about tasks of which a split has few rows of one class."""
-    told = []
+    sentences = []
     for task in chosen_tasks:
         if task.metric == "auc":
             few = rows * float(min(np.mean(task.target == 1), np.mean(task.target == 0)))
             where = f"The {split} split has about {few:.1f} rows of a class of {task.label!r}"
-            told += [f"{where}: its metrics are chance."] if few < _FEW_POSITIVES else []
-    return told
+            sentences += [f"{where}: its metrics are chance."] if few < _FEW_POSITIVES else []
+    return sentences

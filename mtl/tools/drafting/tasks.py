@@ -1,6 +1,6 @@
 """The choice of a head for a label, from the values of the label.
 
-task = tasks.choose_task(facts, found)
+task = tasks.choose_task(facts, table)
 task.head, task.settings, task.why           # "Binary", {}, "two classes, '1' in 12.3%"
 """
 
@@ -109,11 +109,11 @@ def _choose_leak(figures: Sequence[tuple[float, float, str]]) -> tuple[str, bool
     if not known:
         return "", False
     off, most, what = min(known, key=lambda one: one[0] / one[1])
-    told = f"{what} {1 - off:.3f}" if off <= _DOUBTFUL * most else ""
-    return told, off <= most
+    evidence = f"{what} {1 - off:.3f}" if off <= _DOUBTFUL * most else ""
+    return evidence, off <= most
 
 
-def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
+def choose_task(facts: columns.Facts, table: inspection.Inspection) -> Task:
     """Choose the head of a label.
 
     Raises:
@@ -127,28 +127,28 @@ def choose_task(facts: columns.Facts, found: inspection.Inspection) -> Task:
     fix = f"Is a class of that name? Then --value {marks[0]!r}." if marks else ""
     got = f"{one!r} in all rows that have a label"
     checks.require(facts.distinct > 1, where, "vary", got, fix)
-    _require_finite(facts, found, where)
+    _require_finite(facts, table, where)
     rule, fix = "hold numbers in JSON, or null", "A text cannot be a missing number there."
-    is_odd = inputs.is_odd_in_json(facts, found)
+    is_odd = inputs.is_odd_in_json(facts, table)
     checks.require(not is_odd, where, rule, f"texts such as {facts.written or one!r}", fix)
     gaps = _tell_gaps(facts)
     groups = _group_spellings(facts)
     if len(groups) == 2:
-        return _choose_binary(facts, found, gaps, groups)
+        return _choose_binary(facts, table, gaps, groups)
     if facts.is_quantity:
         rule = "vary"
         checks.require(len(groups) > 1, where, rule, f"the number {one} in all rows with a label")
         if facts.kind == "int" and len(groups) <= columns.FEW_CLASSES:
-            return _choose_classes(facts, found, gaps, groups)
-        return _choose_number(facts, found, gaps)
-    _require_classes(facts, found.dialect, where)
-    return _choose_classes(facts, found, gaps, {text: [text] for text in facts.values})
+            return _choose_classes(facts, table, gaps, groups)
+        return _choose_number(facts, table, gaps)
+    _require_classes(facts, table.dialect, where)
+    return _choose_classes(facts, table, gaps, {text: [text] for text in facts.values})
 
 
-def _require_finite(facts: columns.Facts, found: inspection.Inspection, where: str) -> None:
+def _require_finite(facts: columns.Facts, table: inspection.Inspection, where: str) -> None:
     """Fail if a file stores infinite labels as numbers, to which no mark applies."""
     odd = [mark for mark in facts.marks if columns.is_infinite(mark)]
-    is_stored = facts.name in found.dialect.numbers
+    is_stored = facts.name in table.dialect.numbers
     fix = "Write them as nulls, or as finite numbers."
     checks.require(not (odd and is_stored), where, "hold finite numbers", odd, fix)
 
@@ -195,14 +195,14 @@ def _tell_gaps(facts: columns.Facts) -> str:
 
 def _choose_binary(
     facts: columns.Facts,
-    found: inspection.Inspection,
+    table: inspection.Inspection,
     gaps: str,
     groups: Mapping[str, Sequence[str]],
 ) -> Task:
     counts = _count_groups(facts, groups)
     positive = _find_positive(facts, counts)
     (negative,) = {*groups} - {positive}
-    dtype, settings = _name_both(facts, found, groups[positive], groups[negative])
+    dtype, settings = _name_both(facts, table, groups[positive], groups[negative])
     share = counts[positive] / facts.present
     hints = []
     if share < _RARE:
@@ -214,7 +214,7 @@ def _choose_binary(
         )
     spelled = [texts for texts in groups.values() if len(texts) > 1]
     hints += [f"{', '.join(map(repr, texts))} are one class." for texts in spelled]
-    texts = found.texts(facts.name).to_pylist()
+    texts = table.texts(facts.name).to_pylist()
     labels = np.array([np.nan if t is None else float(t in groups[positive]) for t in texts])
     return Task(
         label=facts.name,
@@ -236,7 +236,7 @@ def _count_groups(facts: columns.Facts, groups: Mapping[str, Sequence[str]]) -> 
 
 def _name_both(
     facts: columns.Facts,
-    found: inspection.Inspection,
+    table: inspection.Inspection,
     positive: Sequence[str],
     negative: Sequence[str],
 ) -> tuple[str, dict[str, Any]]:
@@ -247,16 +247,16 @@ def _name_both(
         return "int64", {}
     is_spelled = len(positive) + len(negative) > 2
     # Other numbers stay text, as text keeps 1.0 apart from 1, unless a file stores numbers.
-    if is_whole and any((is_spelled, _is_stored(facts, found))):
+    if is_whole and any((is_spelled, _is_stored(facts, table))):
         return "int64", {"positive": [int(float(positive[0]))], "negative": [int(plain[0])]}
-    if facts.kind == "float" and facts.name in found.dialect.numbers:
+    if facts.kind == "float" and facts.name in table.dialect.numbers:
         return "float32", {"positive": [float(positive[0])], "negative": [float(negative[0])]}
     return "string", {"positive": [*positive], "negative": [*negative]}
 
 
-def _is_stored(facts: columns.Facts, found: inspection.Inspection) -> bool:
+def _is_stored(facts: columns.Facts, table: inspection.Inspection) -> bool:
     """Return True if the files store whole numbers, and not their texts."""
-    return facts.kind == "int" and facts.name in found.dialect.numbers
+    return facts.kind == "int" and facts.name in table.dialect.numbers
 
 
 def _find_positive(facts: columns.Facts, counts: Mapping[str, int]) -> str:
@@ -270,7 +270,7 @@ def _find_positive(facts: columns.Facts, counts: Mapping[str, int]) -> str:
 
 def _choose_classes(
     facts: columns.Facts,
-    found: inspection.Inspection,
+    table: inspection.Inspection,
     gaps: str,
     groups: Mapping[str, Sequence[str]],
 ) -> Task:
@@ -281,7 +281,7 @@ def _choose_classes(
     is_plain = is_number and list(map(float, names)) == list(range(len(names)))
     is_spelled = is_number and len(facts.values) > len(names)
     # Such a label is matched with the class by its value.
-    is_whole = is_number and any((is_plain, is_spelled, _is_stored(facts, found)))
+    is_whole = is_number and any((is_plain, is_spelled, _is_stored(facts, table)))
     names = list(map(_write_whole, names)) if is_spelled else names
     rarest = min(counts, key=counts.__getitem__)
     return Task(
@@ -291,8 +291,8 @@ def _choose_classes(
         head="Ordinal" if ordered else "MultiClass",
         settings={"classes": len(names) if is_plain else ordered or names},
         why=f"{len(names)} classes, the rarest, {rarest!r}, in {counts[rarest]:,} rows{gaps}",
-        hints=tuple(_hint_classes(facts, found.dialect, counts, ordered)),
-        target=_number_classes(found, facts.name, is_number),
+        hints=tuple(_hint_classes(facts, table.dialect, counts, ordered)),
+        target=_number_classes(table, facts.name, is_number),
         metric="skill",
     )
 
@@ -344,17 +344,17 @@ def _hint_words(facts: columns.Facts, ordered: Sequence[str]) -> list[str]:
     return hints + [f"Classes {', '.join(map(repr, t))} differ only in case." for t in spelled]
 
 
-def _number_classes(found: inspection.Inspection, name: str, is_number: bool) -> np.ndarray:
+def _number_classes(table: inspection.Inspection, name: str, is_number: bool) -> np.ndarray:
     """Return the classes in the sample [N], from 1; 0 for missing ones."""
     if not is_number:
-        return telling.encode_texts(found.texts(name))
-    numbers = found.numbers(name)
+        return telling.encode_texts(table.texts(name))
+    numbers = table.numbers(name)
     codes = np.searchsorted(np.unique(numbers[np.isfinite(numbers)]), numbers)
     return np.where(np.isfinite(numbers), codes + 1, 0)
 
 
-def _choose_number(facts: columns.Facts, found: inspection.Inspection, gaps: str) -> Task:
-    labels = found.numbers(facts.name)
+def _choose_number(facts: columns.Facts, table: inspection.Inspection, gaps: str) -> Task:
+    labels = table.numbers(facts.name)
     written = f", written as in {facts.written!r}" if facts.form else ""
     known = labels[np.isfinite(labels)]
     choice = amounts.choose_head(known, is_whole=facts.kind == "int")

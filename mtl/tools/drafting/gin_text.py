@@ -128,13 +128,12 @@ def _source(plan: plans.Plan) -> list[str]:
         lines += ["pipeline.Pipeline.eval_split = 'validation'"]
     if plan.holdout.calibration:
         lines += ["# Calibration rows calibrate the finished run: see docs/calibration.md."]
-    comment = "All rows: they lie in the order of a label." if plan.shuffle_buffer > 10_000 else ""
     lines += [f"pipeline.Pipeline.batch_size = {plan.batch_size}"]
-    if dialect.is_arrow:  # All rows lie in memory, and training mixes all of them.
-        return lines
-    lines += [f"# {comment}"] * bool(comment)
-    lines += [f"pipeline.Pipeline.shuffle_buffer = {plan.shuffle_buffer}"]
-    return lines + ["pipeline.Pipeline.cache = True"] * plan.cache
+    if plan.in_memory:  # Training mixes all rows, without a buffer.
+        return lines + ["pipeline.Pipeline.cache = True"] * (not dialect.is_arrow)
+    if plan.shuffle_buffer > 10_000:
+        lines += ["# All rows: they lie in the order of a label."]
+    return [*lines, f"pipeline.Pipeline.shuffle_buffer = {plan.shuffle_buffer}"]
 
 
 def _source_settings(plan: plans.Plan) -> list[str]:

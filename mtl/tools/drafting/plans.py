@@ -84,7 +84,8 @@ class Plan:
       batch_size: rows of a step.
       train_steps: steps of the training: about 10 epochs, within 200 and 20,000 steps.
       shuffle_buffer: rows that are shuffled at a time.
-      cache: True if the table has less than 512 MiB; training then keeps it in memory.
+      in_memory: True if training keeps all rows in memory: tables of Arrow, and others of less than
+        512 MiB.
       doubts: sentences about things the user should check.
     """
 
@@ -99,7 +100,7 @@ class Plan:
     batch_size: int
     train_steps: int
     shuffle_buffer: int
-    cache: bool
+    in_memory: bool
     doubts: Sequence[str]
 
     @property
@@ -252,7 +253,8 @@ def make_plan(
     order = _find_order(chosen_tasks, table)
     batch, steps, buffer = _choose_sizes(rows, is_in_order=order is not None)
     doubts = _list_doubts(table, chosen_tasks, chosen, holdout)
-    if order is not None and buffer < rows:
+    in_memory = table.dialect.is_arrow or table.size < _CACHED_BYTES
+    if order is not None and buffer < rows and not in_memory:
         doubts.append(f"Rows lie in the order of {order!r}: shuffle the file once.")
     return Plan(
         table=table,
@@ -266,7 +268,7 @@ def make_plan(
         batch_size=batch,
         train_steps=steps,
         shuffle_buffer=buffer,
-        cache=table.size < _CACHED_BYTES,
+        in_memory=in_memory,
         doubts=doubts,
     )
 

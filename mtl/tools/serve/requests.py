@@ -56,6 +56,7 @@ def make_request(
     checks.unique("the outputs", outputs)
     rows = _count_rows(signature, inputs)
     checks.require(rows <= most_rows, "a request", f"have at most {most_rows} rows", rows)
+    # The graph has the default for all rows; an empty array would not fit beside the others.
     # An input without rows stands for its default.
     filled = {
         name: array

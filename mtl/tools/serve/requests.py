@@ -68,7 +68,11 @@ def make_request(
 
 
 def require_input(signature: models.Signature, name: str) -> None:
-    """Fail unless a signature has an input of this name."""
+    """Fail unless a signature has an input of this name.
+
+    Raises:
+      UserError: names the nearest input.
+    """
     if name not in signature.inputs:
         listed = ", ".join(signature.inputs)
         near = checks.nearest(name, signature.inputs)

@@ -145,6 +145,7 @@ class TaskAffinity(types.Surgery):
         after = tf.map_fn(
             step_of, tf.range(count), fn_output_signature=tf.float64, parallel_iterations=1
         )
+        # [T, T]: row i has the losses after the step of task i.
         affinities = (before - after) / tf.abs(before)
         present = tf.not_equal(before, 0)
         is_measured = present[:, tf.newaxis] & present

@@ -87,7 +87,7 @@ def _list_examples(values: Mapping[str, int]) -> dict[str, str]:
 
 
 def _write_examples(parts: Mapping[str, re.Match[str]], before: str, behind: str) -> dict[str, str]:
-    # As numbers, codes would lose their leading zero; letters that are no currency make an id.
+    # As numbers, codes would lose their leading zero; letters before make an id, unless a currency.
     has_codes = any(re.match("0[0-9]", found.group(3)) for found in parts.values())
     if has_codes or (before and not _is_currency(before)):
         return {}

@@ -87,7 +87,7 @@ class Task:
         """
         name = repr(self.label)
         figures = [(alone, _LEAKS[self.metric], f"tells {name} alone, {self.metric.upper()}")]
-        # Whether a value is there at all may tell the label, as a date of return does.
+        # The mere presence of a value may tell the label, as a date of return does.
         present = np.minimum(codes, 1)
         if self.metric == "r2":
             if numbers is not None:
@@ -110,7 +110,7 @@ def _choose_leak(figures: Sequence[tuple[float, float, str]]) -> tuple[str, bool
     known = [(1 - figure, 1 - limit, what) for figure, limit, what in figures if figure == figure]
     if not known:
         return "", False
-    # How far each is from 1, in units of its limit: metrics of different limits compare.
+    # The distance from 1, in units of the limit, so that different metrics compare.
     off, most, what = min(known, key=lambda one: one[0] / one[1])
     evidence = f"{what} {1 - off:.3f}" if off <= _DOUBTFUL * most else ""
     return evidence, off <= most
@@ -381,7 +381,7 @@ def _choose_number(facts: columns.Facts, table: inspection.Inspection, gaps: str
 
 
 def _scope(column: str) -> str:
-    # An accent becomes a character of its own, which ASCII drops: é stays e.
+    # NFKD splits an accent off, and ASCII drops it: é becomes e.
     plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9_]+", "_", plain).strip("_")
     return name if name[:1].isalpha() else f"task_{name}".rstrip("_")

@@ -149,7 +149,7 @@ def load_intact(directory: str) -> Iterator[Source]:
     has_ids = tf.io.gfile.isdir(folder)
     try:
         if has_ids:
-            # The folder has its checksums among those of the export, which are checked above.
+            # Its files have checksums among those of the export, which are checked above.
             source = _open_ids(directory, folder)
         else:
             name, requests = find_requests(directory)

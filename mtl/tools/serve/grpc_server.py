@@ -301,7 +301,7 @@ def _read_tensor(where: str, proto: Any, most: int) -> np.ndarray:
 
 
 def _read_values(proto: Any, sizes: Sequence[int], count: int) -> np.ndarray:
-    # Of fewer values than the shape has, `make_ndarray` repeats the last one.
+    # If the shape has more values, `make_ndarray` repeats the last one.
     if proto.dtype == tensors.find_enum(tf.string) and len(proto.string_val) == count:
         array = np.empty(count, object)
         array[:] = list(proto.string_val)

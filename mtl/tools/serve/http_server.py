@@ -129,7 +129,7 @@ class HttpServer:
                 response = await handler(request)
                 # Only the probes of readiness answer 503 without an exception.
                 code = "OK" if response.status < 400 else "UNAVAILABLE"
-            # A cancelled request is no Exception: its client is gone, and it counts as CANCELLED.
+            # CancelledError passes: the client is gone, and the request counts as CANCELLED.
             except Exception as error:
                 failure = self._explain_error(request, error)
                 code, response = failure.kind.name, _write_failure(failure)

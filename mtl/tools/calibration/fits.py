@@ -306,7 +306,7 @@ def mean_loss(rows: Scored) -> float:
     """Return the weighted mean cross-entropy, in nats.
 
     Args:
-      rows: logits [N] or [N, C] with targets of the same shape, or of classes [N].
+      rows: logits [N] or [N, C] with targets of the same shape, or logits [N, C] with classes [N].
     """
     logits, targets, weights = rows
     if logits.ndim == targets.ndim:
@@ -324,7 +324,7 @@ def find_scale(rows: Scored) -> float:
       rows: labelled rows.
 
     Returns:
-      The factor 1 / T; 0 if any scale makes the rows less likely than equal logits do.
+      The factor 1 / T; 0 if no scale above 0 lowers the cross-entropy of equal logits.
     """
     low, high = 0.0, _LARGEST_SCALE
     if _find_slope(rows, low) >= 0:

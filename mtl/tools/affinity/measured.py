@@ -73,10 +73,16 @@ class TaskAffinity(types.Surgery):
         variables: Sequence[tf.Variable],
         batch: types.Batch | None = None,
     ) -> tuple[list[types.Gradient], dict[str, tf.Tensor]]:
-        """Combine as `surgery` does: {task: scalar}, N variables, batch -> N gradients, scalars.
+        """Combine as `surgery` does, and measure if it is due.
 
-        The scalars are the scalars of `surgery`, `affinity/<i>/<j>` of all pairs, and
-        `surgery/cosine/<task>/<task>` and `surgery/conflicts` of the same gradients.
+        Args:
+          losses: {task: scalar}, after the weighting.
+          variables: N variables.
+          batch: the passes over the whole batch, with the losses before the weighting.
+
+        Returns:
+          N gradients, and scalars: the scalars of `surgery`, `affinity/<i>/<j>` of all pairs, and
+          `surgery/cosine/<task>/<task>` and `surgery/conflicts` of the same gradients.
 
         Raises:
           UserError: several replicas train, the network computes in 16 bits, tasks share nothing,
@@ -145,6 +151,7 @@ class TaskAffinity(types.Surgery):
         after = tf.map_fn(
             step_of, tf.range(count), fn_output_signature=tf.float64, parallel_iterations=1
         )
+        # [T, T]: row i has the losses after the step of task i.
         affinities = (before - after) / tf.abs(before)
         present = tf.not_equal(before, 0)
         is_measured = present[:, tf.newaxis] & present

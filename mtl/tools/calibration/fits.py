@@ -48,7 +48,14 @@ class Scored(NamedTuple):
     weights: np.ndarray
 
     def take(self, chosen: np.ndarray) -> "Scored":
-        """Return the rows of a mask, [N] bool."""
+        """Return the rows of a mask, [N] bool.
+
+        Args:
+          chosen: True for the rows to take, [N] bool.
+
+        Returns:
+          The rows, whose positive weights have a mean of 1 again.
+        """
         rows = Scored(*(part[chosen] for part in self))
         positive_weights = rows.weights[rows.weights > 0]
         return (
@@ -96,7 +103,15 @@ class Calibration(refit.Refit):
         return self.tasks
 
     def split_of(self, train_split: str, eval_split: str) -> str:
-        """Return the split to fit; fail if the run trains on it or evaluates it."""
+        """Return the split to fit; fail if the run trains on it or evaluates it.
+
+        Args:
+          train_split: the split that the run trains on.
+          eval_split: the split that it evaluates.
+
+        Raises:
+          UserError: the split is one of them.
+        """
         where = f"{type(self).__name__}.split"
         rule = f"be another split than {train_split!r} and {eval_split!r}"
         fix = "A fit looks better on its own rows than on others."
@@ -107,19 +122,41 @@ class Calibration(refit.Refit):
     def calibrate(self, head: types.Head, rows: Scored, others: np.ndarray | None = None) -> Fit:
         """Fit the rows; a class that they cannot fit gets its values from `others`.
 
+        Args:
+          head: the head whose logits are fitted.
+          rows: labelled rows.
+          others: the values of the fit of all rows, for a slice; None for this fit itself.
+
+        Returns:
+          The fit, with values [2, C] or [K, 2].
+
         Raises:
           UserError: the rows cannot be fitted.
         """
 
     def place(self, old: refit.Classifier, values: np.ndarray) -> refit.Classifier:
-        """Return the layer with the fit of all rows: here lines, in kernel and bias."""
+        """Return the layer with the fit of all rows: here lines, in kernel and bias.
+
+        Args:
+          old: the last layer, with a kernel [H, C] and a bias [C].
+          values: the values of a fit: here slopes and shifts, [2, C].
+        """
         slopes, shifts = values
         return old._replace(kernel=old.kernel * slopes, bias=old.bias * slopes + shifts)
 
     def fit(
         self, head: types.Head, old: refit.Classifier, rows: Iterable[refit.Rows]
     ) -> refit.Classifier:
-        """Return the calibrated layer; log the cross-entropy on the split without and with it."""
+        """Return the calibrated layer; log the cross-entropy on the split without and with it.
+
+        Args:
+          head: the head.
+          old: its last layer.
+          rows: the batches of the split.
+
+        Raises:
+          UserError: the split has no label of the head, a logit is not finite, or the fit fails.
+        """
         all_rows, places = self._score_rows(head.name, old, rows)
         whole = self.calibrate(head, all_rows)
         self._tell(head.name, all_rows, whole)
@@ -127,6 +164,7 @@ class Calibration(refit.Refit):
         if not names:
             return self.place(old, whole.values)
         fits, doubts = [], []
+        # `places` numbers the slices in the order of their names.
         for number, name in enumerate(names):
             rows_of, task = all_rows.take(places == number), f"{head.name} where {name}"
             try:
@@ -265,7 +303,11 @@ class Isotonic(Calibration):
 
 
 def mean_loss(rows: Scored) -> float:
-    """Return the weighted mean cross-entropy, in nats."""
+    """Return the weighted mean cross-entropy, in nats.
+
+    Args:
+      rows: logits [N] or [N, C] with targets of the same shape, or logits [N, C] with classes [N].
+    """
     logits, targets, weights = rows
     if logits.ndim == targets.ndim:
         losses = np.logaddexp(0, logits) - targets * logits
@@ -276,7 +318,14 @@ def mean_loss(rows: Scored) -> float:
 
 
 def find_scale(rows: Scored) -> float:
-    """Return the factor of the logits in [0, 100] with the least cross-entropy, by bisection."""
+    """Return the factor of the logits in [0, 100] with the least cross-entropy, by bisection.
+
+    Args:
+      rows: labelled rows.
+
+    Returns:
+      The factor 1 / T; 0 if no scale above 0 lowers the cross-entropy of equal logits.
+    """
     low, high = 0.0, _LARGEST_SCALE
     if _find_slope(rows, low) >= 0:
         return low

@@ -43,6 +43,7 @@ def choose_head(numbers: np.ndarray, is_whole: bool) -> Choice:
         return Choice("Poisson", {"prior": _round(numbers.mean())}, hint)
     zeros = float((numbers == 0).mean())
     if numbers.min() >= 0 and zeros > _MANY_ZEROS and _is_log_normal(numbers[numbers > 0]):
+        # The median of a log-normal distribution: its mean would follow the largest amounts.
         typical = math.exp(np.log(numbers[numbers > 0]).mean())
         settings = {"prior": _round(1 - zeros), "prior_value": _round(typical)}
         hint = (
@@ -73,6 +74,7 @@ def _is_log_normal(positive: np.ndarray) -> bool:
 
 def _hint_tail(numbers: np.ndarray, is_whole: bool) -> str:
     mean, spread = float(numbers.mean()), float(numbers.std())
+    # A normal distribution has its 99% quantile at 2.33 deviations.
     if numbers.min() < 0 or float(np.quantile(numbers, 0.99)) <= mean + 5 * spread / 2:
         return ""
     if is_whole:
@@ -91,5 +93,10 @@ def _round(number: float) -> float:
 
 
 def round_mean(mean: float, spread: float) -> float:
-    """Return the mean to about a thousandth of the deviation, since all values may be near it."""
+    """Return the mean to about a thousandth of the deviation, since all values may be near it.
+
+    Args:
+      mean: the mean of a label.
+      spread: its standard deviation, in the same unit; 0 leaves the mean as it is.
+    """
     return round(mean, 3 - math.floor(math.log10(spread))) if spread > 0 else mean

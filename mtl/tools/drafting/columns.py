@@ -125,11 +125,13 @@ class Column:
         self._least, self._greatest = np.inf, -np.inf
         self._marks: collections.Counter[str] = collections.Counter()
         self._few_words: collections.Counter[str] = collections.Counter()
+        # None once there are too many distinct values.
         self._counts: pa.Table | None = _counted([], [])
 
     def add(self, values: pa.ChunkedArray) -> None:
         """Add the texts of a block to the facts."""
         self._rows += len(values)
+        # Each distinct text of a block is matched once, however often it repeats.
         found = pc.value_counts(values.combine_chunks())
         texts, counts = found.field("values"), found.field("counts")
         self._count(texts, counts)
@@ -176,6 +178,7 @@ class Column:
     def find_marks(self) -> list[str]:
         """Return the marks of missing values if the column holds mostly numbers or only times."""
         if not self._numbers:
+            # Among other texts, a mark such as "-" may be a class.
             return list(self._marks) if 0 < self._times == self._words else []
         words = dict(self._few_words)
         few = len(words) <= _FEW_WORDS and self._words <= _SHARE_OF_WORDS * self._numbers
@@ -230,6 +233,7 @@ class Column:
             values=values,
             least=least,
             greatest=greatest,
+            # At least 90% of the present values are numbers.
             words=words if 0 < 9 * odd <= self._numbers else {},
             is_code=bool(self._codes),
         )

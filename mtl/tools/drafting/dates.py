@@ -84,6 +84,7 @@ def _find_numbers(facts: columns.Facts) -> Times | None:
     form = _find_digits(facts) if is_named(facts.name) or facts.distinct >= _MANY_DATES else ""
     if form:
         return Times(form, _choose_units(facts, form))
+    # Excel counts days from 1900 on: 25,569 is 1970, and 60,000 is 2064.
     is_serial = is_named(facts.name) and facts.least >= 25_569 and facts.greatest < 60_000
     return Times(None) if is_serial else None
 
@@ -97,6 +98,7 @@ def _find_digits(facts: columns.Facts) -> str:
 
 def _find_unit(facts: columns.Facts) -> str:
     """Return the unit of numbers since 1970; from 2000 on without the name; "" for others."""
+    # In seconds: from 1979 to 2065, or from late 1999 to 2033.
     first, last = (3e8, 3e9) if is_named(facts.name) else (9.4e8, 2e9)
     if not is_named(facts.name) and facts.distinct <= _FEW_VALUES:
         return ""
@@ -122,6 +124,7 @@ def _find_forms(facts: columns.Facts) -> tuple[str, str]:
 def _list_forms() -> Iterator[str]:
     for date, clock in itertools.product(_DATES, _CLOCKS):
         yield f"{date}{clock}"
+        # Only a time of day has a zone.
         if clock:
             yield from (f"{date}{clock}{zone}" for zone in ("%z", " %z"))
     yield from _OTHERS
@@ -138,7 +141,15 @@ def _read_all(texts: Sequence[str], form: str) -> list[tuple[int, ...] | None]:
 
 
 def read_times(texts: Sequence[str], form: str) -> list[datetime.datetime | None]:
-    """Return times as `features.TimeParts` reads them; None for other texts."""
+    """Return times as `features.TimeParts` reads them; None for other texts.
+
+    Args:
+      texts: the times as the file writes them.
+      form: as `features.TimeParts.form`: "" for ISO, "%d.%m.%Y", or a unit since 1970.
+
+    Returns:
+      A time without a zone for each text.
+    """
     if form in times.SINCE_1970:
         start = datetime.datetime(1970, 1, 1)
         seconds = (float(text) // times.SINCE_1970[form] for text in texts)
@@ -164,6 +175,7 @@ def _choose_units(facts: columns.Facts, form: str) -> tuple[str, ...]:
     days = (max(known) - min(known)).days
     hours = len({time.hour for time in known}) > 1
     units = {"month": days >= _DAYS_OF_YEARS, "weekday": days >= _DAYS_OF_WEEKS, "hour": hours}
+    # A month such as 2024-05 is read as its first day, whose weekday means nothing.
     has_days = "%" not in form or "%d" in form
     units["weekday"] &= has_days and len({time.weekday() for time in known}) > 1
     return tuple(unit for unit, comes_again in units.items() if comes_again)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mtl.data import written_numbers
 
+# Word processors write a minus sign or an en dash for a hyphen.
 _MINUS = "\u2212\u2013"
 _NUMBER = "(?:[0-9][0-9.,'\u00a0\u202f\u2009 ]*[0-9]|[0-9][.,]?|[.,][0-9]+)(?:[eE][+-]?[0-9]+)?"
 _SIGN = f"[+{_MINUS}-]?"
@@ -64,6 +65,7 @@ def find_form(values: Mapping[str, int], prefers_comma: bool = False) -> Found |
     fits = {way: words for way, words in all_words.items() if words is not None}
     if not fits:
         return None
+    # The fewest rows of other texts, then the plainest way.
     way = min(fits, key=lambda way: (sum(map(values.__getitem__, fits[way])), _WAYS.index(way)))
     twin = _TWINS.get(way, "")
     is_twin = fits.get(twin) == fits[way] and _differ(values, way)
@@ -85,6 +87,7 @@ def _list_examples(values: Mapping[str, int]) -> dict[str, str]:
 
 
 def _write_examples(parts: Mapping[str, re.Match[str]], before: str, behind: str) -> dict[str, str]:
+    # As numbers, codes would lose their leading zero; letters before make an id, unless a currency.
     has_codes = any(re.match("0[0-9]", found.group(3)) for found in parts.values())
     if has_codes or (before and not _is_currency(before)):
         return {}
@@ -115,7 +118,12 @@ def _is_currency(text: str) -> bool:
 
 
 def list_words(values: Mapping[str, int], example: str) -> list[str] | None:
-    """Return the texts that are no numbers of a form; None if they are more than a few."""
+    """Return the texts that are no numbers of a form; None if they are more than a few.
+
+    Args:
+      values: {text: rows}, without missing values.
+      example: the number 1.5 or 1234.5 in the form.
+    """
     words = [text for text in values if not is_of(text, example)]
     rows = sum(map(values.__getitem__, words))
     numbers = sum(values.values()) - rows
@@ -124,7 +132,12 @@ def list_words(values: Mapping[str, int], example: str) -> list[str] | None:
 
 
 def is_of(text: str, example: str) -> bool:
-    """Return True if a text is a number of the form of an example."""
+    """Return True if a text is a number of the form of an example.
+
+    Args:
+      text: a text of the file.
+      example: the number 1.5 or 1234.5 in the form.
+    """
     form = written_numbers.read_form("a form", example)
     return re.fullmatch(form.pattern, text) is not None
 
@@ -136,7 +149,12 @@ def _differ(texts: Collection[str], way: str) -> bool:
 
 
 def read_values(values: Mapping[str, int], example: str) -> dict[str, int]:
-    """Return {plain number: rows} of texts of a form."""
+    """Return {plain number: rows} of texts of a form.
+
+    Args:
+      values: {text: rows}, all of the form.
+      example: the number 1.5 or 1234.5 in the form.
+    """
     form = written_numbers.read_form("a form", example)
     plain = collections.Counter[str]()
     for text, rows in values.items():

@@ -232,6 +232,7 @@ def _splits(plan: plans.Plan) -> list[str]:
         f"# About {holdout.share:.0%} of the rows, drawn at random, are held out.",
         "pipeline.Pipeline.source = @subset.Subset()",
         f"subset.Subset.source = @{source}()",
+        # 1 - 0.1 is 0.9, but 1 - 0.9 is 0.09999999999999998.
         f"subset.Subset.share = {round(1 - holdout.share, 9)}",
         f"subset.Subset.held_out = {{'test': {holdout.share}}}",
     ]
@@ -241,6 +242,7 @@ def _folds(holdout: plans.Holdout, source: str) -> list[str]:
     """Return the lines that deal the rows to folds; the shares are of the rows outside a fold."""
     others = {split: share for split, share in holdout.shares.items() if split != "test"}
     outside = 1 - 1 / holdout.folds
+    # `Splits.shares` count the rows outside of the fold, which is the test split.
     shares = {split: round(share / outside, 9) for split, share in others.items()}
     shares = {"train": round(1 - sum(shares.values()), 9), **shares}
     return [
@@ -382,6 +384,7 @@ def _heads(plan: plans.Plan) -> list[str]:
 
 
 def _run(plan: plans.Plan, name: str) -> list[str]:
+    # Not `_EPOCHS`: the bounds of steps may make it more or less.
     epochs = plan.train_steps * plan.batch_size / plan.rows
     return [
         "trunk/networks.MLP.dropout = 0.1",

@@ -94,6 +94,7 @@ def choose_input(
 def _choose_first(facts: columns.Facts, table: inspection.Inspection, keep: bool) -> Input | None:
     """Return an input of times, or one that is left out, with a reason; None for other columns."""
     tests = [_leave_empty, _leave_infinite, _leave_quoted]
+    # The order counts: numbers that are times would look like ids.
     tests += [] if keep else [_choose_times, _leave_words, _leave_ids]
     return next((chosen for test in tests if (chosen := test(facts, table))), None)
 
@@ -106,6 +107,7 @@ def _leave_empty(facts: columns.Facts, table: inspection.Inspection) -> Input | 
         value = next(iter(facts.values))
         return Input(name=name, why=f"left out: always {value!r}")
     if not name or re.search(r"[\x00-\x1f]", name):
+        # `DataFrame.to_csv` writes the index as a column without a name.
         is_index = not name and _is_dense(facts)
         reason = "the number of a row" if is_index else "the column has no name"
         return Input(name=name, why=f"left out: {reason}")
@@ -283,6 +285,9 @@ def count_buckets(largest: int) -> int:
     """Return how many hash buckets keep collisions rare for `largest` categories.
 
     This is the smallest power of two from 2 * largest, and at most 2**20.
+
+    Args:
+      largest: the most distinct values of a column.
     """
     return min(1 << (2 * largest - 1).bit_length(), _MOST_BUCKETS)
 
@@ -293,12 +298,14 @@ def _counted_rows(facts: columns.Facts, table: inspection.Inspection) -> int:
 
 def _is_id(facts: columns.Facts, table: inspection.Inspection) -> bool:
     rows = sum(facts.values.values())
+    # In a few rows, all values may differ by chance.
     if rows < 20 or facts.kind == "float":
         return False
     share, is_named = facts.distinct / rows, _ID_NAME.search(facts.name) is not None
     if share < (0.5 if is_named else _DISTINCT):
         return False
     if facts.kind == "int" and not facts.is_code:
+        # Beyond it, even float64 rounds whole numbers: they are rather ids.
         return is_named or _is_dense(facts) or facts.greatest > 2**53
     return _count_words(facts) < _WORDS_OF_TEXT
 
@@ -311,6 +318,7 @@ def _is_dense(facts: columns.Facts) -> bool:
 
 def looks_like_key(facts: columns.Facts) -> bool:
     """Return True if rows with the same value of this column may belong together."""
+    # More than 50 values, each in more than two rows on average.
     several = facts.rows > 2 * facts.distinct > 100
     is_named = _ID_NAME.search(facts.name) or _KEY_NAME.search(facts.name)
     return several and facts.kind != "float" and is_named is not None
@@ -327,7 +335,12 @@ def is_list_of(facts: columns.Facts, delimiter: str) -> bool:
 
 
 def are_lists(some: Sequence[str], delimiter: str) -> bool:
-    """Return True if different texts are lists of repeated values with this delimiter."""
+    """Return True if different texts are lists of repeated values with this delimiter.
+
+    Args:
+      some: different texts of a column.
+      delimiter: the character between two values.
+    """
     joined = [text for text in some if delimiter in text]
     if len(joined) < max(0.2 * len(some), 2):
         return False
@@ -337,6 +350,7 @@ def are_lists(some: Sequence[str], delimiter: str) -> bool:
 
 def _is_heavy(numbers: np.ndarray) -> bool:
     """Return True if the numbers are skewed and a logarithm at least halves the skew."""
+    # The skew of so few numbers is chance.
     if len(numbers) < 100:
         return False
     plain = amounts.measure_skew(numbers)

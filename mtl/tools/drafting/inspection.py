@@ -89,6 +89,7 @@ class _Sample:
         self._keys = np.concatenate([self._keys, keys[kept]])
         self._places = np.concatenate([self._places, kept + self._seen])
         self._seen += len(block)
+        # Not at each block, as sorting out copies all rows of the sample.
         if len(self._keys) > 2 * self._most:
             self._cut()
 
@@ -144,6 +145,7 @@ def inspect_table(
         facts[name] = column.summarize({"", *marks, *found}, table[name])
     commas = dialect.delimiter == ";"
     facts = readings.read_numbers(facts, gathered, table, labels, number_forms, commas)
+    # One setting for the table is shorter than one for each column.
     everywhere = tuple(dict.fromkeys(("", *marks, *_list_common(facts, gathered))))
     return Inspection(
         dialect=dialect,
@@ -166,6 +168,7 @@ def _require_one_header(
         for name, column in gathered.items()
         if name and column.holds(name)
     ]
+    # If one column never holds its name, no row repeats the header.
     if len(alike) < max(2, len([name for name in gathered if name])):
         return
     is_header = alike[0]

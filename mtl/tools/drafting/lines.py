@@ -244,6 +244,7 @@ def _read_first(path: str, comment: str) -> list[tuple[int, str]]:
             while line := _read_line(path, file, number := number + 1):
                 if number == 1:
                     _require_text(path, line)
+                # Spreadsheets write a mark before the first line, which would begin the first name.
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
                 text = text.rstrip("\n").replace("\r", "")
                 if text.strip(" \t") and not (comment and text.startswith(comment)):
@@ -327,10 +328,12 @@ def _cut(line: str, delimiter: str) -> list[str]:
 
 def _find_delimiter(path: str, lines: Sequence[str]) -> str:
     """Return the delimiter that gives the most lines the same width, then the most columns."""
+    # (share of lines with the width of the first one, this width).
     best, score = "", (0.0, 0)
     for delimiter in _DELIMITERS:
         widths = [len(_split(line, delimiter)) for line in lines]
         alike = widths.count(widths[0]) / len(widths) if widths[0] > 1 else 0.0
+        # Only better ones replace it, so that the order of `_DELIMITERS` decides between equals.
         if alike and (alike, widths[0]) > score:
             best, score = delimiter, (alike, widths[0])
     if not best:
@@ -425,6 +428,7 @@ def _read_plain(text: bytes, dialect: Dialect, is_first: bool) -> pa.Table | Non
     if not csv_columns.are_quotes_whole(text, dialect.delimiter):
         return None
     try:
+        # Small blocks, which threads of Arrow read at the same time.
         table = _parse(text, dialect, 1 << 20, has_blank=True)
     except pa.ArrowInvalid:
         return None
@@ -449,6 +453,7 @@ def _stand_outside(text: bytes, dialect: Dialect) -> bool:
     spaces = _list_spaces(text, dialect)
     if not spaces:
         return False
+    # Line feeds around it give the first and the last value an end.
     content = np.frombuffer(b"\n%b\n" % text, np.uint8)
     is_end = np.zeros(256, bool)
     is_end[[ord(dialect.delimiter), *spaces, *b'"\n\r']] = True
@@ -527,6 +532,7 @@ def _to_table(
 ) -> pa.Table:
     text = b"\n".join(rows) + b"\n"
     try:
+        # One block, as Arrow refuses a line that is longer than a block.
         return _trim(_parse(text, dialect, len(text) + 1, has_blank=False))
     except pa.ArrowInvalid:
         for number, row in zip(numbers, rows, strict=True):

@@ -19,6 +19,7 @@ from mtl.tools.drafting import lines
 
 ENDINGS = (".jsonl", ".ndjson", ".jsonlines")
 _ROWS_OF_BLOCK = 20_000
+# Writers such as JavaScript's write 1.0 as 1, so a column of floats may hold integers.
 _NUMBERS = ({"bool"}, {"int"}, {"float"}, {"int", "float"}, {"bool", "int"})
 _LISTS = {"list of text": "string", "list of int": "int64"}
 
@@ -63,6 +64,7 @@ def _gather_kinds(paths: Sequence[str]) -> dict[str, set[str]]:
         for _, row in _read_rows(path):
             for name, value in row.items():
                 kinds.setdefault(name, set()).add(_name_kind(value))
+    # An empty list has no type of values, and fits lists of any.
     return {name: own - {"", "list"} or own - {""} for name, own in kinds.items()}
 
 

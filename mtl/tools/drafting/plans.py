@@ -238,6 +238,7 @@ def make_plan(
         [tasks_lib.choose_task(table.facts[name], table) for name in labels]
     )
     starts, share = _find_starts(table, holdout)
+    # One for all columns: a source has one `list_delimiter`.
     delimiter = _find_list_delimiter(table)
     others = [name for name in table.facts if name not in labels]
     alone = {name: _measure_alone(table, name, chosen_tasks) for name in others}
@@ -382,7 +383,9 @@ def _choose_sizes(rows: int, is_in_order: bool) -> tuple[int, int, int]:
     """Return the batch size, the training steps, and the rows that are shuffled at a time."""
     batch = next((size for most, size in _BATCHES if rows < most), _LARGEST_BATCH)
     steps = min(max(-(-rows * _EPOCHS // batch), _FEWEST_STEPS), _MOST_STEPS)
+    # A buffer of the usual size would give batches of one class, if rows lie in order.
     buffer = min(rows, _LARGEST_BUFFER if is_in_order else _BUFFER)
+    # Rounded up to whole evaluations, so that the last checkpoint is evaluated too.
     return batch, -(-steps // _EVALUATIONS) * _EVALUATIONS, buffer
 
 
@@ -419,6 +422,7 @@ def _find_starts(
         first.append(ordered[place])
         starts[split] = written[int(np.argmax(values == first[-1]))]
         share -= part
+    # Rows of equal times lie in one split, so the share differs from the one that was asked for.
     later = float((ordered >= first[0]).mean())
     first_start = str(next(iter(starts.values())))
     checks.require(later < 1 and len(set(first)) == len(first), where, "vary", first_start)
@@ -446,6 +450,11 @@ def _read_times(
 
 
 def find_time_form(table: inspection.Inspection, name: str) -> str | None:
-    """Return the form of a column of texts, as `ByTime.form`; None if no form is known."""
+    """Return the form of a column of texts, as `ByTime.form`; None if no form is known.
+
+    Args:
+      table: the facts of the table.
+      name: the column.
+    """
     known = dates.find_times(table.facts[name], table.dialect.time_forms.get(name, ""))
     return known.form if known else None

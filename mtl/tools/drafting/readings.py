@@ -14,6 +14,7 @@ import pyarrow as pa
 from mtl import checks
 from mtl.tools.drafting import columns, forms
 
+# Texts that are numbers either way: 1.234 is 1234 where points stand between thousands.
 _THOUSANDS = re.compile(r"[+-]?(?:[1-9][0-9]{0,2}\.[0-9]{3}|[0-9]{1,3})")
 
 
@@ -41,6 +42,7 @@ def read_numbers(
     values = {name: _list_values(own, gathered[name]) for name, own in facts.items()}
     texts = [own for own in facts.values() if own.kind == "text" and not own.is_code]
     found = _find_forms({own.name: values[own.name] for own in texts}, has_commas)
+    # One column with decimal commas tells how the whole table writes numbers.
     commas = has_commas or any(own.has_comma for own in found.values())
     found |= {name: _check_form(name, values[name], own) for name, own in number_forms.items()}
     read = dict(zip(facts, map(_doubt_points, facts.values()), strict=True)) if commas else {}

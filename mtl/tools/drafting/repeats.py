@@ -50,6 +50,7 @@ def _number_rows(values: Sequence[np.ndarray]) -> np.ndarray:
     """Return a number for each row [N], which rows that are alike in all columns share."""
     numbers = np.zeros(len(values[0]), np.int64)
     for codes in values:
+        # Numbered anew for each column: the product of all counts would overflow int64.
         pairs = numbers * (int(codes.max()) + 1) + codes
         numbers = np.unique(pairs, return_inverse=True)[1].ravel()
     return numbers

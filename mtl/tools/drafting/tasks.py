@@ -87,6 +87,7 @@ class Task:
         """
         name = repr(self.label)
         figures = [(alone, _LEAKS[self.metric], f"tells {name} alone, {self.metric.upper()}")]
+        # The mere presence of a value may tell the label, as a date of return does.
         present = np.minimum(codes, 1)
         if self.metric == "r2":
             if numbers is not None:
@@ -98,6 +99,7 @@ class Task:
         if self.metric == "skill":
             for own in (codes, present):
                 if own.max() <= columns.FEW_CLASSES:
+                    # The other way round: a column that the label determines, as a year its decade.
                     share = telling.measure_skill(self.target, own + 1)
                     figures.append((share, _LEAKS["skill"], f"is told by {name}, skill"))
         return _choose_leak(figures)
@@ -108,6 +110,7 @@ def _choose_leak(figures: Sequence[tuple[float, float, str]]) -> tuple[str, bool
     known = [(1 - figure, 1 - limit, what) for figure, limit, what in figures if figure == figure]
     if not known:
         return "", False
+    # The distance from 1, in units of the limit, so that different metrics compare.
     off, most, what = min(known, key=lambda one: one[0] / one[1])
     evidence = f"{what} {1 - off:.3f}" if off <= _DOUBTFUL * most else ""
     return evidence, off <= most
@@ -115,6 +118,10 @@ def _choose_leak(figures: Sequence[tuple[float, float, str]]) -> tuple[str, bool
 
 def choose_task(facts: columns.Facts, table: inspection.Inspection) -> Task:
     """Choose the head of a label.
+
+    Args:
+      facts: the facts of the label.
+      table: the facts of the table, with a sample of its rows.
 
     Raises:
       UserError: the label is empty or constant, or has more than two values that are neither
@@ -374,6 +381,7 @@ def _choose_number(facts: columns.Facts, table: inspection.Inspection, gaps: str
 
 
 def _scope(column: str) -> str:
+    # NFKD splits an accent off, and ASCII drops it: é becomes e.
     plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9_]+", "_", plain).strip("_")
     return name if name[:1].isalpha() else f"task_{name}".rstrip("_")

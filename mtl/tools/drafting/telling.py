@@ -23,7 +23,14 @@ _PRIOR = 1.0
 
 
 def encode_numbers(numbers: np.ndarray) -> np.ndarray:
-    """Return the bin of each number [N], from 1; 0 for NaN and infinite numbers."""
+    """Return the bin of each number [N], from 1; 0 for NaN and infinite numbers.
+
+    Args:
+      numbers: float64 [N].
+
+    Returns:
+      int64 [N].
+    """
     present = np.isfinite(numbers)
     values = np.unique(numbers[present])
     rows = np.count_nonzero(present)
@@ -35,7 +42,14 @@ def encode_numbers(numbers: np.ndarray) -> np.ndarray:
 
 
 def encode_texts(texts: pa.ChunkedArray) -> np.ndarray:
-    """Return a code for each text [N], from 1; 0 for null."""
+    """Return a code for each text [N], from 1; 0 for null.
+
+    Args:
+      texts: texts or nulls [N].
+
+    Returns:
+      int64 [N].
+    """
     encoded = pc.dictionary_encode(texts).combine_chunks()
     indices = encoded.chunk(0).indices if isinstance(encoded, pa.ChunkedArray) else encoded.indices
     return pc.fill_null(pc.add(indices, 1), 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -60,6 +74,7 @@ def measure_auc(codes: np.ndarray, label: np.ndarray) -> float:
     positives, negatives = labels.sum(), (1 - labels).sum()
     if not positives or not negatives:
         return np.nan
+    # The Mann-Whitney U: pairs in which the positive row has the higher score.
     above = ranks[labels == 1].sum() - positives * (positives + 1) / 2
     return float(above / (positives * negatives))
 

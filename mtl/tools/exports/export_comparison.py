@@ -25,6 +25,7 @@ from mtl.runs import estimators
 from mtl.serving import loaded, metadata
 from mtl.tools.runtimes import added, frozen, onnx, tflite
 
+# A round of 0.1 s holds many short calls; the median of rounds leaves out a disturbed one.
 _ROUNDS, _SECONDS = 5, 0.1
 _EXTRA = "assets.extra"  # Files beside the model: warm-up requests and metadata.
 
@@ -55,6 +56,11 @@ def compare_formats(
     experiment: experiment_lib.Experiment, model_dir: str, checkpoint: str
 ) -> Iterator[Format]:
     """Yield the cost of each format, measured in a scratch folder.
+
+    Args:
+      experiment: the settings of the run.
+      model_dir: the folder of the run.
+      checkpoint: the checkpoint to export.
 
     Raises:
       UserError: the checkpoint cannot be exported as it is.
@@ -110,6 +116,7 @@ def _measure_saved_model(
 ) -> Format:
     written[name] = path = export(folder)
     signature, requests = frozen.find_requests(path)
+    # One thread for all formats: more would compare the thread pools of runtimes.
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=1, inter_op_parallelism_threads=1
     )
@@ -123,6 +130,7 @@ def _measure_saved_model(
         times = _time_requests(lambda given: call(*(given[key] for key in feeds)), requests)
     files = [os.path.join(at, file) for at, _, own in os.walk(path) for file in own]
     files = [file for file in files if f"{os.sep}{_EXTRA}{os.sep}" not in file]
+    # The export measured it before its publication, unless `Serving.check_rows` is 0.
     difference = metadata.read_metadata(path).get("difference", float("nan"))
     return Format(name, *_count_bytes(files), times, difference)
 
@@ -161,6 +169,7 @@ def _time_requests(run: Run, requests: frozen.Requests) -> dict[int, float]:
     """Return {rows of a request: median milliseconds of rounds}."""
     medians = {}
     for request in requests:
+        # The first call allocates memory and prepares kernels, which later calls find there.
         run(request)
         rounds = []
         for _ in range(_ROUNDS):

@@ -31,6 +31,7 @@ from mtl.serving import (
 from mtl.tools.runtimes import outside_ids, portable
 from mtl.tools.runtimes.encoders import encoder
 
+# The first one has the fewest outputs to convert.
 _NAMES = (f"{settings.RAW}/{settings.LEAN}", settings.RAW)
 
 # Operations that come with lookups of columns, but lie outside of their scopes.
@@ -148,6 +149,7 @@ def load_intact(directory: str) -> Iterator[Source]:
     has_ids = tf.io.gfile.isdir(folder)
     try:
         if has_ids:
+            # Its files have checksums among those of the export, which are checked above.
             source = _open_ids(directory, folder)
         else:
             name, requests = find_requests(directory)
@@ -192,13 +194,22 @@ def needs_ids(directory: str) -> bool:
 
 def _describe_damage(error: Exception) -> str:
     """Return the fault of a file, without the place in the graph that reads it."""
+    # TensorFlow writes {{node name}} where the graph has the operation that failed.
     lines = [line.strip() for line in re.sub(r"\{\{.*?\}\}", "", str(error)).splitlines()]
     told = [line for line in lines if line and not line.startswith(_NOT_TOLD)]
     return (told or [type(error).__name__])[0].partition(" [Op:")[0].rstrip(".:")
 
 
 def freeze(model: loaded.Loaded, name: str) -> Frozen:
-    """Return the graph of a signature."""
+    """Return the graph of a signature.
+
+    Args:
+      model: the export, whose session holds the weights.
+      name: the signature.
+
+    Returns:
+      A graph with a placeholder for each input, folded, whose weights are constants.
+    """
     signature = model.signatures[name]
     inputs = {info.name: key for key, info in signature.inputs.items()}
     outputs = {info.name: key for key, info in signature.outputs.items()}
@@ -221,6 +232,7 @@ def _compare_outputs(
     """Yield the difference of each output of another runtime from the wanted one."""
     for key, expected in wanted.items():
         value = found[key]
+        # With 8 bits, a class may change where two are nearly equally likely.
         if expected.dtype.kind != "f" and allowed > verification.TOLERANCE:
             continue
         if expected.dtype.kind in "OS":  # TensorFlow returns text as bytes.
@@ -232,7 +244,12 @@ def _compare_outputs(
 
 
 def describe_lacking(made: Frozen, operations: Iterable[str]) -> str:
-    """Return a text that lists operations and the columns that need them; "" if none."""
+    """Return a text that lists operations and the columns that need them; "" if none.
+
+    Args:
+      made: the graph that uses the operations.
+      operations: their names in TensorFlow.
+    """
     wanted, of_column = set(operations), dict[str, set[str]]()
     for node in made.graph_def.node:
         column = outside_ids.find_column(node.name)

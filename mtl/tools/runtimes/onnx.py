@@ -50,6 +50,7 @@ def write_onnx(directory: str, path: str, held_out: rows.HeldOut | None = None) 
         converted = os.path.join(scratch, "model.onnx")
         _convert_graph(converter, frozen.freeze(source.model, source.name), converted)
         with _one_line():
+            # Only a check before the file gets its name: clients choose their own providers.
             session = runtime.InferenceSession(converted, providers=["CPUExecutionProvider"])
         run = functools.partial(_run_session, session)
         difference = source.check(run, "ONNX export", held_out)
@@ -98,6 +99,7 @@ def _convert_graph(converter: Any, made: frozen.Frozen, path: str) -> None:
                 graph_def,
                 input_names=list(made.inputs),
                 output_names=list(made.outputs),
+                # From names of tensors, such as x:0, to those of the signature.
                 tensors_to_rename={**made.inputs, **made.outputs},
                 opset=_OPSET,
                 custom_op_handlers={"SelectV2": (_convert_select, [])},
@@ -108,6 +110,7 @@ def _convert_graph(converter: Any, made: frozen.Frozen, path: str) -> None:
         reason = _describe_lacking(made, _not_known(graph_def)) or frozen.describe_error(error)
         raise checks.UserError(f"tf2onnx cannot convert this model: {reason}") from error
 
+    # tf2onnx also returns graphs with operations that ONNX lacks, which fail only when they load.
     unknown = _describe_lacking(made, _list_unknown(converted.graph))
     if unknown:
         raise checks.UserError(f"tf2onnx cannot convert this model: {unknown}")
@@ -129,6 +132,7 @@ def _describe_lacking(made: frozen.Frozen, operations: Iterable[str]) -> str:
 def _not_known(graph: tf.compat.v1.GraphDef) -> list[str]:
     """Return the operations of a graph for which tf2onnx has no rule."""
     rules = _import_module("tf2onnx.handler").tf_op.create_mapping(_OPSET, None)
+    # tf2onnx drops or handles these without a rule.
     known = {*rules, "Assert", "Const", "NoOp", "Placeholder"}
     return [node.op for node in graph.node if node.op not in known]
 

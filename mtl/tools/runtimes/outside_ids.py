@@ -1,8 +1,8 @@
 """Takes the lookups of texts out of a graph: its inputs become ids, which a client encodes.
 
-found = outside_ids.take_lookups(graph, inputs, tables)
-found.inputs                             # {"job/categorical_job": Placed(node, "job", kind, ...)}
-outside_ids.list_obstacles(graph)        # {"RaggedCross": ["crossed_a_x_b"]}
+outside_ids.take_lookups(graph, inputs, tables)
+# {"job/categorical_job": Placed(node, lookup, "job", kind, ...)}
+outside_ids.list_obstacles(graph_def)    # {"RaggedCross": ["crossed_a_x_b"]}
 
 A lookup such as `table[text]` treats each value alone, and the operations between an input and its
 lookup only move values: they select, reshape or mask them. So the same operations can move ids.
@@ -123,6 +123,7 @@ def take_lookups(
         if chain is None or find_column(lookup.node) in without:
             continue
         source, path = chain[-1], chain[:-1]
+        # Lookups of a feature in one table, or in equally many buckets, share an input.
         key = (source, *lookup[2:])
         if key not in copies:
             name = _name_input(inputs[source], lookup.node, placed)
@@ -130,6 +131,7 @@ def take_lookups(
             placed[name] = Placed(node, lookup.node, inputs[source], *lookup[2:])
             copies[key] = node
         moved = _copy_path(graph, path, copies[key], key, copies)
+        # Under its old name, so that the nodes that read the ids need no change.
         graph.set(lookup.node, "Identity", [moved], T=tf.int64)
     return placed
 
@@ -158,6 +160,7 @@ def _find_lookups(graph: graphs.Graph, tables: Mapping[str, Table]) -> list[_Loo
         if node.op != _FIND:
             continue
         name, default = graphs.name_of(node.input[0]), graph.value(node.input[2])
+        # An encoder has files of texts in order; other tables cannot be written so.
         if name not in tables or not tables[name].is_vocabulary or default is None:
             continue
         size, choice = len(tables[name].keys), _find_choice(graph, node, readers)
@@ -166,6 +169,7 @@ def _find_lookups(graph: graphs.Graph, tables: Mapping[str, Table]) -> list[_Loo
             of_unknown.add(buckets.name)
             places = buckets.attr["num_buckets"].i
             found.append(_Lookup(ids.name, node.input[1], encoder.VOCABULARY, size, places, name))
+        # One place behind the vocabulary for all unknown texts.
         elif default == size:
             found.append(_Lookup(node.name, node.input[1], encoder.VOCABULARY, size, 1, name))
     for node in graph.nodes.values():
@@ -200,6 +204,7 @@ def _trace_tokens(
     chain = []
     while True:
         node = graph.nodes.get(graphs.name_of(reference))
+        # Only the first output of a node holds values that were moved.
         if node is None or reference.partition(":")[2] not in ("", "0"):
             return None
         chain.append(node.name)
@@ -268,7 +273,15 @@ def _read_shapes(graph: graphs.Graph, copies: Mapping[str, str]) -> None:
 def read_tables(
     session: tf.compat.v1.Session, graph_def: tf.compat.v1.GraphDef
 ) -> dict[str, Table]:
-    """Return {node: contents} of the tables of a session, which are initialised."""
+    """Return {node: contents} of the tables of a session, which are initialised.
+
+    Args:
+      session: a session whose tables are filled.
+      graph_def: the nodes of its graph.
+
+    Returns:
+      {node of a hash table: its pairs, sorted by value}.
+    """
     found = {}
     for node in graph_def.node:
         if node.op != "HashTableV2":
@@ -278,13 +291,19 @@ def read_tables(
         with session.graph.as_default():
             pairs = tf.raw_ops.LookupTableExportV2(table_handle=handle, Tkeys=keys, Tvalues=values)
         read_keys, read_values = session.run([pairs.keys, pairs.values])
+        # A hash table exports its pairs in no order, but ids number the lines of a vocabulary.
         order = np.argsort(read_values, kind="stable")
         found[node.name] = Table(read_keys[order], read_values[order])
     return found
 
 
 def fill_tables(graph: tf.Graph, tables: Mapping[str, Table]) -> tf.Operation:
-    """Add an operation that fills the tables of a graph; call it in the graph."""
+    """Add an operation that fills the tables of a graph; call it in the graph.
+
+    Args:
+      graph: the graph that keeps some of the tables.
+      tables: {node: contents}; those that the graph lacks are left out.
+    """
     fills = []
     for name, table in tables.items():
         if name in {operation.name for operation in graph.get_operations()}:

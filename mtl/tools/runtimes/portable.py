@@ -38,7 +38,9 @@ from mtl.tools.runtimes.encoders import encoder
 
 FOLDER, RAW, IDS = "portable", "raw", "ids"
 _ENCODERS = ("encoder.py", "encoder.h")
+# A protobuf has at most 2 GB; 1 MB is left for the nodes themselves.
 _MAX_BYTES = 2**31 - 2**20
+# A shape that was fixed by mistake shows at another number of rows.
 _BATCHES = (7, 1)
 
 
@@ -78,6 +80,7 @@ def write_portable(
       UserError: the weights do not fit into the 2 GB of a graph.
     """
     target = os.path.join(directory, FOLDER)
+    # Two graphs: the encoder drops empty texts itself, so only the graph of raw features does it.
     for name in (RAW, IDS):
         built = _build_graph(estimator, spec, drops_empty=name == RAW)
         _require_small(built.graph)
@@ -140,6 +143,7 @@ def _build_graph(
             features = spec.drop_empty_texts(features)
         mode = compat.estimator.ModeKeys.PREDICT
         built = estimator.model_fn(features, None, mode, estimator.config)
+        # The lean signature, if there is one: fewer outputs to compute and to check.
         output = built.export_outputs.get(settings.LEAN, built.export_outputs[settings.DEFAULT])
         saver = built.scaffold.saver or tf1.train.Saver(sharded=True)
         return _Built(graph, tensors, dict(output.outputs), saver)
@@ -178,6 +182,7 @@ def _write_raw(folder: str, session: tf.compat.v1.Session, built: _Built) -> Non
             main_op=tf1.tables_initializer(),
         )
     with saved_model.edited(folder) as meta_graph:
+        # Paths of this machine's vocabularies are of no use elsewhere.
         signatures.forget_paths(meta_graph)
     optimized.Optimized()(folder)
 
@@ -238,6 +243,7 @@ def _take_ids(
     """
     without: set[str] = set()
     while True:
+        # A copy each time, as `take_lookups` rewrites the graph.
         graph = graphs.Graph(tf1.GraphDef.FromString(given.SerializeToString()))
         placed = outside_ids.take_lookups(graph, fields, tables, without)
         graph_def = graph.pruned(outputs)
@@ -274,6 +280,7 @@ def _write_encoder(
         text = b"".join(encoder.escape_bytes(own) + b"\n" for own in tables[table].keys)
         atomic.write(os.path.join(folder, file), text)
     for name in _ENCODERS:
+        # A client runs the encoder of its export, whatever later versions of the project do.
         program = pathlib.Path(encoder.__file__).with_name(name).read_bytes()
         atomic.write(os.path.join(folder, name), program)
 
@@ -284,6 +291,7 @@ def _describe_features(spec: spec_lib.Spec) -> Iterator[tuple[str, ...]]:
         shape = encoder.LIST if field.is_ragged else ",".join(map(str, field.shape))
         default = () if field.default is None else (str(field.default),)
         if field.dtype == "bool" and default:
+            # The encoders read truth values as 0 and 1.
             default = (str(int(field.default)),)
         yield ("feature", name, field.dtype, shape, *default)
     for counts, name in spec.counted.items():

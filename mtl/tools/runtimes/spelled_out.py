@@ -23,6 +23,7 @@ def write_buckets(graph: graphs.Graph) -> None:
     """Replace Bucketize by a count of the boundaries up to the value."""
     for node in list(graph.nodes.values()):
         if node.op == "Bucketize":
+            # [boundaries], compared with [..., 1]: the count of passed ones is the bucket.
             given = np.array(node.attr["boundaries"].list.f, np.float32)
             bounds = graph.set_constant(f"{node.name}/boundaries", given)
             _count_bounds(graph, node.name, node.input[0], bounds, tf.float32, tf.int32)
@@ -65,6 +66,7 @@ def _write_log(graph: graphs.Graph, name: str, value: str) -> None:
     small = make("small", "SelectV2", vanishes, value, precise)
     # Also for infinity, which the ratio turns into NaN.
     is_large = make("is_large", "Greater", value, one)
+    # Above 1 the sum loses no digits that matter.
     graph.set(name, "SelectV2", [is_large, log, small], T=tf.float32)
 
 
@@ -105,6 +107,7 @@ def _shorten_log(graph: graphs.Graph, log: Any) -> None:
     """Compute a logarithm of integers in float32, with all operations that share its float64."""
     readers = graph.readers()
     part = _find_part(graph, log, readers)
+    # Another operation in float64 may need its precision.
     if not {node.op for node in part.values()} <= _SHORT:
         return
     for node in part.values():
@@ -148,6 +151,7 @@ def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
     """Turn float32(x - mean) of integers x into float32(x - floor(mean)) - (mean - floor(mean))."""
     difference = graph.nodes[graphs.name_of(cast.input[0])]
     mean = graph.value(difference.input[1]) if difference.op == "Sub" else None
+    # Otherwise the floor, or the ends below, could overflow int64.
     if mean is None or not (np.abs(mean) < 2**62).all():
         return
     whole = _as_whole(graph, difference.input[0])
@@ -159,6 +163,7 @@ def _subtract_whole(graph: graphs.Graph, cast: Any) -> None:
         "Maximum": limits.min + np.maximum(floor, 0),
         "Minimum": limits.max + np.minimum(floor, 0),
     }
+    # Between these ends, x - floor does not overflow int64.
     near = whole
     for op, end in ends.items():
         bound = graph.set_constant(f"{name}/{op}/end", end)
@@ -198,12 +203,17 @@ def write_sums(graph: graphs.Graph, graph_def: tf.compat.v1.GraphDef) -> None:
     """Replace sums over lists, [N, D] -> [B, D], by a product with a matrix [B, N] of 0 and 1.
 
     The rule of tf2onnx for UnsortedSegmentSum fails if all lists are empty.
+
+    Args:
+      graph: the graph, which is rewritten.
+      graph_def: the nodes that its outputs need, from which the shapes are read.
     """
     with tf.Graph().as_default() as built:
         tf.import_graph_def(graph_def, name="")
     for node in graph_def.node:
         if node.op != "UnsortedSegmentSum":
             continue
+        # Only an imported graph knows the shapes of its tensors.
         values, owners, count = built.get_operation_by_name(node.name).inputs
         if values.shape.rank == 2 and values.dtype == tf.float32:
             _sum_by_product(graph, node, owners.dtype, count.dtype)

@@ -29,6 +29,7 @@ KINDS = (FLOAT32, SPARSE, INT8)
 # 8 bits have the same tolerance as in `Optimized`.
 _TOLERANCES = {FLOAT32: verification.TOLERANCE, SPARSE: verification.TOLERANCE, INT8: 0.1}
 _SIGNATURE = "serving_default"
+# The converter lists lacking operations in its message alone.
 _LACKING = re.compile(r"(?:TF Select|Custom) ops: (.+)")
 
 
@@ -70,7 +71,15 @@ def write_tflite(
 
 
 def make_runner(model: bytes, threads: int = 1) -> Any:
-    """Return a function from {feature: array} to {output: array}."""
+    """Return a function from {feature: array} to {output: array}.
+
+    Args:
+      model: the content of a file of TensorFlow Lite.
+      threads: how many threads a call uses.
+
+    Raises:
+      UserError: in the function, if TensorFlow Lite cannot run the model.
+    """
     with warnings.catch_warnings():  # TensorFlow warns that the interpreter moves to a new package.
         warnings.simplefilter("ignore")
         interpreter = tf.lite.Interpreter(model_content=model, num_threads=threads)
@@ -119,6 +128,7 @@ def _save_model(made: frozen.Frozen, folder: str) -> None:
 def _silence_converter() -> Iterator[None]:
     """Drop the converter's C++ output to standard error; its exception has the same facts."""
     sys.stderr.flush()
+    # The converter is C++: it writes to the descriptor, whatever `sys.stderr` is.
     stderr = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:

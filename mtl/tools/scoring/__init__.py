@@ -2,8 +2,8 @@
 
 reader = scoring.Reader(spec=spec, batch_size=512, keep=["id"])
 model = scoring.SavedModel("models/income")     # or scoring.connect_server("localhost:8500", ...)
-shards = scoring.plan_shards(reader.find(["in/*.csv"]), "out")
-scoring.score_shards(shards, reader, model, format_name="jsonl")
+shards = scoring.plan_shards(reader.find(["in/*.csv"]), "out", format_name="jsonl")
+scoring.score_shards(shards, reader, model)
 
 Work goes by column: TensorFlow parses and predicts a batch and Arrow writes its text or records,
 all outside of Python's lock. Only a batch with a mistake is read row by row, to name the row.

@@ -33,6 +33,10 @@ class Access:
     def check(self, scheme: str, address: str) -> None:
         """Fail if the settings contradict the address, or a file cannot be read.
 
+        Args:
+          scheme: "grpc", "http" or "https".
+          address: HOST:PORT, for errors.
+
         Raises:
           UserError: names the setting; never shows the token.
         """
@@ -44,6 +48,7 @@ class Access:
             checks.require(is_secure or not getattr(self, flag), f"--{flag}", rule, address)
         rule = "come without --token_file"
         checks.require(not (self.token_file and self.token_env), "--token_env", rule, "both")
+        # Read now, since a missing token should stop a command before its first row.
         self.headers()
         if is_secure:
             self.context()

@@ -72,6 +72,10 @@ class Model(Protocol):
 def kept(name: str, row: Mapping[str, Any]) -> Any:
     """Return the value that comes back with the predictions of a row.
 
+    Args:
+      name: the field, as `--keep` names it.
+      row: {field: value}.
+
     Raises:
       ValueError: the row lacks the value.
     """
@@ -87,6 +91,11 @@ def in_order(
     """Yield the result of `work` for each item, in order; `concurrency` items run at a time.
 
     A UserError of `items` is raised after the results of all earlier items.
+
+    Args:
+      items: the items, which are taken in this thread.
+      work: runs in other threads.
+      concurrency: how many items are at work at a time.
     """
     pool = futures.ThreadPoolExecutor(concurrency)
     pending: collections.deque[futures.Future] = collections.deque()
@@ -99,6 +108,7 @@ def in_order(
         while pending:
             yield pending.popleft().result()
     finally:
+        # Also if the caller stops early: items that have not begun are of no use then.
         pool.shutdown(cancel_futures=True)
 
 
@@ -109,6 +119,7 @@ def _submit_items(
         for item in items:
             yield pool.submit(work, item)
     except checks.UserError as error:
+        # Raised at once, it would overtake the results of items that are still at work.
         failed: futures.Future = futures.Future()
         failed.set_exception(error)
         yield failed

@@ -35,11 +35,13 @@ EMPTY = Block(b"", b"")
 def _json_lines(columns: Columns) -> Block:
     parts: list[Any] = []
     for name, values in columns.items():
+        # Arrow joins the parts of all rows at once: {"name": value, "name": value}.
         parts += [
             ("" if parts else "{") + json.dumps(name) + ": ",
             _write_json(_make_array(values)),
             ", ",
         ]
+    # The last part is the comma that no further column follows.
     return Block(b"", _join_rows(pc.binary_join_element_wise(*parts[:-1], "}\n", "")))
 
 
@@ -65,6 +67,7 @@ def _without_formulas(values: Values) -> Values:
     texts = _write_cells(values)
     if isinstance(values, np.ndarray):
         return np.array([csv_text.escape_formula(text) for text in texts.to_pylist()], object)
+    # A negative number begins with a character that begins formulas as well.
     is_number = [isinstance(_plain(value), (bool, int, float)) for value in values]
     cells = zip(texts.to_pylist(), is_number, strict=True)
     return [text if number else csv_text.escape_formula(text) for text, number in cells]
@@ -89,7 +92,12 @@ MAKERS: Mapping[str, Callable[[Columns], Block]] = {
 
 
 def find_maker(format_name: str, escape_formulas: bool = False) -> Callable[[Columns], Block]:
-    """Return a function that makes blocks of a format; CSV can be made safe for spreadsheets."""
+    """Return a function that makes blocks of a format; CSV can be made safe for spreadsheets.
+
+    Args:
+      format_name: csv, jsonl, parquet or tfrecord.
+      escape_formulas: True to have no text of CSV begin as a formula of a spreadsheet does.
+    """
     return _make_spreadsheet if escape_formulas and format_name == "csv" else MAKERS[format_name]
 
 
@@ -166,6 +174,7 @@ def _infer_type(values: list[Any]) -> pa.Array:
     try:
         array = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        # A struct stands for mixed values, which become JSON text below.
         array = pa.array([], pa.struct([]))
     inner = array.type
     while pa.types.is_list(inner):
@@ -213,6 +222,7 @@ def _split_lists(parts: pa.Array, shape: Sequence[int]) -> pa.ListArray:
 
 
 def _join_rows(rows: pa.Array) -> bytes:
+    # A single list of all rows: Arrow joins it without a text of Python for each row.
     everything = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
     return pc.binary_join(everything, "")[0].as_buffer().to_pybytes()
 

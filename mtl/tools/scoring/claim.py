@@ -2,7 +2,7 @@
 
 note = claim.Claim("out", {"model": "models/income", "keep": ["id"]}, {"out/a.csv": ["in/a.csv"]})
 note.is_done("out/a.csv")                                # True if its input has not changed
-with note.held():                                        # before the first output
+with note.held(["out/a.csv"]):                           # before the first output
     before = claim.observe("in/a.csv")                   # before it is read
     note.finish("out/a.csv", before)                     # once out/a.csv is complete
 """
@@ -80,6 +80,7 @@ class Claim:
             same = other == path or not remote.exists(output)
             fix = f"It was made from {other!r}. Choose another, or delete it."
             checks.require(same, "--output", f"come from {path!r}", output, fix)
+        # By their names, as the note lies in the same folder.
         names = {os.path.basename(output): path for output, path in inputs.items()}
         self._facts = {**facts, "inputs": {**known, **names}}
         states = before.get("states", {})
@@ -110,6 +111,7 @@ class Claim:
         is_note = isinstance(before, dict) and before.keys() >= {"model", "keep"}
         checks.require(is_note, self._path, rule, before, fix)
         lying = {name for name in remote.list_names(self._folder) if name != _FILE}
+        # Other files may lie in the folder; notes of old versions list no inputs.
         written = lying & set(before.get("inputs", lying))
         return before if any(not name.endswith(".partial") for name in written) else {}
 
@@ -129,6 +131,7 @@ class Claim:
 
     def finish(self, output: str, state: Mapping[str, Any] | None) -> None:
         """Mark an output as done; `observe` returned `state` before the input was read."""
+        # A pipe has no state: its output is made again.
         if state is not None:
             self._states[os.path.basename(output)] = state
             if time.monotonic() - self._written >= _SECS_BETWEEN_NOTES:
@@ -144,5 +147,6 @@ class Claim:
                 with storage.writing("--output", "a folder", self._folder):
                     os.makedirs(self._folder, exist_ok=True)
                     atomic.write(self._path, text)
+            # As it is read back: tuples become lists, and keys texts.
             self._before = json.loads(json.dumps(note))
         self._written = time.monotonic()

@@ -41,6 +41,7 @@ class Csv:
             lines = self._source_of(path).lines(path)
             while some := list(itertools.islice(lines, self.batch_size)):
                 numbers, rows = zip(*some, strict=True)
+                # The source yields an error as a text in place of the last line, and stops.
                 if isinstance(rows[-1], str):
                     raise checks.UserError(f"{path} line {numbers[-1]}: {rows[-1]}")
                 yield batches.Chunk(path=path, numbers=numbers, rows=rows)
@@ -50,6 +51,7 @@ class Csv:
         try:
             columns = decode(np.array(chunk.rows, object))
         except source.list_refusals() as error:
+            # TensorFlow names no row: Python reads the lines again to find it.
             reason = self.problem(chunk) or f"{chunk.path}: {local.explain_refusal(error)}"
             raise checks.UserError(reason) from error
         arrays = {name: _convert_column(values) for name, values in columns.items()}
@@ -102,5 +104,6 @@ class Csv:
 
 def _convert_column(values: tf.Tensor | tf.RaggedTensor) -> Sequence[np.ndarray] | np.ndarray:
     if isinstance(values, tf.RaggedTensor):
+        # [B + 1] row splits: without 0 and the end, they are the places to cut at.
         return np.split(values.flat_values.numpy(), values.row_splits.numpy()[1:-1])
     return values.numpy()

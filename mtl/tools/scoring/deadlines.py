@@ -33,6 +33,7 @@ def run_within(secs: float, work: Callable[[], Result], stop: Callable[[], None]
         except BaseException as error:
             errors.append(error)
 
+    # As a daemon, a thread that hangs does not keep the process from ending.
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(min(secs, threading.TIMEOUT_MAX))

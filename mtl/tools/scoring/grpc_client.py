@@ -21,6 +21,7 @@ from mtl.tools.scoring import access, batches, protocol
 
 Result = TypeVar("Result")
 
+# Codes of overload and restarts; an attempt with another one would fail again.
 _TRANSIENT = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -110,6 +111,7 @@ def _read_arrays(reply: bytes) -> dict[str, np.ndarray]:
 
 def _read_array(tensor: Any) -> np.ndarray:
     count = math.prod(dim.size for dim in tensor.tensor_shape.dim)
+    # Each value takes at least a byte, unless one stands for many.
     if count > max(tensor.ByteSize(), _MOST_REPEATED):
         raise ValueError(f"{count} values in {tensor.ByteSize()} bytes")
     return tf.make_ndarray(tensor)

@@ -57,6 +57,13 @@ class Http:
     ) -> Reply:
         """Return the answer to a request.
 
+        Args:
+          method: "GET" or "POST".
+          path: the path behind the address.
+          body: the bytes to send; None for none.
+          call: has the time limit in seconds, and the model that errors name.
+          headers: further headers, which may replace the content type of JSON.
+
         Raises:
           TransientError: an attempt failed for a reason that may pass.
           RefusedError: the server refuses the request itself.
@@ -95,6 +102,7 @@ def _cut_connection(connection: http.client.HTTPConnection) -> None:
     """Wake the thread that reads from the connection."""
     if connection.sock is not None:
         with contextlib.suppress(OSError):
+            # `close` alone does not wake a thread that waits in `recv`.
             connection.sock.shutdown(socket.SHUT_RDWR)
 
 

@@ -40,6 +40,11 @@ def read_columns(
 ) -> Columns:
     """Return the columns of a chunk with the bytes of files in place of their paths.
 
+    Args:
+      files: says which fields name files; None leaves all columns unchanged.
+      chunk: the rows, for errors.
+      columns: {field: B values}.
+
     Raises:
       UserError: an image cannot be read; names file and line.
     """

@@ -45,7 +45,12 @@ def input_of(signature: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def per_row(outputs: Mapping[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
-    """Return `outputs`; fail if one does not have a row for each example."""
+    """Return `outputs`; fail if one does not have a row for each example.
+
+    Args:
+      outputs: {output: array}.
+      rows: B, the number of examples.
+    """
     for name, value in outputs.items():
         if value.ndim == 0 or len(value) != rows:
             fix = "Choose another --signature."
@@ -128,6 +133,7 @@ def find_newest(path: str) -> str:
     numbers = [name.rstrip("/") for name in names if name.rstrip("/").isdigit()]
     rule = "be a SavedModel or a folder of numbered versions"
     checks.require(bool(numbers), "--saved_model", rule, path)
+    # By number: as texts, 9 would come after 10.
     return os.path.join(path, max(numbers, key=int))
 
 
@@ -143,6 +149,7 @@ class Checkpoint(_InSession):
         with tf.Graph().as_default():
             tf1.train.create_global_step()
             examples = tf1.placeholder(tf.string, [None], name="examples")
+            # As the input of training does, so that checkpoint and export agree.
             features = spec.drop_empty_texts(spec.parse(examples, with_labels=False))
             mode = compat.estimator.ModeKeys.PREDICT
             made = estimator.model_fn(features, None, mode, estimator.config)

@@ -76,6 +76,12 @@ def read_binary(
 ) -> np.ndarray:
     """Return the array of a binary tensor.
 
+    Args:
+      where: the name of the tensor, for errors.
+      data: its bytes.
+      dtype: its type.
+      shape: its shape, without open sizes.
+
     Raises:
       UserError: it does not have as many bytes as the shape says.
     """
@@ -86,6 +92,7 @@ def read_binary(
     rule = f"have {count * kind.itemsize} bytes, as its shape {list(shape)} says"
     checks.require(len(data) == count * kind.itemsize, where, rule, len(data))
     if dtype == tf.bool:
+        # A byte above 1 is True; as a bool of NumPy it would be undefined.
         return np.frombuffer(data, np.uint8).astype(bool).reshape(shape)
     values = np.frombuffer(data, kind.newbyteorder("<")).astype(kind)
     return values.reshape(shape)

@@ -260,6 +260,7 @@ def _read_reply(reply: http_calls.Reply) -> dict[str, np.ndarray]:
             where = f"output {said['name']!r}"
             found[said["name"]] = open_inference.read_binary(where, piece, dtype, shape)
         else:
+            # MLServer sends bytes so.
             is_encoded = parameters.get("content_type") == "base64"
             found[said["name"]] = _read_data(said["data"], dtype, shape, is_encoded)
     return found
@@ -272,6 +273,7 @@ def _drop_axis(array: np.ndarray, rank: int | None) -> np.ndarray:
 
 
 def _read_data(data: Any, dtype: tf.DType, shape: Sequence[int], is_encoded: bool) -> np.ndarray:
+    # The protocol allows flat data as well as nested lists; the shape stands beside them.
     flat: list[Any] = [data]
     while any(isinstance(value, list) for value in flat):
         flat = [part for value in flat for part in (value if isinstance(value, list) else [value])]

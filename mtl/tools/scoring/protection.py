@@ -60,6 +60,7 @@ class Protection:
         is_read = any(remote.fits(output, path) for path in self.files if is_remote)
         is_read = is_read or atomic.identity(output) in self._read
         require(not is_read, "not be an input")
+        # A pipe or a device is written through: nothing can be overwritten.
         if atomic.is_special(output):
             return
         path = atomic.absolute(output)

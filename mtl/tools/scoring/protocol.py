@@ -82,4 +82,14 @@ class Client(Protocol):
     def predict(
         self, call: Call, input_name: str, examples: Sequence[bytes], outputs: Sequence[str]
     ) -> dict[str, np.ndarray]:
-        """Return the named outputs for serialized tf.Examples [B]."""
+        """Return the named outputs for serialized tf.Examples [B].
+
+        Args:
+          call: the model, with the time limit of an attempt.
+          input_name: the input that takes tf.Examples.
+          examples: serialized tf.Examples [B].
+          outputs: the names of the outputs.
+
+        Returns:
+          {output: [B, ...]}.
+        """

@@ -111,6 +111,7 @@ class Reader:
         for format_name, some in itertools.groupby(paths, self._find_format):
             waiting, last = list(some), None
             for chunk in self._formats[format_name].chunks(list(waiting)):
+                # A format may have no chunk for a file without rows, which still gets an output.
                 while chunk.path != last:
                     last = waiting.pop(0)
                     if chunk.path != last:
@@ -143,6 +144,7 @@ class Reader:
         features = self.spec and dataclasses.replace(
             self.spec,
             labels={},
+            # A default of a label that is gone would be a default of no field.
             defaults={k: v for k, v in self.spec.defaults.items() if k in self.spec.features},
         )
         # Any: without a spec there are TFRecords alone.

@@ -47,6 +47,7 @@ class Remote:
         self._outputs = dict(sorted(found.outputs[call.signature].items()))
         rule = "have an output"
         checks.require(bool(self._outputs), "--signature", rule, call.signature)
+        # The version stays: a server that loads another one meanwhile would mix predictions of two.
         self._call = call if call.is_label else dataclasses.replace(call, version=found.version)
         self.digest = ""
         # A server of KServe's protocol may have no versions.
@@ -66,6 +67,7 @@ class Remote:
             try:
                 return attempt()
             except protocol.TransientError:
+                # At random, so that clients that failed together do not all come back together.
                 time.sleep(_WAIT_SECS * 2**wait * random.uniform(1, 1.5))
         try:
             return attempt()

@@ -38,6 +38,7 @@ class Rest:
         examples: Sequence[bytes],
         outputs: Sequence[str],
     ) -> dict[str, np.ndarray]:
+        # TensorFlow Serving takes bytes only so: JSON holds Unicode.
         encoded = [{"b64": base64.b64encode(example).decode()} for example in examples]
         request = {"signature_name": call.signature, "inputs": {input_name: encoded}}
 

@@ -1,7 +1,7 @@
 """Predicts file by file, and skips files whose predictions exist.
 
-shards = shards_lib.plan(["in/a.csv", "in/b.csv"], "out", "jsonl")
-shards_lib.run(shards, reader, model, "jsonl")
+made = shards.plan_shards(["in/a.csv", "in/b.csv"], "out", "jsonl")
+shards.score_shards(made, reader, model)
 """
 
 from __future__ import annotations
@@ -86,6 +86,13 @@ def plan_shards(
     `output` is a folder if it ends in "/", is one already, or its name has no ending while there
     are several inputs.
 
+    Args:
+      inputs: the files with rows.
+      output: a file or a folder; None for standard output.
+      format_name: the format of the outputs; "auto" goes by the names of the files.
+      guard: protects other files than the inputs from outputs.
+      escape_formulas: True to escape text in CSV that a spreadsheet would run as a formula.
+
     Raises:
       UserError: two inputs have the same name, an output is an input or something else that
         `guard` keeps, or the ending of the output's name is an unknown format.
@@ -123,6 +130,12 @@ def score_shards(
     An output in a folder is done if its input has not changed since it was read. The first
     predictions come before the first write.
 
+    Args:
+      made: the inputs of each output.
+      reader: reads the inputs.
+      model: predicts; several threads call it at a time.
+      concurrency: how many batches are at work at a time.
+
     Returns:
       The numbers of rows that were scored and of files that were done already.
 
@@ -142,7 +155,9 @@ def score_shards(
     chunks = _observe_chunks(reader, outputs, seen) if note else reader.chunks(list(outputs))
     scored = batches.in_order(chunks, score, concurrency)
     with contextlib.closing(scored):
+        # Nothing is written before it: a model that is not there leaves no folder behind.
         first = _first_rows(scored)
+        # With some outputs done, the rest may well be without rows.
         if due and len(due) == len(shards):
             _require_row(made, first)
         every = itertools.chain(first, scored)
@@ -213,6 +228,7 @@ def _write_outputs(
     rows = 0
     count = len(set(outputs.values()))
     with tqdm.tqdm(unit=" rows", disable=None, unit_scale=True) as bar:
+        # Chunks come in the order of the files, so each output is opened once.
         of_files = itertools.groupby(scored, lambda done: outputs[done[0].path])
         for number, (output, of_file) in enumerate(of_files, start=1):
             bar.set_description(f"file {number} of {count}")

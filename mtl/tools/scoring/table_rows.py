@@ -34,6 +34,7 @@ class Tables:
     def chunks(self, paths: Sequence[str]) -> Iterator[batches.Chunk]:
         for path in paths:
             self.check(path)
+            # Each column once, as a kept one may be a feature too.
             columns, row = list(dict.fromkeys([*self._feature_columns.values(), *self.keep])), 0
             for part in self._open(path)[1]:
                 table = arrow.read_part(path, part, columns)

@@ -68,6 +68,10 @@ def open_writer(path: str | None, format_name: str) -> Iterator[Write]:
 
     A file appears under its name only when it is complete; a pipe or a device is written through.
 
+    Args:
+      path: the file, here or in another place.
+      format_name: csv, jsonl, parquet or tfrecord; the last two need a file.
+
     Raises:
       UserError: the file cannot be written.
     """
@@ -114,6 +118,7 @@ class _ForArrow(io.RawIOBase):
         return True
 
     def write(self, data):
+        # GFile takes bytes alone, and Arrow gives buffers.
         self._file.write(bytes(data))
         return len(data)
 

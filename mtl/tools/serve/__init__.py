@@ -2,7 +2,8 @@
 
 made = settings.Settings(rest_port=8501, grpc_port=8500)
 exports = finding.Exports.of_run("runs/adult")
-asyncio.run(server.serve(exports, made))
+name, held = server.open_versions(None, exports, made)
+asyncio.run(server.serve(name, held, made, lambda running: print(startup.describe(running))))
 
 A request goes through these modules:
 

@@ -41,6 +41,7 @@ class Guard:
         self._refresh_token(self._path)
         scheme, _, token = (header or "").partition(" ")
         given = token.strip().encode("utf-8", "surrogateescape")
+        # The time is the same wherever the first wrong byte is, so it tells nothing.
         if scheme.lower() != "bearer" or not hmac.compare_digest(given, self._token):
             told = "the header 'Authorization: Bearer TOKEN' must hold the token of this server"
             raise failures.RequestError(failures.UNAUTHENTICATED, told)
@@ -60,6 +61,7 @@ def _stamp(path: str) -> object:
         status = os.stat(path)
     except OSError as error:
         _refuse_file("token_file", path, error)
+    # The inode too: a file that a rename puts in place may keep date and size of the earlier one.
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
@@ -91,6 +93,10 @@ def check_files(made: settings.Settings) -> None:
 
 def read_tls(certificate: str, key: str) -> Tls:
     """Read a certificate and its key.
+
+    Args:
+      certificate: the path of a PEM file.
+      key: the path of its key, without a password.
 
     Raises:
       UserError: a file cannot be read, or the two do not belong together.

@@ -1,6 +1,8 @@
 """Joins requests that come at about the same time into one call of the model.
 
-batcher = batching.Batcher(max_batch_size=256, timeout_secs=0.001, threads=1, max_queue_rows=4096)
+batcher = batching.Batcher(
+    max_batch_size=256, timeout_secs=0.001, threads=1, max_queue_rows=4096, hold=held.hold
+)
 outputs = await batcher.predict(model, request)          # {output: [B, ...]} of this request
 
 All of it runs in the event loop, except for the calls of the model. A request of a lone client runs
@@ -28,6 +30,7 @@ from mtl.tools.serve import failures, models, requests
 _CALM = 10
 
 
+# By identity: items are keys of a queue, and the arrays in them have no hash.
 @dataclasses.dataclass(eq=False)
 class _Waiting:
     """A request in a queue, and the future of its outputs."""
@@ -114,10 +117,18 @@ class Batcher:
     ) -> dict[str, np.ndarray]:
         """Return the outputs of a request.
 
+        Args:
+          model: a leased model; requests are joined only for the same one.
+          request: inputs of B rows.
+
+        Returns:
+          {output: [B, ...]} of this request alone.
+
         Raises:
           RequestError: too many rows wait.
           InvalidArgumentError: TensorFlow refuses the values of this request.
         """
+        # A request that alone is larger than the bound runs if nothing else is in work.
         # An empty request takes a place too.
         places = max(1, request.rows)
         if self._waiting_rows and self._waiting_rows + places > self._most_waiting:
@@ -125,7 +136,9 @@ class Batcher:
             raise failures.RequestError(failures.BUSY, told)
         loop = asyncio.get_running_loop()
         item = _Waiting(model, request, loop.create_future())
+        # Without rows, the parts of a joined output could not be told apart.
         is_joined = self._is_joining and request.signature.is_by_row and bool(request.rows)
+        # A request is its own key if it runs alone: no other request can have it.
         key = _find_key(model, request) if is_joined else item
         self._waiting_rows += places
         self._in_work += 1
@@ -145,6 +158,7 @@ class Batcher:
             self._crowded_until = loop.time() + _CALM * self._timeout
         is_lone = loop.time() >= self._crowded_until
         if key is item or is_full or is_lone or not self._timeout:
+            # It is full, or nobody would come to join it.
             self._make_ready(key)
         elif queue.timer is None and key not in self._ready:
             queue.timer = loop.call_later(self._timeout, self._make_ready, key)
@@ -173,6 +187,7 @@ class Batcher:
             key, _ = self._ready.popitem(last=False)
             queue = self._queues[key]
             batch = queue.take(self._most_rows)
+            # The rest has waited already: it is ready at once, behind the other queues.
             if queue.items:
                 self._ready[key] = None
             else:
@@ -181,6 +196,7 @@ class Batcher:
 
     def _call(self, batch: Sequence[_Waiting]) -> None:
         self._free -= 1
+        # Clients may hang up, and their leases end, while the call still runs in its thread.
         held = contextlib.ExitStack()
         held.enter_context(self._hold(batch[0].model))
         loop = asyncio.get_running_loop()
@@ -195,6 +211,7 @@ class Batcher:
         held.close()
         if done.cancelled():  # The server has stopped.
             return
+        # `_run_batch` returns exceptions, so the result itself raises nothing.
         for item, result in zip(batch, done.result(), strict=True):
             if item.future.done():
                 continue  # Its client is gone.
@@ -249,6 +266,7 @@ def _run_joined(batch: Sequence[_Waiting]) -> list[dict[str, np.ndarray]]:
     }
     outputs = batch[0].model.run(first.signature.name, joined, first.outputs)
     ends = np.cumsum([item.request.rows for item in batch])
+    # The shapes of a signature promise rows, but only the outputs show whether a graph keeps to it.
     if any(len(value) != ends[-1] for value in outputs.values()):
         return [_run_alone(item) for item in batch]
     return [
@@ -266,6 +284,7 @@ def _join_arrays(arrays: Sequence[np.ndarray], is_list: bool) -> np.ndarray:
 
 
 def _pad_rows(array: np.ndarray, width: int) -> np.ndarray:
+    # [b, L, ...] -> [b, width, ...]: the input with the lengths tells padding from values.
     padding = b"" if array.dtype == object else 0
     widths = [(0, 0), (0, width - array.shape[1]), *[(0, 0)] * (array.ndim - 2)]
     return np.pad(array, widths, constant_values=padding)

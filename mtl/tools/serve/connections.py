@@ -77,6 +77,7 @@ class Connection(asyncio.Protocol):
         """Return False while bytes may belong to the body of a request."""
         if self._request is None:
             return True
+        # The body of a request that was refused may still arrive behind the answer.
         return not self._is_answering and self._request.content.is_eof()
 
     def _start_timer(self) -> None:

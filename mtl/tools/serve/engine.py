@@ -1,6 +1,6 @@
 """Answers checked requests of all protocols: limits, versions, batches and the log.
 
-made = engine.Engine("adult", held, settings, log=None)
+made = engine.Engine("adult", held, settings, metrics.Metrics("adult"))
 written = await made.predict("adult", None, parse, write, size=len(body))
 """
 
@@ -67,6 +67,7 @@ class Engine:
         self.guard = access.Guard(made.token_file)
         self.is_stopping = False
         self._log = log
+        # Apart from the threads of the model, so that a large body does not wait behind calls.
         self._parsers = futures.ThreadPoolExecutor(2, thread_name_prefix="mtl_parse")
         self._batcher = batching.Batcher(
             max_batch_size=made.max_batch_size,
@@ -119,11 +120,13 @@ class Engine:
         """
         self.require_model(name)
         most = self.settings.timeout_secs
+        # gRPC clients send their deadline; work beyond it would reach nobody.
         secs = most if timeout_secs is None else min(most, timeout_secs)
         with self.versions.lease(version) as model:
             try:
                 work = self._predict_batch(model, parse, write, size)
                 return await asyncio.wait_for(work, secs)
+            # Before Python 3.11 it is not the built-in TimeoutError.
             except asyncio.TimeoutError as error:
                 told = f"the request takes longer than {secs:g} seconds"
                 raise failures.RequestError(failures.LATE, told) from error
@@ -140,6 +143,7 @@ class Engine:
         answer = Answer(model, request, outputs)
         if self._log is not None:
             self._log.add(answer)
+        # A short request may have a long answer.
         size = max(size, sum(value.nbytes for value in outputs.values()))
         return await self._run_aside(size, lambda: write(answer))
 

@@ -28,6 +28,7 @@ def make_rest(model: models.Model) -> dict[str, Any]:
         (example, *_) = next(iter(first.values())).tolist()
         return {"instances": [{tensors.B64: base64.b64encode(example).decode()}]}
     row = {key: _read_row(value) for key, value in sorted(first.items())}
+    # The row format has values without a name if a signature has one input.
     if len(signature.inputs) == 1:
         (row,) = row.values()
     return {"signature_name": name, "instances": [row]}
@@ -41,6 +42,7 @@ def _read_row(value: np.ndarray) -> Any:
 def _make_zeros(signature: models.Signature) -> dict[str, np.ndarray]:
     arrays = {}
     for name, tensor in signature.inputs.items():
+        # One row: the first axis counts rows, and an axis of any length gets one value.
         shape = [1, *(axis or 1 for axis in (tensor.shape or (1,))[1:])]
         empty = np.full(shape, b"", object)
         is_text = tensor.dtype == tf.string

@@ -61,6 +61,7 @@ class Exports:
         for folder in self.folders:
             for number in versions.list_versions(folder):
                 path = os.path.join(folder, str(number))
+                # A folder without this file is still being copied, or holds something else.
                 if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
                     found[number] = path
         return dict(sorted(found.items()))

@@ -59,6 +59,7 @@ class GrpcServer:
         made = self._engine.settings
         options = [
             ("grpc.max_receive_message_length", made.max_body_bytes),
+            # No limit: the rows of a request are bounded already.
             ("grpc.max_send_message_length", -1),
             # Otherwise two servers share a port, and clients reach either of them.
             ("grpc.so_reuseport", 0),
@@ -72,6 +73,7 @@ class GrpcServer:
             predictions, self._server
         )
         model_service_pb2_grpc.add_ModelServiceServicer_to_server(status, self._server)
+        # An address of IPv6 holds colons itself.
         host = f"[{made.host}]" if ":" in made.host else made.host
         address = f"{host}:{made.grpc_port}"
         if tls is None:
@@ -266,6 +268,11 @@ class _Status(_Answering, model_service_pb2_grpc.ModelServiceServicer):
 def read_request(signature: models.Signature, request: Any, made: Any) -> requests.Request:
     """Return the request of a PredictRequest.
 
+    Args:
+      signature: the signature that it calls.
+      request: the message.
+      made: the settings, with the most rows and values.
+
     Raises:
       UserError: it does not fit the signature.
     """
@@ -294,6 +301,7 @@ def _read_tensor(where: str, proto: Any, most: int) -> np.ndarray:
 
 
 def _read_values(proto: Any, sizes: Sequence[int], count: int) -> np.ndarray:
+    # If the shape has more values, `make_ndarray` repeats the last one.
     if proto.dtype == tensors.find_enum(tf.string) and len(proto.string_val) == count:
         array = np.empty(count, object)
         array[:] = list(proto.string_val)
@@ -312,7 +320,12 @@ def read_examples(given: Any) -> Sequence[bytes]:
 
 
 def write_tensor(array: np.ndarray, proto: Any) -> None:
-    """Fill a TensorProto with the values of an array."""
+    """Fill a TensorProto with the values of an array.
+
+    Args:
+      array: an array of any shape; texts are objects.
+      proto: an empty message, which is filled in place.
+    """
     proto.dtype = tensors.find_enum(array.dtype)
     add = proto.tensor_shape.dim.add
     for size in array.shape:

@@ -93,6 +93,7 @@ class HttpServer:
         self._runner = web.AppRunner(
             self._app,
             access_log=None,
+            # By default aiohttp works on for a client that has hung up.
             handler_cancellation=True,
             shutdown_timeout=made.drain_secs,
             keepalive_timeout=75.0,
@@ -126,7 +127,9 @@ class HttpServer:
                 if request.path not in _OPEN:
                     self._engine.guard.require(request.headers.get("Authorization"))
                 response = await handler(request)
+                # Only the probes of readiness answer 503 without an exception.
                 code = "OK" if response.status < 400 else "UNAVAILABLE"
+            # CancelledError passes: the client is gone, and the request counts as CANCELLED.
             except Exception as error:
                 failure = self._explain_error(request, error)
                 code, response = failure.kind.name, _write_failure(failure)
@@ -170,11 +173,13 @@ class HttpServer:
             await asyncio.wait_for(response.write_eof(), self._settings.timeout_secs)
         except asyncio.TimeoutError as error:
             if request.transport is not None:
+                # `close` would wait until the rest is sent.
                 request.transport.abort()
             raise ConnectionResetError("the client does not read") from error
 
     async def _read(self, request: web.Request) -> bytes:
         most, secs = self._settings.max_body_bytes, self._settings.timeout_secs
+        # Refused by its header, before a byte is read; aiohttp counts a body without one.
         if (request.content_length or 0) > most:
             raise _too_large(most)
         try:

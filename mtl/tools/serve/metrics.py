@@ -3,7 +3,7 @@
 counts = metrics.Metrics("adult")
 with counts.measure("rest", "predict") as outcome:
     outcome.code = "OK"
-counts.write()                                       # the text that Prometheus reads
+counts.write(newest=1795231775)                      # the text that Prometheus reads
 """
 
 from __future__ import annotations
@@ -67,7 +67,12 @@ class Metrics:
 
     @contextlib.contextmanager
     def measure(self, protocol: str, method: str) -> Iterator[Outcome]:
-        """Count a request and its time; its code is set within the context."""
+        """Count a request and its time; its code is set within the context.
+
+        Args:
+          protocol: "rest", "open_inference" or "grpc".
+          method: one of a few names, such as "predict": Prometheus keeps a series for each.
+        """
         outcome, start = Outcome(), time.perf_counter()
         self._open.inc()
         try:
@@ -88,5 +93,6 @@ class Metrics:
 
     def write(self, newest: int | None) -> bytes:
         """Return all metrics as text."""
+        # Prometheus holds gauges as float64, which is exact for versions: seconds since 1970.
         self._version.set(newest or 0)
         return prometheus.generate_latest(self._registry)

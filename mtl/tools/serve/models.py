@@ -50,6 +50,7 @@ class Signature:
     def lengths(self) -> dict[str, str]:
         """{list input: the input with the number of values in each list}."""
         names = {name: inputs_lib.length_name(name) for name in self.inputs}
+        # An export names the lengths of a list after it: `tags` and `tags/length`.
         return {name: length for name, length in names.items() if length in self.inputs}
 
     @functools.cached_property
@@ -87,6 +88,11 @@ class Model:
     def load(cls, name: str, number: int, directory: str) -> Model:
         """Load a SavedModel, after a check of its files, and run its warm-up requests.
 
+        Args:
+          name: the name of the model for clients.
+          number: the version.
+          directory: the folder of this version.
+
         Raises:
           UserError: a file has changed since the export.
           OSError, ValueError, RuntimeError, OpError: the SavedModel cannot be read.
@@ -110,6 +116,10 @@ class Model:
     def find_signature(self, name: str, method: str = PREDICT) -> Signature:
         """Return a signature, by default `serving_default`, that a method can call.
 
+        Args:
+          name: the name; "" for `serving_default`.
+          method: "predict", which can call any signature, "classify" or "regress".
+
         Raises:
           UserError: there is none.
         """
@@ -126,6 +136,14 @@ class Model:
         self, signature: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]
     ) -> dict[str, np.ndarray]:
         """Compute the named outputs; inputs that are left out have their defaults.
+
+        Args:
+          signature: its name.
+          inputs: {input: [B, ...]}.
+          outputs: the names of the outputs.
+
+        Returns:
+          {output: array}; [B, ...] if the signature is by row.
 
         Raises:
           InvalidArgumentError: TensorFlow refuses the values.

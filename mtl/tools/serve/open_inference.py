@@ -71,6 +71,7 @@ def split_body(body: bytes, header: str | None) -> tuple[dict[str, Any], memoryv
     is_size = header.isdecimal() and len(header) < 20 and int(header) <= len(body)
     checks.require(is_size, SIZE_HEADER, f"be at most the {len(body)} bytes of the body", header)
     size = int(header)
+    # A view, since a body of images should not be copied.
     return tensors.parse_json(body[:size]), memoryview(body)[size:]
 
 
@@ -100,6 +101,7 @@ def read_infer(
         requests.require_input(signature, name)
         checks.require(name not in inputs, "the inputs", "hold each name once", name)
         inputs[name], offset = _read_input(signature.inputs[name], given, rest, offset)
+    # A client that gives wrong sizes has shifted tensors, which would still be numbers.
     left = len(rest) - offset
     checks.require(not left, "the binary tensors", "fill the body", f"{left} more bytes")
     asked = _take_value(document, "outputs", list, [], "the request")
@@ -145,7 +147,12 @@ def _read_input(
 
 
 def write_infer(answer: engine.Answer, document: Mapping[str, Any]) -> tuple[bytes, int | None]:
-    """Return the body of the answer, and the size of its JSON if binary tensors follow."""
+    """Return the body of the answer, and the size of its JSON if binary tensors follow.
+
+    Args:
+      answer: the outputs.
+      document: the JSON object of the request, which says which outputs are binary.
+    """
     parameters = document.get("parameters", {})
     is_binary = parameters.get("binary_data_output") is True
     chosen = {
@@ -168,6 +175,7 @@ def write_infer(answer: engine.Answer, document: Mapping[str, Any]) -> tuple[byt
     head = {"model_name": answer.model.name, "model_version": str(answer.model.number)}
     if "id" in document:
         head["id"] = document["id"]
+    # The outputs are JSON already: `[:-1]` opens the object again to append them.
     text = f'{json.dumps(head)[:-1]}, "outputs": [{", ".join(outputs)}]}}'.encode()
     return b"".join([text, *pieces]), len(text) if pieces else None
 

@@ -81,6 +81,7 @@ class RequestLog:
 
     def add(self, answer: engine.Answer) -> None:
         """Take an answer, if it is drawn; never wait."""
+        # Whole requests are drawn, so the rows of one stay together.
         if not answer.request.rows or self._random.random() >= self._share:
             return
         try:
@@ -133,8 +134,10 @@ class RequestLog:
         signature = re.sub(r"[^\w.-]", "_", answer.request.signature.name)
         start = datetime.datetime.fromtimestamp(entries[0].secs, datetime.timezone.utc)
         self._count += 1
+        # Sorted names are in the order of time, by which `_remove_oldest` goes.
         name = f"{start:%Y%m%dT%H%M%S}-{answer.model.number}-{signature}-{self._count:06}.parquet"
         table = make_table(entries, self._without)
+        # Readers of the folder, and `_remove_oldest`, meet only whole files.
         with io.BytesIO() as buffer:
             parquet.write_table(table, buffer)
             atomic.write(os.path.join(self._folder, name), buffer.getvalue())
@@ -205,7 +208,16 @@ def _find_group(answer: engine.Answer) -> Any:
 
 
 def make_table(entries: Sequence[_Entry], without: frozenset[str]) -> pa.Table:
-    """Return the rows of requests of one group, with `input/<name>` and `prediction/<name>`."""
+    """Return the rows of requests of one group, with `input/<name>` and `prediction/<name>`.
+
+    Args:
+      entries: requests of the same version and signature, with the same inputs and outputs.
+      without: features, predictions and tasks that are left out.
+
+    Returns:
+      A row for each row of the requests, with the columns time (UTC), version and signature before
+      the others. Padding of lists is cut off.
+    """
     answers = [entry.answer for entry in entries]
     first = answers[0]
     signature = first.request.signature
@@ -259,6 +271,7 @@ def _read_inputs(answers: Sequence[engine.Answer]) -> Iterator[tuple[str, Any]]:
 
 def _cut_lists(arrays: Sequence[np.ndarray], lengths: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the lists of padded rows, as arrays of different length."""
+    # Requests are padded to different widths, so their arrays cannot be concatenated.
     return [
         row[:length]
         for array, some in zip(arrays, lengths, strict=True)

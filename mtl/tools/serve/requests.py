@@ -56,6 +56,7 @@ def make_request(
     checks.unique("the outputs", outputs)
     rows = _count_rows(signature, inputs)
     checks.require(rows <= most_rows, "a request", f"have at most {most_rows} rows", rows)
+    # The graph has the default for all rows; an empty array would not fit beside the others.
     # An input without rows stands for its default.
     filled = {
         name: array
@@ -67,7 +68,11 @@ def make_request(
 
 
 def require_input(signature: models.Signature, name: str) -> None:
-    """Fail unless a signature has an input of this name."""
+    """Fail unless a signature has an input of this name.
+
+    Raises:
+      UserError: names the nearest input.
+    """
     if name not in signature.inputs:
         listed = ", ".join(signature.inputs)
         near = checks.nearest(name, signature.inputs)

@@ -44,6 +44,11 @@ def read_predict(
 ) -> requests.Request:
     """Return the request of a call of `:predict`.
 
+    Args:
+      model: the version that it calls.
+      document: the JSON object, with the key `instances` or `inputs`.
+      most_rows: the most rows of a request.
+
     Raises:
       UserError: it does not fit the model.
     """
@@ -104,6 +109,7 @@ def _read_lists(
         for index, row in enumerate(rows):
             checks.is_a(f"input {name!r} of row {index}", row, list, "be a list")
         lengths = np.array(list(map(len, rows)), np.int64)
+        # JSON in rows has lists as people write them; the graph takes [B, L] and lengths [B].
         padding = "" if signature.inputs[name].dtype == tf.string else 0
         width = int(lengths.max())
         padded = [[*row, *[padding] * (width - len(row))] for row in rows]
@@ -137,7 +143,12 @@ def _read_input(signature: models.Signature, name: str, value: Any) -> np.ndarra
 
 
 def write_predict(outputs: Mapping[str, np.ndarray], is_by_row: bool) -> str:
-    """Return the answer to a call of `:predict`; a single output stands without its name."""
+    """Return the answer to a call of `:predict`; a single output stands without its name.
+
+    Args:
+      outputs: {output: [B, ...]}.
+      is_by_row: True for the row format, whose answer has a value or an object for each row.
+    """
     rows = {
         name: tensors.write_rows(value, name.endswith(_BYTES)) for name, value in outputs.items()
     }
@@ -161,6 +172,12 @@ def read_examples(
     model: models.Model, document: Mapping[str, Any], method: str, most_rows: int
 ) -> requests.Request:
     """Return the request of a call of `:classify` or `:regress`.
+
+    Args:
+      model: the version that it calls.
+      document: the JSON object: `examples`, and a `context` whose features each of them gets.
+      method: "classify" or "regress".
+      most_rows: the most rows of a request.
 
     Raises:
       UserError: it does not fit the model.

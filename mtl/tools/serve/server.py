@@ -1,6 +1,7 @@
 """Runs the servers of a model until a signal stops them.
 
-asyncio.run(server.serve("adult", exports, settings.Settings(), print))
+name, held = server.open_versions("adult", exports, settings.Settings())
+asyncio.run(server.serve(name, held, settings.Settings(), print))
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ async def start(
     tls = access.read_tls(made.tls_cert, made.tls_key) if made.tls_cert and made.tls_key else None
     counts = metrics.Metrics(name)
     async with contextlib.AsyncExitStack() as opened:
+        # The stack unwinds from its end: servers drain, the log is written, models close.
         opened.callback(held.close)
         with held.lease(None) as model:
             log = request_log.open_log(made, model, counts.note_unlogged)
@@ -131,6 +133,7 @@ async def _watch_versions(held: versions.Versions, secs: float) -> None:
     while True:
         await asyncio.sleep(secs)
         try:
+            # Loading a model takes seconds, in which the event loop answers requests.
             await asyncio.to_thread(held.poll)
         except Exception as error:  # A folder on a network may be away for a while.
             _log.warning("Cannot look for new versions: %s.", " ".join(str(error).split()))
@@ -166,6 +169,7 @@ async def serve(
             _log.info("Stopping: finishing the running requests.")
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
+                # The loop is busy with the last requests: a second signal must not depend on it.
                 signal.signal(number, signal.SIG_DFL)
     finally:
         for number in _SIGNALS:

@@ -84,6 +84,7 @@ class Settings:
         for flag in ("rest_port", "grpc_port"):
             port = getattr(self, flag)
             checks.require(port <= _MOST_PORT, f"--{flag}", f"be at most {_MOST_PORT}", port)
+        # 0 may stand for both, as each gets a free port.
         is_free = not self.rest_port or self.rest_port != self.grpc_port
         checks.require(is_free, "--grpc_port", "differ from --rest_port", self.grpc_port)
         for flag in ("poll_secs", "timeout_secs", "drain_secs"):
@@ -124,6 +125,7 @@ class Settings:
     @property
     def num_threads(self) -> int:
         """The number of batches that run at the same time."""
+        # TensorFlow itself runs the operations of one call on several processors.
         return self.threads or max(1, (os.cpu_count() or 1) // 2)
 
     def _where(self, setting: str) -> str:
@@ -152,6 +154,7 @@ def require_free(host: str, ports: Mapping[str, int]) -> None:
     family, kind, _, _, address = places[0]
     for flag, port in ports.items():
         with socket.socket(family, kind) as opened:
+            # As asyncio does: else a port stays taken for a while after a server has stopped.
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 opened.bind((address[0], port, *address[2:]))

@@ -44,6 +44,7 @@ def describe(running: server.Running) -> str:
 def _name_host(host: str) -> str:
     """Return the host for an address that a client on this machine can use."""
     named = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+    # A server listens on all addresses at 0.0.0.0, but a client has to name one.
     return named.get(host, f"[{host}]" if ":" in host else host)
 
 

@@ -89,6 +89,13 @@ def read_tensor(where: str, value: Any, tensor: Tensor) -> np.ndarray:
 def flatten(where: str, value: Any) -> tuple[list[Any], list[int]]:
     """Return the values in nested lists, and their shape.
 
+    Args:
+      where: the name of the value, for errors.
+      value: a value, or lists of lists of values.
+
+    Returns:
+      N values, and the lengths of the lists from the outermost one on; [] for a single value.
+
     Raises:
       UserError: lists at the same depth differ in length, or stand beside values.
     """
@@ -109,6 +116,12 @@ def make_array(
     where: str, flat: Sequence[Any], dtype: tf.DType, shape: Sequence[int] = ()
 ) -> np.ndarray:
     """Turn values of JSON [N] into an array [N] of a type; errors name places in `shape`.
+
+    Args:
+      where: the name of the value, for errors.
+      flat: N values, as `flatten` returns them.
+      dtype: the type of the signature.
+      shape: their shape before they were flattened.
 
     Raises:
       UserError: a value is of another kind, or the type cannot hold it.
@@ -140,6 +153,7 @@ def _require_kinds(
 
 def _make_texts(where: str, flat: Sequence[Any]) -> np.ndarray:
     array = np.empty(len(flat), object)
+    # By itself, NumPy chooses a type for bytes that drops zeros at their end.
     array[:] = [_read_text(where, value) for value in flat]
     return array
 
@@ -168,6 +182,7 @@ def _make_floats(where: str, flat: Sequence[Any], dtype: tf.DType) -> np.ndarray
         checks.fail(where, rule, largest)
     with np.errstate(over="ignore"):
         array = wide.astype(dtype.as_numpy_dtype)
+    # An infinity that the client wrote is a value; one that rounding made is a mistake.
     lost = np.isinf(array.astype(np.float64)) & np.isfinite(wide)
     checks.require(not lost.any(), where, rule, wide[lost.argmax()] if lost.any() else None)
     exact = _EXACT[dtype.name]
@@ -202,6 +217,7 @@ def write_rows(array: np.ndarray, is_bytes: bool) -> list[str]:
       is_bytes: True to write all texts as {"b64": ...}; otherwise only those that are not UTF-8.
     """
     texts = write_values(array.ravel(), is_bytes)
+    # From the innermost axis outwards: N texts become N / size lists, until B are left.
     for axis in range(array.ndim - 1, 0, -1):
         size = array.shape[axis]
         count = math.prod(array.shape[:axis])
@@ -210,7 +226,12 @@ def write_rows(array: np.ndarray, is_bytes: bool) -> list[str]:
 
 
 def write_values(flat: np.ndarray, is_bytes: bool = False) -> list[str]:
-    """Return the JSON of each value [N]."""
+    """Return the JSON of each value [N].
+
+    Args:
+      flat: numbers, truth values or texts [N].
+      is_bytes: True to write all texts as {"b64": ...}; otherwise only those that are not UTF-8.
+    """
     if flat.dtype.kind in "OSU":
         return [_write_text(value, is_bytes) for value in flat.tolist()]
     if flat.dtype.kind == "b":

@@ -59,6 +59,7 @@ class Versions:
           only: the only version to serve; None for the newest.
         """
         self._find, self._load, self._keep, self._only = find, load, keep, only
+        # The second one is held while a model loads, for seconds; requests need only the first one.
         self._lock, self._polling = threading.Lock(), threading.Lock()
         self._loaded: dict[int, models.Model] = {}
         self._users: dict[models.Model, int] = {}
@@ -110,6 +111,7 @@ class Versions:
         self._loading = number
         try:
             model = self._load(number, path)
+        # A version that cannot be loaded must not end the server, which still has an earlier one.
         except (OSError, ValueError, RuntimeError, KeyError, tf.errors.OpError) as error:
             self._note_failure(number, error)
             return
@@ -124,6 +126,7 @@ class Versions:
         before = self._failures.get(number)
         reason = str(error) if isinstance(error, checks.UserError) else ""
         reason = (reason or source.explain_unreadable(error)).rstrip(".")
+        # Polls repeat: the same reason is logged once.
         if before is None or before.reason != reason:
             served = f"; {self._newest} goes on" if self._newest is not None else ""
             _log.warning("Version %d cannot be loaded: %s%s.", number, reason, served)

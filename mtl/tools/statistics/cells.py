@@ -19,6 +19,7 @@ _TRUE = r"^[tT]"
 _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME = rf"^{_DATE}(?:[T ][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]+)?)?)?"
 _ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})"
+# So many cells show, at little cost, if a column holds something else.
 _FIRST = 64
 _FAILED = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
@@ -94,6 +95,7 @@ def split_times(texts: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
     A text without a zone counts as UTC.
     """
+    # Two casts, since Arrow reads times with a zone only as a type that has one.
     is_plain, is_zoned = (match(texts, f"{_TIME}{end}$") for end in ("", _ZONE))
     times, others = [], [texts.filter(pc.invert(pc.or_(is_plain, is_zoned)))]
     for chosen, kind in ((is_plain, pa.timestamp("us")), (is_zoned, pa.timestamp("us", "UTC"))):
@@ -111,4 +113,5 @@ def to_microseconds(times: pa.Array) -> np.ndarray:
     if pa.types.is_time(times.type):
         return times.cast(pa.time64("us")).cast(pa.int64()).to_numpy()
     zone = times.type.tz if pa.types.is_timestamp(times.type) else None
+    # Unsafe: nanoseconds are cut, which a safe cast refuses.
     return times.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).to_numpy()

@@ -25,7 +25,9 @@ _FEW_WORDS, _SHARE_OF_WORDS = 3, 0.1
 _SURE_MARKS = frozenset(drafting_columns.SURE_MARKS)
 _MARKS_OF_NUMBERS = frozenset(drafting_columns.MARKS_OF_NUMBERS)
 _LIST_DELIMITER = "|"
+# Truth values are repeated in blocks of so many, so that a long column takes little memory.
 _ROWS = 1 << 17
+# So many values are looked at to guess what a column holds.
 _LOOKED_AT = 1000
 _INT64_END = 2**63
 # The most distinct values in the tables of all columns together.
@@ -49,9 +51,14 @@ class Limits:
 
     @classmethod
     def share(cls, num_columns: int) -> Limits:
-        """Return the bounds of each of so many columns."""
+        """Return the bounds of each of so many columns.
+
+        Args:
+          num_columns: how many columns share the memory.
+        """
         each = _ALL_VALUES // max(num_columns, 1)
         return cls(
+            # A table has at least 8,192 values, however many columns share the memory.
             numbers=min(max(each, 1 << 13), cls.numbers),
             texts=min(max(each, 1 << 13), cls.texts),
             bytes=min(max(_ALL_BYTES // max(num_columns, 1), 1 << 20), cls.bytes),
@@ -129,6 +136,7 @@ def _to_numbers(values: pa.Array) -> np.ndarray:
     array = values.to_numpy(zero_copy_only=False)
     if array.dtype.kind == "f":
         return array.astype(np.float64, copy=False)
+    # As int64 they would become negative.
     is_large = array.dtype == np.uint64 and array.max() >= _INT64_END
     return array.astype(np.float64 if is_large else np.int64, copy=False)
 
@@ -160,6 +168,7 @@ class Text(Base):
     def add_counts(self, counts: Mapping[str, int]) -> None:
         """Add {text: rows}."""
         if counts:
+            # Only `Guessed` calls it, for words that it held back until it knew the kind.
             self.rows += sum(counts.values())
             self._texts.add_counts(pa.array(list(counts)), np.array(list(counts.values())))
 
@@ -182,7 +191,12 @@ class Text(Base):
 
 
 def drop_marks(values: pa.Array, marks: Collection[str]) -> pa.Array:
-    """Return texts with nulls in place of marks of a missing value."""
+    """Return texts with nulls in place of marks of a missing value.
+
+    Args:
+      values: texts [N], with nulls for gaps.
+      marks: texts that mean a gap.
+    """
     if not marks or len(values) == values.null_count:
         return values
     # Usually only an empty text is a mark: the shortest text tells in a fraction of the time.
@@ -237,6 +251,7 @@ class Guessed(Base):
 
     def _choose_kind(self, values: pa.Array) -> pa.Array:
         """Choose the kind, if the values allow it; return those that remain to be added."""
+        # Some values first: usually they decide, and distinct ones cost a pass.
         if self._has_number(values[:_LOOKED_AT]):
             return values
         counted = pc.value_counts(values)
@@ -251,8 +266,10 @@ class Guessed(Base):
             words = self._words + collections.Counter(_to_dict(distinct, counts))
             if _are_few(words):
                 self._words = words
+                # Held back: a later block may show that they are marks among numbers.
                 return values[:0]
         self._start_kind(facts.TEXT, Text(self._limits, (), self._may_be_list))
+        # The words that were held back are texts like the others.
         assert isinstance(self._inner, Text)
         self._inner.add_counts(self._words)
         return values
@@ -272,6 +289,7 @@ class Guessed(Base):
         is_time = self._kind == facts.TIME
         split = cells.split_times if is_time else cells.split_numbers
         typed, others = split(values)
+        # Whole numbers come as int64, and fractions as float64.
         # Among fractions, 007 is a number.
         if not is_time and typed.dtype.kind == "i" and cells.has_codes(values):
             self._break_off("it holds digits behind a leading zero, as codes do")
@@ -304,10 +322,12 @@ class Guessed(Base):
             return Base.finish(self, name)
         column = self._inner.finish(name)
         self.broken, self.reason = self._inner.broken, self._inner.reason
+        # In a column of texts, the words are among its values already.
         words = {} if self._kind == facts.TEXT else self._words
         kind = column.kind
         if self._kind == facts.FLOAT:
             self._check_shares(column)
+            # Whole numbers such as 5.0 stand for int, as in a draft.
             kind = facts.INT if _is_int(column) else kind
         return dataclasses.replace(
             column,
@@ -379,6 +399,7 @@ class Listed(Base):
             trimmed = pc.ascii_trim_whitespace(values.values)
             values = _drop_empty(values, trimmed)
         elif values.null_count == len(values):
+            # A block of gaps alone has no type of lists.
             values = pa.nulls(len(values), pa.list_(pa.string()))
         elif pa.types.is_string(values.type):
             text = values.drop_null()[0].as_py()
@@ -401,6 +422,7 @@ class Listed(Base):
 
 def _drop_empty(lists: pa.ListArray, parts: pa.Array) -> pa.Array:
     """Return lists without their empty texts, as in training; `parts` replace their values."""
+    # [0, 2, 3] for lists of 2 and 1 values; each new offset counts the kept values before it.
     offsets = lists.offsets.to_numpy()
     is_kept = pc.not_equal(parts, "").to_numpy(zero_copy_only=False)
     before = np.concatenate([[0], np.cumsum(is_kept)])[offsets]

@@ -125,8 +125,14 @@ class Compared:
 
 
 def compare(before: facts.Dataset, after: facts.Dataset) -> Compared:
-    """Return the differences of all fields of two data sets."""
+    """Return the differences of all fields of two data sets.
+
+    Args:
+      before: the old data, such as the training split.
+      after: the new data.
+    """
     shared = [name for name in before.columns if name in after.columns]
+    # Bonferroni's correction: the chances of all fields add up to at most CHANCE.
     chance = CHANCE / max(len(shared), 1)
     made = [_compare_columns(before.columns[name], after.columns[name], chance) for name in shared]
     return Compared(
@@ -182,13 +188,16 @@ def _compare_numbers(before: facts.Column, after: facts.Column, chance: float) -
     if not all(side.count for side in sides):
         return Shift(what=KS, distance=math.nan, noise=math.nan)
     weighed = [side.weigh() for side in sides]
+    # The distribution functions change only at these numbers.
     places = np.unique(np.concatenate([values for values, _ in weighed]))
     shares = []
     for values, weights in weighed:
         totals = np.concatenate([[0], np.cumsum(weights)])
         shares.append(totals[np.searchsorted(values, places, side="right")] / totals[-1])
     rows = [_count_independent(column) for column in (before, after)]
+    # The quantile of the Kolmogorov-Smirnov test of two samples, by the first term of its series.
     noise = math.sqrt(-math.log(chance / 2) / 2 * (1 / rows[0] + 1 / rows[1]))
+    # The sketches of both sides may err as well, and in opposite directions.
     noise += sum(side.rank_error for side in sides)
     return Shift(what=KS, distance=float(np.abs(shares[0] - shares[1]).max()), noise=noise)
 
@@ -205,6 +214,7 @@ def _compare_texts(before: facts.Column, after: facts.Column, chance: float) -> 
     rows = (_count_independent(before), _count_independent(after))
     shares = [own / total for own, total in zip(counts, totals, strict=True)]
     noise = _find_noise((counts[0] + counts[1]) / sum(totals), rows, chance)
+    # Texts that were cut have counts that are too low.
     noise += sum(side.lost / total for side, total in zip(sides, totals, strict=True))
     distance = float(np.abs(shares[0] - shares[1]).max())
     values = Shift(what=L_INFINITY, distance=distance, noise=noise)
@@ -236,6 +246,7 @@ def _compare_unseen(
     The next value is new with a probability of about the share of values that came once (Good,
     The population frequencies of species, https://doi.org/10.1093/biomet/40.3-4.237).
     """
+    # A text that was cut from the table would look as if the old data lacked it.
     if not is_exact:
         return Shift(what="unseen", distance=math.nan, noise=math.nan)
     once, twice = ((counts[0] == number).sum() for number in (1, 2))
@@ -282,6 +293,7 @@ def _expect_unknown(before: facts.Column, chance: float) -> tuple[float, float]:
     total, unknown = values.sum(), before.unknown or 0.0
     # Up to the first frequency whose values the model knows; a given vocabulary knows any values.
     below = np.concatenate([[0.0], np.cumsum(values) / total])
+    # The share is a quotient of other floats than `below`, and may differ in the last bits.
     rare = int(np.searchsorted(below, unknown - _ROUNDING))
     frequency = kinds[rare - 1] + 1 if rare else 1
     expected = max(unknown, float(values[kinds <= frequency].sum() / total))
@@ -301,10 +313,12 @@ def _find_noise(shares: np.ndarray, rows: tuple[int, int], chance: float) -> flo
 
     Bernstein's inequality bounds each of the values with these shares [K]; the bounds are added.
     """
+    # Equal shares have equal bounds: long tails of rare values take one computation.
     kinds, numbers = np.unique(shares, return_counts=True)
     variances = kinds * (1 - kinds) * (1 / rows[0] + 1 / rows[1])
     step = max(1 / rows[0], 1 / rows[1])
     low, high = 0.0, 1.0
+    # Bisection: 2^-40 is far below any distance that is shown.
     for _ in range(40):
         middle = (low + high) / 2
         exponents = middle**2 / (2 * (variances + step * middle / 3))

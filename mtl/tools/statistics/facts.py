@@ -114,7 +114,7 @@ class Dataset:
       rows: the number of rows.
       columns: {name: facts}, in the order of the data.
       notes: lines about the data that a user should know.
-      tasks: {task: (rows with a label, a text about its labels)}, for a split of a run.
+      tasks: {task: its labels}, for a split of a run.
     """
 
     name: str
@@ -155,5 +155,6 @@ def show_time(microseconds: int | float) -> str:
         time = _FIRST_TIME + datetime.timedelta(microseconds=int(microseconds))
     except OverflowError:
         return f"{microseconds:.6g} us"
+    # A date of a table has no time of day, and gets midnight.
     is_day = time.time() == datetime.time()
     return time.date().isoformat() if is_day else time.isoformat(sep=" ", timespec="auto")

@@ -19,6 +19,7 @@ from mtl import checks
 from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts, tables
 
+# A block may hold many megabytes: one is read while another is added.
 _AHEAD = 2
 # The columns of JSON lines are not known before: so many share the memory.
 _KEYS = 64
@@ -53,6 +54,7 @@ def describe(
     Raises:
       UserError: a file is malformed, or lacks a column that is left out.
     """
+    # Only the pass over all objects tells the columns of JSON: see below.
     for name in left_out if table.columns and like is None else ():
         checks.one_of("--leave_out", name, table.columns)
     gathered = _Gathered(table, marks, left_out)
@@ -60,6 +62,7 @@ def describe(
         steps = [_LIST] * column.is_list + [_TEXT] * (column.kind == facts.TEXT)
         gathered.plans[name] = tuple(steps)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        # A column whose kind was guessed wrongly is read again from the start of the files.
         while gathered.read(pool):
             pass
     dataset = gathered.finish()
@@ -118,9 +121,11 @@ class _Gathered:
         for name in chosen.keys() - current.keys():
             current[name] = self._start_column(name, chosen[name].type)
             _add_gaps(current[name], rows)
+        # Arrow and NumPy release Python's lock, so threads work at the same time.
         add = [
             pool.submit(_add_to_column, block.path, n, current[n], own) for n, own in chosen.items()
         ]
+        # `result` raises what the thread raised.
         for done in add:
             done.result()
         for name, column in current.items():
@@ -193,6 +198,7 @@ def _add_to_column(path: str, name: str, column: columns_lib.Base, values: pa.Ar
 def _add_gaps(column: columns_lib.Base, rows: int) -> None:
     """Add rows without the column, as objects of JSON may be."""
     if rows > 0 and not column.broken:
+        # No array of nulls is needed for that.
         column.rows += rows
         column.missing += rows
 
@@ -246,6 +252,7 @@ def read_ahead(items: Iterable[_Item]) -> Iterator[_Item]:
             yield item
     finally:
         is_over.set()
+        # The thread may wait for room in the queue: it is emptied until the thread ends.
         while thread.is_alive():
             try:
                 waiting.get_nowait()

@@ -16,6 +16,7 @@ from mtl.data import order
 _MOST = 1 << 14
 ERROR = 1 / math.sqrt(_MOST)
 """The relative standard error of `Distinct.count`."""
+# An odd number, which has an inverse modulo 2**64.
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 1 << 64)
 _BYTES_AT_ONCE = 1 << 23
@@ -34,6 +35,7 @@ class Distinct:
     def add(self, hashes: np.ndarray) -> None:
         """Add hashes, uint64 [N]; equal values have equal hashes and count once."""
         if len(self._hashes) == _MOST:
+            # A greater one can never be among the smallest.
             hashes = hashes[hashes < self._hashes[-1]]
         if len(hashes):
             # `np.unique` may hash, which takes ten times as long as sorting.

@@ -25,7 +25,12 @@ _MOST_OF_DOMAIN = 100
 
 
 def write_statistics(datasets: Sequence[facts.Dataset], is_text: bool) -> bytes:
-    """Return a serialized `DatasetFeatureStatisticsList`, as text or binary."""
+    """Return a serialized `DatasetFeatureStatisticsList`, as text or binary.
+
+    Args:
+      datasets: the facts of each data set, which Facets shows side by side.
+      is_text: True for the text format of protobuf.
+    """
     made = statistics_pb2.DatasetFeatureStatisticsList()
     for dataset in datasets:
         one = made.datasets.add(name=dataset.name, num_examples=dataset.rows)
@@ -47,6 +52,7 @@ def write_schema(dataset: facts.Dataset, is_text: bool) -> bytes:
 def _serialize_message(message: Any, is_text: bool) -> bytes:
     if is_text:
         return text_format.MessageToString(message, as_utf8=True).encode()
+    # The same facts give the same bytes, so files can be compared.
     return message.SerializeToString(deterministic=True)
 
 
@@ -79,6 +85,7 @@ def _fill_common(common: Any, column: facts.Column) -> None:
         _fill_quantiles(common.num_values_histogram, column.lengths)
         return
     common.min_num_values = common.max_num_values = 1
+    # TFDV writes this histogram also where each row has one value.
     common.num_values_histogram.type = statistics_pb2.Histogram.QUANTILES
     each = column.present / _BUCKETS
     for _ in range(_BUCKETS):
@@ -163,6 +170,7 @@ def _add_feature(schema: Any, column: facts.Column) -> None:
     of_kind = {facts.INT: kinds.INT, facts.BOOL: kinds.INT, facts.TIME: kinds.INT}
     of_kind[facts.FLOAT] = kinds.FLOAT
     feature = schema.feature.add(name=column.name, type=of_kind.get(column.kind, kinds.BYTES))
+    # A feature without any value has no presence that the data show.
     if column.present:
         feature.presence.min_count = 1
     if column.rows and not column.missing:

@@ -33,6 +33,7 @@ class Moments:
 
     def add(self, numbers: np.ndarray) -> None:
         """Add finite numbers [N], N > 0."""
+        # Differences to the minimum are small: squares of times or ids would lose digits.
         start = numbers.min()
         if numbers.dtype.kind == "f":
             least: int | float = float(start)
@@ -139,6 +140,7 @@ class Numbers:
         if self._levels is not None:
             self._add_to_sketch(values, counts)
             self._distinct.add(hashing.hash_numbers(values))
+            # Beyond the limit, numbers that come once would fill the table; the sketch counts them.
             is_repeated = counts > 1
             self.lost += 0 if is_repeated.all() else 1
             values, counts = values[is_repeated], counts[is_repeated]
@@ -181,6 +183,7 @@ class Numbers:
         if len(levels[level]) < _LEVEL:
             return
         full = np.sort(levels[level])
+        # An odd number out stays in its level.
         even = len(full) // 2 * 2
         # Turns of even and odd places let errors cancel.
         upper = full[self._moves[level] % 2 : even : 2]
@@ -243,8 +246,10 @@ class Numbers:
         if not len(values):
             return [math.nan] * len(shares)
         totals = np.cumsum(weights)
+        # Without the last factor, 0.07 * 100 is 7.000000000000001, whose ceiling is 8.
         ranks = np.ceil(np.asarray(shares) * totals[-1] * (1 - 1e-12))
         places = np.searchsorted(totals, np.clip(ranks, 1, totals[-1]))
+        # The sketch may have dropped the ends, which are known exactly.
         ends = {0.0: self.least, 1.0: self.greatest}
         return [ends.get(s, values[p].item()) for s, p in zip(shares, places, strict=True)]
 

@@ -27,7 +27,14 @@ def write(
     compared: drift.Compared | None,
     threshold: float,
 ) -> None:
-    """Write the page of one data set, of several, or of two that are compared."""
+    """Write the page of one data set, of several, or of two that are compared.
+
+    Args:
+      path: the HTML file.
+      datasets: what is described; unused with `compared`.
+      compared: the differences of two data sets; None without a comparison.
+      threshold: the distance in [0, 1] above which a field drifts, if it is also above the noise.
+    """
     made = _describe(datasets) if compared is None else _compare_datasets(compared, threshold)
     with storage.writing("--output", "a file", path):
         report.write(path, made)
@@ -177,7 +184,12 @@ def _tell_numbers(column: facts.Column) -> list[Any]:
 
 
 def draw_columns(sides: Mapping[str, facts.Dataset], names: Sequence[str]) -> blocks.Figures:
-    """Return a picture of each column that can be drawn."""
+    """Return a picture of each column that can be drawn.
+
+    Args:
+      sides: {name of a side: its data}; the sides of a column share a picture.
+      names: columns that all sides have.
+    """
     drawn = []
     for name in names:
         columns = {key: one.columns[name] for key, one in sides.items()}
@@ -218,6 +230,7 @@ def _find_shares(
     lacking = [name for name in names if name not in counts]
     known = dict(counts)
     if lacking and is_compared:
+        # A value that is frequent on one side may be rare on the other: only the whole list has it.
         known |= dict(column.list_frequent(column.distinct))
     return [known.get(name, 0) / max(column.count, 1) for name in names]
 
@@ -229,6 +242,7 @@ def _draw_numbers(title: str, columns: Mapping[str, facts.Column]) -> figures.Fi
     if all(column.kind in (facts.INT, facts.BOOL) for column in columns.values()):
         low, high, size = _fit_whole(low, high)
     is_time = any(column.kind == facts.TIME for column in columns.values())
+    # From microseconds to days: ticks of microseconds would be too long to read.
     scale = 1e6 * 86400 if is_time else 1.0
     bins, outside = {}, 0.0
     for key, one in numbers.items():
@@ -255,4 +269,5 @@ def _fit_whole(low: float, high: float) -> tuple[float, float, int]:
     low, high = math.floor(low), math.ceil(high)
     width = math.ceil((high - low + 1) / _BINS)
     size = math.ceil((high - low + 1) / width)
+    # Ends between whole numbers: none lies on an edge.
     return low - 0.5, low - 0.5 + size * width, size

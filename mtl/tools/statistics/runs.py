@@ -33,7 +33,8 @@ from mtl.tools.scoring import image_rows
 from mtl.tools.statistics import columns as columns_lib
 from mtl.tools.statistics import facts
 
-# Stands for a gap while a split is read, in place of the default of its field.
+# Stands for a gap while a split is read, in place of the default of its field. bool and uint8
+# have no value to spare.
 _GAPS: Mapping[str, Any] = {"float32": "nan", "int64": -(2**63), "string": "\ue000gap\ue000"}
 _KINDS = {"float32": facts.FLOAT, "int64": facts.INT, "uint8": facts.INT, "bool": facts.BOOL}
 
@@ -175,6 +176,7 @@ def _mark_gaps(data: pipeline.Pipeline) -> pipeline.Pipeline:
         if field.default is not None and field.dtype in _GAPS:
             defaults[name] = _GAPS[field.dtype]
     marked = dataclasses.replace(spec, defaults=defaults)
+    # The split is read once, so a cache would only take memory; a sampler would change the shares.
     return dataclasses.replace(data, spec=marked, sampler=None, cache=False)
 
 
@@ -194,6 +196,7 @@ def _read_batches(
         fetched = gathered.build(features, labels)
         counts: Any = ()
         if columns is not None:
+            # The model never meets a mark: it would count each gap as an unknown value.
             counts = unknown.count_unknown(columns, _fill_gaps(features, spec), statistics)
         session.run([iterator.initializer, tf1.tables_initializer()])
         with contextlib.suppress(tf.errors.OutOfRangeError):
@@ -315,6 +318,7 @@ def _to_array(
     is_row = ~_are_marks(values, mark).reshape(len(values), -1).all(axis=1)
     if present is not None:
         is_row &= present.reshape(len(values), -1).any(axis=1)
+    # A row of gaps alone becomes an empty list; single gaps in other rows become nulls.
     flat = _to_flat(values[is_row].reshape(-1), mark, None)
     ends = np.concatenate([[0], np.cumsum(is_row * math.prod(values.shape[1:]))])
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), flat)

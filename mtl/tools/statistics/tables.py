@@ -26,6 +26,7 @@ CSV, JSON, ARROW = "CSV", "JSON lines", "Arrow"
 _JSON_ENDINGS = (".jsonl", ".json", ".ndjson")
 _CSV_ENDINGS = (".csv", ".tsv", ".txt", ".data", ".dat", ".tab", ".psv")
 _ROWS = 1 << 17
+# Objects of Python take more memory than columns of Arrow.
 _ROWS_OF_JSON = 1 << 13
 _READ_ERRORS = (OSError, EOFError, zlib.error)
 
@@ -120,6 +121,10 @@ def open_table(
 def read_blocks(table: Table, names: Collection[str] | None = None) -> Iterator[Block]:
     """Yield all rows in blocks, of all columns or of those with these names.
 
+    Args:
+      table: the files.
+      names: the columns; None for all.
+
     Raises:
       UserError: a file is damaged, or differs from the first file.
     """
@@ -136,6 +141,7 @@ def read_blocks(table: Table, names: Collection[str] | None = None) -> Iterator[
 
 def _read_csv(dialect: lines.Dialect, names: Collection[str] | None) -> Iterator[Block]:
     for path, rows, _ in lines.read_blocks(dialect):
+        # The reader parses whole lines: other columns cost no less, but are dropped here.
         chosen = [name for name in rows.column_names if names is None or name in names]
         yield Block(path, len(rows), {name: _join_chunks(rows[name]) for name in chosen})
 

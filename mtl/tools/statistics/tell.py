@@ -15,6 +15,7 @@ _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _NUMBERS = ("column", "type", "gaps", "distinct", "zeros", "min", "25%", "median", "75%", "max")
 _LONGEST_NAME, _LONGEST_VALUE, _MOST_FREQUENT, _MOST_LISTED = 40, 24, 5, 20
 _MOST_FILES = 5
+# The last column, of values, has at least this room, even if lines then are too long.
 _LEAST_ROOM = 24
 
 
@@ -156,6 +157,7 @@ def _tell_more(shown: int, total: int) -> list[str]:
 
 def _align_table(title: str, rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
     """Return a table below its title, without columns that are empty in all rows."""
+    # The first column is the name, which may be empty.
     used = [i for i in range(len(rows[0])) if i < 1 or any(row[i] for row in rows[1:])]
     rows = [[row[i] for i in used] for row in rows]
     places = [place for place, i in enumerate(used) if i in right]

@@ -53,13 +53,19 @@ class Texts:
             self.add_counts(counted.field("values"), counted.field("counts").to_numpy())
 
     def add_counts(self, values: pa.Array, counts: np.ndarray) -> None:
-        """Add distinct texts [N] with their counts [N]."""
+        """Add distinct texts [N] with their counts [N].
+
+        Args:
+          values: different texts or bytes, without nulls, [N], N > 0.
+          counts: how often each of them came, int64 [N].
+        """
         lengths = pc.binary_length(values).to_numpy().astype(np.int64)
         self.shortest = int(min(lengths.min(), self.shortest if self.count else lengths.min()))
         self.longest = max(self.longest, int(lengths.max()))
         self.count += int(counts.sum())
         self.bytes += int((lengths * counts).sum())
         values = values.cast(pa.large_binary())
+        # Before the first cut, the length of the table is the number itself, and costs no hash.
         if self._distinct is not None:
             self._distinct.add(hashing.hash_texts(values))
         self._waiting.append((values, counts))

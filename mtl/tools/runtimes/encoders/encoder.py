@@ -33,7 +33,9 @@ HEADER = "mtl-encoder\t1"
 LIST = "list"
 VALUES, LENGTH, VOCABULARY, HASH = "values", "length", "vocabulary", "hash"
 
+# Numbers of Python have no end: the arithmetic of FarmHash is modulo 2**64.
 _MASK = 2**64 - 1
+# The constants of FarmHash; any other number would give other ids than training.
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNESCAPED = {escaped: plain for plain, escaped in _ESCAPES.items()}
@@ -78,6 +80,7 @@ class Input(NamedTuple):
         place = self.places.get(token)
         if place is not None:
             return place
+        # As `tf.lookup.StaticVocabularyTable`: places for unknown values follow the vocabulary.
         return self.size + (fingerprint(token) % self.unknown if self.unknown > 1 else 0)
 
 
@@ -103,6 +106,7 @@ class Encoder:
         if first.decode() != HEADER:
             raise ValueError(f"{FILE} must start with {HEADER!r}, got {first.decode()!r}")
         for line in lines:
+            # Names of features may hold bytes that are not UTF-8, and come back as they were.
             text = line.decode(errors="surrogateescape")
             kind, *parts = (_unescape(part) for part in text.split("\t"))
             if kind == "feature":
@@ -169,6 +173,7 @@ class Encoder:
         if own.kind == LENGTH:
             return np.array([len(row) for row in values], np.int64)
         if own.kind != VALUES:
+            # The hash in Python is slow, and values of a batch repeat.
             encode = _remember(own.encode)
             tokens = _as_tokens(feature, values)
             if feature.shape is not None:
@@ -178,6 +183,7 @@ class Encoder:
         if feature.shape is not None:
             return values
         dtype = np.dtype(np.int64) if own.kind != VALUES else _numpy_type(feature)
+        # [B, L], with L > 0 even if all lists are empty.
         padded = np.full([len(values), max([1, *map(len, values)])], b"", object)
         padded = padded if dtype.kind == "O" else np.zeros(padded.shape, dtype)
         for row, given in zip(padded, values, strict=True):
@@ -273,6 +279,7 @@ def _read_texts(name: str, values: Any) -> np.ndarray:
     for place, text in enumerate(given.ravel()):
         if not isinstance(text, (str, bytes)):
             raise ValueError(f"feature {name!r} must be string, got {text!r}")
+        # An array of objects: NumPy's own type for bytes drops zeros at their end.
         texts[place] = text.encode(errors="surrogateescape") if isinstance(text, str) else text
     return texts.reshape(given.shape)
 
@@ -293,6 +300,7 @@ def _parse_input(directory: str, parts: Sequence[str]) -> Input:
 
 def _read_lines(path: str) -> list[bytes]:
     with open(path, "rb") as file:
+        # Not `splitlines`, which also splits at carriage returns and other characters.
         return file.read().split(b"\n")[:-1]
 
 
@@ -360,6 +368,7 @@ def _hash_to_16(data: bytes, size: int) -> int:
     if size >= 4:
         return _join(size + (_fetch(data, 0, 4) << 3), _fetch(data, size - 4, 4), factor)
     if size > 0:
+        # From 1 to 3 bytes: the first, the middle and the last one, which may be the same.
         low = data[0] + (data[size >> 1] << 8)
         high = size + (data[size - 1] << 2)
         return _mix(low * _K2 & _MASK ^ high * _K0 & _MASK) * _K2 & _MASK
@@ -388,6 +397,7 @@ def _hash_to_64(data: bytes, size: int) -> int:
 
 def _hash_32_bytes(data: bytes, place: int, a: int, b: int) -> tuple[int, int]:
     """Hash 32 bytes with two seeds."""
+    # FarmHash's WeakHashLen32WithSeeds.
     w, x, y, z = (_fetch(data, place + step) for step in (0, 8, 16, 24))
     a += w
     b = _rotate(b + a + z, 21)
@@ -397,6 +407,7 @@ def _hash_32_bytes(data: bytes, place: int, a: int, b: int) -> tuple[int, int]:
 
 
 def _hash_long(data: bytes, size: int) -> int:
+    # The seed of FarmHash's Fingerprint64 is 81.
     x, y = 81, 81 * _K1 + 113
     z = _mix(y * _K2 + 113) * _K2
     v, w = (0, 0), (0, 0)

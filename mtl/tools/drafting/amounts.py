@@ -91,5 +91,5 @@ def _round(number: float) -> float:
 
 
 def round_mean(mean: float, spread: float) -> float:
-    """Return the mean to about a thousandth of the deviation, since all values may be near it."""
+    """Round a mean to about a thousandth of the spread, which may be far smaller than the mean."""
     return round(mean, 3 - math.floor(math.log10(spread))) if spread > 0 else mean

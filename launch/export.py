@@ -107,7 +107,10 @@ def _print_export(path: str, differences: Mapping[tuple[str, str], float]) -> No
             f"at most {facts['difference']:.1g} from the Estimator's predictions"
         )
     for (kind, file), difference in differences.items():
-        print(f"  {kind:<10}  {file}, at most {difference:.1g} from the checkpoint")
+        print(
+            f"  {kind:<10}  {file}, predictions differ by at most {difference:.1g} "
+            "from the checkpoint's"
+        )
     ids = os.path.join(path, portable.FOLDER, portable.IDS)
     if tf.io.gfile.isdir(ids):
         print(f"  ids         {ids}: encoder.py and encoder.h make its inputs")

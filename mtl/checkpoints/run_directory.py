@@ -115,8 +115,9 @@ def find_latest(directory: str) -> str | None:
 def repair_run(directory: str) -> None:
     """Make the newest whole checkpoint the latest one; read all of it, against its checksums.
 
-    Half-written files of killed processes are removed. Without a list a run starts anew: earlier
-    checkpoints are moved to another folder, because a damaged list would bring them back.
+    Half-written files of killed processes are removed. Without the file `checkpoint`, the list of
+    checkpoints, a run starts anew. Checkpoints that are there are moved to another folder: here a
+    damaged new list would bring them back.
 
     Raises:
       UserError: there are checkpoints, but none of them is whole.

@@ -279,7 +279,7 @@ class Pipeline:
         return {}
 
     def describe_order(self, steps: int) -> list[str]:
-        """Return lines about settings of the order without effect, and about mixing.
+        """Describe how training mixes rows, and warn if `shuffle_buffer` has no effect.
 
         Args:
           steps: the number of steps of the run.

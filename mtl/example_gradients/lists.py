@@ -18,7 +18,7 @@ def is_rows(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 
 
 def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
-    """Return whether it is the number of lists, as `tf.reduce_sum(ragged, 1)` computes it."""
+    """Return whether a tensor is the number of lists, as `tf.reduce_sum(ragged, 1)` computes it."""
     static = tf.get_static_value(tensor)
     if static is not None and ragged.shape[0] is not None:
         return static == ragged.shape[0]
@@ -29,7 +29,7 @@ def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 
 
 def is_lengths(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
-    """Return whether it is `ragged.row_lengths()`."""
+    """Return whether a tensor was made by `ragged.row_lengths()`."""
     return _is_made(tensor, ragged, lambda own: own.row_lengths())
 
 

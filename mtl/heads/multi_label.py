@@ -190,7 +190,7 @@ class MultiLabel(classes.Classes):
         }
 
     def summary(self, sums: types.Tensors) -> dict[str, tf.Tensor]:
-        """Return metrics of pooled classes and of whole rows, and the mean ranking of classes."""
+        """Return metrics of all classes together and of whole rows, and the mean AUC of classes."""
         return {
             **binary.confusion(sums),
             "exact_match": 1 - metrics.ratio(sums["mistaken_rows"], sums["rows"]),

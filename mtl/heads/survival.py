@@ -146,7 +146,7 @@ class Survival(base.Base):
         return tf.reduce_sum(0.5 * (before + survival) * widths, axis=1)
 
     def export_outputs(self, logits: tf.Tensor) -> dict[str, Any]:
-        """Predict, and regress to the mean time."""
+        """Return exported outputs: "predict" has all predictions, "regress" the mean time."""
         predictions = self.predictions(logits)
         return {
             "predict": compat.estimator.export.PredictOutput(predictions),

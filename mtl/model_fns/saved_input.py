@@ -78,5 +78,5 @@ class SavedInput(tf.compat.v1.train.CheckpointSaverListener):
     def _require_state(self) -> input_state.InputState:
         fix = "Give Estimator.train the input_fn SavedInput.read."
         if self._state is None:
-            checks.fail("SavedInput", "be read by the training that it listens to", None, fix)
+            checks.fail("SavedInput", "be read by the training that saves it", None, fix)
         return self._state

@@ -18,7 +18,7 @@ _BILINEAR = ("all", "each", "interaction")
 
 @checks.dataclass
 class FiBiNET:
-    """h = [(v[i] W) * v[j] for all pairs i < j, and the same of w[i] v[i]], joined.
+    """h = [(v[i] W) * v[j], (u[i] W) * u[j] for all pairs i < j], joined, with u[i] = w[i] v[i].
 
     T. Huang, Z. Zhang, J. Zhang, "FiBiNET: Combining Feature Importance and Bilinear feature
     Interaction for Click-Through Rate Prediction", RecSys 2019, arXiv:1905.09433. v are the columns

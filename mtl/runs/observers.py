@@ -48,7 +48,7 @@ class Observers(types.RunObserver):
     """Several observers as a single one.
 
     Args:
-      observers: in the order in which their members are called.
+      observers: every method calls theirs in this order.
     """
 
     def __init__(self, observers: Sequence[types.RunObserver]):

@@ -223,7 +223,7 @@ class WholeBatch:
                 return [slice_ + 1, *map(_accumulate, are_rows, totals, tensors)]
 
         are_rows = [is_rows for value in flat for is_rows in _are_rows(value)]
-        # Rows of looked-up tables are concatenated, so their number grows with every slice.
+        # The gradient of a looked-up table has only the rows that were read: slices append theirs.
         shapes = [
             tf.TensorShape([None, *tensor.shape[1:]]) if is_rows else tensor.shape
             for is_rows, tensor in zip(are_rows, start, strict=True)

@@ -36,7 +36,7 @@ def minimum(
       objective: c [M].
       matrix: A [N, M].
       offset: h [N].
-      start: y with s inside the cone.
+      start: the first y, for which s lies inside the cone.
       dual_start: z [N] inside the cone; at the minimum `A'z = c`.
       tolerance: the largest gap `s'z` of a solution.
     """

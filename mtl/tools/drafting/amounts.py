@@ -93,7 +93,7 @@ def _round(number: float) -> float:
 
 
 def round_mean(mean: float, spread: float) -> float:
-    """Return the mean to about a thousandth of the deviation, since all values may be near it.
+    """Round a mean to about a thousandth of the spread, which may be far smaller than the mean.
 
     Args:
       mean: the mean of a label.

@@ -247,7 +247,7 @@ def make_plan(
         asked = None if name in kept else chosen_tasks
         chosen.append(_choose(table, name, delimiter, alone[name], asked, holdout, left_out))
     checks.require(
-        any(one.dtype for one in chosen), "The table", "hold an input beside the tasks", others
+        any(one.dtype for one in chosen), "The table", "have an input besides the labels", others
     )
     rows = sum(map(table.rows_of.__getitem__, table.dialect.paths))
     rows = max(round(rows * (1 - share)), 1)

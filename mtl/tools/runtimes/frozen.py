@@ -183,7 +183,7 @@ def _split_lists(raw: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def needs_ids(directory: str) -> bool:
-    """Return True if other runtimes cannot compute the signature of an export from raw features."""
+    """Return True if other runtimes cannot run an export on raw features, only on ids."""
     requests = warm_up.predict_inputs(directory)
     name = next((name for name in _NAMES if name in requests), None)
     if name is None:

@@ -92,7 +92,7 @@ MAKERS: Mapping[str, Callable[[Columns], Block]] = {
 
 
 def find_maker(format_name: str, escape_formulas: bool = False) -> Callable[[Columns], Block]:
-    """Return a function that makes blocks of a format; CSV can be made safe for spreadsheets.
+    """Return the function that writes columns in a format; for CSV, it can escape formulas.
 
     Args:
       format_name: csv, jsonl, parquet or tfrecord.

@@ -284,9 +284,10 @@ def _compare_unknown(before: facts.Column, after: facts.Column, chance: float) -
 def _expect_unknown(before: facts.Column, chance: float) -> tuple[float, float]:
     """Return the share of unknown values to be expected in new rows, and the error of it.
 
-    A model that was fitted to the old data may not know values that came less than k times there. A
-    value that came r - 1 times before has, in all, the share of values that came r times (Good): so
-    new rows lack the share of values that came up to k times.
+    A model that was fitted to the old data may not know values that came less than k times there.
+    By Good's estimate, all values that came r - 1 times in the old rows make up a share of new
+    rows that equals the old share of values that came r times. So the share of unknown values in
+    new rows is the old share of values that came up to k times.
     """
     kinds, numbers = np.unique(_read_counts(before), return_counts=True)
     values = (kinds * numbers).astype(float)

@@ -48,6 +48,7 @@ def find_moving(
     ends = {where: _find_end(rate, last) for where, rate in _list_rates(part).items()}
     found: dict[tuple, Moving] = {}
     for name in variables:
+        # Rates are multiplied, so the first to become 0 ends the movement.
         where = min(_list_rates_of(part, name), key=ends.__getitem__)
         first, end = freezing.first_step(name), ends[where]
         moving = Moving(example=name, where=where, first=first, end=end)

@@ -105,6 +105,7 @@ def create(
     is_half = sharding.is_table() and variable.dtype.base_dtype == tf.bfloat16
     checks.require(not is_half, where, "choose 32 bits", "bfloat16", fix)
     part.granularity.check(name, variable.shape)
+    # Masks are state beside the weights: the settings of the weights must not reach them.
     state = {
         **settings,
         "dtype": tf.float32,

@@ -53,7 +53,9 @@ class Regrowth:
         angle = math.pi / self.until_step * tf.cast(step, tf.float64)
         kept = tf.reduce_sum(mask)
         share = tf.cast(self.share / 2 * (1 + tf.cos(angle)), tf.float32)
+        # No more weights can grow than are cut.
         count = tf.minimum(tf.round(share * kept), tf.size(mask, tf.float32) - kept)
+        # -1 lies below all magnitudes, so entries outside are chosen last.
         stay = self._keep_largest(tf.where(mask > 0, tf.abs(seen.weights), -1.0), kept - count)
         if self.by == GRADIENT:
             growth = tf.abs(seen.gradient)

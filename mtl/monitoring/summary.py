@@ -53,6 +53,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
     Estimator's `loss`, a mean over batches, is left out beside `average_loss`, the same over rows.
     """
     blocks = []
+    # The metrics of all tasks, whose name is empty, come last.
     for task, cells in sorted(_tell_by_task(metrics).items(), key=lambda one: (not one[0], one[0])):
         rows = [cells[start : start + _CELLS] for start in range(0, len(cells), _CELLS)]
         blocks += [f"  {task or 'all tasks'}", *(f"    {''.join(row).rstrip()}" for row in rows)]
@@ -101,6 +102,7 @@ def shorten(value: float) -> str:
         return "n/a"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
+    # Four decimals would show 0.0000.
     if 0 < abs(value) < 0.00005:
         return f"{value:.1e}"
     return f"{value:.4f}" if abs(value) < 99_999.99995 else f"{value:.4e}"
@@ -189,6 +191,7 @@ def _find_last(directory: str) -> str | None:
 
 def _find_newest(directory: str) -> str | None:
     versions = tf.io.gfile.listdir(directory) if tf.io.gfile.exists(directory) else []
+    # Object stores list folders with a slash at the end.
     numbered = [version.rstrip("/") for version in versions if version.rstrip("/").isdigit()]
     return os.path.join(directory, max(numbered, key=int)) if numbered else None
 

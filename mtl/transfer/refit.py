@@ -127,6 +127,7 @@ class Refit(abc.ABC):
         for task in self.list_tasks():
             checks.one_of(where, task, heads_by_task)
             self._check_head(where, heads_by_task[task])
+        # The source has no variables for what calibration computes, so restoring would fail.
         network = self.prepare(network)
         global_step = tf1.train.get_or_create_global_step()
         iterator = tf1.data.make_initializable_iterator(batches)
@@ -157,6 +158,7 @@ class Refit(abc.ABC):
                 for variable, value in zip(layer, (new.kernel, new.bias), strict=True):
                     variable.load(value, session)
                 for name, values in new.behind.items():
+                    # Created after the restore, since the source lacks this variable.
                     session.run(calibrated.create(task, name, values).initializer)
             doubts.record_doubts(model_dir, "refit", doubt_lines)
             global_step.load(step, session)

@@ -158,7 +158,6 @@ class Refit(abc.ABC):
                 for variable, value in zip(layer, (new.kernel, new.bias), strict=True):
                     variable.load(value, session)
                 for name, values in new.behind.items():
-                    # Created after the restore, since the source lacks this variable.
                     session.run(calibrated.create(task, name, values).initializer)
             doubts.record_doubts(model_dir, "refit", doubt_lines)
             global_step.load(step, session)

@@ -83,6 +83,7 @@ def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf
         with tf.control_dependencies(longer):
             return tf.identity(end)
 
+    # The size is written last, after the rows that it counts.
     return assign(size, tf.cond(end <= capacity(all_keys), add, grow))
 
 

@@ -57,6 +57,7 @@ def calibrate(
     if num_knots:
         return _bend_logits(logits, tf.gather(_create_knots([count, num_knots, 2]), indices))
     shape = [count, 2, logits.shape[-1]]
+    # Slope 1 and shift 0 for each of the C logits, [S + 1, 2, C].
     identity = tf1.constant_initializer(np.broadcast_to([[1.0], [0.0]], shape))
     lines = tf1.get_variable(LINES, shape, tf.float32, identity, trainable=False)
     slopes, shifts = tf.unstack(tf.gather(lines, indices), axis=1)
@@ -79,6 +80,7 @@ def _bend_logits(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
     # A sum over the passed parts of segments cancels no large numbers, even in steep segments.
     shares = tf.clip_by_value((logits - starts) / widths, 0.0, 1.0)  # [B, K - 1]
     shift = tf.reduce_sum(shares * (rises - widths), 1, keepdims=True)
+    # Below the first knot all shares are 0: only its shift is left.
     return logits + (low - starts)[..., :1] + shift
 
 

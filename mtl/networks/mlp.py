@@ -95,6 +95,7 @@ class MLP:
     def can_stack(self) -> bool:
         """True if `build_stack` supports these settings."""
         is_known = self.activation != _SWIGLU and not self.dropout and self._has_bias
+        # `build_stack` has no code for the other settings.
         return bool(self.layers) and is_known and not self.residual and self.trainable
 
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:

@@ -85,5 +85,11 @@ def _bend_logits(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
 
 
 def create(task: str, name: str, values: np.ndarray) -> tf.Variable:
-    """Create the knots or lines of a task with these values, in a graph that lacks them."""
+    """Create the knots or lines of a task with these values, in a graph that lacks them.
+
+    Args:
+      task: the name of the head.
+      name: `KNOTS` or `LINES`.
+      values: in the shape that the constant's docstring gives.
+    """
     return tf1.get_variable(f"head/{task}/{name}", initializer=np.float32(values), trainable=False)

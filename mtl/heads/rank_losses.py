@@ -200,6 +200,11 @@ def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.
 
     T. Qin, T.-Y. Liu and H. Li, "A General Approximation Framework for Direct Optimization of
     Information Retrieval Measures", 2010.
+
+    Args:
+      lists: the groups.
+      gain: a name in `group_metrics.GAINS`.
+      temperature: t, above 0, in the unit of the scores.
     """
 
     def is_before(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -157,6 +157,13 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
     Counting finds the least kept score many times as fast as sorting: first its upper 16 bits, and
     then its lower ones.
+
+    Args:
+      scores: [N].
+      count: how many are kept, a scalar in [0, N].
+
+    Returns:
+      float32 [N].
     """
     bits = tf.bitcast(tf.cast(scores, tf.float32) + 0.0, tf.int32)  # -0.0 becomes 0.0.
     # As integers, negative floats come in reverse order.

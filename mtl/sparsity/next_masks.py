@@ -23,7 +23,16 @@ _OVERLAP = "pruning/overlap_"
 
 
 def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.Tensor | None:
-    """Return the gradient for the scores; None for a table."""
+    """Return the gradient for the scores; None for a table.
+
+    Args:
+      name: the name of the variable, for errors.
+      cut: the variable.
+      gradient: None if no loss depends on the variable.
+
+    Raises:
+      UserError: the criterion reads gradients, and there is no dense one.
+    """
     gradient = _make_dense(gradient, cut)
     is_dense = isinstance(gradient, tf.Tensor)
     if cut.part.criterion.reads_gradients or cut.part.gradient == cuts_lib.DENSE:

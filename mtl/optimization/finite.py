@@ -174,7 +174,13 @@ class Checked:
 
 
 def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
-    """Return an op that fails, with the step, a string scalar, and the first bad names."""
+    """Return an op that fails, with the step, a string scalar, and the first bad names.
+
+    Args:
+      step: the global step as text, a string scalar.
+      bad: the names of what is not finite, string [N].
+      noun: how the message calls all that was checked.
+    """
     message = [
         _BEFORE,
         step,

@@ -133,7 +133,17 @@ def apply_optimizer(
     pairs: types.GradientsAndVariables,
     when: tf.Tensor | bool,
 ) -> tf.Operation:
-    """Move variables by an optimizer with this learning rate; `when` says whether to move them."""
+    """Move variables by an optimizer with this learning rate; `when` says whether to move them.
+
+    Args:
+      optimizer: builds the optimizer of TensorFlow.
+      rate: the learning rate, a float32 scalar.
+      pairs: N gradients, equal in every replica, and their variables.
+      when: a bool scalar of the graph; True moves them without a branch.
+
+    Raises:
+      UserError: the optimizer cannot move a table of 16 bits.
+    """
     built = optimizer(rate)
     if freezing.holds_some():
         built = _mask_moves(built, pairs)

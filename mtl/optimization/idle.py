@@ -42,6 +42,12 @@ def find_moving(
     """Return in which of the steps 0 to `last` - 1 variables move, once for alike variables.
 
     An update of another class does not say which variables it moves: the list is then empty.
+
+    Args:
+      part: the update of the model.
+      freezing: which variables are frozen, and until when.
+      variables: names.
+      last: the number of steps.
     """
     if not isinstance(part, update.Update):
         return []

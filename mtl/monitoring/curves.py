@@ -252,6 +252,11 @@ def watch_head(
 
     The predictions are a class, a number, or shares of classes: [B] or [B, C] each. Return None for
     a task without any of these.
+
+    Args:
+      head: a fitted head.
+      logits: [B, C].
+      labels: {field: [B, ...]}.
     """
     if not isinstance(head, types.ExampleHead) or head.field not in labels:
         return None

@@ -85,7 +85,14 @@ def compare_metrics(found: Mapping[str, Mapping[str, float]], shown: Sequence[st
 def describe_evaluation(
     metrics: Mapping[str, float], shown: Sequence[str], best: str, is_best: bool
 ) -> str:
-    """Return a line on an evaluation: the metrics `shown`, and `best`, which picks the best one."""
+    """Return a line on an evaluation: the metrics `shown`, and `best`, which picks the best one.
+
+    Args:
+      metrics: {metric: value}, with `global_step`.
+      shown: the names of metrics to show.
+      best: the name of the metric that picks the best checkpoint.
+      is_best: True if this evaluation is the best so far.
+    """
     told = []
     for name in dict.fromkeys([*shown, best]):
         value = "n/a" if math.isnan(metrics[name]) else f"{metrics[name]:.5g}"
@@ -114,7 +121,14 @@ def exactly(value: Any) -> str:
 
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:
-    """Return the summary of a run of `steps` steps; `model_name` is the name for serving."""
+    """Return the summary of a run of `steps` steps; `model_name` is the name for serving.
+
+    Args:
+      model_dir: the folder of the run.
+      metrics: the last held-out metrics, with `global_step`.
+      steps: the steps that this call has trained.
+      model_name: the name for serving.
+    """
     best, last = _find_last(os.path.join(model_dir, "best")), _find_last(model_dir)
     cut = pruned.count_weights(last) if last else None
     places = {

@@ -59,8 +59,13 @@ def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
 
     If the capacity is the same, keys keep their rows.
 
+    Args:
+      keys: the saved keys, int64 of any shape; 0 marks a free place.
+      capacity: the number of rows of the table.
+      where: the holder of the saved keys, for errors.
+
     Raises:
-      UserError: all places of a key are taken; `where` names the holder of the keys.
+      UserError: all places of a key are taken.
     """
     # Placed anew, some keys of a full table could find no place.
     if keys.size == capacity:

@@ -30,6 +30,11 @@ NEW_ROWS = ("own", "mean", "unknown", "zeros")
 def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
     """Write the values that differ from the saved ones; read all saved values once, as a check.
 
+    Args:
+      made: the plan for the variables of the default graph.
+      new_rows: the start of rows that the source lacks, a name in `NEW_ROWS`.
+      model_dir: the folder of this run.
+
     Raises:
       UserError: the source is damaged.
     """

@@ -84,7 +84,13 @@ class Density(unlabelled.Unlabelled):
     ) -> tf.Tensor:
         """Return samples, each from its chosen component.
 
-        One-hot [B, S, K], uniform [B, S, draw_size] and [K, ...] each -> [B, S, n].
+        Args:
+          chosen: the component of each sample, one-hot [B, S, K].
+          drawn: uniform numbers in (0, 1), [B, S, draw_size].
+          parameters: of the best start, [K, ...] each.
+
+        Returns:
+          [B, S, n].
         """
 
     # All densities share these members.

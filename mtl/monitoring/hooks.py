@@ -75,7 +75,14 @@ class StepHook:
         return ()
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
-        """Act on a step: `values` belong to `result.names`; values of `choose_more` follow."""
+        """Act on a step: `values` belong to `result.names`; values of `choose_more` follow.
+
+        Args:
+          run_context: the context of the session call, which can end the training.
+          step: the global step after the call.
+          values: float [N], of `result.names`; the values of `choose_more` follow as further
+            arguments.
+        """
         raise NotImplementedError
 
 

@@ -42,7 +42,13 @@ class Uniform:
     def select(
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return the masks of N layers: float32 zeros and ones, shaped like the scores."""
+        """Return the masks of N layers: float32 zeros and ones, shaped like the scores.
+
+        Args:
+          scores: N, a score for each group.
+          densities: N, the result of `densities`.
+          progress: float64 scalar in [0, 1], the reached share of the final sparsity.
+        """
         if not self.per_unit:
             return _select_by_layer(scores, densities, progress)
         return [

@@ -103,7 +103,13 @@ class Refit(abc.ABC):
 
     @abc.abstractmethod
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
-        """Return the new classifier of a head from the old one and the rows of a split."""
+        """Return the new classifier of a head from the old one and the rows of a split.
+
+        Args:
+          head: the head, which knows its classes.
+          old: the trained classifier.
+          rows: batches of one pass over the split; they can be read only once.
+        """
 
     def __call__(
         self,
@@ -313,7 +319,13 @@ class _Tau(_Computed):
 
     @abc.abstractmethod
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """Return the classifier for one tau."""
+        """Return the classifier for one tau.
+
+        Args:
+          tau: at least 0.
+          old: the trained classifier.
+          counts: the training rows of each class, [C]; None if the head does not know them.
+        """
 
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
         """Return the classifier of the best balanced accuracy on the rows, the first of equals."""

@@ -129,7 +129,13 @@ class WarmStart:
         named: Mapping[str, types.RowNames],
         model_dir: str,
     ) -> Callable[..., Any]:
-        """Return `model_fn` with a training graph that starts from the source, after `prepare`."""
+        """Return `model_fn` with a training graph that starts from the source, after `prepare`.
+
+        Args:
+          model_fn: of Estimator, with features, labels and mode as arguments.
+          named: {scope: names of the rows} in this run.
+          model_dir: the folder of this run, where `prepare` has written moved rows.
+        """
 
         def start_warm(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
             spec = model_fn(features, labels, mode)

@@ -68,7 +68,13 @@ class MLP:
     def build_copies(
         self, inputs: types.Tensors | Sequence[tf.Tensor], scopes: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
-        """Build a copy in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H]."""
+        """Build a copy in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H].
+
+        Args:
+          inputs: columns that all copies share, or an input for each copy.
+          scopes: N variable scopes, relative to the open one.
+          training: as for the trunk.
+        """
         count = len(scopes)
         hidden: copies.Inputs
         hidden = trunk.join_columns("MLP", inputs) if isinstance(inputs, Mapping) else inputs

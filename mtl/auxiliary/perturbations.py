@@ -39,8 +39,7 @@ class Space:
         moved = dict(self.inputs)
         for name, change in perturbation.items():
             given = self.inputs[name]
-            # The clip audit proves which row is which op by op, and has no rules for the ops of a
-            # draw.
+            # `example_gradients` need not have a rule for each op that made the change of a row.
             moved[name] = given + proof.declare(tf.stop_gradient(self._bound_change(given, change)))
         return moved
 

@@ -19,7 +19,7 @@ def is_rows(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 
 def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
     """Return whether it is the number of lists, as `tf.reduce_sum(ragged, 1)` computes it."""
-    # Both numbers are known: there is no op to compare.
+    # If both numbers are known, there is no op to compare.
     static = tf.get_static_value(tensor)
     if static is not None and ragged.shape[0] is not None:
         return static == ragged.shape[0]

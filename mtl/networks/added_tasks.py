@@ -86,8 +86,7 @@ class Piggyback(types.Network):
 
         def mask(task: str) -> View:
             def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> tf.Tensor:
-                # Not the settings of the kernel: its initializer and penalty suit weights, not
-                # scores.
+                # The initializer and the penalty of the kernel suit weights, not scores.
                 start = tf1.constant_initializer(self.start)
                 mask_settings = {
                     **settings,

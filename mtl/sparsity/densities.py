@@ -152,8 +152,7 @@ def _select_by_layer(
 
 def _count_groups(size: int, density: float, progress: tf.Tensor, least: int = 1) -> tf.Tensor:
     """Return how many of a layer's groups are kept now, an int32 scalar."""
-    # From 1 at the start down to the density; float64, because float32 cannot count 2^24 weights
-    # exactly.
+    # From 1 at the start down to the density; float32 cannot count above 2^24 weights exactly.
     share = 1 - (1 - tf.constant(density, tf.float64)) * progress
     return tf.cast(tf.clip_by_value(tf.round(share * size), least, size), tf.int32)
 

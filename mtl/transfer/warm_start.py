@@ -159,7 +159,7 @@ class WarmStart:
           UserError: the source is missing, a pattern matches nothing, or a shape differs.
         """
         source = source_lib.open_source("WarmStart.source", self.source)
-        # Optimizer state among them: a slot is a variable with the name of its owner.
+        # Optimizer state among them: the name of a slot begins with its owner's.
         shapes = {
             patterns.variable_name(variable): shards.whole_shape(variable) for variable in variables
         }

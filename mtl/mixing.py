@@ -116,14 +116,21 @@ class CutMix(_Mixing):
 
 
 def draw_beta(alpha: float, seed: tf.Tensor) -> tf.Tensor:
-    """Draw a number from Beta(alpha, alpha), a scalar of float32."""
+    """Draw a number from Beta(alpha, alpha), a scalar of float32.
+
+    Args:
+      alpha: above 0.
+      seed: [2], for stateless draws.
+    """
     # Logarithms, because numbers from Gamma(alpha) underflow to 0 for a small alpha.
     # Gamma(a) is Gamma(a + 1) U^(1 / a), G. Marsaglia and W. W. Tsang, 2000.
     gammas = tf.random.stateless_gamma(
         [2], seed, tf.constant(alpha + 1, tf.float64), dtype=tf.float64
     )
+    # Another seed than of the gammas, from which the powers must be independent.
     powers = tf.random.stateless_uniform([2], seed + [0x5BD1, 0], dtype=tf.float64)
     logarithms = tf.math.log(gammas) + tf.math.log1p(-powers) / alpha
+    # g0 / (g0 + g1) is the sigmoid of log g0 - log g1, and a Beta draw.
     return tf.cast(tf.sigmoid(logarithms[0] - logarithms[1]), tf.float32)
 
 
@@ -137,11 +144,15 @@ def cut_box(
       place: two numbers in [0, 1), the middle of the box: down and to the right.
       height: H.
       width: W.
+
+    Returns:
+      The mask, bool [H, W], True within the box, and the share outside, a float32 scalar.
     """
     is_inside, side = [], tf.sqrt(1 - share)
     for size, at in ((height, place[0]), (width, place[1])):
         middle = tf.minimum(tf.cast(at * size, tf.int32), size - 1)
         length = tf.cast(side * size, tf.int32)
+        # As in the authors' code an odd length loses a pixel; the share below counts real pixels.
         first, last = middle - length // 2, middle + length // 2
         is_inside.append((tf.range(size) >= first) & (tf.range(size) < last))
     is_box = is_inside[0][:, tf.newaxis] & is_inside[1]

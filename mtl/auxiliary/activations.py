@@ -46,11 +46,23 @@ class Activations(types.Activations):
         draw: int = 0,
         replace: Callable[[tf.Variable], tf.Tensor] | None = None,
     ) -> Activations:
-        """Run the network once more: {column: [B, ...]} -> its outputs for these inputs."""
+        """Run the network once more: {column: [B, ...]} -> its outputs for these inputs.
+
+        Args:
+          inputs: {column: [B, ...]}, encoded columns.
+          draw: the number of the pass; passes of different numbers draw different random numbers,
+            and 0 repeats the draws of the plain pass.
+          replace: a trainable variable -> the value that the network reads instead, of the same
+            shape; None reads the variables themselves.
+
+        Returns:
+          The activations, with features, labels and heads of this pass.
+        """
         with contextlib.ExitStack() as stack:
             # Only the plain pass of a step moves the averages of normalisations.
             stack.enter_context(whole_batch.withhold_collections())
             drawn = stack.enter_context(draws.draw_again(draw))
+            # Reuse: a further pass reads the variables of the plain pass and must not create any.
             stack.enter_context(tf1.variable_scope(self.scope, reuse=True))
             if replace:
                 own = _replace_variables(replace)
@@ -95,6 +107,7 @@ class _Withheld(Mapping[str, "tf.Tensor"]):
 def _replace_variables(replace: Callable[[tf.Variable], tf.Tensor]) -> Callable[..., Any]:
     def get(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         variable = getter(name, **settings)
+        # Moving averages of normalisations are not trainable, and stay those of the student.
         return replace(variable) if getattr(variable, "trainable", False) else variable
 
     return get

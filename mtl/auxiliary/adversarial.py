@@ -51,6 +51,7 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
 
     def __post_init__(self):
         super().__post_init__()
+        # `averages_steps` leaves out the last point: one step without a random start leaves only x.
         moves = self.random_start or not self.averages_steps or self.steps > 1
         rule = "be True where the one point averaged is the start"
         checks.require(moves, self._where("random_start"), rule, self.random_start)
@@ -60,6 +61,7 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
         points = list(self._ascend(activations))
         if not self.averages_steps:
             return self._compute_losses(points[-1])
+        # FreeLB: the K losses are those at r_0 to r_(K - 1).
         each = [self._compute_losses(point) for point in points[:-1]]
         return tf.add_n(each) / len(each)
 
@@ -70,6 +72,7 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
 
     def attack(self, activations: types.Activations) -> types.Activations:
         """Return the network's outputs at the worst inputs, for an evaluation."""
+        # Evaluation needs no gradient through the steps: a loop keeps memory and graph small.
         ascent = self.plan_ascent(activations, self._sum_losses)
         return ascent.run_loop(activations, self._draw_start(ascent), self.steps)
 
@@ -78,6 +81,7 @@ class Adversarial(moved_inputs.OfAscent, base.OfLabels):
 
     @property
     def _default_size(self) -> float:
+        # A single step of 2.5 epsilon would leave the ball, and the projection would cut it back.
         return self.epsilon if self.steps == 1 else super()._default_size
 
 

@@ -118,5 +118,6 @@ class OfLabels(OfHeads):
 
     def _sum_losses(self, activations: types.Activations) -> tf.Tensor:
         """Return the sum of the losses of all rows in all tasks, weighted by row."""
+        # A sum, not a mean: the gradient of a row by its own inputs must not depend on the batch.
         weights = self.row_weights(activations.labels, activations.heads)
         return tf.reduce_sum(weights * self._compute_losses(activations))

@@ -73,6 +73,7 @@ class Trades(moved_inputs.OfAscent, base.OfHeads):
             activations, lambda at: tf.reduce_sum(self._diverge(target, at.logits))
         )
         space = ascent.space
+        # The gradient of D is 0 at x itself, so the ascent needs another start.
         start = space.project(space.draw_normal("start", 0.001), self.epsilon)
         *_, last = ascent.unroll(activations, start, self.steps)
         return self._diverge(activations, last.logits)
@@ -100,6 +101,7 @@ class PiModel(moved_inputs.OfNoise, base.OfHeads):
 
     def __call__(self, activations: types.Activations) -> tf.Tensor:
         """Return how far the two predictions differ, [B]."""
+        # The draw 0 would repeat the dropout of the plain pass.
         second = activations.run(self.add_noise(activations.inputs), draw=1)
         where, rule = self._where("noise"), "be above 0 where the network draws nothing"
         fix = "Or give the network dropout: both passes are the same."
@@ -170,9 +172,11 @@ class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
             head: Any = activations.heads[task]
             found = head.predictions(tf.stop_gradient(activations.logits[task]))
             counts = _find_confidence(found) >= self.threshold
+            # Rows with a label, which have a weight, learn from the label itself.
             counts &= tf.equal(head.row_weights(activations.labels), 0)
             logits = given.logits[task]
             is_binary = "probability" in found
+            # A binary head has one logit [B, 1] and targets of float32, other heads have ids.
             targets = tf.cast(found["class_id"], tf.float32 if is_binary else tf.int64)
             losses = head.losses(tf.squeeze(logits, -1) if is_binary else logits, targets)
             each.append(tf.where(counts, losses, tf.zeros_like(losses)))

@@ -59,6 +59,7 @@ class Contrastive(representation.OfCorruption):
         vectors = self._read(first)
         representation.require_rows("auxiliary loss Contrastive", vectors)
         rows = perturbations.count_rows(vectors)
+        # Both views as one batch, [2 B, H]: the projection has one set of weights for both.
         vectors = tf.concat([vectors, self._read(second)], 0)
         projected = representation.stack_layers(vectors, self.layers)
         losses = compute_nt_xent(projected, rows, self.temperature)
@@ -136,8 +137,15 @@ class SupervisedContrastive(representation.OfRepresentation):
 
 
 def compute_nt_xent(vectors: tf.Tensor, rows: int, temperature: float) -> tf.Tensor:
-    """Return the NT-Xent loss of each view, [2 B, D] -> [2 B]; views i and i + B share a row."""
+    """Return the NT-Xent loss of each view, [2 B, D] -> [2 B]; views i and i + B share a row.
+
+    Args:
+      vectors: [2 B, D], all first views and then all second views, of any length.
+      rows: B, at least 2.
+      temperature: the divisor of the cosines, above 0.
+    """
     similar = _compare_pairs(vectors, temperature)
+    # Row i of the first view has its partner at i + B, and the other way round.
     partners = (tf.range(2 * rows) + rows) % (2 * rows)
     own = tf.gather(similar, partners, batch_dims=1)
     return tf.reduce_logsumexp(_leave_out(similar, tf.eye(2 * rows) > 0), 1) - own
@@ -146,7 +154,14 @@ def compute_nt_xent(vectors: tf.Tensor, rows: int, temperature: float) -> tf.Ten
 def compute_supervised(
     vectors: tf.Tensor, classes: tf.Tensor, counts: tf.Tensor, temperature: float
 ) -> tf.Tensor:
-    """Return the supervised contrastive loss of each row, [B, D], [B], bool [B] -> [B]."""
+    """Return the supervised contrastive loss of each row, [B, D], [B], bool [B] -> [B].
+
+    Args:
+      vectors: [B, D], of any length.
+      classes: [B], ids.
+      counts: bool [B], False for rows that are neither compared nor compared with.
+      temperature: the divisor of the cosines, above 0.
+    """
     similar = _compare_pairs(vectors, temperature)
     others = counts[:, tf.newaxis] & counts & ~(tf.eye(tf.shape(similar)[0]) > 0)
     positive = others & tf.equal(classes[:, tf.newaxis], classes)
@@ -154,6 +169,7 @@ def compute_supervised(
     # A row without other rows would take log(0): it is compared with itself, and masked later.
     has_others = tf.reduce_any(others, 1, keepdims=True)
     totals = tf.reduce_logsumexp(_leave_out(similar, ~others & has_others), 1)
+    # -log(exp(s) / sum exp) is the logarithm of the sum less s.
     chosen = tf.where(positive, totals[:, tf.newaxis] - similar, tf.zeros_like(similar))
     return tf.math.divide_no_nan(tf.reduce_sum(chosen, 1), number)
 
@@ -165,7 +181,7 @@ def _compare_pairs(vectors: tf.Tensor, temperature: float) -> tf.Tensor:
 
 
 def _leave_out(similar: tf.Tensor, where: tf.Tensor) -> tf.Tensor:
-    """Set chosen places to the lowest number: they add 0 to a sum of exponentials."""
+    """Set chosen places, bool [N, N], to minus infinity: they add 0 to a sum of exponentials."""
     return tf.where(
         where, tf.fill(tf.shape(similar), tf.cast(float("-inf"), similar.dtype)), similar
     )

@@ -108,6 +108,7 @@ class Distillation(_OfTeacher, base.OfHeads):
             own = activations.logits[task]
             where, rule = self._where("teacher"), f"predict {own.shape[1:]} for {task!r}, as here"
             checks.require(given.shape[1:] == own.shape[1:], where, rule, given.shape[1:])
+            # Gradients of softened probabilities shrink by 1 / T^2 (Hinton et al., section 2).
             heat = self._find_temperature(activations.heads[task])
             held = tf.stop_gradient(given)
             each.append(heat**2 * heads[task].divergence(held / heat, own / heat))
@@ -124,6 +125,7 @@ class Distillation(_OfTeacher, base.OfHeads):
 
     def _find_temperature(self, head: types.Head) -> float:
         if not types.read_member(head, types.ClassHead, "class_names"):
+            # A head that predicts numbers has no logits to soften.
             return 1.0
         if isinstance(self.temperature, Mapping):
             return self.temperature.get(head.name, 1.0)
@@ -195,7 +197,18 @@ class Teacher:
     def predict(
         self, features: types.Tensors, tasks: Sequence[str]
     ) -> dict[str, dict[str, tf.Tensor]]:
-        """Predict {field: [B, ...]} -> {task: {prediction: [B, ...] float32}}."""
+        """Predict {field: [B, ...]} -> {task: {prediction: [B, ...] float32}}.
+
+        Args:
+          features: {field: [B, ...]}, with all inputs of the signature.
+          tasks: the tasks, which the signature must predict.
+
+        Returns:
+          The predictions that are floats; ids and texts are left out.
+
+        Raises:
+          UserError: a task or an input is missing, or an input has another type.
+        """
         names = [
             name
             for name, info in self._signature.outputs.items()
@@ -212,7 +225,16 @@ class Teacher:
         return found
 
     def compute(self, where: str, features: types.Tensors, name: str) -> tf.Tensor:
-        """Compute an op of the teacher's graph, {field: [B, ...]} -> [B, D]."""
+        """Compute an op of the teacher's graph, {field: [B, ...]} -> [B, D].
+
+        Args:
+          where: the name of the setting, for errors.
+          features: {field: [B, ...]}, with all inputs of the signature.
+          name: the name of an op whose first output is float32 [B, D], with D known.
+
+        Raises:
+          UserError: there is no such op.
+        """
         shapes = {
             op.name: op.outputs[0].shape
             for op in self._model.session.graph.get_operations()
@@ -236,8 +258,10 @@ class Teacher:
         def call(*values: np.ndarray) -> list[np.ndarray]:
             return [np.asarray(found, np.float32) for found in run(*values)]
 
+        # The teacher has a graph and a session of its own: its variables never enter this graph.
         found = tf.numpy_function(call, list(given.values()), [tf.float32] * len(tensors))
         for value, shape in zip(found, shapes, strict=True):
+            # `numpy_function` forgets shapes; the rows are those of the student's batch.
             if shape.rank is not None:
                 value.set_shape([rows, *shape[1:]])
         return list(found)
@@ -247,6 +271,7 @@ class Teacher:
         offered: dict[str, tf.Tensor] = {}
         for name, values in features.items():
             if isinstance(values, tf.RaggedTensor):
+                # An export takes a ragged feature as a padded tensor and its lengths.
                 offered[name] = values.to_tensor()
                 offered[inputs_lib.length_name(name)] = values.row_lengths()
             else:
@@ -265,6 +290,13 @@ def find_model(folder: str, where: str = "teacher") -> str:
     """Return the folder itself, its newest numbered version, or the best or latest of a run.
 
     For a checkpoint, return the newest export of its step in the run.
+
+    Args:
+      folder: a SavedModel, a folder of numbered SavedModels, a run, or a checkpoint.
+      where: the name of the setting, for errors.
+
+    Returns:
+      The folder of a SavedModel; `folder` itself if none is found in it.
 
     Raises:
       UserError: a checkpoint has no export that is newer than itself.

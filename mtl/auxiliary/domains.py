@@ -90,7 +90,12 @@ class GradientReversal(representation.OfRepresentation):
 
 
 def reverse_gradient(values: tf.Tensor, factor: tf.Tensor | float) -> tf.Tensor:
-    """Return the values unchanged; their gradient is multiplied by -factor."""
+    """Return the values unchanged; their gradient is multiplied by -factor.
+
+    Args:
+      values: any shape.
+      factor: a scalar; no gradient reaches it.
+    """
 
     def reverse(values: tf.Tensor) -> tf.Tensor:
         return -tf.stop_gradient(tf.cast(factor, values.dtype)) * values

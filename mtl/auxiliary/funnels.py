@@ -92,11 +92,13 @@ class InversePropensity(base.Base):
         log_odds = tf.squeeze(tf.stop_gradient(activations.logits[self.propensity]), -1)
         # 1 / p = 1 + exp(-log-odds); cut as a logarithm, before exp overflows.
         inverse = tf.exp(tf.minimum(tf.nn.softplus(-log_odds), math.log(self.max_weight)))
+        # o is 0 or 1: a row outside of the space has no label of this task, and weighs nothing.
         weights = tf.where(observed, inverse, tf.zeros_like(inverse))
         if not self.normalizes:
             return weights
         rows = self.row_weights(activations.labels, activations.heads)
         total = tf.reduce_sum(rows * weights)
+        # The loss divides by the sum of the rows' weights later, which this factor cancels.
         return weights * tf.math.divide_no_nan(tf.reduce_sum(rows), total)
 
 
@@ -136,6 +138,7 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
         hidden = trunk.dense_layers(hidden, self.layers, "relu", 0.0, False, training=True)
         imputed = tf.squeeze(layers.dense(hidden, 1, "imputed"), -1)
         own = tf.squeeze(activations.logits[self.task], -1)
+        # q learns only from `fit` below: otherwise it would learn to make the task's loss small.
         chance = tf.stop_gradient(tf.sigmoid(imputed))
         expected = chance * head.losses(own, tf.ones_like(own))
         expected += (1 - chance) * head.losses(own, tf.zeros_like(own))
@@ -143,6 +146,7 @@ class DoublyRobust(representation.OfRepresentation, InversePropensity):
         found = row_losses.compute_of_labels(head, activations.logits[self.task], labels)
         targets = head.examples(activations.logits[self.task], labels).targets
         fit = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=imputed)
+        # [B]; `weights` are 0 for rows outside of the space, whose `found` then does not count.
         robust = expected + weights * (found - expected)
         return robust + self.imputation_weight * weights * fit
 

@@ -81,6 +81,7 @@ class OfAscent(OfBounded):
 
     @property
     def _default_size(self) -> float:
+        # As Madry et al.: steps can reach the boundary from any start, and move along it.
         return 2.5 * self.epsilon / self.steps
 
 

@@ -39,6 +39,7 @@ class Space:
         moved = dict(self.inputs)
         for name, change in perturbation.items():
             given = self.inputs[name]
+            # `example_gradients` need not have a rule for each op that made the change of a row.
             moved[name] = given + proof.declare(tf.stop_gradient(self._bound_change(given, change)))
         return moved
 
@@ -79,6 +80,7 @@ class Space:
     def differentiate(self, loss: tf.Tensor, inputs: types.Tensors) -> dict[str, tf.Tensor]:
         """Return the derivatives of a loss by the chosen columns; 0 for columns it ignores."""
         sources = [inputs[name] for name in self.columns]
+        # `stop_gradient` below: no second derivatives, the perturbation counts as a constant.
         found = tf.gradients(loss, sources, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return {
             name: tf.stop_gradient(tf.convert_to_tensor(each))
@@ -107,6 +109,7 @@ class Space:
         direction = self.scale(self.draw_normal(name, 1.0), 1.0)
         total = sum(math.prod(self.inputs[column].shape[1:]) for column in self.columns)
         rows = count_rows(self.inputs[self.columns[0]])
+        # The volume within a radius grows as radius^n in n dimensions: the n-th root is uniform.
         radius = size * draws.draw_rows(f"{name}/radius", rows, 1)[:, 0] ** (1 / total)
         return self._scale_rows(direction, radius)
 
@@ -194,6 +197,11 @@ class Ascent:
         """Return the activations after the last step, as `unroll`, from a loop of a single step.
 
         Gradients cannot go through the loop.
+
+        Args:
+          activations: of the unmoved inputs.
+          start: {column: the first perturbation, [B, ...]}; {} for none.
+          steps: the number of steps.
         """
         names, inputs = self.space.columns, self.space.inputs
 

@@ -50,6 +50,7 @@ class Reconstruction(representation.OfCorruption):
         """Return the mean squared error of each row's decoded columns, [B]."""
         inputs = activations.inputs
         chosen = {name: inputs[name] for name in self.open_space(inputs).columns}
+        # Otherwise the embeddings could shrink to make their own prediction easy.
         target = tf.stop_gradient(trunk.join_columns("Reconstruction", chosen))
         corrupted = self._corrupt("corrupted", activations, self.share, self.replacement)
         hidden = self._read(activations.run(corrupted, draw=1))

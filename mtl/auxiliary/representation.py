@@ -74,7 +74,16 @@ def check_share(where: str, share: float) -> None:
 
 
 def read(where: str, at: str, activations: types.Activations) -> tf.Tensor:
-    """Return the representation of rows, [B, H] float32; several outputs are joined."""
+    """Return the representation of rows, [B, H] float32; several outputs are joined.
+
+    Args:
+      where: the name of the setting, for errors.
+      at: "shared", or a task.
+      activations: the outputs of a pass.
+
+    Raises:
+      UserError: the network shares no output between its tasks.
+    """
     if at != _SHARED:
         return activations.towers[at]
     found = getattr(activations.towers, "shared", ())
@@ -108,5 +117,6 @@ def _replace(name: str, values: tf.Tensor, share: float, replacement: str, where
     require_rows(where, values)
     # Every other row is equally likely; float32 may round the product up to `rows - 1`.
     apart = tf.minimum(tf.cast(drawn[:, 1] * tf.cast(rows - 1, tf.float32), tf.int32), rows - 2)
+    # 1 + apart lies in [1, rows - 1]: no row is its own partner.
     partners = (tf.range(rows) + 1 + apart) % rows
     return tf.where(is_replaced, tf.gather(values, partners), values)

@@ -41,6 +41,12 @@ def compute(
       parts: the losses.
       activations: the network's outputs for the rows.
       show: loss -> the activations that it gets; None gives `activations` to all losses.
+
+    Returns:
+      {name of the loss: losses and weights of the rows, [B] or [B, P] each}.
+
+    Raises:
+      UserError: a loss has another shape than the weights of its rows.
     """
     found = {}
     for part in parts:
@@ -80,6 +86,7 @@ def compute_of_labels(head: types.Head, logits: tf.Tensor, labels: types.Tensors
     losses = known.losses(examples.logits, examples.targets)
     if losses.shape.rank == 1:
         return losses
+    # A row with several examples, such as labels or pixels: losses and weights are [B, K].
     total = tf.reduce_sum(examples.weights * losses, 1)
     return tf.math.divide_no_nan(total, tf.reduce_sum(examples.weights, 1))
 

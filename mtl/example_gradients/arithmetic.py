@@ -14,6 +14,7 @@ def _entry_by_entry(given: Given) -> list[State] | None:
     """Place the output of an op that works entry by entry on inputs broadcast to each other."""
     rank = given.output.shape.rank
     first, layout = given.placed[0]
+    # Broadcasting aligns shapes at their ends, so axes are counted from there.
     from_end = given.op.inputs[first].shape.rank - layout.axis
     for n, state in enumerate(given.states):
         if isinstance(state, Layout):
@@ -27,6 +28,7 @@ def _entry_by_entry(given: Given) -> list[State] | None:
 
 def _place_select(given: Given) -> list[State] | None:
     """Place the output of a Select, which takes inputs without broadcasting."""
+    # A condition [B] of a Select chooses whole rows, unlike a broadcast one.
     is_alike = len({tensor.shape.rank for tensor in given.op.inputs}) == 1
     return _entry_by_entry(given) if is_alike else None
 
@@ -42,6 +44,7 @@ def _broadcast_sizes(given: Given, rank: int) -> sizes.Known:
                 distinct.add(None)
             elif len(dims) >= from_end:
                 distinct.add(dims[len(dims) - from_end])
+        # An axis of size 1 takes the size of the other input.
         distinct.discard(sizes.ONE)
         common.append(distinct.pop() if len(distinct) == 1 else (None if distinct else sizes.ONE))
     return common
@@ -52,6 +55,7 @@ def _of_images(given: Given) -> list[State] | None:
     are_first = all(of.axis == 0 and of.key == given.layout.key for _, of in given.placed)
     if not are_first or given.placed[0][0] != 0 or EVEN in given.states:
         return None
+    # A pool whose window covers several images mixes examples.
     if "ksize" in given.op.node_def.attr and given.op.get_attr("ksize")[0] != 1:
         return None
     return given.to(0)
@@ -71,11 +75,14 @@ def _batch_norm(given: Given) -> list[State] | None:
     if given.states[0] is not layout or len(given.placed) > 1:
         return None
     if layout.axis == channels:
+        # Moments of a channel are those of an example here; scales must not tell examples apart.
         fits = all(given.is_even(tensor) for tensor in op.inputs[1:])
     else:
+        # Moments of the batch in training depend on all examples.
         fits = not op.get_attr("is_training") and given.is_free(1, 2, 3, 4)
     if not fits:
         return None
+    # The further outputs are the moments, one for each channel.
     others: list[State] = [DATA if layout.axis == channels else None] * (len(op.outputs) - 1)
     return [given.placed_at(given.output, layout.axis, layout.dims), *others]
 
@@ -133,6 +140,7 @@ def _place_matmul(given: Given) -> list[State] | None:
             return given.to(rank - 2 + place)
         if len(given.placed) == 1 and not given.fits(1 - place, from_end):
             return None
+        # A batch axis of the product: both inputs must have the examples at the same place.
         places.add((rank - from_end, layout.key))
     return given.to(places.pop()[0]) if len(places) == 1 else None
 
@@ -140,6 +148,7 @@ def _place_matmul(given: Given) -> list[State] | None:
 def _place_einsum(given: Given) -> list[State] | None:
     equation = given.op.get_attr("equation").decode().replace(" ", "")
     terms, _, result = equation.partition("->")
+    # An ellipsis, or an implicit result, hides which letter is which axis.
     if "." in equation or "->" not in equation:
         return None
     terms = terms.split(",")
@@ -171,6 +180,7 @@ def _place_segments(given: Given) -> list[State] | None:
     if given.states[0] is not layout or not layout.owner or layout.axis:
         return None
     ragged = given.known.list_of(layout)
+    # The values of a list become one row of each example, [N, ...] -> [B, ...].
     is_plain = layout.outer == layout.inner == sizes.ONE
     if not is_plain or not (lists.is_rows(segments, ragged) and lists.is_count(count, ragged)):
         return None

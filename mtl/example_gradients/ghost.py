@@ -51,15 +51,29 @@ class Gradients:
         """Differentiate losses [B] by the output of each use, in one pass: {use: cotangent}.
 
         A cotangent is the gradient by an output.
+
+        Args:
+          losses: [B], or a sum of losses [B], in the graph of the constructor's losses.
+
+        Returns:
+          {name of an output: its cotangent in the same shape}; None if no loss depends on it.
         """
         outputs = {use.output.name: use.output for own in self._uses.values() for use in own}
+        # Not by the variables: that gradient is the sum over the examples already.
         found = tf.gradients(losses, list(outputs.values()))
         return dict(zip(outputs, found, strict=True))
 
     def by_variable(
         self, cotangents: Mapping[str, tf.Tensor | None]
     ) -> dict[str, gradient_forms.ExampleGradients]:
-        """Turn {use: cotangent} into {variable: gradients of all examples}."""
+        """Turn {use: cotangent} into {variable: gradients of all examples}.
+
+        Args:
+          cotangents: the result of `cotangents`, or a weighted sum of several results.
+
+        Returns:
+          The gradients by the variables that the losses depend on, without those of `unknown`.
+        """
         made = {}
         for name, own in self._uses.items():
             there = [use for use in own if cotangents[use.output.name] is not None]
@@ -89,6 +103,7 @@ class Gradients:
             self._by_example(values, use.placed, [size])
             for values, size in zip(given, sides, strict=True)
         ]
+        # A kernel is [P, Q] for inputs [.., P]; a transposed use has it as [Q, P].
         if use.kind == uses.MATRIX:
             return gradient_forms.Products(*(pair[::-1] if _is_turned(use.op) else pair))
         made = gradient_forms.Products(*pair)
@@ -107,12 +122,14 @@ class Gradients:
             is_known = is_apart and places is not None
             return tf.reshape(values, [self._batch_size, places if is_known else -1, *core])
         before = self._num_before(values, layout)
+        # Time-major tensors, for example: [T, B, D] -> [B, T, D].
         apart = tf.reshape(values, [before, self._batch_size, -1, *core])
         order = [1, 0, 2, *range(3, 3 + len(core))]
         return tf.reshape(tf.transpose(apart, order), [self._batch_size, -1, *core])
 
     def _num_before(self, values: tf.Tensor, layout: layouts.Layout) -> int | tf.Tensor:
         """Return how often the whole batch is repeated in order."""
+        # A number that is known while the graph is built spares ops in each step.
         if not layout.before.unknown:
             return layout.before.number
         shape, outer = tf.shape(values), 1
@@ -140,6 +157,7 @@ class Gradients:
         ids, layout = use.op.inputs[1], use.placed
         if use.of_list is not None:
             owners = use.of_list.value_rowids()
+            # A value of a list may look up several rows; an empty batch of lists has no owners.
             places = tf.size(ids) // tf.maximum(tf.size(owners), 1)
             return tf.cast(tf.repeat(owners, places), tf.int64)
         before, count = self._num_before(ids, layout), self._batch_size
@@ -151,12 +169,15 @@ class Gradients:
         if use.op.type == "Mul":
             cotangent *= use.op.inputs[1 - use.place]
         elif use.op.type == "FusedBatchNormV3" and use.place == 1:
+            # y = scale (x - mean) / sqrt(variance + epsilon) + offset: this is its derivative by
+            # the scale.
             values, _, _, mean, variance = use.op.inputs
             cotangent *= (values - mean) * tf.math.rsqrt(variance + use.op.get_attr("epsilon"))
         elif use.op.type == "Sub" and use.place == 1:
             cotangent = -cotangent
         # `uses` only accepts uses with a known core shape.
         core = cast(list[int], uses.core_shape(use.parameter))
+        # [B, T, *core]: a parameter without leading axes is used at T places of an example.
         by_place = self._by_example(cotangent, use.placed, core)
         shape = [self._batch_size, *use.parameter.shape]
         return gradient_forms.Plain(tf.reshape(tf.reduce_sum(by_place, axis=1), shape))

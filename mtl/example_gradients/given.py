@@ -85,6 +85,7 @@ class Given:
     def axes(self, place: int, rank: int) -> list[int] | None:
         """Return an input's value as axes from 0 on."""
         value = self.static(place)
+        # Negative axes count from the end.
         return None if value is None else [int(n) % max(rank, 1) for n in np.reshape(value, [-1])]
 
     def entries(self, place: int) -> sizes.Known | None:
@@ -99,7 +100,10 @@ class Given:
     ) -> list[State]:
         """Return layouts of all outputs with examples along an axis.
 
-        `dims` replace sizes that TensorFlow does not know.
+        Args:
+          axis: the axis of the outputs, from 0 on.
+          dims: replace the sizes of axes that TensorFlow does not know; None for none.
+          outer: how often the batch is repeated along the axis; by default as in the input.
         """
         return [self.placed_at(out, axis, dims, outer) for out in self.op.outputs]
 
@@ -122,7 +126,12 @@ class Given:
         return all(self.states[place] is None for place in places)
 
     def fits(self, place: int, from_end: int) -> bool:
-        """Return whether a broadcast input does not vary along an axis, counted from the end."""
+        """Return whether a broadcast input does not vary along an axis, counted from the end.
+
+        Args:
+          place: the index of the input.
+          from_end: 1 for the last axis.
+        """
         tensor = self.op.inputs[place]
         rank = tensor.shape.rank
         if rank is None:

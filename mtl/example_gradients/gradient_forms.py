@@ -75,6 +75,7 @@ class Products(NamedTuple):
 
     def squared_norms(self) -> tf.Tensor:
         """Return `sum_st <x_is, x_it> <d_is, d_it>`, [B]."""
+        # [B, T, T] each: cheap while T^2 is small beside P Q; see `ghost._is_smaller_built`.
         grams = [tf.linalg.matmul(of, of, transpose_b=True) for of in self]
         return tf.reduce_sum(grams[0] * grams[1], axis=[1, 2])
 
@@ -82,6 +83,7 @@ class Products(NamedTuple):
         return self._replace(cotangents=self.cotangents * factors[:, tf.newaxis, tf.newaxis])
 
     def total(self) -> tf.Tensor:
+        # [B T, P] and [B T, Q]: one product adds up places and examples.
         inputs, cotangents = (tf.reshape(of, [-1, of.shape[-1]]) for of in self)
         return tf.linalg.matmul(inputs, cotangents, transpose_a=True)
 
@@ -128,6 +130,7 @@ class Rows(NamedTuple):
         return tf.math.unsorted_segment_sum(self.values, slots, tf.size(rows))
 
     def products(self, total: tf.Tensor) -> tf.Tensor:
+        # The same op as in `total`, so `slots` are rows of its result.
         _, slots = tf.unique(self.ids)
         along = tf.reduce_sum(self.values * tf.gather(total, slots), axis=1)
         return tf.math.unsorted_segment_sum(along, self.examples, self.batch_size)
@@ -143,6 +146,7 @@ def join_gradients(parts: Sequence[ExampleGradients]) -> ExampleGradients:
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], Products):
+        # Uses of one weight add up, as further places T of an example do.
         return Products(*(tf.concat(of, axis=1) for of in zip(*parts, strict=True)))
     if isinstance(parts[0], Rows):
         columns = list(zip(*parts, strict=True))[:3]

@@ -58,10 +58,18 @@ class Layout:
         outer: sizes.Size | None = None,
         inner: sizes.Size | None = None,
     ) -> Layout:
-        """Return the same examples along another axis, of a tensor of these sizes."""
+        """Return the same examples along another axis, of a tensor of these sizes.
+
+        Args:
+          axis: the axis of the examples.
+          dims: the sizes of all axes; the size at `axis` is ignored.
+          outer: the number of o; by default as here.
+          inner: the number of i; by default as here.
+        """
         moved = dataclasses.replace(
             self, axis=axis, outer=outer or self.outer, inner=inner or self.inner
         )
+        # The size of the axis follows from the layout; `dims` may hold any size there.
         own = moved.outer * moved.count * moved.inner
         return dataclasses.replace(moved, dims=(*dims[:axis], own, *dims[axis + 1 :]))
 
@@ -70,6 +78,8 @@ class Layout:
         for axis in range(len(dims)):
             first, last = sizes.all_known(dims[:axis]), sizes.all_known(dims[axis + 1 :])
             if first is not None and last is not None:
+                # Axes before the examples take a part of the repetitions; the rest stays within the
+                # axis.
                 outer = self.before.divide_by(sizes.product(first))
                 inner = self.after.divide_by(sizes.product(last))
                 if outer and inner:

@@ -19,11 +19,13 @@ def is_rows(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
 
 def is_count(tensor: tf.Tensor, ragged: tf.RaggedTensor) -> bool:
     """Return whether a tensor is the number of lists, as `tf.reduce_sum(ragged, 1)` computes it."""
+    # If both numbers are known, there is no op to compare.
     static = tf.get_static_value(tensor)
     if static is not None and ragged.shape[0] is not None:
         return static == ragged.shape[0]
     return any(
         _is_made(tensor, ragged, functools.partial(tf.RaggedTensor.nrows, out_type=dtype))
+        # TensorFlow's functions on lists ask for the count in one type or the other.
         for dtype in (tf.int64, tf.int32)
     ) or _is_made(tensor, ragged, lambda own: tf.shape(own.row_splits)[0] - 1)
 
@@ -75,5 +77,6 @@ def settings(op: tf.Operation) -> dict[str, bytes]:
     return {
         name: own.SerializeToString()
         for name, own in attributes
+        # Attributes with an underscore, such as `_output_shapes`, only describe an op.
         if not name.startswith("_") or name == "_gradient_op_type"
     }

@@ -16,7 +16,9 @@ def _place_reshaped(given: Given) -> list[State] | None:
     static = given.output.shape
     dims = given.entries(1) or [None] * static.rank
     dims = [
-        size if own is None else sizes.Size(own) for size, own in zip(dims, static, strict=True)
+        # A static size is certain; of a -1 in the new shape, only TensorFlow may know the size.
+        size if own is None else sizes.Size(own)
+        for size, own in zip(dims, static, strict=True)
     ]
     layout = given.layout.reshaped(dims)
     return [layout] if layout else None
@@ -28,6 +30,7 @@ def _place_expanded(given: Given) -> list[State] | None:
         return None
     axis, dims = given.layout.axis, list(given.layout.dims)
     dims.insert(axes[0], sizes.ONE)
+    # A new axis before the examples moves them one back.
     return given.to(axis + (axes[0] <= axis), dims)
 
 
@@ -35,6 +38,7 @@ def _place_squeezed(given: Given) -> list[State] | None:
     layout, rank = given.layout, given.op.inputs[0].shape.rank
     axes = [n % rank for n in given.op.get_attr("squeeze_dims")]
     left = [n for n in range(rank) if n not in axes]
+    # Without axes the op drops all of size 1, which may differ from batch to batch.
     if not axes or layout.axis in axes:
         return None
     return given.to(left.index(layout.axis), [layout.dims[n] for n in left])
@@ -52,6 +56,7 @@ def _place_tiled(given: Given) -> list[State] | None:
     if times is None or given.states[0] is not layout:
         return None
     dims = [size * own for size, own in zip(times, layout.dims, strict=True)]
+    # A tiled batch is the whole batch several times in order.
     return given.to(layout.axis, dims, outer=times[layout.axis] * layout.outer)
 
 
@@ -77,6 +82,7 @@ def _place_repeated(given: Given) -> list[State] | None:
     ]
     if len(placed) < len(parts):
         return None
+    # [x, x'] along the batch: example b lies at b, B + b, ...
     outer = sizes.Size(sum(of.outer.number for of in placed))
     return given.to(layout.axis, layout.dims, outer=outer)
 
@@ -160,12 +166,14 @@ def _trace_axes(
     for n, step in enumerate(steps):
         bit = 1 << n
         if masks["ellipsis"] & bit:
+            # New axes behind the ellipsis use up no axis of the input.
             after = len(steps) - n - 1 - bin(masks["new_axis"] >> (n + 1)).count("1")
             left += range(axis, rank - after)
             axis = rank - after
         elif masks["new_axis"] & bit:
             left.append(None)
         else:
+            # Only `:` keeps the axis whole for every size of the batch.
             is_whole = masks["begin"] & bit and masks["end"] & bit and step == 1
             cut += [] if is_whole else [axis]
             left += [] if masks["shrink_axis"] & bit else [axis]
@@ -177,6 +185,7 @@ def _place_slice(given: Given) -> list[State] | None:
     layout, begin, size = given.layout, given.static(1), given.static(2)
     if begin is None or size is None or given.states[0] is not layout:
         return None
+    # A size of -1 means up to the end; a number may cut larger batches.
     is_whole = begin[layout.axis] == 0 and size[layout.axis] == -1
     return given.to(layout.axis) if is_whole else None
 
@@ -208,6 +217,7 @@ def _place_gathered(given: Given) -> list[State] | None:
         return None
     if given.op.get_attr("batch_dims"):
         return _gathered_apart(given)
+    # A table that no example enters: each example gets its own rows.
     if isinstance(indices, Layout) and table is None:
         return given.to(axes[0] + indices.axis)
     if isinstance(table, Layout) and indices is None and table.axis != axes[0]:

@@ -29,6 +29,7 @@ def extract_patches(op: tf.Operation) -> tf.Tensor:
 def _convolve_patches(op: tf.Operation) -> tf.Tensor:
     shape = op.inputs[1].shape[:3]
     size = shape.num_elements()
+    # The identity as kernel: output n is the n-th number of a patch.
     return layers.replace_kernel(op, np.eye(size, dtype=np.float32).reshape([*shape, size]))
 
 
@@ -38,12 +39,14 @@ def _slice_patches(op: tf.Operation) -> tf.Tensor:
     strides, dilations = (op.get_attr(name)[1:3] for name in ("strides", "dilations"))
     outputs = _find_sizes(op.outputs[0])
     reaches = [
+        # The pixels from the first to the last that the outputs read.
         (out - 1) * stride + (size - 1) * dilation + 1
         for out, stride, size, dilation in zip(outputs, strides, sizes, dilations, strict=True)
     ]
     if op.get_attr("padding") == b"SAME":
         images = _pad_images(images, reaches)
     offsets = itertools.product(*map(range, sizes))
+    # Each offset in the kernel sees one pixel for each output: a strided slice of the images.
     ends = [(out - 1) * stride + 1 for out, stride in zip(outputs, strides, strict=True)]
     return tf.concat(
         [

@@ -121,6 +121,8 @@ class Proof:
             return False
         gap = self.gap
         upstream = self._make_cotangents(pairs)
+        # Ops come in the order in which they were built: all from `first` on belong to the
+        # gradient.
         first, inputs = len(op.graph.get_operations()), list(op.inputs)
         outputs = [output for output, _ in pairs]
         found = tf.gradients(outputs, inputs, upstream, stop_gradients=inputs)
@@ -152,6 +154,7 @@ class Proof:
             if values.shape.rank:
                 self._states[values.name] = self.examples(0, layouts.own_dims(values))
             else:
+                # A scalar of the batch, such as its size, belongs to no example.
                 self._states[values.name] = layouts.DATA
             return
         for part in tf.nest.flatten(values, expand_composites=True):
@@ -197,6 +200,7 @@ class Proof:
         # Shapes do not depend on the values of variables.
         if op.type in _SIZES:
             return False
+        # Handles of variables are resources, and so are those of vocabularies, which do not train.
         is_lookup = op.type.startswith("LookupTable")
         return any(
             own.name in self._moved or (own.dtype == tf.resource and not is_lookup)
@@ -227,6 +231,7 @@ class Proof:
 def _add_leading(ops: Sequence[tf.Operation], names: set[str]) -> set[str]:
     """Return these names, and the names of all ops that lead to them."""
     known, found = {op.name for op in ops}, set(names)
+    # Users come after an op, so one pass from the end reaches all.
     for op in reversed(ops):
         users = (user.name for out in op.outputs for user in out.consumers())
         if any(name in found and name in known for name in users):

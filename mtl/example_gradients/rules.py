@@ -33,6 +33,7 @@ def outputs(op: tf.Operation, known: Known, is_moved: bool) -> list[State] | Non
     found = _apart_from_layouts(given)
     if found is None and given.placed:
         found = _by_rule(given)
+    # The gradient is not that of the op's type, so the rule says nothing about it.
     if found and "_gradient_op_type" in op.node_def.attr and is_moved:
         return found if known.is_apart_back(op, found) else None
     return found
@@ -91,6 +92,7 @@ def _are_lengths(given: Given) -> bool:
 
 def _place_total(given: Given) -> list[State] | None:
     """Treat ops on a sum over examples whose result is again such a sum."""
+    # Behind it, a sum has no gradient that could mix examples.
     if given.op.type == "StopGradient":
         return [DATA]
     is_total = _TOTAL_IF.get(given.op.type, lambda given: False)

@@ -32,8 +32,13 @@ class Size:
         return Size(self.number * other.number, tuple(sorted(self.unknown + other.unknown)))
 
     def divide_by(self, other: Size) -> Size | None:
-        """Return the quotient; None if it may not be whole."""
+        """Return the quotient; None if it may not be whole.
+
+        Args:
+          other: the divisor; each of its unknown sizes must be a factor here.
+        """
         left = list(self.unknown)
+        # Nothing follows from a size of 0: any number times it is 0.
         if 0 in (self.number, other.number) or self.number % other.number:
             return None
         for name in other.unknown:

@@ -98,6 +98,7 @@ def find_uses(
       rows: B, if it is known while the graph is built.
     """
     graph = tf.compat.v1.get_default_graph()
+    # The tensors of a ragged list, its values and splits, are separate.
     given = tf.nest.flatten(batch, expand_composites=True)
     ops = _leading_to(losses, given)
     of_batch = _find_dependent(ops, given)
@@ -194,6 +195,7 @@ def _of_read(read: tf.Tensor, of_batch: set[str], known: set[str]) -> list[Use]:
                 continue
             new = [output for output in op.outputs if output.name not in seen]
             seen.update(output.name for output in new)
+            # Through any other op the input is no longer the variable: see `Use.is_plain`.
             waiting += [(output, is_plain and op.type == "Identity") for output in new]
     return found
 

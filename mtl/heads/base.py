@@ -161,8 +161,10 @@ class Labelled(types.Head):
         """Return the weight field as [B] or [B, 1], with 0 for missing labels."""
         label_weights = self.read_field(labels, field, (tf.float32, tf.int64), ())
         weights = tf.cast(label_weights, tf.float32)
+        # A row of n labels has one weight, [B, 1], for all of them.
         if present.shape.rank == 2:
             weights = weights[:, tf.newaxis]
+        # The weight of a row without a label may be anything, even NaN.
         row_weights = tf.where(present, weights, 0.0)
         valid = (row_weights >= 0) & tf.math.is_finite(row_weights)
         return self.checked(row_weights, valid, row_weights, _WEIGHT_RULE, field)
@@ -444,6 +446,7 @@ def nan_rows(outputs: Iterable[tf.Tensor], counts: tf.Tensor) -> tf.Tensor:
     for output in outputs:
         if output.dtype.is_floating:
             is_nan = tf.math.is_nan(output)
+            # The axes of a prediction beyond those of its label, such as classes.
             spare = list(range(counts.shape.rank, is_nan.shape.rank))
             mask |= counts & tf.reduce_any(is_nan, axis=spare)
     rows = mask if mask.shape.rank == 1 else tf.reduce_any(mask, axis=-1)

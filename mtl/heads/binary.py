@@ -153,6 +153,7 @@ class Binary(base.Base):
     def accepts(self, value: Any) -> bool:
         """Return True if the value belongs to one of the classes."""
         positive, negative = self._values
+        # Without negative values all others are negative, so every value is a label.
         return not negative or value in (*positive, *negative)
 
     def happened(self, targets: tf.Tensor) -> tf.Tensor:
@@ -241,6 +242,7 @@ class Binary(base.Base):
         probability = tf.sigmoid(logits)
         predicted_positive = tf.cast(probability >= self.threshold, tf.float32)
         return {
+            # Logits, not probabilities: those round to 1 and would tie.
             "scores": ranking.stream_scores(
                 logits, weights * targets, weights * (1 - targets), True
             ),
@@ -274,6 +276,7 @@ class Binary(base.Base):
             "accuracy_baseline": metrics.ratio(tf.maximum(positive, weight - positive), weight),
             "label_mean": metrics.ratio(positive, weight),
             "prediction_mean": metrics.ratio(sums["predicted"], weight),
+            # 1 if as many positives were predicted as there are.
             "calibration": metrics.ratio(sums["predicted"], positive),
             "calibration_error": metrics.calibration_error(sums["excess"], weight),
             "normalized_entropy": metrics.normalized_entropy(

@@ -27,7 +27,14 @@ def assign(handle: tf.Tensor, value: tf.Tensor) -> tf.Operation:
 
 
 def put(handle: tf.Tensor, start: tf.Tensor, end: tf.Tensor, value: tf.Tensor) -> tf.Operation:
-    """Write rows [start, end)."""
+    """Write rows [start, end).
+
+    Args:
+      handle: the variable; it has room for the rows.
+      start: the first row, an int64 scalar.
+      end: the row after the last one, an int64 scalar.
+      value: [end - start, ...].
+    """
     return tf.raw_ops.ResourceStridedSliceAssign(
         ref=handle, begin=[start], end=[end], strides=tf.ones([1], tf.int64), value=value
     )
@@ -83,6 +90,7 @@ def append(state: Sequence[tf.Variable], keys: tf.Tensor, rows: tf.Tensor) -> tf
         with tf.control_dependencies(longer):
             return tf.identity(end)
 
+    # The size is written last, after the rows that it counts.
     return assign(size, tf.cond(end <= capacity(all_keys), add, grow))
 
 

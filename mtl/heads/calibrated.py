@@ -57,6 +57,7 @@ def calibrate(
     if num_knots:
         return _bend_logits(logits, tf.gather(_create_knots([count, num_knots, 2]), indices))
     shape = [count, 2, logits.shape[-1]]
+    # Slope 1 and shift 0 for each of the C logits, [S + 1, 2, C].
     identity = tf1.constant_initializer(np.broadcast_to([[1.0], [0.0]], shape))
     lines = tf1.get_variable(LINES, shape, tf.float32, identity, trainable=False)
     slopes, shifts = tf.unstack(tf.gather(lines, indices), axis=1)
@@ -79,9 +80,16 @@ def _bend_logits(logits: tf.Tensor, knots: tf.Tensor) -> tf.Tensor:
     # A sum over the passed parts of segments cancels no large numbers, even in steep segments.
     shares = tf.clip_by_value((logits - starts) / widths, 0.0, 1.0)  # [B, K - 1]
     shift = tf.reduce_sum(shares * (rises - widths), 1, keepdims=True)
+    # Below the first knot all shares are 0: only its shift is left.
     return logits + (low - starts)[..., :1] + shift
 
 
 def create(task: str, name: str, values: np.ndarray) -> tf.Variable:
-    """Create the knots or lines of a task with these values, in a graph that lacks them."""
+    """Create the knots or lines of a task with these values, in a graph that lacks them.
+
+    Args:
+      task: the name of the head.
+      name: `KNOTS` or `LINES`.
+      values: in the shape that the constant's docstring gives.
+    """
     return tf1.get_variable(f"head/{task}/{name}", initializer=np.float32(values), trainable=False)

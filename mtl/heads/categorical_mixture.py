@@ -83,6 +83,7 @@ class CategoricalMixture(density.Density):
         with tf.control_dependencies([values.require(valid, valid, text)]):
             tower = tf.identity(tower)
         logs = tf.concat([tf.math.log(part) for part in parameters], axis=-1)
+        # One-hot columns choose the logarithm of their category; zeros add 0.
         return tf.einsum("bc,rkc->brk", tower, logs)
 
     def draw_size(self, width: int) -> int:

@@ -71,6 +71,7 @@ class Classes(base.Base):
     def targets(self, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Parse labels: [B] -> class ids, int64, and a mask of present labels."""
         present = self.are_present(label)
+        # Missing labels get the class 0, which exists; their weight is 0.
         return tf.where(present, self._checked_ids(label, present), 0), present
 
     def _checked_ids(self, label: tf.Tensor, present: tf.Tensor) -> tf.Tensor:

@@ -72,6 +72,12 @@ def flatten_places(maps: tf.Tensor) -> tf.Tensor:
 def list_places(
     given: Sequence[Any], size: int, is_missing: Callable[[Any], bool]
 ) -> list[Sequence[Any]]:
-    """Return the `size` values of each place, for places without a missing value."""
+    """Return the `size` values of each place, for places without a missing value.
+
+    Args:
+      given: the values of a map, place by place.
+      size: how many values a place has.
+      is_missing: True for a value that marks a missing label.
+    """
     places = [given[first : first + size] for first in range(0, len(given), size)]
     return [place for place in places if not any(map(is_missing, place))]

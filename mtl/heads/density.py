@@ -84,7 +84,13 @@ class Density(unlabelled.Unlabelled):
     ) -> tf.Tensor:
         """Return samples, each from its chosen component.
 
-        One-hot [B, S, K], uniform [B, S, draw_size] and [K, ...] each -> [B, S, n].
+        Args:
+          chosen: the component of each sample, one-hot [B, S, K].
+          drawn: uniform numbers in (0, 1), [B, S, draw_size].
+          parameters: of the best start, [K, ...] each.
+
+        Returns:
+          [B, S, n].
         """
 
     # All densities share these members.
@@ -105,6 +111,7 @@ class Density(unlabelled.Unlabelled):
         best_parameters = [values[best] for values in (weights, *parameters)]
         if is_predicted or self.num_starts == 1:
             log_joint = self._log_joint(tower, *[values[tf.newaxis] for values in best_parameters])
+            # Repeated, so that logits have one layout in all graphs of the head.
             parts = [log_joint[:, 0]] + [log_joint[:, 0]] * (
                 self.num_starts if self._has_starts else 0
             )
@@ -150,6 +157,7 @@ class Density(unlabelled.Unlabelled):
 
     def _sample(self, uniform: tf.Tensor, weights: tf.Tensor, *parameters: tf.Tensor) -> tf.Tensor:
         """Return samples of the mixture: uniform [B, S, draw_size + 1] -> [B, S, n]."""
+        # A component is chosen by the ends of the shares that its uniform number passes.
         ends = tf.cumsum(tf.nn.softmax(weights))[:-1]
         index = tf.reduce_sum(tf.cast(uniform[..., :1] > ends, tf.int32), axis=-1)
         return self.sample(tf.one_hot(index, self.num_components), uniform[..., 1:], parameters)
@@ -162,6 +170,7 @@ class Density(unlabelled.Unlabelled):
         shape = [-1, self.num_starts, self.num_components]
         log_joint = tf.reshape(logits[:, self.num_components : self._num_joint], shape)
         total = tf.reduce_sum(objectives.mixture_loss(log_joint), axis=1)
+        # The value is the loss of the best start; the gradient is that of all starts.
         return tf.stop_gradient(best) + (total - tf.stop_gradient(total))
 
     @property

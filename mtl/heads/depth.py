@@ -66,6 +66,7 @@ class Depth(dense.Dense):
         valid = tf.math.is_finite(depths) & (depths >= 0)
         depths = self.checked(depths, valid, label, self.rule(label.dtype))
         present = depths > 0
+        # 1 has a finite logarithm, which places without a label need, too.
         return tf.where(present, depths, 1.0), present
 
     def find_present(self, given: Sequence[Any]) -> Sequence[Any]:

@@ -62,6 +62,7 @@ class EstimatorHead(types.Head):
     def directions(self) -> Mapping[str, bool]:
         """The directions that `head` declares, then those of the tf.estimator heads' metrics."""
         own_directions = getattr(self.head, "directions", {})
+        # First for the order, which says what is most telling; last for the values.
         return {**own_directions, **_DIRECTIONS, **own_directions}
 
     @property
@@ -119,6 +120,8 @@ class EstimatorHead(types.Head):
         estimator_metrics = self.head.update_metrics(self.head.metrics(), fields, logits, label)
         for metric in estimator_metrics.values():
             for variable in metric.variables:
+                # Keras metrics add their variables to no collection, so no session would initialise
+                # them.
                 tf1.add_to_collection(tf1.GraphKeys.LOCAL_VARIABLES, variable)
         updates = {
             name: tf.group(nan_update, metric.updates) for name, metric in estimator_metrics.items()

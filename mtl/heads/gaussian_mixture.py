@@ -83,6 +83,7 @@ class GaussianMixture(density.Density):
         means, scales, *coefficients = parameters
         deviations = tower[:, tf.newaxis, tf.newaxis] - means
         for factor in coefficients:
+            # (I - A) times the deviations: each number less what those before it explain.
             deviations -= tf.einsum("rkij,brkj->brki", factor, deviations)
         densities = objectives.gaussian_log_density(deviations / scales, scales)
         if not self.noise:
@@ -104,6 +105,7 @@ class GaussianMixture(density.Density):
         normal = tf.sqrt(-2 * tf.math.log(radius)) * tf.cos(2 * math.pi * turn)
         noise = tf.einsum("bsk,kd->bsd", chosen, scales) * normal
         for below in coefficients:
+            # Sums of zeros broadcast the identity to [K, H, H].
             unit = tf.eye(below.shape[-1]) + tf.zeros_like(below)
             inverse = tf.linalg.triangular_solve(unit - below, unit)
             noise = tf.einsum("bsk,kij,bsj->bsi", chosen, inverse, noise)

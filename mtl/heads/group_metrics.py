@@ -22,7 +22,12 @@ MAX_EXPONENT = 31.0
 
 
 def gains(labels: tf.Tensor, kind: str) -> tf.Tensor:
-    """Return the gain of each label, in the same shape."""
+    """Return the gain of each label, in the same shape.
+
+    Args:
+      labels: at least 0, any shape.
+      kind: a name in `GAINS`.
+    """
     return tf.exp(labels * math.log(2)) - 1 if kind == "exponential" else labels
 
 
@@ -157,6 +162,7 @@ def _reciprocal_ranks(rows: groups.Ranked, blocks: _Blocks, relevant: tf.Tensor)
     )
     chance = tf.exp(_log_choose(rows_after, hits - 1) - _log_choose(sizes, hits))
     ranks = tf.cast(blocks.places + 1, tf.float64)
+    # The mean over the ranks that the first relevant row may have.
     return rows.sum(tf.where(can_be, chance / ranks, 0))
 
 

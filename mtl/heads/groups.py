@@ -124,4 +124,5 @@ class GroupedRows:
 def _order_rows(groups: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
     """Return row indices by group, and within it by descending float32 values."""
     places = 2**_KEY_BITS - 1 - ranking.order_bits(values)
+    # One sort by both: the group in the high bits, the falling score in the low ones.
     return tf.argsort(tf.cast(groups, tf.int64) * 2**_KEY_BITS + places)

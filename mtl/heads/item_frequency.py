@@ -76,6 +76,7 @@ class StreamedFrequency:
             resource=visits.handle, indices=entries, dtype=tf.float32
         )
         gap = tf.raw_ops.ResourceGather(resource=gaps.handle, indices=entries, dtype=tf.float32)
+        # B becomes the mean of all gaps until 1 / n falls below the rate.
         rate = tf.maximum(self.rate, 1 / times)
         gap += rate * (tf.cast(step - before, tf.float32) - gap)
         steps = tf.fill(tf.shape(entries), step)
@@ -85,6 +86,7 @@ class StreamedFrequency:
                     resource=variable.handle, indices=entries, updates=value
                 )
                 tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, update)
+        # A collision makes gaps shorter, so the longest gap of all hashes is the least disturbed.
         return -tf.math.log(tf.reduce_max(tf.gather(gap, entry_places), 0))
 
     def _find_places(self, keys: tf.Tensor) -> tf.Tensor:

@@ -85,6 +85,7 @@ class Joint(binary.Binary):
         self, targets: tf.Tensor, present: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the targets, 0 outside of the space, and True for known targets."""
+        # A row outside is a known negative; a row in an unknown place counts if its label is there.
         del inside
         return tf.where(outside, tf.zeros_like(targets), targets), present | outside
 

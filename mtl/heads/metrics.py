@@ -174,6 +174,7 @@ class Moments:
     def add(self, state: Sequence[tf.Variable]) -> tf.Operation:
         """Join the batch with the earlier batches."""
         values, weights = tf.cast(self.values, tf.float64), tf.cast(self.weights, tf.float64)
+        # Distances from a value of the batch: equal values then have a spread of exactly 0.
         origin = tf.reduce_max(tf.where(weights > 0, values, values.dtype.min))
         distances = tf.where(weights > 0, values - origin, 0)
         weight = tf.reduce_sum(weights)
@@ -233,6 +234,7 @@ def normalized_entropy(cross_entropy: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
         their entropies add up.
     """
     share = tf.math.divide_no_nan(rows, tf.reduce_sum(rows, -1, keepdims=True))
+    # Sums over classes, and over the labels of a row if there are several.
     axes = list(range(cross_entropy.shape.rank, rows.shape.rank))
     return ratio(cross_entropy, -tf.reduce_sum(tf.math.xlogy(rows, share), axes))
 
@@ -278,6 +280,7 @@ def count_in_bins(bins: tf.Tensor, weights: tf.Tensor, num_bins: int) -> tf.Tens
     bins = tf.clip_by_value(bins, 0, num_bins - 1)
     columns = 1 if bins.shape.rank == 1 else bins.shape[-1]
     if bins.shape.rank == 2:
+        # Each column counts in a range of bins of its own.
         bins += num_bins * tf.range(columns)
     counts = tf.math.unsorted_segment_sum(tf.cast(weights, tf.float64), bins, columns * num_bins)
     return tf.reshape(counts, [num_bins] if bins.shape.rank == 1 else [columns, num_bins])

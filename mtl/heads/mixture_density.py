@@ -76,6 +76,7 @@ class MixtureDensity(standardized.Standardized):
     def initial_bias(self) -> list[float]:
         """Return equal weights, means at Gaussian quantiles, and scales about as large as gaps."""
         count, normal = self.num_components, python_statistics.NormalDist()
+        # Means at equal shares of a Gaussian cover the standardized label.
         means = [normal.inv_cdf((index + 0.5) / count) for index in range(count)]
         scale = max(count**-0.5 - self.min_scale, self.min_scale)
         return [0.0] * count + means + [math.log(math.expm1(scale))] * count
@@ -100,6 +101,7 @@ class MixtureDensity(standardized.Standardized):
         of_components = objectives.gaussian_log_density(
             deviations[..., tf.newaxis], scales[..., tf.newaxis]
         )
+        # A density of y is that of the standardized y divided by d.
         return objectives.mixture_loss(log_weights + of_components) + math.log(self._unit)
 
     def value(self, logits: tf.Tensor) -> tf.Tensor:

@@ -258,7 +258,13 @@ def tweedie_loss(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.T
 
 
 def tweedie_deviance(log_rates: tf.Tensor, targets: tf.Tensor, power: float) -> tf.Tensor:
-    """Return twice the difference between the loss and the loss of a perfect rate."""
+    """Return twice the difference between the loss and the loss of a perfect rate.
+
+    Args:
+      log_rates: the logarithm of the rate, of any shape.
+      targets: at least 0, in the same shape.
+      power: in (1, 2).
+    """
     targets = tf.cast(targets, log_rates.dtype)
     perfect = tf.pow(targets, 2 - power) / ((2 - power) * (power - 1))
     return 2 * (tweedie_loss(log_rates, targets, power) - perfect)

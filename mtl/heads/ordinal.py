@@ -73,6 +73,7 @@ class Ordinal(classes.Classes):
         """Compute logits: [B, H] -> [B, C - 1], falling: the logits of y > 0, y > 1, ..."""
         score = layers.dense(tower, 1, "logits", use_bias=False)
         initializer = tf1.constant_initializer(self.initial_bias())
+        # One first threshold and C - 2 steps, whose softplus is above 0.
         raw = tf1.get_variable("thresholds", [self.size], tf.float32, initializer)
         return score - tf.cumsum(tf.concat([raw[:1], tf.nn.softplus(raw[1:])], 0))
 
@@ -92,6 +93,7 @@ class Ordinal(classes.Classes):
         above = tf.cumsum(probabilities, -1, exclusive=True, reverse=True)[:, :-1]
         below = tf.cumsum(probabilities, -1)[:, :-1]
         above, below = (tf.maximum(share, objectives.LEAST) for share in (above, below))
+        # Log-odds from both sides: 1 - above would round to 0.
         return tf.math.log(above) - tf.math.log(below)
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -71,6 +71,7 @@ def of_batch(keys: tf.Tensor, scores: tf.Tensor, labels: tf.Tensor, weights: tf.
     counts = weights > 0
     index = tf.range(tf.size(ids))
     pairs = tf.equal(ids[:, tf.newaxis], ids) & counts[:, tf.newaxis] & counts
+    # No row is a pair with itself.
     pairs &= tf.not_equal(index[:, tf.newaxis], index)
 
     def sum_pairs(function: Callable[..., tf.Tensor], fields: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -159,6 +160,7 @@ def lambdarank(lists: Lists, gain: str = "exponential") -> tf.Tensor:
     untrained model a gradient.
     """
     gains = group_metrics.gains(lists.labels, gain)
+    # The second field breaks ties: of equal scores the smaller label comes first.
     ranks = 1 + lists.sum_pairs(_is_before, [tf.stop_gradient(lists.scores), lists.labels])
     discounts = group_metrics.discounts(ranks)
     share = lists.spread(tf.math.reciprocal_no_nan(_ideal_dcg(lists, gains)))
@@ -198,6 +200,11 @@ def approx_ndcg(lists: Lists, gain: str = "exponential", temperature: float = 0.
 
     T. Qin, T.-Y. Liu and H. Li, "A General Approximation Framework for Direct Optimization of
     Information Retrieval Measures", 2010.
+
+    Args:
+      lists: the groups.
+      gain: a name in `group_metrics.GAINS`.
+      temperature: t, above 0, in the unit of the scores.
     """
 
     def is_before(row: Sequence[tf.Tensor], other: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -123,6 +123,7 @@ class _Different:
                 all_keys, all_weights, buffers.read(dropped_bits, tf.int64), self._most
             )
             count = tf.size(distinct_keys)
+            # Room for as many again, so that sorting costs a constant for each row in the long run.
             spare = [[0, tf.maximum(count, buffers.LEAST_CAPACITY)]]
             with tf.control_dependencies(
                 [
@@ -187,6 +188,7 @@ class _Histogram:
         self._shape = [logits.shape[-1], _HISTOGRAM_BINS // logits.shape[-1]]
         self.state = [tf.TensorSpec([2, *self._shape], tf.float64)]
         num_bins = self._shape[1]
+        # asinh from -10 to 10 maps to the bins; scores beyond fall into the first or the last.
         position = (tf.asinh(logits) / _MAX_ASINH + 1) / 2 * num_bins
         bins = tf.cast(tf.clip_by_value(position, 0, num_bins - 1), tf.int32)
         counts = [
@@ -237,6 +239,7 @@ def compute_auc(cells: Cells) -> tuple[tf.Tensor, tf.Tensor]:
     below = tf.cumsum(negatives, exclusive=True) - earlier
     pairs = _by_class(cells, positives) * all_negatives
     ordered_pairs = _by_class(cells, positives * (below + negatives / 2))
+    # Ties within a cell count by half above, so the true share lies within half of them.
     tied_pairs = _by_class(cells, positives * negatives)
     return metrics.ratio(ordered_pairs, pairs), _bound_error(
         cells, metrics.ratio(tied_pairs / 2, pairs)

@@ -262,6 +262,7 @@ class Retrieval(base.Labelled):
         elif self.corrects_popularity:
             scores -= self._log_share(labels, counts, rows.is_drawn)
         is_own = tf.eye(tf.shape(scores)[0], dtype=tf.bool)
+        # [B, B]: column j is a negative of row i. The same item would be a false one.
         is_other = tf.not_equal(rows.keys[:, tf.newaxis], rows.keys)
         is_other &= counts | rows.is_drawn
         if self.query is not None:
@@ -437,6 +438,7 @@ class AllItems:
 
         The mean of equal vectors is exactly that vector.
         """
+        # A normalised mean of equal vectors may differ from them in its last bit.
         minima, maxima = (
             function(vectors, item_ids, num)
             for function in (tf.math.unsorted_segment_min, tf.math.unsorted_segment_max)
@@ -483,6 +485,7 @@ class AllItems:
         """
         mine = tf.gather(scores, item_ids, batch_dims=1)[:, tf.newaxis]
         above = tf.reduce_sum(tf.cast(scores > mine, tf.float64), 1)
+        # At least 1, for a score of NaN, which equals nothing.
         level = tf.maximum(tf.reduce_sum(tf.cast(tf.equal(scores, mine), tf.float64), 1), 1)
         loss = tf.reduce_logsumexp((scores - mine) / self._temperature, 1)
         # The sum of 1 / rank over the ranks that equal scores share: a difference of harmonic

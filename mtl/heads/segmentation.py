@@ -115,6 +115,7 @@ class Segmentation(dense.Dense, classes.Classes):
         """Return intersections over unions, and shares of correct places."""
         confusion, weight = sums["confusion"], sums["weight"]
         hits, class_weights = tf.linalg.diag_part(confusion), tf.reduce_sum(confusion, 1)
+        # Rows of the matrix are labels and columns predictions, so a union is both less the hits.
         ious = metrics.ratio(hits, class_weights + tf.reduce_sum(confusion, 0) - hits)
         summary = {
             "miou": metrics.mean_defined(ious),

@@ -28,7 +28,14 @@ def build_metrics(
 ) -> types.Metrics:
     """Build the metrics of each slice, {"<task>/<metric>@<field>=<value>": (value, update)}.
 
-    Logits {task: [B, C]}; features and labels {field: [B, ...]}. A metric without rows is NaN.
+    A metric without rows is NaN.
+
+    Args:
+      slices: {field: values}.
+      heads: fitted heads; those that compare rows get no metrics.
+      logits: {task: [B, C]}.
+      features: {field: [B, ...]}.
+      labels: {field: [B, ...]}; a label hides a feature of the same name.
 
     Raises:
       UserError: a field has several values, or values of another type.

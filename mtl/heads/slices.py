@@ -65,6 +65,11 @@ def check(where: str, given: Mapping[str, Sequence[Any]]) -> None:
 def find_first(given: Mapping[str, Sequence[Any]], fields: types.Tensors, where: str) -> tf.Tensor:
     """Return the index of the first of S slices with each row, or S for none: int32 [B].
 
+    Args:
+      given: {field: values}, not empty.
+      fields: {field: [B]}.
+      where: the name of the setting with the slices, for errors.
+
     Raises:
       UserError: as in `find_rows`.
     """

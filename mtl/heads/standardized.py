@@ -54,6 +54,7 @@ class Standardized(regression.Number):
         return dataclasses.replace(
             self,
             label_mean=entry["mean"][0] if mean is None else mean,
+            # A deviation of 0 would divide by 0.
             label_stddev=(entry["stddev"][0] or 1.0) if stddev is None else stddev,
         )
 

@@ -136,6 +136,7 @@ class Survival(base.Base):
 
     def predictions(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Predict from logits, [B, T] -> survival [B, T] and value [B]."""
+        # log(1 - h) = -softplus(logit): a product of many chances as a sum.
         survival = tf.exp(-tf.cumsum(tf.math.softplus(logits), axis=1))
         return {"survival": survival, "value": self._mean_time(survival)}
 
@@ -164,6 +165,7 @@ class Survival(base.Base):
             for mask in self._find_intervals(targets)
         )
         risks = -self.predictions(logits)["value"]
+        # [B, T]: a row has the same risk in each interval, but its weights there differ.
         risks = tf.broadcast_to(risks[:, tf.newaxis], tf.shape(early))
         return {
             "events": metrics.sum_weighted(tf.cast(targets[:, 1], tf.float64), weights),

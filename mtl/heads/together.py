@@ -217,6 +217,7 @@ class Alike:
             [towers[name] for name in names],
             [seeds[name] for name in names],
         )
+        # One tower for all, as of a shared bottom, needs no copies.
         is_shared = all(tower is inputs_by_head[0] for tower in inputs_by_head)
         inputs = inputs_by_head[0] if is_shared else stacked.stack_parts(inputs_by_head)
         initializer = tf.compat.v1.constant_initializer(first.initial_bias())

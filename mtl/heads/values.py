@@ -116,7 +116,10 @@ def per_class(
 ) -> list[float]:
     """Return a number above 0 for each class, from a number for all, a list or {name: number}.
 
-    Names that are absent from the map get 1.
+    Args:
+      where: the name of the setting, for errors.
+      numbers: a number, one for each class, or {name: number} with 1 for absent names.
+      names: the names of the classes, in the order of their ids.
 
     Raises:
       UserError: a name is unknown, a number is not above 0, or their count is wrong.

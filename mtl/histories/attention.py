@@ -41,6 +41,7 @@ class TargetAttention(types.HistoryEncoder):
         values, rows = events.flat_values, events.value_rowids()
         weights = self._weigh_events(values, rows, padded.fit_target(events, target))
         if self.normalization == "softmax":
+            # [N, 1] of all events in one vector: a softmax by row, without padding.
             greatest = tf.math.unsorted_segment_max(weights, rows, events.nrows())
             shifted = tf.exp(weights - tf.stop_gradient(tf.gather(greatest, rows)))
             weights = shifted / tf.gather(padded.sum_rows(shifted, events), rows)
@@ -59,6 +60,8 @@ class TargetAttention(types.HistoryEncoder):
         with tf1.variable_scope("hidden_0"):
             kernel = tf1.get_variable("kernel", [4 * size, units], values.dtype)
             bias = tf1.get_variable("bias", [units], values.dtype, tf1.zeros_initializer())
+            # One kernel [4 D, units], as if [e, q, q - e, q * e] were joined: K_d (q - e) is a part
+            # of the products with q and with e.
             of_values, of_target, difference, product = tf.split(kernel, 4)
             by_row = tf.linalg.matmul(target, of_target + difference) + bias
             hidden = tf.linalg.matmul(values, of_values - difference)
@@ -105,6 +108,7 @@ class HashedAttention(types.HistoryEncoder):
         size, width = values.shape[2], None if target is None else target.shape[1]
         rule = f"be as wide as an event, {size}, for HashedAttention"
         checks.require(width == size, "History.target", rule, width)
+        # Constants of the graph: a server must hash as training did.
         drawn = np.random.default_rng(self.seed).normal(size=[size, self.num_hashes])
         projections = tf.constant(drawn, values.dtype)
         same = tf.equal(
@@ -120,4 +124,5 @@ class HashedAttention(types.HistoryEncoder):
         """Return the hash of each group, [..., D] -> int64 [..., groups]."""
         signs = tf.cast(tf.tensordot(values, projections, 1) > 0, tf.int64)
         shape = tf.concat([tf.shape(signs)[:-1], [self.num_hashes // self.width, self.width]], 0)
+        # The signs of a group as the bits of a number: equal numbers are equal groups.
         return tf.reduce_sum(tf.reshape(signs, shape) * (1 << np.arange(self.width)), axis=-1)

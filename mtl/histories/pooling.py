@@ -28,8 +28,10 @@ class Pooling(types.HistoryEncoder):
         counts = events.row_lengths()[:, tf.newaxis]
         if self.kind == "max":
             greatest = tf.math.unsorted_segment_max(values, rows, events.nrows())
+            # An empty segment has the lowest number of its type as maximum.
             return tf.where(counts > 0, greatest, tf.zeros_like(greatest))
         if self.kind == "last":
+            # The sum below then has a single term, and is 0 for a row without events.
             is_last = tf.equal(tf.gather(events.row_splits[1:], rows) - 1, _number_rows(values))
             values = tf.where(is_last[:, tf.newaxis], values, tf.zeros_like(values))
         total = padded.sum_rows(values, events)

@@ -74,6 +74,7 @@ class InterestEvolution(types.HistoryEncoder):
             )
         queries = layers.dense(target, self.units, "attention", use_bias=False)
         scores = tf.linalg.matvec(states, queries)
+        # The lowest number, not -inf: a row without events would become NaN.
         scores = tf.where(is_event, scores, tf.fill(tf.shape(scores), scores.dtype.min))
         weights = tf.nn.softmax(scores)
         outlets.add_prediction("attention", weights * tf.cast(is_event, weights.dtype))
@@ -119,6 +120,7 @@ def _run_gru(
       units: the length of the state.
       attention: the share of its update that a state takes, [B, L]; None for all of it.
     """
+    # [L, B, 3 units]: `tf.scan` walks along the first axis. One product serves all events.
     steps = tf.transpose(layers.dense(values, 3 * units, "inputs"), [1, 0, 2])
     shape, dtype = [units, 3 * units], values.dtype
     gates, candidate = tf.split(
@@ -134,6 +136,7 @@ def _run_gru(
         )
         proposed = tf.tanh(inputs[:, 2 * units :] + tf.linalg.matmul(reset * state, candidate))
         moved = state + share * update * (proposed - state)
+        # `tf.scan` refuses a state whose static shape changes.
         return tf.ensure_shape(moved, state.shape)
 
     states = tf.scan(move, (steps, shares), tf.zeros_like(steps[0, :, :units]))

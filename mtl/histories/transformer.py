@@ -83,11 +83,13 @@ class Transformer(types.HistoryEncoder):
         mixed = layers.dense(tokens, 3 * self.dimension, "attention/query_key_value")
         width = self.dimension // self.num_heads
         shape = tf.concat([tf.shape(tokens)[:2], [3, self.num_heads, width]], 0)
+        # [3, B, heads, L, width].
         queries, keys, values = tf.unstack(
             tf.transpose(tf.reshape(mixed, shape), [2, 0, 3, 1, 4]), num=3
         )
         scores = tf.linalg.matmul(queries * (1 / math.sqrt(width)), keys, transpose_b=True)
         is_seen = is_token[:, tf.newaxis, tf.newaxis, :]
+        # The lowest number, not -inf: a row without tokens would become NaN.
         scores = tf.where(is_seen, scores, tf.constant(scores.dtype.min, scores.dtype))
         weights = tf.nn.softmax(scores)
         joined = tf.transpose(tf.linalg.matmul(weights, values), [0, 2, 1, 3])

@@ -37,6 +37,14 @@ def normalise(
     move them. All other batches count equally: few rows are safe, because their moments come mostly
     from all rows of the batch. If batches counted by rows, the averages of a rare group would lag
     behind for thousands of steps while the columns learn.
+
+    Args:
+      inputs: [B, D].
+      groups: the group of each row, one-hot [B, N].
+      name: the scope of the variables.
+      training: True normalises by the batch.
+      momentum: the share of the averages that a step keeps, in [0, 1].
+      epsilon: added to the variance.
     """
     with tf1.variable_scope(name):
         width, count = inputs.shape[-1], groups.shape[-1]
@@ -72,6 +80,7 @@ def _find_moments(
     means = _sum_over_rows(members, values) / tf.maximum(counts, 1)
     deviations = values - tf.linalg.matmul(members, means)
     squares = _sum_over_rows(members, deviations**2)
+    # A group of one row has no variance; its share below is 0.
     variances = squares / tf.maximum(counts - 1, 1)
     # Moments of all rows: the variance is within the groups plus between their means.
     size = tf.reduce_sum(counts)

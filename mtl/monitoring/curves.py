@@ -105,14 +105,17 @@ class Counted:
         self, number: int, scores: np.ndarray, is_hit: np.ndarray, weights: np.ndarray
     ) -> None:
         known = np.nan_to_num(scores, nan=-1.0)  # A NaN reaches no threshold.
+        # side="right": a score equal to a threshold reaches it.
         reached = np.searchsorted(_THRESHOLDS, known, side="right")
         for sums, chosen in ((self.hits, is_hit), (self.misses, ~is_hit)):
             np.add.at(sums[number], reached, np.where(chosen, weights, 0))
         with np.errstate(divide="ignore"):
             shares = np.clip(known, 0, 1).astype(np.float64)
             logits = np.log(shares) - np.log1p(-shares)
+        # A probability of 0 or 1 has an infinite logit, and goes into the first or last bin.
         places = np.clip((logits + _REACH) * _PER_LOGIT, 0, _NUM_LOGITS - 1).astype(int)
         np.add.at(self.by_logit[:, number].swapaxes(0, 1), (places, is_hit.astype(int)), weights)
+        # float32, as in `metrics.calibration_sums`: another rounding could choose another bin.
         bins = (known * np.float32(_NUM_SHARES)).astype(int)
         bins = np.clip(bins, 0, _NUM_SHARES - 1)
         counts = np.where(known < 0, 0, weights)
@@ -127,8 +130,10 @@ class Counted:
         misses, hits = self.by_logit[:, number]
         reached = np.flatnonzero(hits + misses)[::-1]
         true, false = (np.cumsum(sums[reached]) for sums in (hits, misses))
+        # The lower edge of a bin, as a probability: all of its rows reach it.
         shares = 1 / (1 + np.exp(_REACH - reached / _PER_LOGIT))
         with np.errstate(invalid="ignore"):
+            # `[-1:].sum()` is 0 without any row, where `[-1]` would fail.
             recall, fall_out = (sums / sums[-1:].sum() for sums in (true, false))
         columns = (shares, recall, fall_out, true / (true + false))
         return [Threshold(*row) for row in np.transpose(columns).tolist()]
@@ -209,6 +214,7 @@ class Counting(tf.compat.v1.train.SessionRunHook):
         if has_curves and "probability" in said:
             kept["probability"], drawn = said["probability"], [names[-1]]
         elif has_curves:
+            # Cut in the graph, so that a call does not fetch all probabilities.
             kept["probabilities"] = said["probabilities"][:, :MOST_CURVES]
             drawn = list(names[:MOST_CURVES])
         self._counted[head.name] = Counted(drawn, matrix)
@@ -246,6 +252,11 @@ def watch_head(
 
     The predictions are a class, a number, or shares of classes: [B] or [B, C] each. Return None for
     a task without any of these.
+
+    Args:
+      head: a fitted head.
+      logits: [B, C].
+      labels: {field: [B, ...]}.
     """
     if not isinstance(head, types.ExampleHead) or head.field not in labels:
         return None

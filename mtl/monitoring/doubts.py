@@ -20,12 +20,19 @@ _FILE = "warnings.json"
 
 
 def record_doubts(model_dir: str, kind: str, lines: Sequence[str]) -> None:
-    """Warn, and keep the lines in the run's folder; they replace earlier lines of this kind."""
+    """Warn, and keep the lines in the run's folder; they replace earlier lines of this kind.
+
+    Args:
+      model_dir: the folder of the run.
+      kind: names the check that doubts, such as "data".
+      lines: a sentence each; none to forget earlier lines.
+    """
     for line in lines:
         _log.warning("Warning: %s", line)
     known = _read_doubts(model_dir)
     after = {**known, kind: list(lines)}
     after = {name: kept for name, kept in after.items() if kept}
+    # Most runs have no doubts, and get no file.
     if after != known:
         atomic.write(os.path.join(model_dir, _FILE), json.dumps(after, indent=1))
 

@@ -33,6 +33,7 @@ class Record(NamedTuple):
 def read_record(directory: str) -> Record:
     """Return all scalars of a folder; if a step was written twice, the last value counts."""
     record = Record({}, {})
+    # In the order of their names, which hold the second in which they were opened.
     for path in storage.listed(directory, "events.out.tfevents."):
         for event in _read_events(path):
             if event.session_log.status == tf1.SessionLog.START:

@@ -75,7 +75,14 @@ class StepHook:
         return ()
 
     def on_step(self, run_context, step: int, values: np.ndarray) -> None:
-        """Act on a step: `values` belong to `result.names`; values of `choose_more` follow."""
+        """Act on a step: `values` belong to `result.names`; values of `choose_more` follow.
+
+        Args:
+          run_context: the context of the session call, which can end the training.
+          step: the global step after the call.
+          values: float [N], of `result.names`; the values of `choose_more` follow as further
+            arguments.
+        """
         raise NotImplementedError
 
 
@@ -110,6 +117,7 @@ class UnseenSteps(NamedTuple):
         """
         due = [(step // every + 1) * every for every in self.due_every]
         due += [chosen for chosen in self.due_at if chosen > step]
+        # Less 1: the session call after these steps makes the step that hooks see.
         end = min([self.last_step, *due]) - 1
         deadline = time.perf_counter() + training_loop.SECS_PER_CALL
         while step < end and time.perf_counter() + pace < deadline:
@@ -169,6 +177,7 @@ class StepHooks(tf.compat.v1.train.SessionRunHook):
         step, values = int(next(results)), next(results)
         if self._time.waited_secs is not None:
             self._time.waited_secs += next(results)
+        # With `unseen`, a call of this hook covers several steps.
         self._pace = secs / max(1, step - self._begun)
         # A call may make no step, such as the last call of a run: then it has no values.
         if step == self._reached:
@@ -216,14 +225,18 @@ class Summaries(StepHook):
 
     def choose_more(self, step):
         summary = self._result.summary
+        # A call of a loop may end at any later step, so its summary is always fetched.
         may_be_due = self._result.is_repeated or self._owes or self._is_due(step)
         return () if summary is None or not may_be_due else (summary,)
 
     def _is_due(self, step: int) -> bool:
+        # A call may pass a multiple of `every_steps` without ending at it.
         return step // self._every != self._last[1] // self._every
 
     def on_step(self, run_context, step, values, summary=None):
         is_due = self._is_due(step)
+        # If the expected step was not the due one, the next step brings the summary of
+        # `tf1.summary`.
         self._owes |= is_due
         if self._owes and summary is not None:
             self._writer.add_summary(summary, step)
@@ -282,6 +295,7 @@ def _set_aside(folder: str) -> None:
     """
     for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []:
         found = re.fullmatch(r"(.*tfevents\.)(\d+)(\..*)", name)
+        # An older file keeps its name: no writer can open it again.
         if found and int(found[2]) >= int(time.time()):
             start, second, end = found.groups()
             named = (f"{start}{second}-{number:04}{end}" for number in itertools.count(1))
@@ -294,7 +308,12 @@ def _is_free(path: str) -> bool:
 
 
 def purge_from(writer: tf.compat.v1.summary.FileWriter, step: int) -> None:
-    """Make TensorBoard forget the events from this step on: these steps are trained again."""
+    """Make TensorBoard forget the events from this step on: these steps are trained again.
+
+    Args:
+      writer: the writer of the folder.
+      step: the first global step to forget.
+    """
     start = tf1.SessionLog(status=tf1.SessionLog.START)
     writer.add_session_log(start, step)
     writer.flush()
@@ -352,6 +371,7 @@ class Skipped(StepHook):
 
     def end(self, session):
         found = dict(zip(self._result.names, self._values.tolist(), strict=True))
+        # No lines forget a warning that an earlier part of the run left.
         skipped, lines = found.get("skipped_steps", 0), []
         if skipped > _SKIPPED_SHARE * self._step:
             lines = [

@@ -39,6 +39,13 @@ def add_row(
     """Add the metrics of an evaluation; a repeated evaluation replaces its line.
 
     If the folder of the run cannot be written, only a warning appears, as metrics are also printed.
+
+    Args:
+      model_dir: the folder of the run.
+      checkpoint: the path of the evaluated checkpoint.
+      split: the name of the evaluated split.
+      metrics: {metric: value}, with `global_step`.
+      is_attacked: True if the inputs were moved by `launch.evaluate --attacked`.
     """
     inside = f"{model_dir.rstrip('/')}/"
     row = {
@@ -50,6 +57,7 @@ def add_row(
     }
     for name in sorted(metrics.keys() - {"global_step"}):
         value = float(metrics[name])
+        # JSON has no NaN: many readers refuse Python's spelling of it.
         row[name] = value if math.isfinite(value) else None
     path = os.path.join(model_dir, NAME)
     try:
@@ -90,6 +98,7 @@ def _write_row(path: str, row: Mapping[str, Any]) -> None:
     same = [other for other in rows if all(other[key] == row[key] for key in _KEYS)]
     if same and {**same[-1], "timestamp": row["timestamp"]} == row:
         return
+    # Otherwise a line is only appended, whatever the length of the file.
     if same or not _is_whole(text, rows):
         others = [other for other in rows if other not in same]
         atomic.write(path, "".join(map(_spell_row, [*others, row])))

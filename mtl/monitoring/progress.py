@@ -132,8 +132,10 @@ class Progress(hooks.StepHook):
         loss = {"loss": fields["loss"], "losses": {}}
         speed = {**loss, "examples_per_sec": fields["examples_per_sec"]}
         tasks = min(len(self._losses), _LINE_TASKS)
+        # From the fullest text to the shortest: the first that fits the terminal is shown.
         asked = [(_WIDE, fields, number) for number in range(tasks, -1, -1)]
         asked += [(_NARROW, some, 0) for some in (fields, speed, loss)]
+        # Without `ncols` tqdm gives a bar of ten columns, so `line` shows the least width.
         state = {**self._bar.format_dict, "n": step, "ncols": None}
         for bar, some, number in asked:
             words = self._tell(some, number)

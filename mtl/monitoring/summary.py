@@ -53,6 +53,7 @@ def metrics_table(metrics: Mapping[str, float]) -> str:
     Estimator's `loss`, a mean over batches, is left out beside `average_loss`, the same over rows.
     """
     blocks = []
+    # The metrics of all tasks, whose name is empty, come last.
     for task, cells in sorted(_tell_by_task(metrics).items(), key=lambda one: (not one[0], one[0])):
         rows = [cells[start : start + _CELLS] for start in range(0, len(cells), _CELLS)]
         blocks += [f"  {task or 'all tasks'}", *(f"    {''.join(row).rstrip()}" for row in rows)]
@@ -84,7 +85,14 @@ def compare_metrics(found: Mapping[str, Mapping[str, float]], shown: Sequence[st
 def describe_evaluation(
     metrics: Mapping[str, float], shown: Sequence[str], best: str, is_best: bool
 ) -> str:
-    """Return a line on an evaluation: the metrics `shown`, and `best`, which picks the best one."""
+    """Return a line on an evaluation: the metrics `shown`, and `best`, which picks the best one.
+
+    Args:
+      metrics: {metric: value}, with `global_step`.
+      shown: the names of metrics to show.
+      best: the name of the metric that picks the best checkpoint.
+      is_best: True if this evaluation is the best so far.
+    """
     told = []
     for name in dict.fromkeys([*shown, best]):
         value = "n/a" if math.isnan(metrics[name]) else f"{metrics[name]:.5g}"
@@ -101,6 +109,7 @@ def shorten(value: float) -> str:
         return "n/a"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
+    # Four decimals would show 0.0000.
     if 0 < abs(value) < 0.00005:
         return f"{value:.1e}"
     return f"{value:.4f}" if abs(value) < 99_999.99995 else f"{value:.4e}"
@@ -112,7 +121,14 @@ def exactly(value: Any) -> str:
 
 
 def of_training(model_dir: str, metrics: Mapping[str, float], steps: int, model_name: str) -> str:
-    """Return the summary of a run of `steps` steps; `model_name` is the name for serving."""
+    """Return the summary of a run of `steps` steps; `model_name` is the name for serving.
+
+    Args:
+      model_dir: the folder of the run.
+      metrics: the last held-out metrics, with `global_step`.
+      steps: the steps that this call has trained.
+      model_name: the name for serving.
+    """
     best, last = _find_last(os.path.join(model_dir, "best")), _find_last(model_dir)
     cut = pruned.count_weights(last) if last else None
     places = {
@@ -189,6 +205,7 @@ def _find_last(directory: str) -> str | None:
 
 def _find_newest(directory: str) -> str | None:
     versions = tf.io.gfile.listdir(directory) if tf.io.gfile.exists(directory) else []
+    # Object stores list folders with a slash at the end.
     numbered = [version.rstrip("/") for version in versions if version.rstrip("/").isdigit()]
     return os.path.join(directory, max(numbered, key=int)) if numbered else None
 

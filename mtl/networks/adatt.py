@@ -54,6 +54,7 @@ class AdaTT(types.Network):
         counts |= {_SHARED: self.num_shared} if self.num_shared else {}
         inputs_of_groups = dict.fromkeys(counts, trunk.join_columns("AdaTT", inputs))
         for level, expert in enumerate(self.experts):
+            # Experts of the first level read the columns themselves, such as images.
             columns = inputs if level == 0 else None
             is_last = level == len(self.experts) - 1
             with tf1.variable_scope(f"level_{level}"):
@@ -68,6 +69,7 @@ class AdaTT(types.Network):
                 inputs_of_groups = {
                     group: self._fuse_experts(group, inputs_of_groups, experts, training)
                     for group in counts
+                    # Nothing would read the last fusion of the shared group.
                     if group != _SHARED or not is_last
                 }
         mixtures = [inputs_of_groups[f"task_{task}"] for task in tasks]

@@ -86,6 +86,7 @@ class Piggyback(types.Network):
 
         def mask(task: str) -> View:
             def view(kernel: Any, name: str, getter: Any, settings: dict[str, Any]) -> tf.Tensor:
+                # The initializer and the penalty of the kernel suit weights, not scores.
                 start = tf1.constant_initializer(self.start)
                 mask_settings = {
                     **settings,
@@ -210,6 +211,7 @@ class PackNet(types.Network):
             if training:
                 # Pruning sets cut weights to 0; the task keeps the other free weights.
                 new_mask = tf.cast(tf.not_equal(tf.convert_to_tensor(kernel), 0), tf.float32)
+                # Weights of earlier tasks are not 0 either, but are theirs.
                 new_mask *= 1 - _join_masks(masks[:-1]) if masks[:-1] else 1
                 assignment = masks[-1].assign(new_mask, read_value=False)
                 tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assignment)
@@ -287,6 +289,7 @@ def _run_for(
             kernels.append(name)
             return view(kernel, name, getter, settings)
 
+    # Towers are new, and so is all in a first run; other variables exist already.
     scope, reuse = tf1.get_variable_scope(), tf1.AUTO_REUSE
     with (
         tf1.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False),

@@ -51,6 +51,7 @@ class CIN:
             first = tf.transpose(first, [0, 2, 1])  # [B, width, F]
             hidden, outputs = first, []
             for index, size in enumerate(self.layers):
+                # [B, width, H, F]: every map times every field, at each place of the width.
                 products = hidden[..., :, tf.newaxis] * first[..., tf.newaxis, :]
                 count = hidden.shape[-1] * first.shape[-1]
                 with tf1.variable_scope(f"hidden_{index}"):

@@ -78,6 +78,7 @@ class Codes:
         else:
             with outlets.show_predictions(self.shows_codes):
                 outlets.add_prediction("code_id", ids)
+        # All groups lie in one table, whose rows of group g begin at g num_codes.
         first = self.num_codes * tf.range(self.num_groups, dtype=ids.dtype)
         nearest_codes = tf.gather(codes, ids + first)
         _add_distance(

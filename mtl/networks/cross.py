@@ -63,6 +63,7 @@ class Cross:
     def _build_layer(self, first: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
         if self.num_experts > 1:
             return first * self._mix_experts(hidden) + hidden
+        # A product with x[0] in each layer: layer l holds products of up to l + 1 inputs.
         product = first * self._map_hidden(hidden, "cross", use_bias=True)
         if self.gated:
             product *= tf.sigmoid(self._map_hidden(hidden, "gate", use_bias=False))

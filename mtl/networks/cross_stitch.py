@@ -138,6 +138,7 @@ class Sluice(types.Network):
     def _mix_stages(self, outputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """Mix the stages of each task, L of [B, T, H] -> [B, T, H]; starts with the last stage."""
         count, last = outputs[-1].shape[1], len(outputs) - 1
+        # [T, L]: a 1 for the last stage of each task.
         start = np.eye(len(outputs))[[last] * count]
         weights = _get_weights("mixture", start, outputs[-1].dtype)
         return tf.einsum("tl,lbth->bth", weights, tf.stack(outputs))
@@ -189,6 +190,7 @@ def _build_stage(
 def _first_weights(count: int, parts: int, own_weight: float) -> np.ndarray:
     """Return the first weights of all parts of `count` tasks, [T g, T g]; each row sums to 1."""
     size = count * parts
+    # A single task in one part has no others to share the rest of the weight.
     if size == 1:
         return np.ones([1, 1])
     other_weight = (1 - own_weight) / (size - 1)

@@ -36,6 +36,7 @@ def build_experts(
         experts = [(group, i) for group in together for i in range(counts[group])]
         scopes = [f"{group}/expert_{i}" for group, i in experts]
         inputs = columns if columns is not None else [given[group] for group, _ in experts]
+        # All experts at once, which a trunk such as MLP builds as one product.
         outputs = iter(trunk.build_copies(expert, inputs, scopes, training))
         for group in together:
             experts_by_group[group] = trunk.stack_vectors(

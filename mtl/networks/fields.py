@@ -34,6 +34,11 @@ def check_patterns(where: str, patterns: Sequence[str]) -> None:
 def choose_columns(where: str, patterns: Sequence[str], inputs: Mapping[str, T]) -> dict[str, T]:
     """Return the columns that match a pattern, in the order of the inputs.
 
+    Args:
+      where: the name of the setting, for errors.
+      patterns: names of columns, in which `*` matches any text.
+      inputs: {column: a value of any kind}.
+
     Raises:
       UserError: a pattern matches none of the columns.
     """
@@ -78,6 +83,7 @@ def stack_fields(
         checks.require(is_one, f"{kind} inputs", "have one width", widths, fix)
         return tf.stack(list(inputs.values()), axis=1)
     fields = {column: inputs[column] for column in columns if widths[column] == dimension}
+    # Columns of one width share a product; sorted, since a set has no order.
     for width in sorted(set(widths.values()) - {dimension}):
         names = [column for column in columns if widths[column] == width]
         fields |= zip(names, _project_columns(inputs, names, dimension, training), strict=True)

@@ -89,4 +89,5 @@ class FinalMLP:
             parts.append(tf.reshape(output, [-1, count, units // count]))
         widths = [part.shape[-1] for part in parts]
         kernel = tf1.get_variable("products/kernel", [count, *widths], first.dtype)
+        # Part k of both streams meets in W[k], [H1 / K, H2 / K].
         return tf.einsum("bkd,kde,bke->bk", parts[0], kernel, parts[1])

@@ -37,6 +37,7 @@ class FM:
         """Run the trunk, {column: [B, D]} -> [B, sum of all D + dimension], or [B, dimension]."""
         with freezing.hold_part(self.trainable):
             field_vectors = fields.stack_fields("FM", inputs, self.dimension, training)
+        # Rendle, lemma 3.1: linear in the number of fields, though it sums over all pairs.
         pairs = (
             tf.reduce_sum(field_vectors, axis=1) ** 2 - tf.reduce_sum(field_vectors**2, axis=1)
         ) / 2

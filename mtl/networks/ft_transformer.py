@@ -131,6 +131,7 @@ class FTTransformer:
     def _feed_forward(self, rows: tf.Tensor, training: bool) -> tf.Tensor:
         """Add the feed-forward layer of each token, [N, dimension] -> [N, dimension]."""
         normal_rows = layers.layer_norm(rows, "feed_forward_norm")
+        # Values and gates as one product.
         hidden = layers.dense(normal_rows, 2 * self._hidden_units, "feed_forward/hidden")
         values, gates = tf.split(hidden, 2, axis=1)
         hidden = values * getattr(tf.nn, _GATES[self.activation])(gates)

@@ -72,6 +72,7 @@ class Softmax:
         return tf.cast(weights, inputs.dtype)
 
     def _drop_weights(self, weights: tf.Tensor, scope: str) -> tf.Tensor:
+        # One draw for all gates that are built together; the first scope names it.
         uniform = draws.draw_uniform(tf.shape(weights), draws.make_step_seed(f"{scope}/drop"))
         remaining = tf.where(uniform >= self.dropout, weights, tf.zeros_like(weights))
         total = tf.reduce_sum(remaining, axis=-1, keepdims=True)
@@ -127,6 +128,7 @@ class DSelectK:
 
     def _build_gate(self, inputs: tf.Tensor, num_experts: int, training: bool) -> tf.Tensor:
         """Build one gate, [B, D] -> [B, E]."""
+        # At least one bit, so that a single expert has a code, too.
         num_bits = max(1, math.ceil(math.log2(num_experts)))
         codes = tf.reshape(
             self._build_numbers(inputs, self.k * num_bits, "codes"), [-1, self.k, num_bits]
@@ -145,6 +147,7 @@ class DSelectK:
         weights = tf.reduce_sum(shares[:, :, tf.newaxis] * selections, axis=1)
         total = tf.reduce_sum(weights, axis=-1, keepdims=True)
         spread = tf.fill(tf.shape(weights), 1 / num_experts)
+        # As in `Softmax._drop_weights`: the unused branch must not divide by 0.
         divisor = tf.where(total > _LEAST, total, tf.ones_like(total))
         return tf.where(total > _LEAST, weights / divisor, spread)
 

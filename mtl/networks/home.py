@@ -90,6 +90,7 @@ class HoME(types.Network):
                 owner: self._mix_experts(owner, inputs_of_owners, experts, owners, training)
                 for owner, owners in sources.items()
             }
+        # Experts of a task read what its group has mixed at the first level.
         for task in tasks:
             inputs_of_owners[f"task_{task}"] = inputs_of_owners[group_of[task]]
         with tf1.variable_scope("level_1"):
@@ -180,6 +181,7 @@ class _GatedExpert:
         with tf1.variable_scope("feature_gate"):
             hidden = layers.dense(inputs, self.rank, "down", use_bias=False)
             scale = layers.dense(hidden, inputs.shape[-1], "up", tf.sigmoid, use_bias=False)
+        # A gate of 0 logits is 1/2: twice as much leaves the inputs as they are at first.
         return inputs * 2 * scale
 
     def _activate(self, hidden: tf.Tensor, training: bool) -> tf.Tensor:

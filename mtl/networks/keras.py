@@ -55,6 +55,7 @@ class KerasModel:
         model = self._get_model(inputs)
         _hold_layers(model)
         new_inputs = _copy_inputs(inputs)
+        # Keras reads attributes of layers, not `get_variable`, so masks and averages are put there.
         with _weights_given(model):
             outputs = model(new_inputs, training=training)
         if training:
@@ -71,6 +72,7 @@ class KerasModel:
         models = graphs.outermost_graph().get_collection_ref(
             (self, scope.name, precision.current_dtype())
         )
+        # A further pass in the same graph, such as over a slice, reuses the weights of the first.
         if not models or not scope.reuse:
             models[:] = [self._make_model(inputs)]
         return models[0]
@@ -84,6 +86,7 @@ class KerasModel:
         rule = f"make a model of Keras 2 (tf.keras is {version})"
         fix = "Take its layers from tf.keras." if has_version_2 else keras_lib.how_to_get()
         checks.require(is_model, "KerasModel.build", rule, model, fix)
+        # A Sequential model creates its weights at its first call.
         if not model.built:
             model(_copy_inputs(inputs), training=False)
         return model
@@ -155,6 +158,7 @@ def _list_learned(model: Any) -> list[Any]:
     """Return the weights that would train without any freezing; moving averages are left out."""
     layers = [layer for layer in [model, *model.submodules] if hasattr(layer, "trainable_weights")]
     before = [layer.trainable for layer in layers]
+    # Keras lists weights by the state of each layer: freeze none of them while it does.
     model.trainable = True
     weights = model.trainable_weights
     for layer, is_trainable in zip(layers, before, strict=True):  # `model` has set all its layers.

@@ -113,6 +113,7 @@ class LTB(types.Network):
         step = tf1.train.get_global_step().read_value()
         if self.warm_steps:
             is_warm = step < self.warm_steps
+            # Nodes train first; the choices among them wait for `warm_steps`.
             logarithms = tf.where(is_warm, tf.stop_gradient(logarithms), logarithms)
         temperature = self.temperature(step) if callable(self.temperature) else self.temperature
         smallest = np.finfo(np.float32).tiny  # The logarithm of 0 is infinite.

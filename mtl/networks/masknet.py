@@ -51,6 +51,8 @@ class MaskNet:
             for index, size in enumerate(self.blocks):
                 with tf1.variable_scope(f"block_{index}"):
                     output = self._build_block(vectors, hidden, size)
+                # Parallel blocks all see the normalised columns; otherwise each sees the block
+                # before.
                 hidden = hidden if self.parallel else output
                 outputs.append(output)
         return tf.concat(outputs, axis=1) if self.parallel else hidden

@@ -68,7 +68,13 @@ class MLP:
     def build_copies(
         self, inputs: types.Tensors | Sequence[tf.Tensor], scopes: Sequence[str], training: bool
     ) -> list[tf.Tensor]:
-        """Build a copy in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H]."""
+        """Build a copy in each scope: {column: [B, ...]} for all, or N of [B, D] -> N of [B, H].
+
+        Args:
+          inputs: columns that all copies share, or an input for each copy.
+          scopes: N variable scopes, relative to the open one.
+          training: as for the trunk.
+        """
         count = len(scopes)
         hidden: copies.Inputs
         hidden = trunk.join_columns("MLP", inputs) if isinstance(inputs, Mapping) else inputs
@@ -95,6 +101,7 @@ class MLP:
     def can_stack(self) -> bool:
         """True if `build_stack` supports these settings."""
         is_known = self.activation != _SWIGLU and not self.dropout and self._has_bias
+        # `build_stack` has no code for the other settings.
         return bool(self.layers) and is_known and not self.residual and self.trainable
 
     def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:

@@ -158,6 +158,7 @@ class MTAN(types.Network):
             sums = self._build_sums(task_output, units, "hidden", 3)
         with tf1.variable_scope(f"task_{task}"):
             hidden = self._finish(sums, "passed_on", self.activation, training)
+        # After f, so that its convolution sees the map in the size of the stage before.
         return [resize(hidden)]
 
     def _build_mask(

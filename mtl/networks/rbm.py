@@ -198,6 +198,7 @@ class Machine(NamedTuple):
 
     def resample(self, columns: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
         """Take a Gibbs step, h ~ p(h | v), v ~ p(v | h): [B, D], uniform [B, H + D] -> [B, D]."""
+        # A draw below p is 1 with probability p.
         of_hidden, of_visible = tf.split(drawn, self.kernel.shape[::-1], 1)
         hidden = tf.cast(of_hidden < tf.sigmoid(self._sum_up(columns)), tf.float32)
         sums = self.visible_bias + tf.linalg.matmul(hidden, self.kernel, transpose_b=True)

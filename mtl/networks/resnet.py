@@ -63,6 +63,7 @@ class ResNet:
         """Apply stem and blocks, and average over all places: [B, H, W, C] -> [B, filters[-1]]."""
         hidden = tf.nn.relu(self._convolve_inputs(images, self.filters[0], "stem", 1, training))
         for size, filters in enumerate(self.filters):
+            # 6 n + 2 layers: three sizes of n blocks with two convolutions, the stem, and the head.
             for index in range((self.depth - 2) // 6):
                 stride = 2 if size and not index else 1
                 with tf.compat.v1.variable_scope(f"block_{size}_{index}"):

@@ -66,6 +66,7 @@ class STAR:
         one_hot = inputs[self.domain]
         fields.require_vectors("STAR", self.domain, one_hot)
         domains, count = tf.argmax(one_hot, axis=1, output_type=tf.int32), one_hot.shape[-1]
+        # The domain chooses the weights, so it is no input of the layers.
         features = {column: value for column, value in inputs.items() if column != self.domain}
         with freezing.hold_part(self.trainable):
             hidden = trunk.join_columns("STAR", features)
@@ -102,5 +103,6 @@ def _apply_layer(
     # All rows by the kernel of each present domain: n products of the batch, but no kernel for each
     # row.
     of_all = tf.linalg.matmul(inputs[tf.newaxis], kernel * tf.gather(kernels, present))  # [n, B, H]
+    # [B, 2]: row i of the product with the kernel of its domain.
     at = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)
     return tf.gather_nd(of_all, at) + bias + tf.gather(biases, domains)

@@ -77,6 +77,8 @@ class STEM(types.Network):
         # The last group is the shared one, which gets no tower.
         for group in list(inputs_of_groups)[:-1]:
             sources = {
+                # "All forward, task-specific backward": a task uses the experts of others, and
+                # moves its own.
                 source: experts if source in (group, _SHARED) else tf.stop_gradient(experts)
                 for source, experts in experts_by_group.items()
             }

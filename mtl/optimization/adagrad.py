@@ -38,6 +38,7 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
         super()._create_slots([variable for variable, own in pairs if not own])
         first = tf1.constant_initializer(self._initial_accumulator_value)
         for variable in (variable for variable, own in pairs if own):
+            # TensorFlow's own slot has the shape of the table; this one has one number a row.
             rows = variable.shape[:1]
             self._get_or_make_slot_with_initializer(variable, first, rows, tf.float32, _SLOT, _NAME)
 
@@ -49,9 +50,11 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
             return super()._resource_apply_sparse(grad, var, indices)
         others = list(range(1, grad.shape.rank))
         squares = tf.reduce_mean(tf.square(grad), others)
+        # TensorFlow has merged equal indices before it calls this method: each row comes once.
         grown = accumulator.scatter_add(tf.IndexedSlices(squares, indices))
         with tf.control_dependencies([grown]):
             total = tf.gather(accumulator, indices)
         scale = tf.cast(self._learning_rate_tensor, grad.dtype) * tf.math.rsqrt(total)
+        # [rows, 1]: one rate for all numbers of a row.
         change = grad * tf.reshape(scale, [-1] + [1] * len(others))
         return half_tables.move_rows(var, change, indices)

@@ -40,6 +40,7 @@ class AdamOptimizer(tf.compat.v1.train.AdamOptimizer):
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
     ) -> tf.Operation:
         shape = tf.constant(var.shape.as_list(), indices.dtype)
+        # `scatter_nd` adds up equal indices, so the gradient need not be merged first.
         dense = tf.scatter_nd(indices[:, tf.newaxis], grad, shape)
         return self._resource_apply_dense(dense, var)
 
@@ -66,6 +67,7 @@ class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
 
     def _build_scalars(self, var: tf.Variable, dtype: tf.DType) -> _Scalars:
         """Return the scalars that all tables on a device share in a step, built only once."""
+        # A branch of `tf.cond` has a graph of its own, whose tensors no other branch may read.
         key = tf1.get_default_graph(), var.device, dtype
         if key not in self._scalars:
             beta1, beta2 = tf.cast(self._beta1_t, dtype), tf.cast(self._beta2_t, dtype)
@@ -110,6 +112,7 @@ class AdamWOptimizer(LazyAdamOptimizer):
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         super()._create_slots(var_list)
         for pattern in self._must_match:
+            # Not in the constructor: by the first gradient the network has its variables.
             patterns.select_variables("AdamW.not_decayed", pattern, tf1.global_variables())
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:

@@ -63,10 +63,12 @@ class AGC:
     ) -> tf.Tensor | tf.IndexedSlices:
         if isinstance(gradient, tf.IndexedSlices):
             weights = tf.gather(variable, gradient.indices)
+            # A unit is a looked-up row, and rows lie along the first axis.
             axes = list(range(1, weights.shape.rank))
             values = self._bound_values(gradient.values, weights, axes)
             return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
         rank = gradient.shape.rank
+        # All axes but the last, which counts the units; a bias has only one axis, and is one unit.
         axes = list(range(max(rank - 1, min(rank, 1))))
         return self._bound_values(gradient, tf.convert_to_tensor(variable), axes)
 
@@ -127,6 +129,7 @@ class AutoClip:
         old, steps = norms.read_value(), count.read_value()
         is_finite = tf.math.is_finite(norm)
         place = steps % self.window
+        # The place keeps its old norm, and `steps` below does not count this step.
         entry = tf.where(is_finite, norm, old[place])
         new = tf.tensor_scatter_nd_update(old, [[place]], [entry])
         steps += tf.cast(is_finite, tf.int32)
@@ -136,6 +139,7 @@ class AutoClip:
 
     def _find_percentile(self, seen: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         infinite = tf.fill([self.window], float("inf"))
+        # Empty places sort behind all norms, and `place` below never reaches them.
         ordered = tf.sort(tf.where(tf.range(self.window) < count, seen, infinite))
         place = self.percentile / 100 * tf.cast(tf.maximum(count - 1, 0), tf.float32)
         below = tf.cast(tf.floor(place), tf.int32)

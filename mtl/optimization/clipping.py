@@ -104,6 +104,7 @@ class AverageNorm:
         norms = gradients_lib.take_roots(
             _of_tables(gradients_lib.squared_norms(gradients), variables)
         )
+        # Shards of a table are one variable here: its norm and its rows are those of all shards.
         counts = _of_tables(tf.stack(list(map(_num_entries, gradients))), variables)
         return _scaled_alone(gradients, norms / tf.maximum(counts, 1.0), self.max_norm)
 
@@ -171,7 +172,9 @@ class ByPattern:
             group = [n for n in left if patterns.matches(pattern, variables[n])]
             left = [n for n in left if n not in group]
             own = [gradients[n] for n in group]
+            # `norm` covers all variables, but the part bounds only those of the group.
             own_norm = gradients_lib.norm_from_squares(gradients_lib.squared_norms(own))
+            # Several parts with state, such as AutoClip, would otherwise share their variables.
             with tf1.variable_scope(f"group_{index}"):
                 own = part(own, [variables[n] for n in group], own_norm)
             for n, gradient in zip(group, own, strict=True):
@@ -180,14 +183,24 @@ class ByPattern:
 
 
 def find_factor(norm: tf.Tensor, max_norm: float | tf.Tensor) -> tf.Tensor:
-    """Return factors that reduce norms to at most `max_norm`; 1 if a norm or it is not finite."""
+    """Return factors that reduce norms to at most `max_norm`; 1 if a norm or it is not finite.
+
+    Args:
+      norm: any shape, at least 0.
+      max_norm: above 0; a scalar, or a shape that broadcasts to it.
+    """
     scale = max_norm / tf.maximum(norm, max_norm)
     # An infinite bound makes the factor inf / inf = NaN, and then nothing is clipped.
     return tf.where(tf.math.is_finite(norm) & tf.math.is_finite(scale), scale, 1.0)
 
 
 def scale_gradient(gradient: types.Connected, scale: tf.Tensor) -> types.Connected:
-    """Return the gradient times a scalar."""
+    """Return the gradient times a scalar.
+
+    Args:
+      gradient: dense, or rows of a table.
+      scale: a scalar or a shape that broadcasts to the values, of any float type.
+    """
     return gradients_lib.transform_gradient(
         gradient, lambda values: values * tf.cast(scale, values.dtype)
     )

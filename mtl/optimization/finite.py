@@ -58,6 +58,13 @@ def guard_update(
 ) -> Guarded:
     """Check {task: loss} and N gradients of a step; apply the policy and the loss scale.
 
+    Args:
+      policy: one of `POLICIES`.
+      losses: {task: scalar}.
+      gradients: N, with each row of a table at most once.
+      variables: N.
+      step: the global step, for errors.
+
     Raises:
       InvalidArgumentError: when `before` runs, under the policy "fail".
     """
@@ -79,7 +86,9 @@ def guard_update(
         moves = checked.is_finite
     else:
         gradients, number = zero_gradients(gradients)
+        # The sums of before hold the entries that are 0 now.
         squares = gradients_lib.squared_norms(gradients)
+        # A step that the loss scale skips moves nothing: its entries do not count as zeroed.
         number = number if moves is True else tf.where(moves, number, 0)
         monitors["zeroed_entries"] = _count_total("zeroed_entries", number)
     if moves is not True:
@@ -137,6 +146,7 @@ class Checked:
         for index, stack in enumerate(found):
             if stack is not None:
                 finite = tf.math.is_finite(self.gradients[index])
+                # One flag for each task of the stack, whose members have names of their own.
                 others = [axis for axis in range(finite.shape.rank) if axis != stack.axis]
                 parts[index] = tf.reduce_all(finite, others)
         return tf.concat([losses, *parts], 0)
@@ -164,7 +174,13 @@ class Checked:
 
 
 def fail_at(step: tf.Tensor, bad: tf.Tensor, noun: str) -> tf.Operation:
-    """Return an op that fails, with the step, a string scalar, and the first bad names."""
+    """Return an op that fails, with the step, a string scalar, and the first bad names.
+
+    Args:
+      step: the global step as text, a string scalar.
+      bad: the names of what is not finite, string [N].
+      noun: how the message calls all that was checked.
+    """
     message = [
         _BEFORE,
         step,
@@ -184,7 +200,11 @@ def find_step(message: str) -> int | None:
 
 
 def zero_gradients(gradients: Sequence[types.Gradient]) -> tuple[list[types.Gradient], tf.Tensor]:
-    """Set bad entries of N gradients to 0; return the gradients and the number of such entries."""
+    """Set bad entries of N gradients to 0; return the gradients and the number of such entries.
+
+    Returns:
+      N gradients of the same kinds, and an int64 scalar.
+    """
     counts = []
 
     def zero(values: tf.Tensor) -> tf.Tensor:

@@ -74,6 +74,7 @@ def mask_gradients(
 
 
 def _mask_gradient(gradient: types.Connected, variable: tf.Variable) -> types.Connected:
+    # A plain True needs no op: the variable moves from step 0 on.
     reached = freezing.is_reached(freezing.first_step(variable))
     if reached is not True:
         gradient = gradients_lib.transform_gradient(
@@ -120,6 +121,7 @@ def apply_groups(
         rate = functools.reduce(operator.mul, factors, rate)
         # A frozen group reads neither its weights nor its optimizer state.
         reached = freezing.is_reached(group.first_step)
+        # Without conditions no `tf.cond` is built around the optimizer.
         moves = when if reached is True else reached if when is True else when & reached
         operations.append(apply_optimizer(optimizer, rate, members, moves))
     return operations
@@ -131,7 +133,17 @@ def apply_optimizer(
     pairs: types.GradientsAndVariables,
     when: tf.Tensor | bool,
 ) -> tf.Operation:
-    """Move variables by an optimizer with this learning rate; `when` says whether to move them."""
+    """Move variables by an optimizer with this learning rate; `when` says whether to move them.
+
+    Args:
+      optimizer: builds the optimizer of TensorFlow.
+      rate: the learning rate, a float32 scalar.
+      pairs: N gradients, equal in every replica, and their variables.
+      when: a bool scalar of the graph; True moves them without a branch.
+
+    Raises:
+      UserError: the optimizer cannot move a table of 16 bits.
+    """
     built = optimizer(rate)
     if freezing.holds_some():
         built = _mask_moves(built, pairs)
@@ -154,6 +166,7 @@ def moves_all_rows(
 
 
 def _moves_all_rows(optimizer: types.Optimizer) -> bool:
+    # The rate does not matter: only the class of the optimizer does.
     built = wrapped.innermost(optimizer(tf.constant(0.0)))
     # A subclass with another update, such as LazyAdam, moves only the rows of the batch.
     is_adams = type(built)._resource_apply_sparse is tf1.train.AdamOptimizer._resource_apply_sparse
@@ -211,6 +224,7 @@ def _group_pairs(
     for pattern in rates:
         patterns.select_variables("Update.rates", pattern, [*variables, *freezing.frozen_names()])
     owners = _find_owners(variables, own)
+    # The default group comes first even if its first variable does not: see the docstring.
     groups: dict[Group, types.GradientsAndVariables] = {Group((), 0): []}
     for gradient, variable in pairs:
         matching = tuple(pattern for pattern in rates if patterns.matches(pattern, variable))

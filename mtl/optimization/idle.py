@@ -42,12 +42,19 @@ def find_moving(
     """Return in which of the steps 0 to `last` - 1 variables move, once for alike variables.
 
     An update of another class does not say which variables it moves: the list is then empty.
+
+    Args:
+      part: the update of the model.
+      freezing: which variables are frozen, and until when.
+      variables: names.
+      last: the number of steps.
     """
     if not isinstance(part, update.Update):
         return []
     ends = {where: _find_end(rate, last) for where, rate in _list_rates(part).items()}
     found: dict[tuple, Moving] = {}
     for name in variables:
+        # Rates are multiplied, so the first to become 0 ends the movement.
         where = min(_list_rates_of(part, name), key=ends.__getitem__)
         first, end = freezing.first_step(name), ends[where]
         moving = Moving(example=name, where=where, first=first, end=end)

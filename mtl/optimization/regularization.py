@@ -64,6 +64,7 @@ class Regularization:
             losses, sources = penalties.share_terms(losses, variables)
         if losses:
             values.append(tf.add_n(losses))
+            # Another gradient than that of the losses: balancing must not see these terms.
             terms = tf.gradients(values[-1], sources)
             gradients = list(map(gradients_lib.add_gradients, gradients, terms))
         return gradients, tf.add_n(values) if values else None
@@ -93,6 +94,7 @@ def _sum_factors(
     factors: dict[str, float] = {}
     for pattern, factor in by_pattern.items():
         selected = patterns.select_variables(where, pattern, [*variables, *freezing.frozen_names()])
+        # A set, because shards of a table share a name and must not add the factor several times.
         for name in set(map(patterns.variable_name, selected)):
             factors[name] = factors.get(name, 0.0) + factor
     return factors
@@ -108,6 +110,7 @@ def _penalise_variable(
     else:
         weights = tf.convert_to_tensor(variable)
     slope = l1 * tf.sign(weights) + l2 * weights
+    # `l2_loss` is half of the squared norm, whose gradient is the weights.
     value = l1 * tf.reduce_sum(tf.abs(weights)) + l2 * tf.nn.l2_loss(weights)
     if isinstance(gradient, tf.IndexedSlices):
         slope = tf.IndexedSlices(slope, gradient.indices, gradient.dense_shape)

@@ -198,7 +198,15 @@ def _compute_progress(schedule: Any, step: tf.Tensor) -> tf.Tensor:
 
 
 def fill_decay_steps(part: Any, steps: int) -> Any:
-    """Return `part`; all schedules in it without a length get the length `steps`."""
+    """Return `part`; all schedules in it without a length get the length `steps`.
+
+    Args:
+      part: a part, or a list or dict of parts, at any depth.
+      steps: the number of steps of the run.
+
+    Returns:
+      The same object if nothing changes, else a copy.
+    """
     held = _list_held(part)
     made = {place: fill_decay_steps(one, steps) for place, one in held.items()}
     if isinstance(part, (Cosine, Polynomial, Sigmoid)):
@@ -207,14 +215,21 @@ def fill_decay_steps(part: Any, steps: int) -> Any:
 
 
 def zero_from(learning_rate: Any, last: int) -> int | None:
-    """Return the first step from which the rate is 0 up to step `last`; None if there is none."""
+    """Return the first step from which the rate is 0 up to step `last`; None if there is none.
+
+    Args:
+      learning_rate: a number, or a schedule. Only those of this module can be looked into.
+      last: a global step, at least 0.
+    """
     if not isinstance(learning_rate, _Schedule):
         return None
+    # A graph of its own: the caller may be building that of a step.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         step = tf.compat.v1.placeholder(tf.int64, [])
         rate = session.make_callable(learning_rate(step), [step])
         steps = range(last + 1)
         return (
+            # A schedule of this module that ends at 0 stays there, so halving finds its first 0.
             bisect.bisect_left(steps, True, key=lambda at: rate(at) == 0)
             if rate(last) == 0
             else None

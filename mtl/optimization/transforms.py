@@ -53,6 +53,7 @@ def _center_gradient(gradient: types.Connected, variable: tf.Variable) -> types.
         return gradient - tf.reduce_mean(gradient, axes, keepdims=True)
     count = tf.reduce_sum(tf.cast(entries, gradient.dtype), axes, keepdims=True)
     mean = tf.math.divide_no_nan(tf.reduce_sum(gradient, axes, keepdims=True), count)
+    # Entries that do not move keep their gradient, which the update has set to 0.
     return tf.where(entries, gradient - mean, gradient)
 
 
@@ -82,6 +83,7 @@ class Noise:
         """Change N gradients (rows merged) of N variables with this global norm -> N gradients."""
         del norm
         step = tf.cast(tf1.train.get_global_step(), tf.float32)
+        # `scale` is a variance, as in the paper; the draws have a standard deviation of 1.
         deviation = tf.sqrt(self.scale / tf.pow(1 + step, self.decay))
         noisy, names = list(gradients), list(map(patterns.variable_name, variables))
         for name in dict.fromkeys(names):
@@ -109,6 +111,7 @@ def _draw_noise(
     if all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
         pairs = zip(gradients, firsts, strict=True)
         rows = tf.concat([gradient.indices + first for gradient, first in pairs], 0)
+        # One draw for the rows of all shards, so that it does not depend on where shards begin.
         shape = tf.concat([tf.shape(rows), whole[1:]], 0)
         drawn = tf.random.stateless_normal(shape, seed, dtype=values[0].dtype)
         # The rank of each row among all rows.

@@ -211,6 +211,7 @@ class Update(types.Update):
 
         Entries that do not move get a gradient of 0 again after each transform.
         """
+        # The norm of the step serves the clipping; each transform changes it for the next one.
         if self.clipping:
             gradients = self.clipping(gradients, variables, norm)
         for index, part in enumerate(self.transforms):

@@ -88,6 +88,8 @@ class Lookahead(Wrapped):
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         super()._create_slots(var_list)
+        # TensorFlow ties a counter to a variable, whose device it takes; any order of them gives
+        # the same.
         first = min(var_list, key=lambda variable: variable.name)
         self._create_non_slot_variable(0, "lookahead_steps", first)
         for variable in var_list:
@@ -118,5 +120,6 @@ class Lookahead(Wrapped):
 
     def _finish(self, update_ops: Sequence[Any], name_scope: str) -> tf.Operation:
         with tf.control_dependencies(update_ops):
+            # Counted last, as `_prepare` reads the number of this step.
             counted = self._steps_taken().assign_add(1)
         return tf.group(super()._finish(update_ops, name_scope), counted)

@@ -129,6 +129,8 @@ class Averaged(Criterion):
         new = self.observe(seen)
         if new is None:
             return seen.total
+        # It starts at 0, which lowers all first averages by the same factor: only their order
+        # counts.
         return self.momentum * seen.total + (1 - self.momentum) * new
 
 
@@ -248,6 +250,7 @@ class TaskSaliency(Criterion):
         sizes = [own.shape[1:].num_elements() for own in scores]
         flat = [tf.reshape(own, [own.shape[0], -1]) for own in scores]
         if self.combine == "sum":
+            # [T, 1], over all variables: each task's scores then add up to 1.
             totals = tf.add_n([tf.reduce_sum(own, 1, keepdims=True) for own in flat])
             merged = [tf.reduce_sum(tf.math.divide_no_nan(own, totals), 0) for own in flat]
         elif is_global:
@@ -259,6 +262,7 @@ class TaskSaliency(Criterion):
 
 def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
     """Return the best rank of each weight in any task, [T, N] -> [N] in [0, 1]; score 0 gives 0."""
+    # The argsort of an argsort gives each entry its rank, from 0 for the least.
     ranks = tf.argsort(tf.argsort(scores, axis=1, stable=True), axis=1)
     ranks = tf.cast(ranks + 1, tf.float32) / scores.shape[1]
     return tf.reduce_max(tf.where(scores > 0, ranks, tf.zeros_like(ranks)), 0)

@@ -96,7 +96,18 @@ def create(
     getter: Callable[..., Any],
     settings: Any,
 ) -> Cut:
-    """Create the mask of a variable, and the values that the criterion gathers."""
+    """Create the mask of a variable, and the values that the criterion gathers.
+
+    Args:
+      part: the part that prunes the variable.
+      name: the name of the variable.
+      variable: the variable itself.
+      getter: creates variables beside it, as in a custom getter of `get_variable`.
+      settings: the settings with which `getter` was called for the variable.
+
+    Raises:
+      UserError: the variable is a shard, has 16 bits, or does not suit the granularity.
+    """
     where = f"Pruning.patterns, which choose {name!r},"
     fix = "Set Distribution.min_shard_bytes so high that it is not cut into shards."
     is_whole = isinstance(variable, tf.Variable) and not shards.find_shard(variable)
@@ -105,6 +116,7 @@ def create(
     is_half = sharding.is_table() and variable.dtype.base_dtype == tf.bfloat16
     checks.require(not is_half, where, "choose 32 bits", "bfloat16", fix)
     part.granularity.check(name, variable.shape)
+    # Masks are state beside the weights: the settings of the weights must not reach them.
     state = {
         **settings,
         "dtype": tf.float32,

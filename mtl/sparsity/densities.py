@@ -42,7 +42,13 @@ class Uniform:
     def select(
         self, scores: Sequence[tf.Tensor], densities: Sequence[float], progress: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return the masks of N layers: float32 zeros and ones, shaped like the scores."""
+        """Return the masks of N layers: float32 zeros and ones, shaped like the scores.
+
+        Args:
+          scores: N, a score for each group.
+          densities: N, the result of `densities`.
+          progress: float64 scalar in [0, 1], the reached share of the final sparsity.
+        """
         if not self.per_unit:
             return _select_by_layer(scores, densities, progress)
         return [
@@ -117,6 +123,7 @@ class Global:
         for own, size in zip(flat, sizes, strict=True):
             least = max(1, math.ceil(self.floor * size))
             at_least = keep_largest(own, tf.constant(least))
+            # The floor of each layer wins against all scores of other layers.
             raised.append(tf.where(at_least > 0, own.dtype.max, own))
         total = _count_groups(sum(sizes), densities[0], progress, least=len(sizes))
         kept = tf.split(keep_largest(tf.concat(raised, 0), total), sizes)
@@ -145,6 +152,7 @@ def _select_by_layer(
 
 def _count_groups(size: int, density: float, progress: tf.Tensor, least: int = 1) -> tf.Tensor:
     """Return how many of a layer's groups are kept now, an int32 scalar."""
+    # From 1 at the start down to the density; float32 cannot count above 2^24 weights exactly.
     share = 1 - (1 - tf.constant(density, tf.float64)) * progress
     return tf.cast(tf.clip_by_value(tf.round(share * size), least, size), tf.int32)
 
@@ -154,11 +162,19 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
     Counting finds the least kept score many times as fast as sorting: first its upper 16 bits, and
     then its lower ones.
+
+    Args:
+      scores: [N].
+      count: how many are kept, a scalar in [0, N].
+
+    Returns:
+      float32 [N].
     """
     bits = tf.bitcast(tf.cast(scores, tf.float32) + 0.0, tf.int32)  # -0.0 becomes 0.0.
     # As integers, negative floats come in reverse order.
     ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, 0x7FFFFFFF), bits)
     count = tf.cast(count, tf.int32)
+    # An arithmetic shift: values from -2^15 on, which half of `_HALF` moves to 0.
     upper = tf.bitwise.right_shift(ordered, 16)
     least_upper, left = _find_least(upper + _HALF // 2, count)
     is_equal = tf.equal(upper, least_upper - _HALF // 2)
@@ -167,6 +183,7 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     least_lower, left = _find_least(lower, left)
     least = (least_upper - _HALF // 2) * _HALF + least_lower
     is_above, is_equal = ordered > least, tf.equal(ordered, least)
+    # Of several scores that equal the least kept one, the first `left` are kept.
     is_kept = is_above | is_equal & (tf.cumsum(tf.cast(is_equal, tf.int32)) <= left)
     return tf.cast(is_kept, tf.float32)
 
@@ -182,12 +199,21 @@ def _find_least(values: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 def _keep_largest_of_units(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Return ones at the largest scores of each unit, [..., inputs, units], and zeros elsewhere."""
     order = list(range(scores.shape.rank))
+    # [..., units, inputs]: the ranks below are along the last axis.
     order[-2:] = reversed(order[-2:])
     return tf.transpose(keep_largest_of_last(tf.transpose(scores, order), count), order)
 
 
 def keep_largest_of_last(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return ones at the largest scores of the last axis, else 0; equal scores in order."""
+    """Return ones at the largest scores of the last axis, else 0; equal scores in order.
+
+    Args:
+      scores: [..., N].
+      count: how many are kept along the last axis, an int32 scalar.
+
+    Returns:
+      float32, in the shape of the scores.
+    """
     by_rank = tf.argsort(scores, direction="DESCENDING", stable=True)
     ranks = tf.argsort(by_rank)
     return tf.cast(ranks < count, tf.float32)

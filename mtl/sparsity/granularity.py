@@ -117,6 +117,7 @@ class NOfM(_Groups):
 
     def _keep_scores(self, scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         *outer, inputs, units = scores.shape
+        # The transposes bring the m neighbours to the last axis, and back.
         grouped = tf.reshape(scores, [-1, inputs // self.m, self.m, units])
         mask = densities_lib.keep_largest_of_last(tf.transpose(grouped, [0, 1, 3, 2]), count)
         return tf.reshape(tf.transpose(mask, [0, 1, 3, 2]), [*outer, inputs, units])
@@ -153,6 +154,7 @@ class Blocks(_Groups):
     def pool(self, scores: tf.Tensor) -> tf.Tensor:
         """Return a score for each group."""
         *outer, inputs, units = self.group_shape(scores.shape)
+        # Here `inputs` and `units` count blocks.
         blocks = tf.reshape(scores, [*outer, inputs, self.shape[0], units, self.shape[1]])
         return tf.reduce_mean(blocks, [-3, -1])
 

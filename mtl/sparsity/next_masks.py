@@ -23,7 +23,16 @@ _OVERLAP = "pruning/overlap_"
 
 
 def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.Tensor | None:
-    """Return the gradient for the scores; None for a table."""
+    """Return the gradient for the scores; None for a table.
+
+    Args:
+      name: the name of the variable, for errors.
+      cut: the variable.
+      gradient: None if no loss depends on the variable.
+
+    Raises:
+      UserError: the criterion reads gradients, and there is no dense one.
+    """
     gradient = _make_dense(gradient, cut)
     is_dense = isinstance(gradient, tf.Tensor)
     if cut.part.criterion.reads_gradients or cut.part.gradient == cuts_lib.DENSE:
@@ -71,6 +80,7 @@ class Change(NamedTuple):
 
     def choose_masks(self, name: str) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Return the N next masks, and True if they may have changed; `name` names the state."""
+        # `kept` was read before UPDATE_OPS run, so all of the step sees the same masks.
         masks = [cut.kept for cut in self.cuts.values()]
         # The cut share is saved, and a missed cut is made up for: processes that share a global
         # step do not see every number, and a continued run may have a higher sparsity.
@@ -92,10 +102,13 @@ class Change(NamedTuple):
             is_due, self._as_one_op(select), lambda: (tf.constant(True), masks, before())
         )
         watch(overlaps)
+        # A cut without finite scores did not happen, and the next step tries it again.
         share = tf.where(is_due & is_finite, share, so_far)
         assigned = cut_share.assign(share, read_value=False)
         tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assigned)
         if self.part.criterion.gathers:
+            # The scores of this step read the totals of the steps before; they add the batch
+            # themselves.
             with tf.control_dependencies(chosen):
                 gathered = tf.cond(self.step <= self.part.last_step, self._gather_totals, tf.no_op)
             tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, gathered)
@@ -204,6 +217,7 @@ class Change(NamedTuple):
         assigned = []
         for seen, cut in zip(self._read_weights(), self.cuts.values(), strict=True):
             new = self.part.criterion.gather(seen)
+            # A NaN would stay in a sum for good.
             new = tf.where(tf.math.is_finite(new), new, seen.total)
             assigned.append(cast(tf.Variable, cut.total).assign(new, read_value=False))
         return tf.group(*assigned)

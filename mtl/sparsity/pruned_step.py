@@ -137,6 +137,7 @@ class _Pruner:
     def find_variable(self, getter: Callable[..., Any], name: str, **settings: Any) -> Any:
         """Return the variable from `getter`, pruned and with the gradient that its part sets."""
         value = getter(name, **settings)
+        # State such as moving averages, and masks, is never cut.
         if settings.get("trainable") is False:
             return value
         kernel = self._find_kernel(name)
@@ -150,6 +151,7 @@ class _Pruner:
             self._cuts[name] = cuts_lib.create(part, name, value, getter, settings)
         kept = self._cuts[name].kept
         if part.hides_weights:
+            # `None`: the update must not stop the gradients of weights that train on.
             self.held[name] = None
             return _pass_gradient(tf.convert_to_tensor(value), kept)
         self.held[name] = kept
@@ -184,6 +186,7 @@ class _Pruner:
         return self._mask_value(value, cast(tf.Tensor, self.held[name]), self._cuts[kernel].part)
 
     def _find_part(self, name: str, value: Any) -> cuts_lib.Part | None:
+        # A first step of infinity is frozen for good; `check_kind` sees to freezes that end.
         can_be_cut = value.shape.rank >= 2 and freezing.first_step(name) < math.inf
         self._seen[name] = can_be_cut
         parts = [part for part in self._parts if can_be_cut and cuts_lib.chooses(part, name)]
@@ -256,6 +259,7 @@ class _Pruner:
 
     def _watch_masks(self, new: Mapping[str, tf.Tensor], is_due: tf.Tensor) -> None:
         """Have the step show sparsity, dead units and changes of the masks."""
+        # Kept between cuts, so that TensorBoard shows the last cut at every summary.
         churn = step_state.create_variable("pruning/churn", np.zeros([len(new)], np.float32))
 
         def changed() -> tf.Tensor:
@@ -267,6 +271,7 @@ class _Pruner:
 
         def describe() -> tf.Tensor:
             zeros = [1 - tf.reduce_mean(mask) for mask in new.values()]
+            # A unit without an input left is dead.
             fed = [tf.reduce_max(mask, list(range(mask.shape.rank - 1))) for mask in new.values()]
             return tf.concat([zeros, [1 - tf.reduce_mean(units) for units in fed], now], 0)
 
@@ -322,6 +327,7 @@ def _mask_gradient(op: tf.Operation, gradient: types.Connected) -> list[types.Gr
     value, mask = op.inputs
     fitted = pruned.fit_mask(mask, gradient, value.shape.rank)
     masked = functools.partial(tf.multiply, fitted)
+    # The mask has no gradient.
     return [gradients_lib.transform_gradient(gradient, masked), None]
 
 

@@ -178,6 +178,7 @@ class Pruning:
         ]
         if not self.hides_weights:  # Otherwise cut weights may come back.
             pairs = zip(scores, masks, strict=True)
+            # Weights that are cut stay cut: they must not take the places of others.
             scores = [tf.where(mask > 0, own, own.dtype.min) for own, mask in pairs]
         new = self._select_together(seen, scores, progress)
         new = [
@@ -221,6 +222,7 @@ class Pruning:
 
     def _compare_tasks(self, scores: Sequence[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
         """Return the mean overlap of the masks that tasks alone would choose, of equal size."""
+        # Tasks are compared by the groups of the granularity, such as units.
         count = tf.math.count_nonzero(self.granularity.pool(mask), dtype=tf.int32)
         flat = [tf.reshape(self.granularity.pool(own), [-1]) for own in scores]
         kept = [densities.keep_largest(own, count) for own in flat]

@@ -81,4 +81,5 @@ class OneShot:
 
         int64 scalar -> float64 scalar, 0 or 1.
         """
+        # At or after: a process that shares its global step with others may miss the step itself.
         return tf.cast(step >= self.step, tf.float64)

@@ -49,11 +49,19 @@ class Regrowth:
         return is_regular & (step > 0) & (step < self.until_step)
 
     def swap(self, mask: tf.Tensor, seen: criteria.Seen, step: tf.Tensor) -> tf.Tensor:
-        """Return a mask of single weights that keeps as many as `mask`, but some other ones."""
+        """Return a mask of single weights that keeps as many as `mask`, but some other ones.
+
+        Args:
+          mask: zeros and ones, in the shape of the weights.
+          seen: the weights, and their gradient if weights grow by it.
+          step: the global step, an int64 scalar.
+        """
         angle = math.pi / self.until_step * tf.cast(step, tf.float64)
         kept = tf.reduce_sum(mask)
         share = tf.cast(self.share / 2 * (1 + tf.cos(angle)), tf.float32)
+        # No more weights can grow than are cut.
         count = tf.minimum(tf.round(share * kept), tf.size(mask, tf.float32) - kept)
+        # -1 lies below all magnitudes, so entries outside are chosen last.
         stay = self._keep_largest(tf.where(mask > 0, tf.abs(seen.weights), -1.0), kept - count)
         if self.by == GRADIENT:
             growth = tf.abs(seen.gradient)

@@ -16,5 +16,6 @@ class Reset(tf.compat.v1.train.Optimizer):
 
     def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> Any:
         value = var.read_value()
+        # 0 for weights; optimizer state such as Adagrad's accumulator starts above 0.
         first = tf.cast(slots.find_first_value(var), value.dtype)
         return var.assign(tf.where(grad > 0, value, first), read_value=False)

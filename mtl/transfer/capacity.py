@@ -59,12 +59,19 @@ def place_keys(keys: np.ndarray, capacity: int, where: str) -> np.ndarray:
 
     If the capacity is the same, keys keep their rows.
 
+    Args:
+      keys: the saved keys, int64 of any shape; 0 marks a free place.
+      capacity: the number of rows of the table.
+      where: the holder of the saved keys, for errors.
+
     Raises:
-      UserError: all places of a key are taken; `where` names the holder of the keys.
+      UserError: all places of a key are taken.
     """
+    # Placed anew, some keys of a full table could find no place.
     if keys.size == capacity:
         return np.arange(capacity)
     origins = key_table.place_keys(keys, capacity)
+    # 0 marks a free place.
     count = np.count_nonzero(keys)
     lost = count - np.count_nonzero(origins >= 0)
     fix = f"{lost:,} of them find no place: make it larger."
@@ -91,6 +98,7 @@ def place_rows(
         return origins.reshape(shape)
     # Rows of unknown keys lie behind all others, in both tables.
     unknown, old = shape[0] - len(origins), old_shape[0] - saved
+    # More unknown rows than before repeat the old ones.
     behind = saved + np.arange(unknown) % old if old else np.full([unknown], -1)
     return np.concatenate([origins, behind])
 
@@ -139,10 +147,12 @@ def _enlarge_table(
         return {}
     rule = f"be {keys.size} at least, which {path} has"
     checks.require(keys.size < capacity, "Growing.capacity", rule, capacity)
+    # Rows that no saved key moves to keep their first values.
     initials = initial(_list_with_keys(keys_name, shapes))
     new_values = {name: np.array(value) for name, value in initials.items()}
     of_keys = place_keys(keys, capacity, path)
     for name, value in new_values.items():
+        # A sketch fits one capacity alone, so it starts anew.
         if is_sketch(name):
             continue
         origins = place_rows(of_keys, keys.size, shapes[name], value.shape)

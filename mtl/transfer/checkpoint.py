@@ -46,6 +46,7 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
     arrays = [np.asarray(value) for value in values.values()]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         placeholders = [tf.compat.v1.placeholder(array.dtype, array.shape) for array in arrays]
+        # A Saver would need variables; this op writes tensors under any names.
         save_op = tf.raw_ops.SaveV2(
             prefix=path,
             tensor_names=list(values),
@@ -53,6 +54,7 @@ def write_checkpoint(values: Mapping[str, np.ndarray], path: str) -> str:
             tensors=placeholders,
         )
         session.run(save_op, dict(zip(placeholders, arrays, strict=True)))
+    # The files must be on the disk before `checkpoint` names them.
     storage.sync(storage.listed(directory or ".", f"{name}."))
     atomic.write(os.path.join(directory, "checkpoint"), f'model_checkpoint_path: "{name}"\n')
     return path

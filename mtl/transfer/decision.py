@@ -125,6 +125,7 @@ class Decision:
             return None
         keys, of_keys = self._place_keys(our_keys, their_keys)
         origins = capacity.place_rows(of_keys, keys.size, old_shape, shape)
+        # As state: a row without a saved key is a free place, which `new_rows` does not fill.
         return plan.Rows(origins, 0, keys.size, is_state=True)
 
     def _place_keys(self, our_keys: str, their_keys: str) -> tuple[np.ndarray, np.ndarray]:
@@ -142,6 +143,7 @@ class Decision:
             self._row_names_there(name, old),
         )
         fit = row_names_lib.fit_shape
+        # Rows of hashed values stand for several names each, and cannot move one by one.
         if our_names and their_names and (our_names.are_grouped or their_names.are_grouped):
             self._require_equal_groups(name, our_names, their_names)
         elif our_names and their_names and fit(our_names, shape) and fit(their_names, old_shape):
@@ -158,6 +160,7 @@ class Decision:
     ) -> plan.Rows | None:
         """Return the origins of rows with names; None if all rows keep their places."""
         shape, old_shape = self.shapes[name], self.source.shapes[old]
+        # Classes lie along the last axis, -1, and tokens along the first.
         axis = our_names.axis % len(shape)
         old_names, new_names = map(row_names_lib.read_names, (their_names, our_names))
         origins = row_names_lib.match_rows(old_names, new_names, old_shape[axis], shape[axis])

@@ -103,7 +103,13 @@ class Refit(abc.ABC):
 
     @abc.abstractmethod
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
-        """Return the new classifier of a head from the old one and the rows of a split."""
+        """Return the new classifier of a head from the old one and the rows of a split.
+
+        Args:
+          head: the head, which knows its classes.
+          old: the trained classifier.
+          rows: batches of one pass over the split; they can be read only once.
+        """
 
     def __call__(
         self,
@@ -127,6 +133,7 @@ class Refit(abc.ABC):
         for task in self.list_tasks():
             checks.one_of(where, task, heads_by_task)
             self._check_head(where, heads_by_task[task])
+        # The source has no variables for what calibration computes, so restoring would fail.
         network = self.prepare(network)
         global_step = tf1.train.get_or_create_global_step()
         iterator = tf1.data.make_initializable_iterator(batches)
@@ -312,7 +319,13 @@ class _Tau(_Computed):
 
     @abc.abstractmethod
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
-        """Return the classifier for one tau."""
+        """Return the classifier for one tau.
+
+        Args:
+          tau: at least 0.
+          old: the trained classifier.
+          counts: the training rows of each class, [C]; None if the head does not know them.
+        """
 
     def fit(self, head: types.Head, old: Classifier, rows: Iterable[Rows]) -> Classifier:
         """Return the classifier of the best balanced accuracy on the rows, the first of equals."""

@@ -109,7 +109,7 @@ def _open_source(path: str, directory: str) -> Source:
 
 
 def _saved_model(path: str) -> str | None:
-    """Return the SavedModel at `given`, or the newest of its numbered versions."""
+    """Return the SavedModel at `path`, or the newest of its numbered versions, or None."""
     if not tf.io.gfile.isdir(path):
         return None
     versions = [name.rstrip("/") for name in tf.io.gfile.listdir(path)]

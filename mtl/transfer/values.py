@@ -30,6 +30,11 @@ NEW_ROWS = ("own", "mean", "unknown", "zeros")
 def write_rows(made: plan.Plan, new_rows: str, model_dir: str) -> None:
     """Write the values that differ from the saved ones; read all saved values once, as a check.
 
+    Args:
+      made: the plan for the variables of the default graph.
+      new_rows: the start of rows that the source lacks, a name in `NEW_ROWS`.
+      model_dir: the folder of this run.
+
     Raises:
       UserError: the source is damaged.
     """
@@ -53,6 +58,7 @@ def _move_rows(
     if not entries:
         return {}
     with tf1.Session(graph=tf1.get_default_graph()) as session:
+        # New rows start from the variable's own initialiser, so its value is computed once here.
         initial_values = session.run([variables[entry.name].initial_value for entry in entries])
     return {
         entry.name: _with_rows(entry, transfer_plan.source.read_value(entry.saved), value, new_rows)
@@ -85,6 +91,7 @@ def _rows_path(model_dir: str) -> str:
 
 def _read_from(path: str, name: str, variables: list[tf.Variable]) -> None:
     """Read saved values into variables: each copy reads all of a value, each shard its part."""
+    # `init_from_checkpoint` takes a list for the shards of one variable, in their order.
     for target in [variables] if shards.find_shard(variables[0]) else variables:
         tf1.train.init_from_checkpoint(path, {name: target})
 
@@ -96,6 +103,7 @@ def _with_rows(
     rows = cast(plan.Rows, entry.rows)  # Callers pass only entries with rows.
     if rows.origins.ndim > 1:  # The variable of keys is a matrix of buckets.
         old = old.reshape(-1)
+    # Rows first, as classes are the columns of a last layer.
     old, value = np.moveaxis(old, rows.axis, 0), np.moveaxis(initial_value, rows.axis, 0).copy()
     is_new = rows.origins < 0
     value[~is_new] = old[rows.origins[~is_new]]

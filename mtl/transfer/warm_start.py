@@ -129,10 +129,17 @@ class WarmStart:
         named: Mapping[str, types.RowNames],
         model_dir: str,
     ) -> Callable[..., Any]:
-        """Return `model_fn` with a training graph that starts from the source, after `prepare`."""
+        """Return `model_fn` with a training graph that starts from the source, after `prepare`.
+
+        Args:
+          model_fn: of Estimator, with features, labels and mode as arguments.
+          named: {scope: names of the rows} in this run.
+          model_dir: the folder of this run, where `prepare` has written moved rows.
+        """
 
         def start_warm(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
             spec = model_fn(features, labels, mode)
+            # Evaluation and export read the run's own checkpoint.
             if mode == compat.estimator.ModeKeys.TRAIN:
                 values.initialize_variables(self.plan(tf1.global_variables(), named), model_dir)
             return spec
@@ -152,6 +159,7 @@ class WarmStart:
           UserError: the source is missing, a pattern matches nothing, or a shape differs.
         """
         source = source_lib.open_source("WarmStart.source", self.source)
+        # Optimizer state among them: the name of a slot begins with its owner's.
         shapes = {
             patterns.variable_name(variable): shards.whole_shape(variable) for variable in variables
         }
@@ -168,6 +176,7 @@ class WarmStart:
         """Fail unless every pattern of `include` finds a variable; of the defaults, any one."""
         warmed_names = [entry.name for entry in plan.warmed()]
         is_default = tuple(self.include) == SCOPES
+        # A default may find nothing, such as heads of other names; one of them must.
         for pattern in ["|".join(SCOPES)] if is_default else self.include:
             candidates = patterns.select_variables("WarmStart.include", pattern, model_names)
             is_matched = any(patterns.matches(pattern, name) for name in warmed_names)

@@ -176,8 +176,7 @@ class PseudoLabels(moved_inputs.OfNoise, base.OfHeads):
             counts &= tf.equal(head.row_weights(activations.labels), 0)
             logits = given.logits[task]
             is_binary = "probability" in found
-            # A binary head has one logit [B, 1] and targets of float32, other heads have ids.
-            targets = tf.cast(found["class_id"], tf.float32 if is_binary else tf.int64)
+            targets = _find_likeliest(found)
             losses = head.losses(tf.squeeze(logits, -1) if is_binary else logits, targets)
             each.append(tf.where(counts, losses, tf.zeros_like(losses)))
         return tf.add_n(each)
@@ -209,8 +208,18 @@ def _hold_logits(activations: types.Activations) -> types.Activations:
     return dataclasses.replace(activations, logits=held)  # type: ignore[type-var]
 
 
+def _find_likeliest(predicted: types.Tensors) -> tf.Tensor:
+    """Return the likeliest class as a head's loss takes it, [B]: float32 of two classes, or ids.
+
+    It is not `class_id`: there a binary head has its threshold, and an ordinal one its median.
+    """
+    if "probability" in predicted:
+        return tf.cast(predicted["probability"] >= 0.5, tf.float32)
+    return tf.argmax(predicted["probabilities"], -1)
+
+
 def _find_confidence(predicted: types.Tensors) -> tf.Tensor:
-    """Return the probability of the predicted class, [B]."""
+    """Return the probability of the likeliest class, [B]."""
     if "probability" in predicted:
         return tf.maximum(predicted["probability"], 1 - predicted["probability"])
     return tf.reduce_max(predicted["probabilities"], -1)

@@ -53,7 +53,7 @@ class GradientReversal(representation.OfRepresentation):
 
     def __post_init__(self):
         super().__post_init__()
-        where, rule = self._where("head"), "be a head such as @heads.Binary()"
+        where = self._where("head")
         learns = types.read_member(self.head, types.FittedHead, "accumulators")()
         rule = "count nothing in the training split"
         fix = "Give it the class_counts."

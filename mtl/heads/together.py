@@ -74,7 +74,7 @@ def compute_losses(
       {task: scalar}, in the order of the heads.
     """
     losses: dict[str, tf.Tensor] = {}
-    for part in _group_heads(heads):
+    for part in _group_heads(heads, labels):
         if isinstance(part, Alike):
             losses |= part.each(part.loss(logits, labels))
         else:
@@ -93,7 +93,7 @@ def sum_label_weights(heads: Sequence[types.Head], labels: types.Tensors) -> dic
       {task: scalar}, in the order of the heads.
     """
     weights: dict[str, tf.Tensor] = {}
-    for part in _group_heads(heads):
+    for part in _group_heads(heads, labels):
         if isinstance(part, Alike):
             weights |= part.each(part.label_weight(labels))
         else:
@@ -115,7 +115,7 @@ def build_metrics(
       {"<task>/<metric>": (value, update)}.
     """
     metrics: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
-    for part in _group_heads(heads):
+    for part in _group_heads(heads, labels):
         if isinstance(part, Alike):
             metrics |= part.metrics(logits, labels)
         else:
@@ -330,13 +330,13 @@ class Alike:
         }
 
 
-def _group_heads(heads: Sequence[types.Head]) -> list[Any]:
+def _group_heads(heads: Sequence[types.Head], labels: types.Tensors | None = None) -> list[Any]:
     """Return the groups of equal heads, and all other heads."""
     if len(heads) < FROM:
         return list(heads)
     kinds: dict[Any, list[types.Head]] = {}
     for head in heads:
-        kinds.setdefault(_describe_kind(head), []).append(head)
+        kinds.setdefault(_describe_kind(head, labels), []).append(head)
     parts: list[Any] = []
     for kind, equal_heads in kinds.items():
         # Only Binary heads have a kind.
@@ -345,7 +345,7 @@ def _group_heads(heads: Sequence[types.Head]) -> list[Any]:
     return parts
 
 
-def _describe_kind(head: types.Head) -> str | None:
+def _describe_kind(head: types.Head, labels: types.Tensors | None) -> str | None:
     """Return a text that equal heads share, or None if a head is built alone."""
     if type(head) is not binary.Binary:  # Another class may compute anything.
         return None
@@ -353,4 +353,6 @@ def _describe_kind(head: types.Head) -> str | None:
     is_calibrated = head.knots or head.calibration_slices
     if head.within is not None or head.group is not None or is_calibrated:
         return None
-    return repr(dataclasses.replace(head, name="any", label=None))
+    # Labels of several types cannot be stacked.
+    dtype = labels[head.field].dtype.name if labels is not None else ""
+    return repr(dataclasses.replace(head, name="any", label=None)) + dtype

@@ -25,7 +25,7 @@ _ABANDONED_SECS = 3600
 def list_versions(folder: str) -> list[int]:
     """Return the versions in a folder, the newest last."""
     names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdigit())
+    return sorted(int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

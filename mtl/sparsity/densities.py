@@ -119,13 +119,16 @@ class Global:
         """Return the masks of N layers: float32 zeros and ones, shaped like the scores."""
         sizes = [own.shape.num_elements() for own in scores]
         flat = [tf.reshape(own, [-1]) for own in scores]
+        floors = [max(1, math.ceil(self.floor * size)) for size in sizes]
         raised = []
-        for own, size in zip(flat, sizes, strict=True):
-            least = max(1, math.ceil(self.floor * size))
+        for own, least in zip(flat, floors, strict=True):
             at_least = keep_largest(own, tf.constant(least))
-            # The floor of each layer wins against all scores of other layers.
-            raised.append(tf.where(at_least > 0, own.dtype.max, own))
-        total = _count_groups(sum(sizes), densities[0], progress, least=len(sizes))
+            # The floor of each layer wins against all scores of other layers, also against those of
+            # held entries, which are the largest number.
+            lowered = tf.minimum(own, own.dtype.max / 2)
+            raised.append(tf.where(at_least > 0, own.dtype.max, lowered))
+        # Floors are rounded up, so that together they may exceed the rounded share.
+        total = _count_groups(sum(sizes), densities[0], progress, least=sum(floors))
         kept = tf.split(keep_largest(tf.concat(raised, 0), total), sizes)
         return [tf.reshape(own, like.shape) for own, like in zip(kept, scores, strict=True)]
 

@@ -6,6 +6,7 @@ import scipy.special
 import tensorflow as tf
 
 from mtl import auxiliary, checks, compat, heads, mixing, networks
+from mtl.auxiliary import consistency
 from mtl.optimization import optimizers, update
 from mtl.variables import averaging
 from tests import images
@@ -72,6 +73,16 @@ def test_pseudo_labels_are_of_rows_without_a_label_that_are_sure():
     counts = (images.LABELS["kind"] == -1) & (np.exp(log_p).max(-1) >= 0.4)
     assert 0 < counts.sum() < images.ROWS
     np.testing.assert_allclose(found, np.where(counts, -log_p.max(-1), 0), rtol=1e-5)
+
+
+def test_the_threshold_of_a_head_does_not_choose_pseudo_labels():
+    predicted = {"probability": tf.constant([0.03, 0.96]), "class_id": tf.constant([1, 0])}
+    head = heads.Binary(name="sign", threshold=0.02)
+    assert head.predictions(tf.constant([[-3.5]]))["class_id"] == 1
+    likeliest = consistency._find_likeliest(predicted)
+    np.testing.assert_array_equal(likeliest, [0, 1])
+    predicted = {"probabilities": tf.constant([[0.4, 0.25, 0.35]]), "class_id": tf.constant([1])}
+    np.testing.assert_array_equal(consistency._find_likeliest(predicted), [0])
 
 
 def test_the_entropy_is_that_of_the_predictions():

@@ -70,6 +70,19 @@ def test_equal_heads_have_together_what_they_have_alone(function, rows):
 
 
 @pytest.mark.medium
+def test_labels_may_have_several_types(rows):
+    logits, labels = rows
+    some = {field: labels[field].astype(np.float32) for field in ("y1", "y2")}
+    for value in some.values():
+        value[value < 0] = np.nan
+    labels = {**labels, **some}
+    made = [lambda x, y: together.compute_losses(_HEADS, x, y), _alone(together.compute_losses)]
+    one, other = (_run(function, logits, labels) for function in made)
+    for key in one:
+        np.testing.assert_allclose(one[key], other[key], rtol=1e-6, err_msg=key)
+
+
+@pytest.mark.medium
 def test_their_labels_weigh_what_they_weigh_alone(rows):
     made = _run(lambda x, y: together.sum_label_weights(_HEADS, y), *rows)
     alone = _run(lambda x, y: {h.name: h.label_weight(y) for h in _HEADS}, *rows)

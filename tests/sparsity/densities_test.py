@@ -99,3 +99,12 @@ def test_settings():
         densities.Global(floor=0.2).densities(LENET, 0.9)
     with pytest.raises(checks.UserError, match="Uniform.per_unit must be True or False"):
         densities.Uniform(per_unit=1)
+
+
+def test_small_layers_keep_their_floor_though_all_floors_exceed_the_share():
+    random = np.random.default_rng(0)
+    scores = [random.normal(size=size).astype(np.float32) for size in (5017, 205, 32)]
+    # Held entries have the largest number of all.
+    scores[0][:60] = np.finfo(np.float32).max
+    kept = _select(densities.Global(floor=0.01), 0.99, 1.0, scores)
+    assert [own.sum() for own in kept] == [51, 3, 1]

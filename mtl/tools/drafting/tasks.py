@@ -255,7 +255,10 @@ def _name_both(
     is_spelled = len(positive) + len(negative) > 2
     # Other numbers stay text, as text keeps 1.0 apart from 1, unless a file stores numbers.
     if is_whole and any((is_spelled, _is_stored(facts, table))):
-        return "int64", {"positive": [int(float(positive[0]))], "negative": [int(plain[0])]}
+        return "int64", {
+            "positive": [_read_whole(positive[0])],
+            "negative": [_read_whole(negative[0])],
+        }
     if facts.kind == "float" and facts.name in table.dialect.numbers:
         return "float32", {"positive": [float(positive[0])], "negative": [float(negative[0])]}
     return "string", {"positive": [*positive], "negative": [*negative]}
@@ -314,7 +317,14 @@ def _order_words(names: Sequence[str]) -> list[str]:
 
 
 def _write_whole(text: str) -> str:
-    return str(int(float(text)))
+    return str(_read_whole(text))
+
+
+def _read_whole(text: str) -> int:
+    try:
+        return int(text)  # Exact, also beyond 2^53.
+    except ValueError:
+        return int(float(text))
 
 
 def _hint_classes(

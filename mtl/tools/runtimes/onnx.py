@@ -164,5 +164,5 @@ def _one_line() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # Errors of onnxruntime have no common class.
-        reason = str(error).splitlines()[0]
+        reason = frozen.describe_error(error)
         raise checks.UserError(f"onnxruntime cannot run this model: {reason}") from error

@@ -116,7 +116,9 @@ def _make_array(values: Values) -> Values:
 def _write_json(values: Values) -> pa.Array:
     """Turn [B, ...] into JSON [B]."""
     if not isinstance(values, np.ndarray):
-        return pa.array([json.dumps(_plain(value)) for value in values], pa.string())
+        # JSON has no dates and decimals: they become texts, as in CSV.
+        texts = [json.dumps(_plain(value), default=str) for value in values]
+        return pa.array(texts, pa.string())
     texts = _write_scalars(values.ravel(), json.dumps)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         # Python reads and writes these; the JSON standard does not have them.

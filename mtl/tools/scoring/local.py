@@ -130,7 +130,7 @@ def find_newest(path: str) -> str:
     if tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
         return path
     names = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []
-    numbers = [name.rstrip("/") for name in names if name.rstrip("/").isdigit()]
+    numbers = [name.rstrip("/") for name in names if name.rstrip("/").isdecimal()]
     rule = "be a SavedModel or a folder of numbered versions"
     checks.require(bool(numbers), "--saved_model", rule, path)
     # By number: as texts, 9 would come after 10.

@@ -106,6 +106,8 @@ def read_infer(
     checks.require(not left, "the binary tensors", "fill the body", f"{left} more bytes")
     asked = _take_value(document, "outputs", list, [], "the request")
     names = [_take_value(each, "name", str, None, "an output") for each in asked]
+    for described in (document, *asked):
+        _take_value(described, "parameters", dict, {}, "the request or an output")
     return requests.make_request(signature, inputs, names, most_rows)
 
 

@@ -37,7 +37,7 @@ _log = logging.getLogger("mtl.tools.serve")
 # Requests that wait for the thread; more are lost, and counted.
 _MOST_WAITING = 1000
 _MOST_ROWS, _MOST_SECS = 20_000, 60.0
-_NAME = re.compile(r"\d{8}T\d{6}-\d+-[\w.-]+-\d{6}\.parquet")
+_NAME = re.compile(r"\d{8}T\d{6}-\d+-[\w.-]+-\d{6,}\.parquet")
 _ALL_TASKS = ("serving_default", "lean", "raw")
 
 
@@ -115,12 +115,14 @@ class RequestLog:
         for entry in entries:
             groups.setdefault(_find_group(entry.answer), []).append(entry)
         for some in groups.values():
+            lost = some
             try:
                 self._write_file(some)
+                lost = []  # A file that cannot be removed loses no request.
                 self._remove_oldest()
             except Exception as error:  # The server goes on without its log.
                 self._tell(f"{getattr(error, 'strerror', None) or error}")
-                for _ in some:
+                for _ in lost:
                     self._on_loss()
 
     def _tell(self, reason: str) -> None:

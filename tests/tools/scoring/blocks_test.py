@@ -1,6 +1,8 @@
 """Blocks hold what Python's own json, csv and protobuf write for each row."""
 
 import csv
+import datetime
+import decimal
 import io
 import json
 
@@ -43,6 +45,10 @@ def test_json_lines():
     assert read["truth"][0] is True
     assert read["text"] == KEPT["text"] and read["mixed"] == KEPT["mixed"]
     assert read["lists"] == [[1, 2], [], [3], [3], [3]]
+    # Parquet has such values; they are written as in CSV.
+    kept = {"day": [datetime.date(2024, 5, 31)], "price": [decimal.Decimal("1.50")]}
+    assert b'"2024-05-31"' in (rows := blocks.MAKERS["jsonl"](kept).rows) and b'"1.50"' in rows
+    assert blocks.MAKERS["csv"](kept).rows.split() == [b"2024-05-31,1.50"]
     # The shortest text that reads back the same.
     assert b'"of \\"a\\"/number": 0.1,' in block.rows
 

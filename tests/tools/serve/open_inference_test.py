@@ -165,6 +165,10 @@ def test_wrong_tensors_are_named(changes, says, served, rows):
         ({"inputs": [], "parameters": {"signature_name": 1}}, "must be a text, got 1"),
         ({"inputs": [], "outputs": [{"name": 3}]}, "'name' of an output must be a text"),
         ({"inputs": [], "outputs": [3]}, "an output must be an object, got 3"),
+        (
+            {"inputs": [], "outputs": [{"name": "x", "parameters": None}]},
+            "'parameters' of the request or an output must be an object, got None",
+        ),
         ({"inputs": [], "outputs": [{"name": "x"}]}, "an output of 'raw' must be one of"),
     ],
 )

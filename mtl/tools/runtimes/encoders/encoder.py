@@ -268,8 +268,9 @@ def _read_values(name: str, feature: Feature, values: Any) -> np.ndarray:
         raise ValueError(f"feature {name!r} must be {feature.dtype}, got {given.ravel()[:1]}")
     if feature.dtype != "float32" and given.size:
         least, most = {"uint8": (0, 255), "bool": (0, 1)}.get(feature.dtype, (-(2**63), 2**63 - 1))
-        if int(given.min()) < least or int(given.max()) > most:
-            raise ValueError(f"feature {name!r} must be {feature.dtype}, got {given.max()}")
+        for value in (int(given.min()), int(given.max())):
+            if not least <= value <= most:
+                raise ValueError(f"feature {name!r} must be {feature.dtype}, got {value}")
     return given.astype(_numpy_type(feature))
 
 

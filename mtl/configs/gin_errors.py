@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from mtl import checks
 from mtl.configs import gin_files, gin_usage
 
+# Gin appends such a line to an error for each constructor around it; the first is the innermost.
 _CALL = re.compile(r"In call to configurable '([\w.]+)' \(.*\)(?: in scope '([^']*)')?$", re.M)
 _MISSING = re.compile(r"missing \d+ required .*")
 
@@ -52,6 +53,7 @@ def put_place(
     """Return a message about a class, after the file and line that set it, if one does."""
     of_class = [binding for binding in bindings if _sets_class(binding, name, scope)]
     named = _list_named(of_class, name, message)
+    # An inner scope overrides an outer one, so its binding set the value.
     innermost = sorted(named, key=lambda binding: len(binding.scope))
     return f"{innermost[-1].place}: {message}" if named else message
 

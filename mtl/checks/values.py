@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
+# Characters of a value and of a whole error.
 _LONGEST = 500
 _LONGEST_LINE = 2000
 # Ends of lines, what a terminal takes for a command, and what UTF-8 cannot hold.
@@ -36,6 +37,7 @@ class UserError(ValueError):
     """
 
     def __init__(self, line: str = ""):
+        # Escaped first: a line end within a password would end the match of its pattern.
         line = mask(escape(line))
         fits = len(line) <= _LONGEST_LINE
         super().__init__(line if fits else f"{line[: _LONGEST_LINE - 505]} ... {line[-500:]}")
@@ -96,8 +98,10 @@ def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> No
         case bool():
             pass
         case int():
+            # A larger number would fail later, when a tensor is made of it.
             require(value in _INT64, where, "be an int64", value)
         case float() if not math.isinf(value):
+            # NaN fails as well, as it compares as False.
             require(abs(value) <= _FLOAT32, where, "be a float32", value)
         case str():
             require("\0" not in value, where, "hold no character NUL", value)
@@ -147,6 +151,7 @@ def require_part(
     require(built, where, f"be a part such as @{example}()", value, "Mind the parentheses.")
     if arguments is not None:
         try:
+            # Only the number of arguments counts; nothing is called.
             inspect.signature(value).bind(*[None] * arguments)
         except TypeError:
             fail(where, f"be a part such as @{example}()", value, error=UserTypeError)
@@ -185,6 +190,7 @@ def rate(where: str, value: float) -> None:
 
 def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
     """Fail unless `value` is among `choices`, and name the nearest one."""
+    # An iterator would be empty after the search.
     choices = choices if isinstance(choices, Collection) else list(choices)
     try:
         is_known = value in choices
@@ -198,6 +204,7 @@ def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
 
 def unique(where: str, names: Iterable[str]) -> None:
     """Fail if a name occurs twice."""
+    # A single text would pass as a list of its letters.
     is_list = isinstance(names, Iterable) and not isinstance(names, str)
     require(is_list, where, "be a list of texts", names)
     texts(where, names := list(names), "hold names")

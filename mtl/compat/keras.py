@@ -54,6 +54,7 @@ def prefer_version_2() -> None:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         os.environ[SWITCH] = "1"
+    # Keras is a lazy loader until its first use; later it cannot be exchanged.
     elif not getattr(vars(tensorflow).get("keras"), "_tfll_initialized", True):
         os.environ[SWITCH] = "1"
         _redirect_imports()
@@ -122,5 +123,7 @@ def _replace(function: Callable, replacement: Callable) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("tensorflow_estimator."):
             for key, value in list(vars(module).items()):
+                # Modules of tensorflow_estimator import functions by name, so each holds a
+                # reference.
                 if value is function:
                     setattr(module, key, replacement)

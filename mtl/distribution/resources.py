@@ -52,6 +52,7 @@ def configure_session(
     config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
     """Return `config` with these settings added to the session settings of Estimator."""
+    # What Estimator takes if RunConfig has no session settings: ours would replace them.
     merged = tf1.ConfigProto(allow_soft_placement=True)
     # One pass of the graph optimizer, the default of Estimator as well.
     merged.graph_options.rewrite_options.meta_optimizer_iterations = 1
@@ -68,6 +69,7 @@ def split_cpu(count: int) -> None:
       UserError: TensorFlow already uses it as a single device.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
+    # A process with several trainings may have split it already.
     if len(tf.config.get_logical_device_configuration(cpu) or ()) >= count:
         return
     with _before_first_use("Distribution.devices"):

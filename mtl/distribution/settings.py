@@ -172,6 +172,7 @@ class Distribution:
         devices = self._choose_devices(strategy)
         if cluster is None and strategy != ONE:
             strategy = MIRRORED if len(devices) > 1 else ONE
+        # Asynchronous workers run one replica each.
         if strategy in (ONE, SERVERS):
             devices = devices[:1]
         place = Place(strategy, tuple(devices), cluster)
@@ -182,6 +183,7 @@ class Distribution:
         self, place: Place
     ) -> tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]:
         """Return the strategy, None for plain training, and the session's settings."""
+        # First, as a strategy takes the GPUs when it is made.
         self.resources.take()
         config = self.resources.session_config()
         if not place.is_synchronous:
@@ -199,6 +201,7 @@ class Distribution:
 
     def _sharding(self, place: Place) -> sharding_lib.Sharding:
         """Return how tables are split over the parameter servers of this place."""
+        # No servers: tables stay whole.
         servers = place.cluster.num_servers if place.cluster and self.min_shard_bytes else 0
         return sharding_lib.Sharding(servers=servers, min_bytes=self.min_shard_bytes or 1)
 

@@ -80,6 +80,7 @@ class Graph:
 def order_operations(graph: tf.Graph) -> list[tf.Operation]:
     """Return the operations, each after its inputs; operations inside loops are left out."""
     ordered, seen = [], set()
+    # A stack of its own: graphs are deeper than Python's recursion may go.
     waiting = [(operation, False) for operation in reversed(graph.get_operations())]
     while waiting:
         operation, is_done = waiting.pop()

@@ -38,7 +38,10 @@ class Reference:
             self._inputs[field.name] = tf1.placeholder(field.dtype, [None, *field.shape])
             return self._inputs[field.name]
         values, lengths = tf1.placeholder(field.dtype, [None]), tf1.placeholder(tf.int64, [None])
+        # A session feeds plain tensors: a list feature is all its values and the length of each
+        # list.
         self._inputs[field.name] = (values, lengths)
+        # `Rows.ragged` makes both, so they fit.
         return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
 
     def save_variables(self, checkpoint: str, prefix: str) -> None:

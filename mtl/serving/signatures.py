@@ -67,6 +67,7 @@ def finish_signatures(
     }
     with saved_model.edited(directory) as meta_graph:
         written = _take_signatures(meta_graph)
+        # Clients that name no signature get this one, so it always exists.
         if not serving.chooses(settings.DEFAULT):
             written[settings.DEFAULT] = written.get(settings.LEAN, written[settings.DEFAULT])
         for name in filter(lambda n: n == settings.DEFAULT or serving.chooses(n), written):

@@ -52,11 +52,13 @@ def _build_message() -> Any:
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for field, (number, kind) in fields.items():
+            # Label 1 is optional and 3 repeated, in the terms of a FileDescriptorProto.
             added = message.field.add(name=field, number=number, label=1 + 2 * (field in _REPEATED))
             if isinstance(kind, str):
                 added.type, added.type_name = _MESSAGE, f".mtl.{kind}"
             else:
                 added.type = kind
+    # A pool of its own: the default one may hold the real messages of the same wire format.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("mtl.PredictionLog"))

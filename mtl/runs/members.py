@@ -49,6 +49,7 @@ def open_heartbeat(
     """Return the heartbeat of this process, which also watches the others."""
     if cluster is None:
         return NoHeartbeat()
+    # Training goes on without the evaluator, whose work can be done later.
     beside = [EVALUATOR] if is_evaluated_beside and cluster.is_chief else []
     processes = cluster.watched_processes
     return heartbeat_lib.Heartbeat(model_dir, cluster.name, processes, timeout_secs, beside)
@@ -109,6 +110,7 @@ def evaluate_all(
     """Evaluate every checkpoint once, until the chief is done and all are evaluated."""
     beat.wait_for(CHIEF, TRAINING)
     while True:
+        # Asked before the list: a checkpoint that the chief saved at its end is then in the list.
         is_last = _is_through(beat, interruption)
         for checkpoint in run_directory.list_checkpoints(model_dir):
             if run_directory.step_in_name(checkpoint) > evaluator.keeper.last_step:

@@ -176,6 +176,7 @@ def count_in(
         if fields and not features_lib.missing_statistics(columns, statistics.directory):
             session, *ends = _build_counts(columns, fields, experiment.data.spec, statistics)
             stack.enter_context(contextlib.closing(session))
+            # A callable skips the analysis of fetches at each call.
             count = session.make_callable(*ends)
         counted = Counted(model, fields, count, tell)
         yield counted

@@ -122,6 +122,7 @@ class ClickStream(simulated.Simulated):
         def of_user(values: tf.Tensor) -> tf.Tensor:
             return values if self.shown == 1 else tf.gather(values, firsts)
 
+        # The places of the largest of random numbers: a draw without repetition.
         ranks = tf.random.stateless_uniform([rows, self.categories], next(seeds))
         interests = of_user(tf.cast(tf.math.top_k(ranks, self.interests).indices, tf.int64))
         category = choose(interests, 0.5, 1)
@@ -134,6 +135,7 @@ class ClickStream(simulated.Simulated):
         recent = tf.cast(tf.reduce_any(is_same & is_recent, 1), tf.float32)
         drawn = uniform(2)
         now = 1_700_000_000 + 1000 * tf.cast(part, tf.int64) + of_user(whole(1000))
+        # Exponential waiting times with a mean of an hour; 1 - u is never 0.
         gaps = of_user(-_SECONDS * tf.math.log(1 - uniform(places)))
         # The time from each event to now: the sum of the gaps of all that come from it on.
         ages = tf.cumsum(tf.where(is_event, gaps, tf.zeros_like(gaps)), axis=1, reverse=True)
@@ -161,6 +163,7 @@ class ClickStream(simulated.Simulated):
     def _choose_items(self, categories: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
         """Return items of these categories, by numbers in [0, 1) of the same shape."""
         drawn = drawn**self.popularity if self.popularity > 1 else drawn
+        # The number of items of the category: i, i + categories, ...
         of_each = tf.cast((self.items - 1 - categories) // self.categories + 1, tf.float32)
         rank = tf.minimum(tf.floor(drawn * of_each), of_each - 1)
         return categories + self.categories * tf.cast(rank, tf.int64)

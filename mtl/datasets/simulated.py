@@ -49,6 +49,7 @@ class Simulated(types.Source):
         """Return the rows of a split as {field: [...]}."""
         checks.one_of(f"{type(self).__name__} split", split, self.rows)
         rows, number = self.rows[split], SPLITS.index(split)
+        # The last part may hold more rows than are left, hence `take`.
         parts = tf.data.Dataset.range(math.ceil(rows / ROWS_TOGETHER))
         return parts.map(functools.partial(self.draw, number)).unbatch().take(rows)
 
@@ -80,6 +81,7 @@ class Simulated(types.Source):
 def draw_directions(seed: int, dimension: int, cosine: float) -> np.ndarray:
     """Return two unit vectors with this cosine, [D, 2]."""
     drawn = np.random.default_rng(seed).normal(size=[dimension, 2])
+    # Orthonormal columns; the second is turned towards the first.
     first, second = np.linalg.qr(drawn)[0].T
     rest = math.sqrt(1 - cosine**2)
     return np.stack([first, cosine * first + rest * second], axis=1)

@@ -14,6 +14,7 @@ _CALLED = ("body", "cond", "then_branch", "else_branch", "f")
 def outermost_graph() -> tf.Graph:
     """Return the graph that is being built, also from within its loops and branches."""
     graph = tf.compat.v1.get_default_graph()
+    # Only graphs of functions, such as bodies of loops, have this attribute.
     while hasattr(graph, "outer_graph"):
         graph = graph.outer_graph
     return graph

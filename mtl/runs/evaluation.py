@@ -303,7 +303,6 @@ def evaluate(
     """
     _require_attack(experiment, is_attacked)
     split = split or experiment.data.eval_split
-    # Their events go to a scratch folder, as the folder `eval` belongs to the run.
     is_own = split == experiment.data.eval_split or is_attacked
     with (
         run_directory.hold_checkpoint(model_dir, checkpoint) as path,

@@ -122,7 +122,6 @@ class ClickStream(simulated.Simulated):
         def of_user(values: tf.Tensor) -> tf.Tensor:
             return values if self.shown == 1 else tf.gather(values, firsts)
 
-        # The places of the largest of random numbers: a draw without repetition.
         ranks = tf.random.stateless_uniform([rows, self.categories], next(seeds))
         interests = of_user(tf.cast(tf.math.top_k(ranks, self.interests).indices, tf.int64))
         category = choose(interests, 0.5, 1)
@@ -163,7 +162,7 @@ class ClickStream(simulated.Simulated):
     def _choose_items(self, categories: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
         """Return items of these categories, by numbers in [0, 1) of the same shape."""
         drawn = drawn**self.popularity if self.popularity > 1 else drawn
-        # The number of items of the category: i, i + categories, ...
+        # The number of items of the category: c, c + categories, ...
         of_each = tf.cast((self.items - 1 - categories) // self.categories + 1, tf.float32)
         rank = tf.minimum(tf.floor(drawn * of_each), of_each - 1)
         return categories + self.categories * tf.cast(rank, tf.int64)

@@ -61,6 +61,7 @@ def _make_form(
     number = f"((?:(?:{whole})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     start = f"{_escape(before)}{space}" if before else ""
     end = f"{space}{_escape(behind)}" if behind else ""
+    # Groups 1 to 8 of the four ways below; `rewrites` joins the signs and then the numbers.
     sign = f"([+{_MINUS}])"
     # A sign before or behind the text that precedes the number, a minus behind the number, or a
     # number in brackets, which is below 0.

@@ -71,6 +71,7 @@ def _average_leaf(
 ) -> task_gradients.Leaf:
     average = _keep_rows(leaf, f"tracked/{name}")
     old = average.read_value()
+    # [S, 1, ...], to choose whole gradients of a task.
     is_present = tf.reshape(tf.gather(present, leaf.tasks), [-1] + [1] * (leaf.rows.shape.rank - 1))
     new = old + tf.where(is_present, rate * (leaf.rows - old), tf.zeros_like(old))
     step_state.assign_with_update(average, new)
@@ -81,6 +82,8 @@ def _divide_leaf(leaf: task_gradients.Leaf, name: str) -> task_gradients.Leaf:
     squares = _keep_rows(leaf, f"squares/{name}")
     new = squares.read_value() + leaf.rows**2
     step_state.assign_with_update(squares, new)
+    # Both factors of an inner product are divided, hence the fourth root of s and not the square
+    # root.
     return task_gradients.Leaf(leaf.tasks, tf.math.divide_no_nan(leaf.rows, new**0.25))
 
 

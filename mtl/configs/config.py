@@ -53,6 +53,12 @@ def load(
     Imports and builds only `trusted` code. A run in `model_dir` keeps the defaults that it was
     trained with, if this version has others.
 
+    Args:
+      files: paths of gin files; later bindings override earlier ones.
+      params: bindings such as "Run.seed = 2", which come after all files.
+      trusted: the packages whose code may run.
+      model_dir: the folder of the run; None if it has none yet.
+
     Raises:
       UserError: in one line, with file and line if they are known.
     """
@@ -91,6 +97,11 @@ def find_bindings(
     trusted: trust.Trusted,
 ) -> tuple[list[gin_files.Binding], list[gin_files.Binding]]:
     """Return all bindings, and the bindings that an experiment uses.
+
+    Args:
+      files: paths of gin files.
+      params: bindings that come after all files.
+      trusted: the packages whose code may run.
 
     Raises:
       UserError: with file and line.
@@ -156,7 +167,12 @@ def _sealing(text: bytes) -> bytes:
 
 
 def save(model_dir: str, written: str | None = None) -> None:
-    """Write the effective configuration, or a text, beside the checkpoints, atomically."""
+    """Write the effective configuration, or a text, beside the checkpoints, atomically.
+
+    Args:
+      model_dir: the folder of the run.
+      written: the text of a gin file; None for the configuration that was loaded last.
+    """
     data = (text() if written is None else written).encode()
     atomic.write(os.path.join(model_dir, _FILE), _sealing(data) + b"\n" + data)
 

@@ -110,7 +110,12 @@ class Binding:
 
 
 def write_bindings(imports: Sequence[str], bindings: Iterable[Binding]) -> str:
-    """Return a gin file of bindings that need the same imports."""
+    """Return a gin file of bindings that need the same imports.
+
+    Args:
+      imports: import statements.
+      bindings: whose selectors start with names that these statements bind.
+    """
     return "\n".join([_DYNAMIC, *imports, *(f"{one.name} = {one.value!r}" for one in bindings)])
 
 
@@ -120,6 +125,11 @@ def read(
     trusted: trust.Trusted = trust.EVERYTHING,
 ) -> list[Binding]:
     """Return the bindings of the files with their includes, then `params`, in this order.
+
+    Args:
+      files: paths, from the current folder or from the folder of this project.
+      params: one binding each, such as "Run.seed = 2".
+      trusted: the packages whose modules may be imported.
 
     Raises:
       UserError: with file and line.

@@ -189,7 +189,13 @@ def parameters(target: Any) -> list[str] | None:
 
 
 def check_parameter(selector: str, parameter: str, target: Any) -> None:
-    """Fail unless `target`, which a file calls `selector`, has the parameter."""
+    """Fail unless `target`, which a file calls `selector`, has the parameter.
+
+    Args:
+      selector: the name of the class in the file, for the error.
+      parameter: the setting that the file binds.
+      target: the class or function.
+    """
     known = parameters(target)
     if known is not None and parameter not in known:
         hint = checks.nearest(parameter, known)
@@ -204,6 +210,11 @@ def check_value(name: str, value: Any, depth: int = 0) -> None:
 
     Such values are: values that gin cannot write, infinity, also as 1e999, deep lists, parts as
     keys, and passwords.
+
+    Args:
+      name: the key of the binding, for the error.
+      value: Python literals, with references and macros in them.
+      depth: the number of lists and maps around the value.
     """
     checks.require(depth <= _DEEPEST, name, f"hold at most {_DEEPEST} lists in one another", "more")
     if isinstance(value, dict):

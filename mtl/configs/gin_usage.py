@@ -27,7 +27,12 @@ class Built(NamedTuple):
 
 
 def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
-    """Return `root` and everything built for it, in order, with bindings by parameter."""
+    """Return `root` and everything built for it, in order, with bindings by parameter.
+
+    Args:
+      bindings: of all files and parameters, in their order; the last one of a key counts.
+      root: the class that is built first.
+    """
     _, walk = _walk_from(root, bindings)
     return list(walk.built.values())
 
@@ -44,6 +49,10 @@ def _walk_from(
 
 def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Binding]:
     """Return the bindings that hold when `root` is built.
+
+    Args:
+      bindings: of all files and parameters, in their order; the last one of a key counts.
+      root: the class that is built first.
 
     Raises:
       UserError: a binding was never used.

@@ -56,6 +56,13 @@ class Trusted:
         """Fail unless a file may build or name the object that it calls `selector`.
 
         From mtl only parts are allowed, because functions of mtl may write or remove files.
+
+        Args:
+          selector: the name in the file, for the error.
+          target: the class or function itself.
+
+        Raises:
+          UserError: its module is not trusted, or it lies in mtl and is not a part.
         """
         if self._packages is None:
             return

@@ -41,7 +41,11 @@ NEEDS_VERSION_2 = {
 
 
 def prefer_version_2() -> None:
-    """Set `tf.keras` to an installed tf-keras, unless TF_USE_LEGACY_KERAS or its use decided."""
+    """Set `tf.keras` to an installed tf-keras, unless TF_USE_LEGACY_KERAS or its use decided.
+
+    Raises:
+      CompatError: TF_USE_LEGACY_KERAS is set without an installed tf-keras.
+    """
     switched = os.environ.get(SWITCH) in ("1", "true", "True")
     installed = importlib.util.find_spec("tf_keras") is not None
     if switched and not installed:

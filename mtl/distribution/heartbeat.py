@@ -79,14 +79,27 @@ class Heartbeat:
         self.publish_phase(DONE if kind is None else STOPPED if kind is SystemExit else FAILED)
 
     def publish_phase(self, phase: str, **more: Any) -> None:
-        """Tell the others the phase of this process."""
+        """Tell the others the phase of this process.
+
+        Args:
+          phase: a name that `wait_for` of other processes looks for.
+          **more: further values for them, which JSON can hold.
+        """
         said = {"phase": phase, **more}
         if said != self._said:
             self._said = said
             self._write_beat()
 
     def wait_for(self, other: str, phase: str) -> dict[str, Any]:
-        """Wait until `other` is in this phase, and return its sign; a loss ends the process."""
+        """Wait until `other` is in this phase, and return its sign; a loss ends the process.
+
+        Args:
+          other: the name of a watched process, such as "chief-0".
+          phase: the phase to wait for; `DONE` ends the wait as well.
+
+        Returns:
+          What `other` told in `publish_phase`, with its phase.
+        """
         while True:
             said = self._signs[other]
             if other in self._fresh and said.get("phase") in (phase, DONE):

@@ -62,7 +62,14 @@ def _read(path: str) -> str:
 
 
 def require_memory(where: str, value: Any, size: float, what: str) -> None:
-    """Fail if `size` bytes, the minimum for a setting, are more than the memory."""
+    """Fail if `size` bytes, the minimum for a setting, are more than the memory.
+
+    Args:
+      where: the setting, for the error.
+      value: its value, for the error.
+      size: the least number of bytes that it needs.
+      what: the start of a sentence that goes on with "at least 72 GB", such as "A batch takes".
+    """
     most = find_limit()
     needed, limit = _format_gigabytes(size), _format_gigabytes(most)
     fix = f"{what} at least {needed}, and this process may use {limit}."

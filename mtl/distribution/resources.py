@@ -65,6 +65,9 @@ def configure_session(
 def split_cpu(count: int) -> None:
     """Split the processor into `count` devices.
 
+    Args:
+      count: the number of logical devices; a processor with as many or more stays as it is.
+
     Raises:
       UserError: TensorFlow already uses it as a single device.
     """

@@ -182,7 +182,11 @@ class Distribution:
     def build_strategy(
         self, place: Place
     ) -> tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]:
-        """Return the strategy, None for plain training, and the session's settings."""
+        """Return the strategy, None for plain training, and the session's settings.
+
+        Args:
+          place: the role of this process, as `find_place` returns it.
+        """
         # First, as a strategy takes the GPUs when it is made.
         self.resources.take()
         config = self.resources.session_config()
@@ -206,7 +210,12 @@ class Distribution:
         return sharding_lib.Sharding(servers=servers, min_bytes=self.min_shard_bytes or 1)
 
     def distribute_model_fn(self, model_fn: Callable[..., Any], place: Place) -> Callable[..., Any]:
-        """Return `model_fn` with split tables and the chosen batch norm."""
+        """Return `model_fn` with split tables and the chosen batch norm.
+
+        Args:
+          model_fn: takes features, labels and a mode, and builds the graph.
+          place: the role of this process; its servers share the split tables.
+        """
 
         def distributed(features: Any, labels: Any, mode: str) -> Any:
             apart = replicas.separate_replicas(when=self.batch_norm == "replica")

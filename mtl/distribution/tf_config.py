@@ -140,6 +140,9 @@ def confine_server(cluster: Cluster | None) -> Iterator[None]:
     TensorFlow's servers listen on every interface, whatever their address says, and let every
     client read and write files. This function binds the socket to the loopback interface
     milliseconds after it listens, and closes connections from other machines until the end.
+
+    Args:
+      cluster: the processes of the run; None, or one with other machines, changes nothing.
     """
     if cluster is None or cluster.port is None or not cluster.is_on_one_machine:
         yield

@@ -22,7 +22,12 @@ _PRODUCTS = ("MatMul", "Conv2D")
 
 
 def fold_graph(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.Graph:
-    """Return the folded graph that these nodes depend on, with variables as constants."""
+    """Return the folded graph that these nodes depend on, with variables as constants.
+
+    Args:
+      session: a session with the variables of a SavedModel.
+      names: the nodes that the graph must compute, such as outputs, inputs and initialisers.
+    """
     frozen = tf1.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), sorted(names)
     )

@@ -42,7 +42,17 @@ class Graph:
         return readers
 
     def set(self, name: str, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Make or replace a node; attributes may be types or arrays."""
+        """Make or replace a node; attributes may be types or arrays.
+
+        Args:
+          name: the name of the node.
+          op: its operation, such as "Mul".
+          inputs: references: names of nodes, with ":1" for a further output.
+          **attributes: a DType, an array for a tensor, or an AttrValue.
+
+        Returns:
+          The name.
+        """
         node = tf1.NodeDef(name=name, op=op, input=inputs)
         for key, value in attributes.items():
             if isinstance(value, tf.DType):

@@ -138,7 +138,13 @@ def _choose_lists(
 
 
 def read_lists(name: str, padded: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Return the lists of a feature, from padded values [B, L] and their lengths [B]."""
+    """Return the lists of a feature, from padded values [B, L] and their lengths [B].
+
+    Args:
+      name: the feature, for the error.
+      padded: values [B, L]; those behind the length of a row are ignored.
+      lengths: int64 [B], each in [0, L]; others raise InvalidArgumentError when run.
+    """
     width = tf.shape(padded, tf.int64)[1]
     with tf.control_dependencies([_require_lengths(name, lengths, width)]):
         values = tf.boolean_mask(padded, tf.sequence_mask(lengths, width))

@@ -45,7 +45,12 @@ class Reference:
         return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
 
     def save_variables(self, checkpoint: str, prefix: str) -> None:
-        """Save the variables of a checkpoint in the form of an export, with this path prefix."""
+        """Save the variables of a checkpoint in the form of an export, with this path prefix.
+
+        Args:
+          checkpoint: the path of a checkpoint, without ".index".
+          prefix: the path with which the files of the variables begin.
+        """
         with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
             self._saver.restore(session, checkpoint)
             self._saver.save(session, prefix, write_meta_graph=False, write_state=False)

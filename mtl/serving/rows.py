@@ -89,7 +89,13 @@ class HeldOut(NamedTuple):
 
 
 def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, count: int) -> Rows:
-    """Read up to `count` rows of a dataset of batches {field: [B, ...]}."""
+    """Read up to `count` rows of a dataset of batches {field: [B, ...]}.
+
+    Args:
+      make_dataset: builds the dataset in the graph of this function.
+      spec: the fields; labels are left out.
+      count: the most rows to read.
+    """
     values: dict[str, Sequence[np.ndarray]] = {name: [] for name in spec.features}
     with tf.Graph().as_default(), tf1.Session(config=on_cpu()) as session:
         # One batch of `count` rows, whatever the batch size of the run.

@@ -43,7 +43,16 @@ class Version:
     number: int
 
     def publish(self, written: str, keep: int, kept: int | None = None) -> str:
-        """Publish the folder `written`; delete older ones, except the newest `keep` and `kept`."""
+        """Publish the folder `written`; delete older ones, except the newest `keep` and `kept`.
+
+        Args:
+          written: a whole SavedModel, below `partial`.
+          keep: how many of the newest versions stay, this one among them.
+          kept: another version that stays; None for none.
+
+        Returns:
+          The path of the version.
+        """
         path = os.path.join(self.folder, str(self.number))
         # A server sees the whole folder at once, or nothing of it.
         tf.io.gfile.rename(written, path)

@@ -75,6 +75,12 @@ def write(
     """Write, for each signature, a request of a single row and a request of all rows.
 
     Writes at most `MOST` requests: first for signatures of all tasks, then for others by name.
+
+    Args:
+      directory: the folder of the SavedModel.
+      model_name: the name under which clients call the model.
+      signature_defs: {name: SignatureDef} of the SavedModel.
+      held_out: the rows of the larger request.
     """
     names = _choose_signatures(signature_defs)
     path = os.path.join(directory, "assets.extra", FILE)

@@ -23,6 +23,10 @@ def pack_weights(graph: graphs.Graph, kind: str) -> None:
     float16 rounds each weight. int8 rounds to multiples of a step for each index of the last axis,
     its greatest absolute value over 127. Tables stay packed: only rows that are looked up are
     unpacked. Other weights are unpacked when they are used.
+
+    Args:
+      graph: a graph without variables, which is rewritten.
+      kind: "float16" or "int8".
     """
     readers = graph.readers()
     for name in [name for name in graph.nodes if _is_large(graph.value(name))]:

@@ -35,7 +35,15 @@ class Simulated(types.Source):
 
     @abc.abstractmethod
     def draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
-        """Return `ROWS_TOGETHER` rows, the part of this number, of a split by its number."""
+        """Return `ROWS_TOGETHER` rows, the part of this number, of a split by its number.
+
+        Args:
+          split: the place of the split in `SPLITS`.
+          part: the number of the part, an int64 scalar.
+
+        Returns:
+          {field: [`ROWS_TOGETHER`, ...]}.
+        """
 
     def check_rows(self) -> None:
         """Fail unless `rows` maps splits to numbers of at least 1."""
@@ -79,7 +87,13 @@ class Simulated(types.Source):
 
 
 def draw_directions(seed: int, dimension: int, cosine: float) -> np.ndarray:
-    """Return two unit vectors with this cosine, [D, 2]."""
+    """Return two unit vectors with this cosine, [D, 2].
+
+    Args:
+      seed: of the draw.
+      dimension: D.
+      cosine: the cosine of the angle between the two, in [-1, 1].
+    """
     drawn = np.random.default_rng(seed).normal(size=[dimension, 2])
     # Orthonormal columns; the second is turned towards the first.
     first, second = np.linalg.qr(drawn)[0].T

@@ -130,7 +130,13 @@ def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
 
 
 def meet_sphere(rays: np.ndarray, centre: np.ndarray, radius: float) -> Hits:
-    """Meet a sphere, from outside."""
+    """Meet a sphere, from outside.
+
+    Args:
+      rays: [H, W, 3], from the camera at the origin.
+      centre: [3].
+      radius: above 0.
+    """
     squares, along = (rays**2).sum(-1), rays @ centre
     # The discriminant of |t ray - centre|^2 = radius^2 in t; the smaller root is the near side.
     root = along**2 - squares * (centre @ centre - radius**2)
@@ -143,6 +149,12 @@ def meet_box(rays: np.ndarray, centre: np.ndarray, sides: np.ndarray, turn: np.n
     """Meet a box of half `sides`, turned by [3, 3], from outside.
 
     A ray is within the box where it is within all three pairs of its planes.
+
+    Args:
+      rays: [H, W, 3], from the camera at the origin.
+      centre: [3].
+      sides: half the length of each side, [3].
+      turn: the rotation of the box, [3, 3].
     """
     # In the axes of the box, where its planes are upright.
     rays, start = rays @ turn, -centre @ turn

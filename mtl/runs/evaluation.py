@@ -435,7 +435,13 @@ def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:
 def describe_empty_slices(
     experiment: experiment_lib.Experiment, metrics: Mapping[str, Any], split: str
 ) -> list[str]:
-    """Return a line that names the slices without a row in a split; empty if all have rows."""
+    """Return a line that names the slices without a row in a split; empty if all have rows.
+
+    Args:
+      experiment: the settings of the run, whose model names the slices.
+      metrics: {metric: value} of an evaluation.
+      split: the evaluated split, for the line.
+    """
     empty = slice_metrics.list_empty(experiment.model.slices, metrics)
     if not empty:
         return []

@@ -134,7 +134,12 @@ class Classes:
 
 
 def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
-    """Return {class id: rows, or places of a map} of a batch; empty if labels are wrong."""
+    """Return {class id: rows, or places of a map} of a batch; empty if labels are wrong.
+
+    Args:
+      head: a head with classes.
+      labels: {field: [B, ...]} of eager tensors.
+    """
     try:
         targets, present = (part.numpy() for part in head.targets(labels[head.field]))
         if isinstance(head, types.WeighingHead):

@@ -321,6 +321,11 @@ def _refit_classifier(
 def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.Pipeline:
     """Return the data with a batch size that this number of replicas and micro-batches divides.
 
+    Args:
+      data: the pipeline.
+      parts: the number of replicas times the number of micro-batches.
+      uneven: "refuse", or "round" to take fewer rows.
+
     Raises:
       UserError: the number does not divide the batch size, and `uneven` does not allow rounding.
     """

@@ -450,6 +450,11 @@ def _open_ipc(path: str) -> tuple[pa.Schema, list[Part]]:
 def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
     """Return some columns of a part of a file.
 
+    Args:
+      path: the file, for the error.
+      part: the part of it.
+      columns: the names of the columns.
+
     Raises:
       UserError: it cannot be read; names the file and the part.
     """

@@ -256,6 +256,11 @@ def read_fields(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield {feature: its values in some rows} of all rows of a split.
 
+    Args:
+      source: the source.
+      split: the split.
+      spec: the features to read.
+
     Raises:
       UserError: a record is malformed; names it.
     """

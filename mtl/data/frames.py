@@ -183,6 +183,11 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
     name the files, `<split>-<checksum>.tfrecord`: equal rows share a file, and other rows never
     replace it.
 
+    Args:
+      source: the source of the rows.
+      spec: the fields to write, labels among them.
+      folder: where the files go; it is made if it is absent.
+
     Raises:
       UserError: a row is malformed, or `folder` cannot be written.
     """

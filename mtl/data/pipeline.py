@@ -426,6 +426,10 @@ class Pipeline:
         """Fail if a batch or the shuffle buffer surely exceeds memory.
 
         A batch of training is full. For other batches, only TensorFlow's slots for records count.
+
+        Args:
+          batch_size: the rows of a batch in this process.
+          training: True for full batches and the shuffle buffer.
         """
         size = batch_size * memory.SLOT
         if training:
@@ -686,6 +690,12 @@ def read_split(
     source: types.Source, split: str, spec: spec_lib.Spec, setting: tuple[str, Any]
 ) -> dict[str, packed.Values]:
     """Return the values of all rows of a split, as `in_memory.read_split`; name a bad record.
+
+    Args:
+      source: the source.
+      split: the split.
+      spec: the fields to read.
+      setting: the setting that puts the rows into memory, and its value, for the error.
 
     Raises:
       UserError: a record is malformed, or the rows do not fit into memory.

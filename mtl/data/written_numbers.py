@@ -38,6 +38,10 @@ class Form(NamedTuple):
 def read_form(where: str, example: Any) -> Form:
     """Return the form of an example; `Csv.number_forms` describes forms.
 
+    Args:
+      where: the setting, for the error.
+      example: the number 1.5 or 1234.5 as a file writes it, such as "$1,234.5".
+
     Raises:
       UserError: the example does not write the number 1.5 or 1234.5; the error names `where`.
     """

@@ -220,7 +220,13 @@ class MixedDimensions(types.Embedding):
 
 
 def split_last(vectors: tf.Tensor, ids: tf.Tensor, width: int) -> tf.Tensor:
-    """Return all values of `vectors` as [..., width], for ids [...]."""
+    """Return all values of `vectors` as [..., width], for ids [...].
+
+    Args:
+      vectors: as many values as ids have vectors, such as [..., k, D].
+      ids: [...].
+      width: the length of the vector of each id, such as k D.
+    """
     rows = tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0))
     return tf.ensure_shape(rows, [*ids.shape, width])
 

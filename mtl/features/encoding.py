@@ -63,7 +63,12 @@ def _check_tables(columns: Sequence[types.Column]) -> list[str]:
 
 
 def missing_statistics(parts: Sequence[Any], directory: str) -> list[str]:
-    """Return the names of statistics that are missing or were fitted with other settings."""
+    """Return the names of statistics that are missing or were fitted with other settings.
+
+    Args:
+      parts: columns, heads and samplers; parts without accumulators need no statistics.
+      directory: the folder of the statistics.
+    """
     fitted = statistics.load_statistics(directory)
     return [
         name

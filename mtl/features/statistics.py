@@ -54,7 +54,12 @@ class Statistics(types.Statistics):
 
 
 def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> None:
-    """Replace `directory`: a rename makes all files of the new folder appear at once."""
+    """Replace `directory`: a rename makes all files of the new folder appear at once.
+
+    Args:
+      fitted: {column: its accumulator}, which has seen all batches.
+      directory: the folder of the statistics; what lies there is removed.
+    """
     temporary = f"{directory.rstrip('/')}.{uuid.uuid4().hex}.tmp"
     tf.io.gfile.makedirs(temporary)
     try:
@@ -112,6 +117,11 @@ def seal_statistics(directory: str) -> None:
 
 def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
     """Replace the statistics of `names` in `directory` by the statistics in `source`.
+
+    Args:
+      names: the columns or tables.
+      source: the folder of the other run's statistics.
+      directory: the folder of this run's statistics.
 
     Raises:
       UserError: `source` lacks a name, or fitted it with other settings.

@@ -133,6 +133,12 @@ def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes])
 
     The first line of a repeated word counts.
 
+    Args:
+      where: the setting that names the file, for the error.
+      path: the file.
+      dimension: the number of numbers in each line.
+      tokens: V tokens in UTF-8.
+
     Raises:
       UserError: a line of the file is wrong.
     """

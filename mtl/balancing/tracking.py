@@ -24,6 +24,12 @@ def track_gradients(
     The averages y are variables of the scope, `tracked/<name of the leaf>`. A task that is absent
     from a batch keeps its average.
 
+    Args:
+      leaves: gradients of S of the T tasks by a variable each, [S, ...].
+      names: the name of the state of each leaf.
+      num_tasks: T.
+      rate: in (0, 1]; 1 keeps nothing of earlier steps.
+
     Raises:
       UserError: if a leaf is a looked-up table: its averages would be as large as the table.
     """

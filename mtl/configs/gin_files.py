@@ -22,8 +22,7 @@ _ONE_BINDING = (
     "must be one binding. Repeat --gin_param for others; put other statements into a gin file."
 )
 _BINDING = config_parser.BindingStatement
-# A file that names itself in two ways, such as a.gin and ./a.gin, is not noticed as a circle: this
-# many levels end it before Python's own limit does.
+# Includes are read by recursion, whose own limit would end in a traceback.
 _DEEPEST = 50
 # With this statement gin resolves a class by the imports of its file, not by a global name.
 _DYNAMIC = "from __gin__ import dynamic_registration"

@@ -419,6 +419,7 @@ def _open_orc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import orc
 
     file = orc.ORCFile(path)
+    # A single stripe is the file: the file tells its number of rows.
     if file.nstripes < 2:
         return file.schema, [Part("", file.nrows, lambda names: file.read(columns=list(names)))]
 

@@ -79,7 +79,7 @@ def pack(values: Any, dtype: str | None = None) -> Values:
 
 
 def pack_field(values: Any, field: spec_lib.Field) -> Values:
-    """Return the values of a field in N rows, an array [N, size] or N lists, in a few arrays.
+    """Return the values of a field in N rows, an array [N, *shape] or N lists, in a few arrays.
 
     Args:
       values: N rows in any form that `pack` takes.

@@ -175,6 +175,7 @@ class Pipeline:
             together = self._count_together(batch_size)
             part = _Part(batch_size, num_shards, shard, parts, together)
             batches, decode = self._take_batches(split, seed, start_step, part)
+            # Several batches are decoded as one and then cut, as a call of Python takes long.
             batches = self._split_fields(batches, with_labels, together * batch_size, decode)
             batches = source_lib.cut_batches(batches, together, batch_size)
             # A saved state holds numbers of steps, and not the rows of the next batches.
@@ -443,6 +444,7 @@ class Pipeline:
 
     def one_pass(self, split: str, with_labels: bool = True) -> tf.data.Dataset:
         """Return one pass over a split in order; without labels, of {feature: [B, ...]} only."""
+        # In order: nothing is drawn from the seed.
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)
 
@@ -513,6 +515,7 @@ class Pipeline:
             ).repeat()
         counts = label_counts.read_counts(statistics, sampler.label, sampler.missing)
         field = self.spec.label_fields[sampler.label]
+        # The pass that a run reaches after this many steps.
         first = start_step * self.batch_size // sum(counts.values())
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:

@@ -70,6 +70,7 @@ def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> 
         _write_entries(entries, temporary)
         if tf.io.gfile.exists(directory):
             tf.io.gfile.rmtree(directory)
+        # Before the rename: after a crash, the new name must not stand for files without content.
         storage.sync([*storage.listed(temporary), temporary])
         tf.io.gfile.rename(temporary, directory)
         storage.sync([os.path.dirname(directory.rstrip("/")) or "."])

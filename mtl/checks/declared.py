@@ -68,7 +68,7 @@ def dataclass(cls: _Class) -> _Class:
 
 def _check_first(cls: _Class) -> _Class:
     """Let `__post_init__` of a class begin with the checks that its own settings declare."""
-    # Not `cls.__post_init__`: that of a base runs as `super()`, with the checks of the base.
+    # Not `cls.__post_init__`: a base's method runs as `super()`, with the checks of the base.
     own = vars(cls).get("__post_init__")
 
     def check(self: Any) -> None:

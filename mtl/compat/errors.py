@@ -26,7 +26,7 @@ def naming(piece: str) -> Iterator[None]:
     """Turn a failure to import or to find something into one line that names the piece.
 
     Args:
-      piece: what is imported or changed, for the message.
+      piece: the package or name in TensorFlow that the block needs, for the message.
 
     Raises:
       CompatError: a package is missing, or this TensorFlow lacks a name that the block needs.

@@ -67,7 +67,7 @@ def load(
         if line not in _TOLD:
             _TOLD.add(line)
             _log.warning("Warning: %s", line)
-    # Gin keeps its bindings for the whole process: those of an earlier load would hold here, too.
+    # Gin keeps its bindings for the whole process: earlier bindings would hold here, too.
     gin.clear_config()
     used = [*used, *earlier_defaults.fill_in(used, files, model_dir)]
     # Parse all bindings with the same imports at once: gin spends half its time on imports.

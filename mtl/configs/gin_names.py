@@ -236,6 +236,6 @@ def _is_own(module: Any, name: str, value: Any) -> bool:
     is_buildable = inspect.isclass(value) or inspect.isfunction(value)
     if not is_buildable or name.startswith("_"):
         return False
-    # A name that a module itself imports from elsewhere is no part of it. A package counts what its
+    # Names that a module imports from elsewhere do not count. A package also has the names that its
     # modules define.
     return f"{value.__module__}.".startswith(f"{module.__name__}.")

@@ -88,7 +88,7 @@ def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]
         before = _Walk(effective.values())
         before.use(binding, binding.scope)
         out = [other for other in unused if other.key in before.used]
-        # Each binding is told once, with the first part that lost it.
+        # The lines name each binding once, with the first part that lost it.
         unused = [other for other in unused if other.key not in before.used]
         lines += _tell_unused(by, out)
     return lines

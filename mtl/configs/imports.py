@@ -186,7 +186,7 @@ def _list_imported(error: BaseException) -> list[str]:
 def failure(module: str, error: BaseException) -> str:
     """Return the error in a module's import, and its line."""
     frames = traceback.extract_tb(error.__traceback__)
-    # Python's import system puts its own frames between those of modules.
+    # Python's import system puts frames between the frames of modules.
     own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
     place = f" ({own[-1].filename} line {own[-1].lineno})" if len(own) > 1 else ""
     what = " ".join(str(error).split())

@@ -215,6 +215,6 @@ def _to_numbers(texts: tf.Tensor) -> tf.Tensor:
 def _to_digits(texts: tf.Tensor, form: times.Form) -> tf.Tensor:
     """Turn texts [B] into times, float64 [B], like `times.read_time`; NaN without a time."""
     parts, is_time = time_texts.read_digits(texts, form)
-    # Digits in a row, such as 20240531123000: their order is that of the times.
+    # Digits in a row, such as 20240531123000, have the same order as the times.
     total = functools.reduce(lambda number, part: 100 * number + part, parts.values())
     return tf.where(is_time, tf.cast(total, tf.float64), math.nan)

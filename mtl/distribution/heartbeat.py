@@ -98,7 +98,7 @@ class Heartbeat:
           phase: the phase to wait for; `DONE` ends the wait as well.
 
         Returns:
-          What `other` told in `publish_phase`, with its phase.
+          The phase of `other`, and further values of its `publish_phase`.
         """
         while True:
             said = self._signs[other]

@@ -52,7 +52,7 @@ def configure_session(
     config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
     """Return `config` with these settings added to the session settings of Estimator."""
-    # What Estimator takes if RunConfig has no session settings: ours would replace them.
+    # Estimator takes these settings if RunConfig has none: ours would replace them.
     merged = tf1.ConfigProto(allow_soft_placement=True)
     # One pass of the graph optimizer, the default of Estimator as well.
     merged.graph_options.rewrite_options.meta_optimizer_iterations = 1

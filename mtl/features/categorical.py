@@ -194,7 +194,7 @@ class Categorical(tables.Embedded, tables.Coded):
         for output, (field,) in self.columns.items():
             tokens = _read_tokens(features, field)
             entries, size = self._find_entries(output, fitted)
-            # Places from `size` on are those of unknown categories.
+            # Unknown categories have the places from `size` on.
             places = vocabulary.create_table(entries, self.num_unknown).lookup(tokens)
             is_unknown[field] = (places >= size) & tf.not_equal(tokens, "")
         return is_unknown

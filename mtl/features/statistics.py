@@ -58,7 +58,7 @@ def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> 
 
     Args:
       fitted: {column: its accumulator}, which has seen all batches.
-      directory: the folder of the statistics; what lies there is removed.
+      directory: the folder of the statistics; earlier files there are removed.
     """
     temporary = f"{directory.rstrip('/')}.{uuid.uuid4().hex}.tmp"
     tf.io.gfile.makedirs(temporary)

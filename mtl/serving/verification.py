@@ -157,7 +157,7 @@ def _make_malformed(held_out: rows.Rows) -> Iterator[tuple[str, bytes]]:
         without = {other: value for other, value in row.items() if other != name}
         yield f"without field {name!r}", held_out.spec.serialize(without)
     for name, field in list(fields.items())[:1]:
-        # Values of the type that the field has not.
+        # A field of texts gets a number, and any other field gets a text.
         number, text = {"float_list": {"value": [0.5]}}, {"bytes_list": {"value": [b"?"]}}
         wrong = tf.train.Feature(**(number if field.dtype == "string" else text))
         example = tf.train.Example.FromString(held_out.spec.serialize(row))

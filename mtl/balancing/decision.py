@@ -56,7 +56,12 @@ def _find_taking_part(
 
 
 def create_state(method: method_lib.Method, num_tasks: int) -> dict[str, tf.Variable]:
-    """Create the state of the method, as variables of the scope."""
+    """Create the state of the method, as variables of the scope.
+
+    Args:
+      method: the method.
+      num_tasks: the number of all tasks, T, also of those that a batch lacks.
+    """
     initial = method.initial_state(num_tasks)
     return {name: step_state.create_variable(name, value) for name, value in initial.items()}
 

@@ -126,6 +126,7 @@ class ExampleClipping(types.Surgery):
         scales = self._find_factors(
             _squared_norms(by_name.values(), _examples_of(forward).count), count
         )
+        # A variable that no loss reaches has no entry.
         columns = [by_name.get(patterns.variable_name(variable)) for variable in variables]
         gradients = [
             column and gradient_forms.to_gradient(column.scaled(scales), variable)

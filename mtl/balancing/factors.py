@@ -59,9 +59,11 @@ class Factors:
     def multiply_pairs(self) -> tf.Tensor:
         """Return inner products of all pairs of tasks, [S, S] float64."""
         left, right = tf.cast(self.left, tf.float64), tf.cast(self.right, tf.float64)
+        # [sum of C, sum of C]: every column with every other.
         products = tf.linalg.matmul(left, left, transpose_a=True)
         products *= tf.linalg.matmul(right, right, transpose_a=True)
         owner_matrix = tf.one_hot(self.owners, len(self.tasks), dtype=tf.float64)
+        # Sums over the columns of each pair of tasks, [S, S].
         return tf.linalg.matmul(owner_matrix, products @ owner_matrix, transpose_a=True)
 
     def combine(self, weights: tf.Tensor) -> tf.Tensor:

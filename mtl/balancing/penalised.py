@@ -21,7 +21,12 @@ from mtl.step import penalties, replicas, whole_batch
 def watch_penalties(
     batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable]
 ) -> whole_batch.WholeBatch:
-    """Return a batch whose parts also watch their penalties, with gradients by N variables."""
+    """Return a batch whose parts also watch their penalties, with gradients by N variables.
+
+    Args:
+      batch: the batch in parts, with the penalties of each.
+      variables: the N variables that gradients are taken by.
+    """
     share = 1 / (batch.slices * replicas.count())
     tangents = _find_tangents(batch, share)
 
@@ -44,7 +49,12 @@ def watch_penalties(
 def add_penalties(
     gradients: Sequence[types.Gradient], batch: whole_batch.WholeBatch
 ) -> tuple[list[types.Gradient], tf.Tensor]:
-    """Add the watched gradients of penalties to N gradients; return the penalties' value, too."""
+    """Add the watched gradients of penalties to N gradients; return the penalties' value, too.
+
+    Args:
+      gradients: N gradients of the losses, after balancing; None for a variable without one.
+      batch: a batch of `watch_penalties`, for the same N variables.
+    """
     value, terms = batch.sum_watched()[_NAME]
     return list(map(gradients_lib.add_gradients, gradients, terms)), value
 

@@ -85,6 +85,7 @@ class StackedPasses:
 
     def _build_stack(self, tensors: _Tensors, inputs: _Inputs) -> tf.Tensor:
         if not inputs:
+            # Where the stack begins: [S, ...] of single cotangents.
             return tf.stack(tensors)
         stacks = [
             self._stacks[_list_names(part)] if isinstance(part, tuple) else part for part in inputs
@@ -116,6 +117,7 @@ def _multiply_matrix(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tens
 
 def _scale_derivative(example: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
     """Multiply by the derivative of an activation; these ops do not broadcast."""
+    # The cotangent has the axis of tasks; the activation does not.
     (place,) = (n for n, operand in enumerate(inputs) if operand.shape.rank > example.shape.rank)
     ones = [tf.ones(example.shape) if n == place else operand for n, operand in enumerate(inputs)]
     return inputs[place] * _copy_op(example.op, ones)

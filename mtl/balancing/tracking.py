@@ -24,6 +24,12 @@ def track_gradients(
     The averages y are variables of the scope, `tracked/<name of the leaf>`. A task that is absent
     from a batch keeps its average.
 
+    Args:
+      leaves: gradients of S of the T tasks by a variable each, [S, ...].
+      names: the name of the state of each leaf.
+      num_tasks: T.
+      rate: in (0, 1]; 1 keeps nothing of earlier steps.
+
     Raises:
       UserError: if a leaf is a looked-up table: its averages would be as large as the table.
     """
@@ -71,6 +77,7 @@ def _average_leaf(
 ) -> task_gradients.Leaf:
     average = _keep_rows(leaf, f"tracked/{name}")
     old = average.read_value()
+    # [S, 1, ...], to choose whole gradients of a task.
     is_present = tf.reshape(tf.gather(present, leaf.tasks), [-1] + [1] * (leaf.rows.shape.rank - 1))
     new = old + tf.where(is_present, rate * (leaf.rows - old), tf.zeros_like(old))
     step_state.assign_with_update(average, new)
@@ -81,6 +88,8 @@ def _divide_leaf(leaf: task_gradients.Leaf, name: str) -> task_gradients.Leaf:
     squares = _keep_rows(leaf, f"squares/{name}")
     new = squares.read_value() + leaf.rows**2
     step_state.assign_with_update(squares, new)
+    # Both factors of an inner product are divided, hence the fourth root of s and not the square
+    # root.
     return task_gradients.Leaf(leaf.tasks, tf.math.divide_no_nan(leaf.rows, new**0.25))
 
 

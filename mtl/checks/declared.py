@@ -46,6 +46,7 @@ _TYPES = {
     str: rules.Is(str, "be a text"),
 }
 
+# Functions have no text of their own; instances of `rules` have `__str__`.
 _TOLD: dict[Check, str] = {
     values.positive: "above 0",
     values.bound: "above 0",
@@ -67,6 +68,7 @@ def dataclass(cls: _Class) -> _Class:
 
 def _check_first(cls: _Class) -> _Class:
     """Let `__post_init__` of a class begin with the checks that its own settings declare."""
+    # Not `cls.__post_init__`: a base's method runs as `super()`, with the checks of the base.
     own = vars(cls).get("__post_init__")
 
     def check(self: Any) -> None:
@@ -106,6 +108,7 @@ def read_annotations(cls: type) -> dict[str, Any]:
     for setting, annotation in vars(cls).get("__annotations__", {}).items():
         if not isinstance(annotation, str):
             found[setting] = annotation
+        # `from __future__ import annotations` leaves annotations as texts.
         elif not re.search(r"\bClassVar\b|\btf1?\.", annotation):
             found[setting] = eval(annotation, scope)
     return found
@@ -137,6 +140,7 @@ def _list_checks(annotation: Any) -> Iterator[Check]:
         yield from (one for one in annotation.__metadata__ if one not in worded)
     elif origin in (typing.Union, types.UnionType):
         yield from map(_unless_none, _list_union(arguments))
+    # A text is a sequence, too: `_Each` accepts lists and tuples alone.
     elif origin in _LISTS and (each := _combine_checks(arguments[0])):
         kind = getattr(arguments[0], "__origin__", arguments[0])  # int of Annotated[int, ...]
         yield _Each(each, _LISTED.get(kind, "be a list"))
@@ -195,6 +199,7 @@ def describe_settings(cls: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         for setting, annotation in read_annotations(base).items():
+            # A subclass that declares a setting anew replaces its place and its text.
             found.pop(setting, None)
             told = _describe_type(annotation)
             if told is not None:

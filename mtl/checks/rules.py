@@ -131,10 +131,12 @@ class Scheduled:
         if isinstance(value, (int, float)):
             self.check(where, value)
             return
+        # `@X` without parentheses is the class, which is callable as well.
         is_built = values.is_built(value)
         rule = f"be a number or a schedule such as @{self.example}()"
         fix = "" if is_built else "Mind the parentheses."
         values.require(is_built and callable(value), where, rule, value, fix)
+        # A schedule takes the step.
         values.require_part(where, value, self.example, arguments=1)
 
 

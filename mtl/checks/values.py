@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
+# Characters of a value and of a whole error.
 _LONGEST = 500
 _LONGEST_LINE = 2000
 # Ends of lines, what a terminal takes for a command, and what UTF-8 cannot hold.
@@ -36,6 +37,7 @@ class UserError(ValueError):
     """
 
     def __init__(self, line: str = ""):
+        # Escaped first: a line end within a password would end the match of its pattern.
         line = mask(escape(line))
         fits = len(line) <= _LONGEST_LINE
         super().__init__(line if fits else f"{line[: _LONGEST_LINE - 505]} ... {line[-500:]}")
@@ -58,7 +60,15 @@ def mask(text: str) -> str:
 
 
 def fail(where: str, rule: str, value: Any, fix: str = "", error: type = UserError) -> NoReturn:
-    """Raise `<where> must <rule>, got <value>. <fix>`."""
+    """Raise `<where> must <rule>, got <value>. <fix>`.
+
+    Args:
+      where: the setting, such as "MLP.units".
+      rule: what it must be or do, such as "be positive"; it continues "must".
+      value: the value of the user, which the message quotes.
+      fix: a sentence of advice.
+      error: the class of the error.
+    """
     got = _shorten_text(_ADDRESS.sub("", repr(value)))
     raise error(f"{_shorten_text(where)} must {rule}, got {got}." + (f" {fix}" if fix else ""))
 
@@ -68,7 +78,15 @@ def _shorten_text(text: str) -> str:
 
 
 def require(condition: bool, where: str, rule: str, value: Any, fix: str = "") -> None:
-    """Fail unless `condition` holds."""
+    """Fail unless `condition` holds.
+
+    Args:
+      condition: whether the value is right.
+      where: as in `fail`, like the others.
+      rule: continues "must".
+      value: quoted in the message.
+      fix: a sentence of advice.
+    """
     if not condition:
         fail(where, rule, value, fix)
 
@@ -89,6 +107,16 @@ def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> No
     """Fail unless `value` is an instance of `kind` that TensorFlow can hold.
 
     A bool and NaN do not count as numbers, and a text may not hold the character NUL.
+
+    Args:
+      where: the setting, for the error.
+      value: its value.
+      kind: the type or types that are right.
+      rule: continues "must", such as "be a text".
+
+    Raises:
+      UserTypeError: the value has another type.
+      UserError: a number exceeds int64 or float32, or a text holds NUL.
     """
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         fail(where, rule, value, error=UserTypeError)
@@ -96,8 +124,10 @@ def is_a(where: str, value: Any, kind: type | tuple[type, ...], rule: str) -> No
         case bool():
             pass
         case int():
+            # A larger number would fail later, when a tensor is made of it.
             require(value in _INT64, where, "be an int64", value)
         case float() if not math.isinf(value):
+            # NaN fails as well, as it compares as False.
             require(abs(value) <= _FLOAT32, where, "be a float32", value)
         case str():
             require("\0" not in value, where, "hold no character NUL", value)
@@ -119,7 +149,13 @@ def texts(where: str, values: Any, rule: str) -> None:
 
 
 def mapping(where: str, value: Any, rule: str) -> None:
-    """Fail unless `value` is a map from texts."""
+    """Fail unless `value` is a map from texts.
+
+    Args:
+      where: the setting, for the error.
+      value: its value, whose keys must be texts; the values of the map may be anything.
+      rule: continues "must", such as "map tasks to numbers".
+    """
     is_a(where, value, Mapping, rule)
     for key in value:
         is_a(where, key, str, rule)
@@ -142,11 +178,20 @@ def require_part(
     arguments: int | None = None,
     attributes: Iterable[str] = (),
 ) -> None:
-    """Fail unless `value` was built, takes so many arguments and has these attributes."""
+    """Fail unless `value` was built, takes so many arguments and has these attributes.
+
+    Args:
+      where: the setting, for the error.
+      value: its value.
+      example: a part as gin names it, without "@" and "()".
+      arguments: how many positional arguments a call must take; None does not check this.
+      attributes: names that the part must have.
+    """
     built = callable(value) and is_built(value) and all(hasattr(value, a) for a in attributes)
     require(built, where, f"be a part such as @{example}()", value, "Mind the parentheses.")
     if arguments is not None:
         try:
+            # Only the number of arguments counts; nothing is called.
             inspect.signature(value).bind(*[None] * arguments)
         except TypeError:
             fail(where, f"be a part such as @{example}()", value, error=UserTypeError)
@@ -171,7 +216,13 @@ def bound(where: str, value: float) -> None:
 
 
 def at_least(where: str, value: float, least: float) -> None:
-    """Fail unless `value` is a finite number of at least `least`."""
+    """Fail unless `value` is a finite number of at least `least`.
+
+    Args:
+      where: the setting, for the error.
+      value: its value.
+      least: the smallest value that is right.
+    """
     is_a(where, value, (int, float), f"be a number of at least {least}")
     require(value >= least, where, f"be at least {least}", value)
     number(where, value)
@@ -184,7 +235,14 @@ def rate(where: str, value: float) -> None:
 
 
 def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
-    """Fail unless `value` is among `choices`, and name the nearest one."""
+    """Fail unless `value` is among `choices`, and name the nearest one.
+
+    Args:
+      where: the setting, for the error.
+      value: its value; one without a hash counts as unknown.
+      choices: the right values; the error lists them in this order.
+    """
+    # An iterator would be empty after the search.
     choices = choices if isinstance(choices, Collection) else list(choices)
     try:
         is_known = value in choices
@@ -198,6 +256,7 @@ def one_of(where: str, value: Any, choices: Iterable[Any]) -> None:
 
 def unique(where: str, names: Iterable[str]) -> None:
     """Fail if a name occurs twice."""
+    # A single text would pass as a list of its letters.
     is_list = isinstance(names, Iterable) and not isinstance(names, str)
     require(is_list, where, "be a list of texts", names)
     texts(where, names := list(names), "hold names")

@@ -2,7 +2,7 @@
 
 TensorFlow dropped `tf.estimator` in 2.16. The last release of tensorflow-estimator still runs on
 what is left, once the few pieces that went with it are back. This package puts them back, and it
-is the only place that touches TensorFlow's private modules or tensorflow_estimator.
+is the only place that imports tensorflow_estimator.
 
     from mtl import compat          # before or after `import tensorflow`
     compat.estimator.Estimator      # the v2 names; tf.estimator is the same module

@@ -22,6 +22,7 @@ def install() -> None:
     from tensorflow.python.distribute import cross_device_utils
 
     launcher = cross_device_utils.CollectiveReplicaLauncher
+    # Once: `functools.wraps` leaves this mark.
     if not hasattr(launcher._all_gather, "__wrapped__"):
         launcher._all_gather = _pad_rows(launcher._all_gather)
 
@@ -44,6 +45,7 @@ def _pad_rows(all_gather: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
             gathered = all_gather(launcher, tf.concat([rows, padding], 0), options)
         finally:
             del launcher._next_instance_key
+        # [replicas, size, ...] without the padding: [replicas, N, ...].
         by_replica = tf.reshape(gathered, tf.concat([[-1, size], inner], 0))[:, :count]
         total = tf.concat([[tf.shape(by_replica)[0] * count], inner], 0)
         shape = tf.TensorShape([None]).concatenate(rows.shape[1:])

@@ -23,7 +23,14 @@ class CompatError(checks.UserError, ImportError):
 
 @contextlib.contextmanager
 def naming(piece: str) -> Iterator[None]:
-    """Turn a failure to import or to find something into one line that names the piece."""
+    """Turn a failure to import or to find something into one line that names the piece.
+
+    Args:
+      piece: the package or name in TensorFlow that the block needs, for the message.
+
+    Raises:
+      CompatError: a package is missing, or this TensorFlow lacks a name that the block needs.
+    """
     try:
         yield
     except CompatError:

@@ -30,11 +30,20 @@ _VERBS = {"train": "train", "eval": "evaluate"}
 
 
 def init_run_config(config, tf_config: dict[str, Any]) -> None:
-    """Fill a RunConfig that has a strategy: its cluster and the coordinator's mode."""
+    """Fill a RunConfig that has a strategy: its cluster and the coordinator's mode.
+
+    Args:
+      config: a RunConfig, which is changed.
+      tf_config: the content of TF_CONFIG, {} without it.
+
+    Raises:
+      UserError: TF_CONFIG has a cluster beside `remote_cluster`, or a strategy is set twice.
+    """
     for phase in _VERBS:
         _take_experimental_strategy(config, phase)
     cluster = server_lib.ClusterSpec(tf_config.get("cluster", {}))
     remote = getattr(config._experimental_distribute, "remote_cluster", None)
+    # First as a single process; the cases below fill in a cluster.
     config._init_distributed_setting_from_environment_var({})
     config._distribute_coordinator_mode = None
     if config._train_distribute and remote:
@@ -71,7 +80,14 @@ def should_run_distribute_coordinator(config) -> bool:
 
 
 def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls) -> None:
-    """Train on the workers and evaluate on the evaluator, if the cluster has one."""
+    """Train on the workers and evaluate on the evaluator, if the cluster has one.
+
+    Args:
+      estimator: the Estimator, whose RunConfig names the coordinator's mode.
+      train_spec: a TrainSpec.
+      eval_spec: an EvalSpec.
+      executor_cls: Estimator's `_TrainingExecutor`, which evaluates in the evaluator.
+    """
     config = estimator.config
     mode = config._distribute_coordinator_mode
     if not mode:
@@ -105,12 +121,24 @@ def train_and_evaluate(estimator, train_spec, eval_spec, executor_cls) -> None:
 
 
 def estimator_train(estimator, train_distributed_fn: Callable, hooks) -> Any:
-    """Run `Estimator.train` on a remote cluster."""
+    """Run `Estimator.train` on a remote cluster.
+
+    Args:
+      estimator: the Estimator.
+      train_distributed_fn: trains in one worker, called with (estimator, strategy, hooks).
+      hooks: for the chief alone.
+    """
     return _run_as_client(estimator, "train", train_distributed_fn, hooks)
 
 
 def estimator_evaluate(estimator, evaluate_distributed_fn: Callable, hooks) -> Any:
-    """Run `Estimator.evaluate` on a remote cluster."""
+    """Run `Estimator.evaluate` on a remote cluster.
+
+    Args:
+      estimator: the Estimator.
+      evaluate_distributed_fn: evaluates in one worker, called with (estimator, strategy, hooks).
+      hooks: for the chief alone.
+    """
     return _run_as_client(estimator, "eval", evaluate_distributed_fn, hooks)
 
 

@@ -15,6 +15,7 @@ from mtl.compat import errors, keras, modules
 
 _API = "tensorflow_estimator.python.estimator.api"
 _HOOK = "CheckpointInputPipelineHook"
+# TensorFlow has copies of its namespace, such as compat.v1.compat.v2.
 _PARENT = re.compile(r"tensorflow(\._api\.v2)?(\.compat\.v[12])*")
 _DATA = re.compile(_PARENT.pattern + r"\.data\.experimental")
 
@@ -57,6 +58,7 @@ def _restore_export_names() -> None:
 def _forget_failed_import() -> None:
     """Remove modules of an earlier `import tensorflow_estimator` that failed."""
     if "tensorflow_estimator" not in sys.modules:
+        # Modules that were imported before the failure hold references to missing pieces.
         for name in [name for name in sys.modules if name.startswith("tensorflow_estimator.")]:
             del sys.modules[name]
 

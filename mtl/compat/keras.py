@@ -41,7 +41,11 @@ NEEDS_VERSION_2 = {
 
 
 def prefer_version_2() -> None:
-    """Set `tf.keras` to an installed tf-keras, unless TF_USE_LEGACY_KERAS or its use decided."""
+    """Set `tf.keras` to an installed tf-keras, unless TF_USE_LEGACY_KERAS or its use decided.
+
+    Raises:
+      CompatError: TF_USE_LEGACY_KERAS is set without an installed tf-keras.
+    """
     switched = os.environ.get(SWITCH) in ("1", "true", "True")
     installed = importlib.util.find_spec("tf_keras") is not None
     if switched and not installed:
@@ -54,6 +58,7 @@ def prefer_version_2() -> None:
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         os.environ[SWITCH] = "1"
+    # Keras is a lazy loader until its first use; later it cannot be exchanged.
     elif not getattr(vars(tensorflow).get("keras"), "_tfll_initialized", True):
         os.environ[SWITCH] = "1"
         _redirect_imports()
@@ -122,5 +127,7 @@ def _replace(function: Callable, replacement: Callable) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("tensorflow_estimator."):
             for key, value in list(vars(module).items()):
+                # Modules of tensorflow_estimator import functions by name, so each holds a
+                # reference.
                 if value is function:
                     setattr(module, key, replacement)

@@ -31,6 +31,7 @@ def tell(experiment: experiment_lib.Experiment, model_dir: str) -> None:
     # Settings are only compared; files and servers that they name stay unopened.
     trusted = trust.Trusted(sorted(known), places.REFUSED)
     try:
+        # Loading replaces gin's bindings, which functions of the present run still look up.
         with config.isolated():
             file = config.saved_in(model_dir)
             before = config.load([file], (), trusted)

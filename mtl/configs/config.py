@@ -38,6 +38,7 @@ _log = logging.getLogger("mtl")
 _FILE = "config.gin"
 # A launcher may load the same files several times.
 _TOLD = set[str]()
+# The first line of a saved file; gin reads it as a comment.
 _SEAL = b"# checksum of the lines below: "
 
 
@@ -52,6 +53,12 @@ def load(
     Imports and builds only `trusted` code. A run in `model_dir` keeps the defaults that it was
     trained with, if this version has others.
 
+    Args:
+      files: paths of gin files; later bindings override earlier ones.
+      params: bindings such as "Run.seed = 2", which come after all files.
+      trusted: the packages whose code may run.
+      model_dir: the folder of the run; None if it has none yet.
+
     Raises:
       UserError: in one line, with file and line if they are known.
     """
@@ -60,6 +67,7 @@ def load(
         if line not in _TOLD:
             _TOLD.add(line)
             _log.warning("Warning: %s", line)
+    # Gin keeps its bindings for the whole process: earlier bindings would hold here, too.
     gin.clear_config()
     used = [*used, *earlier_defaults.fill_in(used, files, model_dir)]
     # Parse all bindings with the same imports at once: gin spends half its time on imports.
@@ -67,6 +75,7 @@ def load(
         gin.parse_config(gin_files.write_bindings(imports, some))
     try:
         gin.finalize()
+        # Gin calls all constructors here; their checks raise most of the errors of settings.
         made = gin.get_configurable(experiment.Experiment)()
     except (TypeError, ValueError) as error:
         raise checks.UserError(gin_errors.explain(error, bindings)) from error
@@ -74,6 +83,7 @@ def load(
         problem = f"building the experiment ended Python, by sys.exit({error.code!r})"
         raise checks.UserError(f"--gin_file {list(files)}: {problem}.") from error
     try:
+        # Only now are the settings that lie in defaults and in parts of other packages known.
         trusted.check_built(made)
     except checks.UserError as error:
         part = str(error).partition(".")[0]
@@ -87,6 +97,11 @@ def find_bindings(
     trusted: trust.Trusted,
 ) -> tuple[list[gin_files.Binding], list[gin_files.Binding]]:
     """Return all bindings, and the bindings that an experiment uses.
+
+    Args:
+      files: paths of gin files.
+      params: bindings that come after all files.
+      trusted: the packages whose code may run.
 
     Raises:
       UserError: with file and line.
@@ -135,6 +150,7 @@ def read(path: str) -> str:
         # From an earlier version, or from a user who removed the checksum to edit the rest.
         seal, text = _sealing(data), data
     fix = "Copy it back; if you changed it on purpose, delete its first line."
+    # A file of zeros, as a crash can leave it, looks like one without a checksum.
     if seal != _sealing(text) or b"\0" in text:
         raise checksums.describe_damage(path, "its checksum differs", fix)
     if not text.strip():
@@ -151,7 +167,12 @@ def _sealing(text: bytes) -> bytes:
 
 
 def save(model_dir: str, written: str | None = None) -> None:
-    """Write the effective configuration, or a text, beside the checkpoints, atomically."""
+    """Write the effective configuration, or a text, beside the checkpoints, atomically.
+
+    Args:
+      model_dir: the folder of the run.
+      written: the text of a gin file; None for the configuration that was loaded last.
+    """
     data = (text() if written is None else written).encode()
     atomic.write(os.path.join(model_dir, _FILE), _sealing(data) + b"\n" + data)
 
@@ -172,9 +193,11 @@ class GinState:
 
     def __init__(self):
         config = gin.config
+        # Gin has no public way to save its state.
         self._maps = [config._CONFIG, config._SINGLETONS, config._IMPORTS]
         self._maps += [config._OPERATIVE_CONFIG, config._INVERSE_REGISTRY]
         self._held = [held.copy() for held in self._maps]
+        # A map of selectors with an index of their endings, so it is copied apart.
         self._known, self._is_locked = config._REGISTRY.copy(), config.config_is_locked()
 
     def restore(self) -> None:
@@ -183,6 +206,7 @@ class GinState:
             current.clear()
             current.update(held)
         gin.config._REGISTRY.clear()
+        # Set one by one, which builds the index of endings anew.
         for selector, configurable in self._known.items():
             gin.config._REGISTRY[selector] = configurable
         gin.config._set_config_is_locked(self._is_locked)
@@ -212,6 +236,7 @@ def _in_order() -> Iterator[None]:
 
     Some orders have a meaning: for example, which rows a split holds out first.
     """
+    # `gin.config_str` formats each value with this module.
     theirs = gin.config.pprint
     formatted = functools.partial(pprint.pformat, sort_dicts=False)
     gin.config.pprint = types.SimpleNamespace(pformat=formatted)

@@ -32,6 +32,7 @@ def fill_in(
     named = {binding.key for binding in used}
     for binding in used:
         for field in _list_fields(binding.target):
+            # A binding without a scope holds in every scope.
             keys = {(scope, binding.target, field.name) for scope in ("", binding.scope)}
             if keys & named:
                 continue
@@ -59,6 +60,7 @@ def _is_earlier(
     """
     for file in _list_saved(files, model_dir):
         text = storage.read(file).decode(errors="replace")
+        # A file that does not build this part says nothing about its default.
         has_part = re.search(rf"\b{target.__name__}\.\w+ *=", text)
         found = re.search(rf"\b{target.__name__}\.{field.name} *= *(.*)", text)
         if has_part and (found is None or found[1].strip() == repr(field.metadata["earlier"])):

@@ -10,12 +10,18 @@ from collections.abc import Sequence
 from mtl import checks
 from mtl.configs import gin_files, gin_usage
 
+# Gin appends such a line to an error for each constructor around it; the first is the innermost.
 _CALL = re.compile(r"In call to configurable '([\w.]+)' \(.*\)(?: in scope '([^']*)')?$", re.M)
 _MISSING = re.compile(r"missing \d+ required .*")
 
 
 def explain(error: Exception, bindings: Sequence[gin_files.Binding]) -> str:
-    """Return an error of gin's building as a message, after the place of the setting."""
+    """Return an error of gin's building as a message, after the place of the setting.
+
+    Args:
+      error: what gin raised as it called the constructors.
+      bindings: all bindings of the files, for their places.
+    """
     message = str(error).splitlines()[0]
     call = _CALL.search(str(error))
     if call is None:
@@ -49,9 +55,17 @@ def _tell_lacking(
 def put_place(
     message: str, name: str, scope: str | None, bindings: Sequence[gin_files.Binding]
 ) -> str:
-    """Return a message about a class, after the file and line that set it, if one does."""
+    """Return a message about a class, after the file and line that set it, if one does.
+
+    Args:
+      message: an error that starts with "<class>.<setting>", or quotes the value.
+      name: the name of the class.
+      scope: the gin scope in which it was built; None if that is unknown.
+      bindings: all bindings of the files.
+    """
     of_class = [binding for binding in bindings if _sets_class(binding, name, scope)]
     named = _list_named(of_class, name, message)
+    # An inner scope overrides an outer one, so its binding set the value.
     innermost = sorted(named, key=lambda binding: len(binding.scope))
     return f"{innermost[-1].place}: {message}" if named else message
 

@@ -22,8 +22,11 @@ _ONE_BINDING = (
     "must be one binding. Repeat --gin_param for others; put other statements into a gin file."
 )
 _BINDING = config_parser.BindingStatement
+# Includes are read by recursion, whose own limit would end in a traceback.
 _DEEPEST = 50
+# With this statement gin resolves a class by the imports of its file, not by a global name.
 _DYNAMIC = "from __gin__ import dynamic_registration"
+# The folder that holds mtl/ and gin_configs/.
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -42,6 +45,7 @@ class Place:
         return f"{self.file} line {self.line}" if self.line else self.file
 
 
+# Equal only to itself: `_resolve_binding` fills in the full name and the class later.
 @dataclasses.dataclass(eq=False)
 class Reference:
     """`@scope/module.Class()` in a value."""
@@ -105,7 +109,12 @@ class Binding:
 
 
 def write_bindings(imports: Sequence[str], bindings: Iterable[Binding]) -> str:
-    """Return a gin file of bindings that need the same imports."""
+    """Return a gin file of bindings that need the same imports.
+
+    Args:
+      imports: import statements.
+      bindings: whose selectors start with names that these statements bind.
+    """
     return "\n".join([_DYNAMIC, *imports, *(f"{one.name} = {one.value!r}" for one in bindings)])
 
 
@@ -115,6 +124,11 @@ def read(
     trusted: trust.Trusted = trust.EVERYTHING,
 ) -> list[Binding]:
     """Return the bindings of the files with their includes, then `params`, in this order.
+
+    Args:
+      files: paths, from the current folder or from the folder of this project.
+      params: one binding each, such as "Run.seed = 2".
+      trusted: the packages whose modules may be imported.
 
     Raises:
       UserError: with file and line.
@@ -146,13 +160,16 @@ class _Reader:
         try:
             self._read_text(file, text, within)
         except checks.UserError:
+            # An include can lead to any file of this machine, and a syntax error quotes its line.
             if not _may_be_private(file, within):
                 raise
             told = "is not a gin file, or has a mistake; only mistakes in *.gin files are shown"
+            # `from None`: the first error holds the line.
             raise checks.UserError(f"{file!r} {told}.") from None
 
     def _read_text(self, file: str, text: str, within: tuple[str, ...]) -> None:
         names, is_dynamic = gin_names.Names(self._trusted), False
+        # Bindings of this file alone: a file may override its includes, but not itself.
         own: dict[Any, Binding] = {}
         for place, statement, uses in _statements(file, text):
             with _add_place(place):
@@ -166,6 +183,8 @@ class _Reader:
                         self.read_file(statement.filename, (*within, file))
                         _refuse_overridden(own, self.bindings[start:], place)
                     case config_parser.BindingStatement():
+                        # A macro needs no class, so it may also stand in a file without this
+                        # statement.
                         if statement.arg_name and not is_dynamic:
                             raise checks.UserError(f"the file must start with {_DYNAMIC!r}.")
                         resolved = _resolve_binding(statement, uses, names, place, names.known)
@@ -173,6 +192,7 @@ class _Reader:
                         _refuse_twice(own, binding)
                         own[binding.key] = binding
                         self.bindings.append(binding)
+        # Names of all files, for `read_param`; a file itself sees only its own imports.
         self._names.update(names)
 
     def read_param(self, param: str) -> None:
@@ -182,6 +202,7 @@ class _Reader:
             try:
                 statements = list(_statements(place.file, param))
             except PlacedError as error:
+                # The parser would only say that it expected a line end.
                 if "; " in param or param.count(" = ") > 1:
                     raise checks.UserError(_ONE_BINDING) from error
                 raise
@@ -201,6 +222,8 @@ def _resolve_binding(
 ) -> Binding:
     for use in uses:
         if isinstance(use, Reference):
+            # The same object lies in `statement.value`, so the written value has the full name,
+            # too.
             use.selector = full(use.selector)
             use.target = names.resolve(use.selector)
             if isinstance(use.target, type) and not use.called:
@@ -235,6 +258,7 @@ def _refuse_overridden(
     """Fail if an include overrides a binding above it in the file."""
     for late in included:
         early = own.get(late.key)
+        # By their text, because equal references in two files are different objects.
         if early and repr(early.value) != repr(late.value):
             raise checks.UserError(
                 f"{late.place} overrides {early.name}, bound above in line "
@@ -280,6 +304,7 @@ class _Delegate(config_parser.ParserDelegate):
 def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Reference | Macro]]]:
     delegate = _Delegate()
     place = Place(file, 1)
+    # The place of a --gin_param has no line.
     is_file = not file.startswith("--")
     try:
         parser = config_parser.ConfigParser(text + "\n", delegate)
@@ -303,6 +328,7 @@ def _statements(file: str, text: str) -> Iterator[tuple[Place, Any, list[Referen
 def _syntax_problem(error: SyntaxError) -> str:
     """Return the message of gin's parser in one line."""
     message, line = error.msg, (error.text or "").strip()
+    # Patterns of the messages of gin's parser, whose errors have one class for all mistakes.
     if message.startswith("Expected newline"):
         return f"a line must hold one binding, include or import of one name, got {line[:200]!r}."
     unquoted = re.search(r"Failed to parse token '(.*)'", message, re.DOTALL)

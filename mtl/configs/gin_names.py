@@ -42,6 +42,7 @@ class Names:
         self._trusted.check_module(statement.module)
         module = import_module(statement.module)
         name = statement.bound_name()
+        # `import a.b` binds `a` and is used as `a.b.X`; other statements bind one name.
         whole = name if statement.is_from or statement.alias else statement.module
         self._modules[name] = module if whole == name else sys.modules.get(name)
         self._imports[whole] = statement.format()
@@ -65,6 +66,8 @@ class Names:
         for attribute in attributes:
             self._trusted.check_step(selector, found)
             found = getattr(found, attribute, None)
+        # Gin files build classes and functions; other attributes, such as constants, are not for
+        # them.
         if not callable(found):
             return None
         self._trusted.check_target(selector, found)
@@ -87,6 +90,8 @@ class Names:
         if self.resolve(selector):
             return selector
         ending = [full for full in self._list_selectors() if full.endswith(f".{selector}")]
+        # By class: two imports of the same class, such as from a package and its module, are no
+        # conflict. The first one gives the name.
         found = {self._find_class(full): full for full in reversed(ending)}
         if len(found) > 1:
             listed = " or ".join(sorted(found.values()))
@@ -177,13 +182,20 @@ def parameters(target: Any) -> list[str] | None:
         signature = inspect.signature(target)
     except (TypeError, ValueError):
         return None
+    # With **settings any name may be right.
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature.parameters.values()):
         return None
     return list(signature.parameters)
 
 
 def check_parameter(selector: str, parameter: str, target: Any) -> None:
-    """Fail unless `target`, which a file calls `selector`, has the parameter."""
+    """Fail unless `target`, which a file calls `selector`, has the parameter.
+
+    Args:
+      selector: the name of the class in the file, for the error.
+      parameter: the setting that the file binds.
+      target: the class or function.
+    """
     known = parameters(target)
     if known is not None and parameter not in known:
         hint = checks.nearest(parameter, known)
@@ -198,11 +210,17 @@ def check_value(name: str, value: Any, depth: int = 0) -> None:
 
     Such values are: values that gin cannot write, infinity, also as 1e999, deep lists, parts as
     keys, and passwords.
+
+    Args:
+      name: the key of the binding, for the error.
+      value: Python literals, with references and macros in them.
+      depth: the number of lists and maps around the value.
     """
     checks.require(depth <= _DEEPEST, name, f"hold at most {_DEEPEST} lists in one another", "more")
     if isinstance(value, dict):
         for key in value:
             checks.is_a(name, key, (str, int, float), "have texts or numbers as keys")
+        # Keys are checked like values: a text key may hold a password as well.
         value = [*value, *value.values()]
     if isinstance(value, (list, tuple)):
         for item in value:
@@ -218,4 +236,6 @@ def _is_own(module: Any, name: str, value: Any) -> bool:
     is_buildable = inspect.isclass(value) or inspect.isfunction(value)
     if not is_buildable or name.startswith("_"):
         return False
+    # Names that a module imports from elsewhere do not count. A package also has the names that its
+    # modules define.
     return f"{value.__module__}.".startswith(f"{module.__name__}.")

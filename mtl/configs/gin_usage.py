@@ -27,7 +27,12 @@ class Built(NamedTuple):
 
 
 def list_built(bindings: Sequence[gin_files.Binding], root: Any) -> list[Built]:
-    """Return `root` and everything built for it, in order, with bindings by parameter."""
+    """Return `root` and everything built for it, in order, with bindings by parameter.
+
+    Args:
+      bindings: of all files and parameters, in their order; the last one of a key counts.
+      root: the class that is built first.
+    """
     _, walk = _walk_from(root, bindings)
     return list(walk.built.values())
 
@@ -45,6 +50,10 @@ def _walk_from(
 def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Binding]:
     """Return the bindings that hold when `root` is built.
 
+    Args:
+      bindings: of all files and parameters, in their order; the last one of a key counts.
+      root: the class that is built first.
+
     Raises:
       UserError: a binding was never used.
     """
@@ -52,6 +61,7 @@ def used(bindings: Sequence[gin_files.Binding], root: Any) -> list[gin_files.Bin
     for binding, use in walk.endless:
         raise gin_files.PlacedError(f"{binding.place}: {use!r} contains itself.")
     replaced = [binding for binding in bindings if effective[binding.key] is not binding]
+    # Only a replaced part used these: the user has not misspelt them.
     excused = _Walk(effective.values())
     for binding in replaced:
         excused.use(binding, binding.scope)
@@ -74,9 +84,11 @@ def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]
         by = effective[binding.key]
         if by is binding or not unused:
             continue
+        # The bindings that the replaced part would use.
         before = _Walk(effective.values())
         before.use(binding, binding.scope)
         out = [other for other in unused if other.key in before.used]
+        # The lines name each binding once, with the first part that lost it.
         unused = [other for other in unused if other.key not in before.used]
         lines += _tell_unused(by, out)
     return lines
@@ -84,6 +96,7 @@ def tell_replaced(bindings: Sequence[gin_files.Binding], root: Any) -> list[str]
 
 def _tell_unused(by: gin_files.Binding, out: Sequence[gin_files.Binding]) -> list[str]:
     """Return a line if a binding made others unused, except those in files that it includes."""
+    # The author of a file knows what it includes.
     told = [other for other in out if by.place.file not in other.within]
     if not told:
         return []
@@ -124,6 +137,7 @@ class Index:
     def select_holding(self, target: Any, scope: str) -> dict[str, gin_files.Binding]:
         """Return {parameter of `target`: the binding that holds in a scope}; inner scopes win."""
         parts = scope.split("/") if scope else []
+        # The outermost first: in the map below, later and inner scopes replace earlier ones.
         scopes = ["", *("/".join(parts[: i + 1]) for i in range(len(parts)))]
         holding = [b for outer in scopes for b in self._settings.get((id(target), outer), ())]
         return {binding.parameter: binding for binding in holding}
@@ -156,6 +170,7 @@ class _Walk:
         self.used.add(binding.key)
         for use in binding.uses:
             if isinstance(use, gin_files.Reference):
+                # Gin would build such a part until Python's recursion ends.
                 if use.called and (use.target, use.scope or scope) in self._within:
                     self.endless.append((binding, use))
                 self.build(use.target, use.scope or scope, use.selector)
@@ -163,6 +178,8 @@ class _Walk:
                 self.endless.append((binding, use))
             else:
                 self._within.append(use)
+                # Gin evaluates `%x` as `@x/gin.macro()`, so the scope within is the name of the
+                # macro.
                 for macro in self._index.macros.get(use.name, ()):
                     self.use(macro, use.name)
                 self._within.pop()
@@ -187,6 +204,7 @@ def _explain_unused(
 
 
 def _problem_of_macro(name: str, walk: _Walk, names: Iterable[str]) -> str:
+    # A name with a dot is a setting of a class, not a macro.
     others = [other for other in names if other != name and "." not in other]
     hint = _setting_hint(name, walk) or checks.nearest(name, others)
     return f"no binding uses the macro {name!r}. {hint}".rstrip()

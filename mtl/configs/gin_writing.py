@@ -57,6 +57,7 @@ class _Writer:
         self._imports: dict[str, str] = {}  # Name in the file -> statement.
         self._modules: dict[str, str] = {}  # Module -> name in the file.
         self._scopes: dict[_Part, str] = {}
+        # The order of first use, which is the order of the file.
         self._kinds: dict[type, list[_Part]] = {}
 
     def write(self, root: Any) -> str:
@@ -94,6 +95,7 @@ class _Writer:
         _require_name(where, kind)
         settings = []
         for field in dataclasses.fields(part):
+            # Such a field is computed from the others.
             if not field.init:
                 continue
             value = getattr(part, field.name)
@@ -116,6 +118,7 @@ class _Writer:
         if module not in self._modules:
             package, _, last = module.rpartition(".")
             name, number = last, 2
+            # Two modules may end in the same word, such as `base`.
             while name in self._imports:
                 name, number = f"{last}_{number}", number + 1
             alias = "" if name == last else f" as {name}"
@@ -133,6 +136,8 @@ class _Writer:
         for parts in self._kinds.values():
             taken: set[str] = set()
             for part in parts:
+                # Gin binds by class: without scopes, the parts of one class would share their
+                # settings.
                 wished = _wish_scope(part, self._scopes[part]) if len(parts) > 1 else ""
                 scope, number = wished, 2
                 while scope in taken:
@@ -146,6 +151,7 @@ class _Writer:
         lines = []
         for setting, value in part.settings:
             text = pprint.pformat(self._spell(value), width=_WIDTH, sort_dicts=False)
+            # A backslash continues the line, as gin ends a binding at the line end.
             is_long = len(key) + len(setting) + len(text) > _WIDTH or "\n" in text
             gap = " \\\n    " if is_long else " "
             lines.append(f"{key}.{setting} ={gap}" + text.replace("\n", "\n    "))
@@ -205,6 +211,7 @@ def _find_homes(target: Any) -> list[str]:
 
 
 def _exports_target(home: str, target: Any) -> bool:
+    # Another process has another main module.
     if home == "__main__":
         return False
     try:
@@ -212,6 +219,7 @@ def _exports_target(home: str, target: Any) -> bool:
     except ImportError:
         return False
     is_listed = home == target.__module__ or target.__name__ in getattr(loaded, "__all__", ())
+    # A nested or replaced class has no name by which a file could import it.
     return is_listed and vars(loaded).get(target.__qualname__) is target
 
 

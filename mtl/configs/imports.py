@@ -82,6 +82,7 @@ def quieten(package: str) -> None:
     Ctrl-C ends a launcher meanwhile: C++ would turn KeyboardInterrupt into another error.
     """
     if package not in sys.modules:
+        # Before all others, as the first finder that knows a package loads it.
         sys.meta_path.insert(0, _Quiet(package))
 
 
@@ -95,6 +96,7 @@ class _Quiet:
         if name != self._package:
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
+        # Lazily, so that the first match ends the search, as in Python.
         specs = (finder.find_spec(name, path, target) for finder in others)
         found = next((spec for spec in specs if spec is not None), None)
         if found is not None and found.loader is not None:
@@ -127,6 +129,7 @@ def _ended_by_interrupts() -> Iterator[None]:
 def _stderr_held_back() -> Iterator[None]:
     """Hold back standard error, also of C++, and show it only if the block fails."""
     sys.stderr.flush()
+    # The descriptor, not sys.stderr: C++ writes to it directly.
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as held:
         os.dup2(held.fileno(), 2)
@@ -173,6 +176,7 @@ def problem(error: BaseException) -> str | None:
 
 def _list_imported(error: BaseException) -> list[str]:
     """Return the modules whose import was in progress, the outermost first."""
+    # The code of a module runs in a frame of this name.
     frames = list(traceback.walk_tb(error.__traceback__))
     running = [frame for frame, _ in frames if frame.f_code.co_name == "<module>"]
     names = [frame.f_globals.get("__name__", "") for frame in running]
@@ -182,6 +186,7 @@ def _list_imported(error: BaseException) -> list[str]:
 def failure(module: str, error: BaseException) -> str:
     """Return the error in a module's import, and its line."""
     frames = traceback.extract_tb(error.__traceback__)
+    # Python's import system puts frames between the frames of modules.
     own = [frame for frame in frames if not frame.filename.startswith("<frozen")]
     place = f" ({own[-1].filename} line {own[-1].lineno})" if len(own) > 1 else ""
     what = " ".join(str(error).split())

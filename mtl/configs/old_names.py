@@ -62,6 +62,7 @@ def current_statement(
         return statement
     alias = statement.alias
     if statement.is_from and not alias and module.rpartition(".")[2] != statement.bound_name():
+        # The file uses the old name: import the new module under it.
         alias = statement.bound_name()
     return statement._replace(module=module, alias=alias)
 

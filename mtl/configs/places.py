@@ -22,6 +22,7 @@ with deferred.imports():
 RUNS, WRITES, CONNECTS = "run code", "write", "connect"
 _EFFECTS = (RUNS, WRITES, CONNECTS)
 _OWN = "mtl."
+# A server. TensorFlow's file:// and ram:// lie on this machine.
 _URL = re.compile(r"(?!file:|ram:)[A-Za-z][A-Za-z0-9+.\-]*://")
 
 
@@ -103,6 +104,7 @@ TABLE: Mapping[str, Place] = {
     "Words.vocabulary": _VOCABULARY,
 }
 
+# Others are decided by the package of what they name, in `Trusted.check_module`.
 REFUSED = tuple(setting for setting, place in TABLE.items() if not place.by_package)
 
 
@@ -113,6 +115,7 @@ def find(part: Any) -> Iterator[Found]:
     """
     for inner in types.walk_parts(part):
         for setting in dataclasses.fields(inner):
+            # A subclass inherits the setting, and with it the effects.
             for kind in type(inner).__mro__:
                 place = TABLE.get(f"{kind.__name__}.{setting.name}")
                 if place is None or not f"{kind.__module__}.".startswith(_OWN):

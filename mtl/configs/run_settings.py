@@ -89,11 +89,13 @@ def _list_blocks(
         titles[title], held = _list_rows(built, macros)
         defaults += [(f"{title}.{name}", part) for name, part in held]
         yield title, titles[title]
+    # Default parts may hold further parts; they are listed after their owners.
     while defaults:
         owner, part = defaults.pop(0)
         title = gin_name(type(part))
         rows, held = _list_default_rows(part)
         defaults += [(f"{title}.{name}", inner) for name, inner in held]
+        # Two defaults of one class with other values need two titles.
         title += f" (of {owner})" if titles.get(title, rows) != rows else ""
         titles[title] = rows
         yield title, rows
@@ -140,6 +142,7 @@ def _choose_titles(names: Sequence[str], titles: Iterable[str]) -> list[str]:
     """Return the titles that have these names, with or without module and scope."""
     known: dict[str, list[str]] = {}
     for title in titles:
+        # A set, as the three names are equal without scope and module.
         for name in {title, title.rpartition("/")[2], title.rpartition(".")[2]}:
             known.setdefault(name, []).append(title)
     for name in names:

@@ -56,10 +56,18 @@ class Trusted:
         """Fail unless a file may build or name the object that it calls `selector`.
 
         From mtl only parts are allowed, because functions of mtl may write or remove files.
+
+        Args:
+          selector: the name in the file, for the error.
+          target: the class or function itself.
+
+        Raises:
+          UserError: its module is not trusted, or it lies in mtl and is not a part.
         """
         if self._packages is None:
             return
         module = getattr(target, "__module__", None)
+        # Built-in functions may have no module; their text fits no package, so they are refused.
         self.check_module(str(module) if module else f"{selector} (built in)")
         if self._is_in(str(module), _OWN) and not _is_part(target):
             raise checks.UserError(f"{selector!r} is not a part of mtl: {FLAG} allows only parts.")
@@ -82,6 +90,7 @@ class Trusted:
                 rule = f"be left out with {FLAG}, as it may {may}"
                 fix = f"If you trust what it names, add {SETTINGS_FLAG}={setting}."
                 checks.fail(setting, rule, value, fix)
+        # Such a part imports a module by a name in its settings, which `check_module` has not seen.
         for inner in part_types.walk_parts(part):
             for setting, module in getattr(inner, "modules", {}).items():
                 if not self._covers_module(module):

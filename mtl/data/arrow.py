@@ -419,6 +419,7 @@ def _open_orc(path: str) -> tuple[pa.Schema, list[Part]]:
     from pyarrow import orc
 
     file = orc.ORCFile(path)
+    # A single stripe is the file: the file tells its number of rows.
     if file.nstripes < 2:
         return file.schema, [Part("", file.nrows, lambda names: file.read(columns=list(names)))]
 
@@ -449,6 +450,11 @@ def _open_ipc(path: str) -> tuple[pa.Schema, list[Part]]:
 
 def read_part(path: str, part: Part, columns: Sequence[str]) -> pa.Table:
     """Return some columns of a part of a file.
+
+    Args:
+      path: the file, for the error.
+      part: the part of it.
+      columns: the names of the columns.
 
     Raises:
       UserError: it cannot be read; names the file and the part.

@@ -109,6 +109,7 @@ class ChosenRows(types.Source):
         if choice is None:
             yield from rows
             return
+        # Without keys the number of the row decides.
         keys: Iterator[Any] = itertools.repeat(("", {}))
         at_once = _SCANNED
         fields: Mapping[str, spec_lib.Field] = {}
@@ -123,6 +124,7 @@ class ChosenRows(types.Source):
             mask = _decide(choice, np.arange(start, start + len(block)), values)
             start += len(block)
             for (_, row), is_chosen in zip(block, mask, strict=True):
+                # The record of an unreadable row has no key.
                 if is_chosen or choice.keys and isinstance(row[1], str):
                     yield row
 
@@ -170,6 +172,7 @@ class ChosenRows(types.Source):
         if choice is None:
             return read_blocks(split, spec)
         blocks = read_blocks(self.split, spec)
+        # A second pass over the keys, as the Spec need not hold them.
         spec_of_keys = self._specify_keys(choice) if choice.keys else spec
         keys = read_blocks(self.split, spec_of_keys) if choice.keys else ()
         if blocks is None or keys is None:
@@ -239,6 +242,7 @@ def describe_left_out(source: Any, split: str = "train") -> list[str]:
             lines += source.describe_absent_keys(split)
         if isinstance(source, ChosenRows):
             lines += source.describe_left_out()
+            # The source within names the rows by the split that is cut.
             split = split if source.find_choice(split) is None else source.split
         sources = getattr(source, "sources", {})
         for name in source.splits.get(split, sources) if sources else ():
@@ -251,6 +255,11 @@ def read_fields(
     source: types.Source, split: str, spec: spec_lib.Spec
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield {feature: its values in some rows} of all rows of a split.
+
+    Args:
+      source: the source.
+      split: the split.
+      spec: the features to read.
 
     Raises:
       UserError: a record is malformed; names it.
@@ -397,6 +406,7 @@ def _cut_blocks(
 
     def read(block: int, fields: Mapping[str, spec_lib.Field]) -> dict[str, packed.Values]:
         values = blocks.read(numbers[block], fields)
+        # `count`, because the last byte may be filled up.
         bits = np.unpackbits(masks[numbers[block]], count=blocks.sizes[numbers[block]])
         places = np.flatnonzero(bits)
         return {name: packed.choose(values[name], places, field) for name, field in fields.items()}

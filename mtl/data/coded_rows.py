@@ -31,6 +31,7 @@ _AT_ONCE = 1 << 20
 
 
 # The features of a batch that hold the numbers of scalar fields, and their ids, int32 [B, n].
+# A field of the user cannot have a name with NUL.
 _NUMBERS, _IDS = "\0numbers", "\0ids"
 
 
@@ -188,6 +189,7 @@ class _Coded:
         if isinstance(flat, packed.Texts):
             numbers, distinct = flat.numbers, np.array(flat.distinct.to_pylist(), object)
         else:
+            # Whole numbers are looked up as well, once for each distinct one.
             distinct, numbers = np.unique(flat, return_inverse=True)
         self.distinct, numbers = distinct, numbers.astype(np.int32, copy=False)
         if not field.is_ragged:
@@ -196,6 +198,7 @@ class _Coded:
         splits = values.splits
         if field.dtype == "string":  # As `Spec.drop_empty_texts` does.
             is_text = (distinct != b"")[numbers]
+            # The number of texts that are not empty before each old split.
             splits = packed.count_splits(is_text)[splits]
             numbers = numbers[is_text]
         self.numbers = packed.Lists(numbers, splits)

@@ -190,9 +190,11 @@ class Items:
         columns = [self._freeze_rows(name, fields[name]) for name in self.features]
         keys = fields[self.item].numpy().tolist()
         for key, *row in zip(keys, *columns, strict=True):
+            # Such a row names no item.
             if key in (spec_lib.MISSING["int64"], spec_lib.NO_ID, b""):
                 continue
             self._counts[key] += 1
+            # The first row of an item gives its features; later rows must agree.
             first_row = self._rows.setdefault(key, tuple(row))
             for name, value, first_value in zip(self.features, row, first_row, strict=True):
                 if value != first_value:
@@ -207,12 +209,14 @@ class Items:
         is_list = isinstance(values, tf.RaggedTensor)
         flat = (values.flat_values if is_list else values).numpy()
         self._kinds[name] = (flat.dtype, flat.shape[1:], is_list)
+        # Row i lies between splits i and i + 1.
         starts = values.row_splits.numpy() if is_list else []
         rows = [flat[a:b] for a, b in itertools.pairwise(starts)] if is_list else flat
         return list(map(_freeze, rows))
 
     def save(self, directory: str, column: str) -> dict[str, types.Json]:
         """Return the items and their counts, and write their features to a file."""
+        # Sorted, so that the file does not depend on the order of the rows.
         items = sorted(self._rows)
         tensors: list[tf.Tensor] = []
         where = f"label {self.item!r} of the training split"

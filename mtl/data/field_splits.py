@@ -100,7 +100,9 @@ class ByKey(ByField):
         """{split: its places}; held-out splits come first."""
         ends = dict(zip(self.held_out, itertools.accumulate(self.held_out.values()), strict=True))
         bounds = {split: (end - self.held_out[split], end) for split, end in ends.items()}
+        # The split that is cut gets the rest of the circle.
         bounds[self.split] = max(ends.values()), 1.0
+        # Both neighbours round the same bound, so no place is in two splits or in none.
         places = {s: [math.ceil(end * splits.PLACES) for end in b] for s, b in bounds.items()}
         return {split: splits.Arc(first, end - first) for split, (first, end) in places.items()}
 
@@ -139,6 +141,7 @@ class ByTime(ByField):
             checks.require(split != self.split, "ByTime.starts", "name new splits", split)
         kinds = {isinstance(start, str) for start in self.starts.values()}
         checks.require(len(kinds) == 1, "ByTime.starts", "not mix types", dict(self.starts))
+        # A set: equal starts would leave a split without rows.
         is_sorted = self._numbers == sorted(set(self._numbers))
         checks.require(is_sorted, "ByTime.starts", "be in ascending order", dict(self.starts))
 
@@ -161,6 +164,7 @@ class ByTime(ByField):
         starts, row_times = self._numbers, self._read(texts)
         place = 0 if split == self.split else self.new_splits.index(split) + 1
         is_known = tf.math.is_finite(row_times)
+        # The split that is cut has no first time.
         if place:
             is_known &= row_times >= starts[place - 1]
         return is_known & (row_times < starts[place]) if place < len(self.starts) else is_known
@@ -211,5 +215,6 @@ def _to_numbers(texts: tf.Tensor) -> tf.Tensor:
 def _to_digits(texts: tf.Tensor, form: times.Form) -> tf.Tensor:
     """Turn texts [B] into times, float64 [B], like `times.read_time`; NaN without a time."""
     parts, is_time = time_texts.read_digits(texts, form)
+    # Digits in a row, such as 20240531123000, have the same order as the times.
     total = functools.reduce(lambda number, part: 100 * number + part, parts.values())
     return tf.where(is_time, tf.cast(total, tf.float64), math.nan)

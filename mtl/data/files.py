@@ -90,7 +90,15 @@ def find(
 
 
 def shard(source: Any, split: str, paths: Sequence[str], num_shards: int, shard: int) -> Any:
-    """Return `source` with every `num_shards`-th file of the split; None if there are fewer."""
+    """Return `source` with every `num_shards`-th file of the split; None if there are fewer.
+
+    Args:
+      source: a dataclass with the settings `files` and `data_dir`.
+      split: the split that is read.
+      paths: its files, with their folder.
+      num_shards: the number of shards.
+      shard: the place of this shard, from 0.
+    """
     if len(paths) < num_shards:
         return None
     # `paths` contain the folder.

@@ -183,6 +183,11 @@ def store(source: types.Source, spec: spec_lib.Spec, folder: str) -> types.Sourc
     name the files, `<split>-<checksum>.tfrecord`: equal rows share a file, and other rows never
     replace it.
 
+    Args:
+      source: the source of the rows.
+      spec: the fields to write, labels among them.
+      folder: where the files go; it is made if it is absent.
+
     Raises:
       UserError: a row is malformed, or `folder` cannot be written.
     """
@@ -295,6 +300,7 @@ def _read_column(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> V
     Raises:
       number_arrays.BadValueError: a value does not suit the field.
     """
+    # Arrays of numbers are converted as a whole; other values one by one.
     is_one = values.ndim == 1 and not field.is_ragged and field.size == 1
     fits = not field.is_ragged and values.shape[1:] in (field.shape, (field.size,))
     if values.dtype.kind in "biuf" and (is_one or fits):
@@ -313,6 +319,8 @@ def _read_each(field: spec_lib.Field, cells: csv.Csv, values: np.ndarray) -> lis
     texts: dict[str, Any] = {}
     for row, value in enumerate(values):
         if type(value) is not str:
+            # Values other than texts may not be hashable, or equal without being alike, such as 1
+            # and True.
             items.append(_read_one(field, cells, row, value))
             continue
         if value not in texts:

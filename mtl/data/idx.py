@@ -38,6 +38,7 @@ class _Array:
 
     @property
     def header_bytes(self) -> int:
+        # The magic number, and a size of four bytes for each axis, the rows among them.
         return 4 * (2 + len(self.shape))
 
     @property
@@ -146,18 +147,21 @@ def _read_header(path: str) -> _Array:
 def _parsed_header(path: str) -> _Array:
     with files.open_binary(path) as file:
         start = file.read(4)
+        # Two zero bytes, the type, and the number of axes.
         is_known = len(start) == 4 and start[:2] == b"\0\0" and start[2] in _TYPES and start[3] > 0
         checks.require(
             is_known, path, "be an IDX file", start, "Its first bytes tell type and rank."
         )
         sizes = file.read(4 * start[3])
         checks.require(len(sizes) == 4 * start[3], path, "be a whole IDX file", start + sizes)
+        # Sizes are big-endian, as the elements are.
         rows, *shape = struct.unpack(f">{start[3]}i", sizes)
     rule = "have sizes above 0"
     checks.require(rows >= 0 and min(shape, default=1) > 0, path, rule, (rows, *shape))
     array = _Array(path, _TYPES[start[2]], rows, tuple(shape))
     num_bytes = array.header_bytes + rows * array.record_bytes
     rule = f"hold {num_bytes} bytes, as its header tells of {rows} rows"
+    # gzip keeps the size modulo 2^32, so both sides are compared like that.
     checks.require(_measure_size(path) == num_bytes % 2**32, path, rule, _measure_size(path))
     return array
 
@@ -177,6 +181,7 @@ def _array_of(field: spec_lib.Field, arrays: Mapping[str, _Array]) -> _Array:
     checks.one_of(where, field.name, arrays)
     array = arrays[field.name]
     is_float = array.dtype.startswith("float")
+    # Fractions do not fit into whole numbers.
     fits = field.dtype == "float32" or (field.dtype in ("int64", "uint8") and not is_float)
     checks.require(fits, where, f"hold {field.dtype}", array.dtype, "Change it in the Spec.")
     is_same = not field.is_ragged and field.size == math.prod(array.shape)

@@ -118,6 +118,7 @@ class ImageFiles(types.Source):
         """Return the bytes of the file that a field names, or in a str why it cannot be read."""
         text = os.fsdecode(path)
         is_absolute = re.match(_ABSOLUTE, text) is not None
+        # ".." would leave the folder, and C++ ends a name at NUL.
         is_odd = not text or "\0" in text or ".." in text.split("/")
         if is_odd or (is_absolute and not (self._root and text.startswith(self._root))):
             return self._describe(name, path, self._rule)

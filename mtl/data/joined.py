@@ -71,12 +71,14 @@ class _Table(NamedTuple):
             return self._look_up(keys.distinct.to_pylist())[keys.numbers]
         if keys.dtype.kind != "i":
             return self._look_up(keys.tolist())
+        # Each distinct key is spelled and looked up once; many rows share a user or an item.
         distinct, places = np.unique(keys, return_inverse=True)
         return self._look_up([_spell_key(key) for key in distinct.tolist()])[places]
 
     def _look_up(self, texts: Sequence[bytes]) -> np.ndarray:
         row_numbers = map(self.places.get, texts, itertools.repeat(-1))
         rows = np.fromiter(row_numbers, np.int64, len(texts))
+        # Only keys that are not found as they stand can be written otherwise, such as 7.0.
         for place in np.flatnonzero(rows < 0).tolist():
             rows[place] = self.places.get(_spell_key(texts[place]), -1)
         return rows
@@ -105,6 +107,7 @@ class _Table(NamedTuple):
     def take(self, find: Callable[[np.ndarray], np.ndarray], keys: tf.Tensor) -> dict[str, Any]:
         """Return {name: [B, ...]} of the rows that `find` returns for keys or numbers, [B]."""
         rows = tf.numpy_function(find, [keys], tf.int64, stateful=False)
+        # A result of Python has no static shape.
         rows.set_shape(keys.shape)
         load = functools.partial(_return_first, self.rows)
         return memory_rows.take(memory_rows.Layout(self.fields), load, tf.zeros_like(rows), rows)
@@ -225,9 +228,11 @@ class Joined(types.Source):
     def _find_rows(self, split: str, key: str, table: _Table, numbers: np.ndarray) -> np.ndarray:
         """Return the rows of a table that belong to rows of a split by number, int64 [B]."""
         lock, cache = self._kept_rows
+        # Threads of tf.data call this at the same time; one reads the keys of the split.
         with lock:
             if (split, key) not in cache:
                 all_numbers = cast(np.ndarray, self.list_rows(split))
+                # Half the memory of int64, for all rows of the split.
                 rows = self._read_rows(split, key, table, all_numbers).astype(np.int32)
                 cache[split, key] = all_numbers, rows
             all_numbers, rows = cache[split, key]
@@ -243,6 +248,7 @@ class Joined(types.Source):
         key_spec = _specify_key(self.source, None, key)
         blocks = types.read_member(self.source, types.Source, "read_values")(split, key_spec)
         if blocks is not None:
+            # The packed reader cannot read these rows; `decode` reads them below.
             with contextlib.suppress(types.DecodeOnlyError):
                 return np.concatenate([table.find_rows(block[key]) for block in blocks])
         return table.find_rows(source_lib.read_field(self.source, split, all_numbers, key_spec))

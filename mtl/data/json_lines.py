@@ -208,6 +208,7 @@ def read_columns(
         values: Values | None = _to_exact_array(field, [row.get(name) for row in rows])
         if values is None:
             values = _to_arrays(field, each(functools.partial(read_value, field), rows))
+        # Rare, so the lines are parsed a second time only then.
         if field.dtype == "float32" and _has_infinity(values):
             each(functools.partial(_check_text, field), lines)
         columns[name] = values
@@ -226,6 +227,7 @@ def _to_exact_array(field: spec_lib.Field, values: Sequence[Any]) -> np.ndarray 
         return None
     try:
         if field.dtype == "string":
+            # JSON can write half of a surrogate pair, which UTF-8 cannot hold.
             "".join(flat).encode()
         with np.errstate(over="ignore"):
             array = np.array(flat, _ARRAYS.get(field.dtype, np.int64))

@@ -170,6 +170,7 @@ class LongTail(chosen_rows.ChosenRows):
         fitting = (
             len(class_rows) / share for class_rows, share in zip(rows.values(), shares, strict=True)
         )
+        # The largest first class for which every class has enough rows.
         largest = self.largest or math.floor(min(fitting))
         # Rounding may put a product below the whole number that it should be.
         sizes = [math.floor(largest * share + 1e-9) for share in shares]

@@ -46,6 +46,7 @@ class Layout:
         for name, field in fields.items():
             if not field.is_ragged:
                 dtype_places = self.places.setdefault(field.dtype, {})
+                # The next field begins at the column after the last one of its type.
                 start = next(reversed(dtype_places.values())).stop if dtype_places else 0
                 shape = cast(tuple[int, ...], field.shape)
                 dtype_places[name] = _Place(start, start + math.prod(shape), shape)
@@ -67,6 +68,7 @@ class Layout:
     @property
     def are_texts(self) -> list[bool]:
         """True for each array of `Rows.take` that holds numbers of texts."""
+        # A list has two arrays: its values and its splits.
         lists = [flag for dtype in self.lists.values() for flag in (dtype == "string", False)]
         return [dtype == "string" for dtype in self.places] + lists
 
@@ -90,6 +92,7 @@ class Layout:
             for name, place in places.items():
                 values = matrix[:, place.start : place.stop]
                 values = tf.reshape(values, [-1 if size is None else size, *place.shape])
+                # The numbers of texts become texts only here, in C++.
                 fields[name] = tf.gather(texts, values) if dtype == "string" else values
         for name, dtype in self.lists.items():
             values, splits = next(parts), next(parts)
@@ -125,6 +128,7 @@ class Rows:
         for dtype, places in layout.places.items():
             columns = numbers if dtype == "string" else values
             parts = [_flatten(columns[name], dtype, place) for name, place in places.items()]
+            # A row then lies in one piece of memory.
             self._matrices.append(np.ascontiguousarray(np.concatenate(parts, axis=1)))
         self._lists = []
         for name, dtype in layout.lists.items():
@@ -173,6 +177,7 @@ def take_by_group(
         parts.append(take(group, places[-1]))
     if len(parts) == 1:
         return parts[0]
+    # Parts are joined by group; the sorting brings each row back to its place.
     return _merge(layout, parts, np.argsort(np.concatenate(places)))
 
 
@@ -200,6 +205,7 @@ def _renumber(numbers: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, li
     """Return the numbers below `count` that occur, and the places of all numbers among these."""
     size = sum(array.size for array in numbers)
     if count <= 4 * size:
+        # Marks for all texts take less time than sorting the numbers of a large batch.
         occurs = np.zeros(count, np.bool_)
         for array in numbers:
             occurs[array] = True
@@ -239,6 +245,7 @@ def take(
     """
 
     def read(splits: np.ndarray, numbers: np.ndarray) -> list[np.ndarray]:
+        # An empty batch names no split.
         return load(int(splits[0]) if len(splits) else 0).take(numbers)
 
     arrays = tf.numpy_function(read, [split, rows], layout.kinds, stateful=False)

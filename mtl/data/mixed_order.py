@@ -22,7 +22,12 @@ _LARGE_FACTOR = 10
 
 
 def make_shares(rates: Sequence[float | types.Schedule], size: int) -> shares.Shares:
-    """Return the shares of sources with these rates, in steps of so many places."""
+    """Return the shares of sources with these rates, in steps of so many places.
+
+    Args:
+      rates: a number, or a schedule over the steps, for each of S sources.
+      size: the number of places of a step that are dealt at its rates.
+    """
     if not any(map(callable, rates)):
         return shares.Fixed([float(cast(float, rate)) for rate in rates])
     return shares.Scheduled(functools.partial(_evaluate_rates, rates), len(rates), size)

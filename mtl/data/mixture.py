@@ -279,6 +279,7 @@ class Mixture(types.Source):
     def _list_parts(self, split: str) -> list[_Part]:
         """Return the sources of a split."""
         name, _, theirs = split.partition("/")
+        # "ratings/test" names one source; other names may hold a slash as well.
         if theirs and name in self.sources:
             return [_Part(name, self.sources[name], theirs)]
         names = self.splits.get(split, self.sources)
@@ -333,6 +334,7 @@ class Mixture(types.Source):
     def _load(self, split: str, fields: Mapping[str, spec_lib.Field], spec: spec_lib.Spec) -> _Held:
         """Return the rows of a split; read the sources at the first call."""
         lock, cache = self._kept
+        # Fields may differ in type and default under the same name.
         key = split, repr(fields)
         with lock:
             if key not in cache:
@@ -350,13 +352,16 @@ class Mixture(types.Source):
             else:
                 values = _read_part(part, part_spec)
                 count = _count_values(values, part_spec)
+            # Absent fields get a value for each row, so that all sources have the same columns.
             values |= {name: fill.repeat(count) for name, fill in absent.items()}
             counts[part.name] = count
             for name in fields:
                 parts[name].append(values[name])
                 size += values[name].nbytes
             names = list(counts)
+            # After each source, so that a mixture that does not fit fails early.
             memory.require_memory("Mixture.sources", names, size, f"Split {split!r} takes")
+        # `pop` frees the parts of a field once they are joined.
         split_values = {name: packed.join(parts.pop(name), field) for name, field in fields.items()}
         return _Held(counts, memory_rows.Rows(memory_rows.Layout(fields), split_values))
 

@@ -92,6 +92,7 @@ class Npy(types.Source):
         storage.require_path(where, folder)
         is_there = tf.io.gfile.isdir(folder)
         checks.require(is_there, where, "name a folder that exists", folder)
+        # Object stores list folders with a slash behind the name.
         fields = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
         names = {
             name
@@ -154,6 +155,7 @@ class Npy(types.Source):
         fits = number.name in _TYPES and _suits(number, field.dtype)
         checks.require(fits, where, f"hold {field.dtype}", number.name, fix)
         sizes = tuple(size for size in kind.shape if size != 1)
+        # Axes of size 1 move no value.
         is_same = not field.is_ragged and sizes == tuple(size for size in field.shape if size != 1)
         fix = f"Make it {kind.shape} in the Spec."
         checks.require(is_same, where, f"have shape {field.shape}", kind.shape, fix)
@@ -218,6 +220,7 @@ def _value_of(values: Mapping[str, Any], field: spec_lib.Field) -> Any:
 def _by_number(name: str) -> tuple[float, str]:
     """Return a key that sorts files by number; files without a number follow by name."""
     stem = name.removesuffix(_ENDING)
+    # Numbers by value, so that 10 comes after 9.
     return (int(stem) if stem.isdecimal() else math.inf, name)
 
 

@@ -27,6 +27,13 @@ class BadValueError(ValueError):
 def read_numbers(field: spec_lib.Field, values: np.ndarray) -> np.ndarray:
     """Return numbers [N] or [N, D] as values of a field; NaN in [N] is absent.
 
+    Args:
+      field: of fixed length.
+      values: [N] for a field of one value, else [N, D] or [N, *shape].
+
+    Returns:
+      [N, D] of the field's type; [N] for a field of one value.
+
     Raises:
       ValueError: a number does not suit the field.
     """

@@ -79,7 +79,12 @@ def pack(values: Any, dtype: str | None = None) -> Values:
 
 
 def pack_field(values: Any, field: spec_lib.Field) -> Values:
-    """Return the values of a field in N rows, an array [N, size] or N lists, in a few arrays."""
+    """Return the values of a field in N rows, an array [N, *shape] or N lists, in a few arrays.
+
+    Args:
+      values: N rows in any form that `pack` takes.
+      field: the field.
+    """
     packed_values = pack(values, field.dtype)
     if isinstance(packed_values, np.ndarray):
         return packed_values.reshape(-1, *cast(tuple[int, ...], field.shape))
@@ -102,7 +107,12 @@ def count_splits(lengths: Any) -> np.ndarray:
 def join_fields(
     parts: Sequence[Mapping[str, Values]], fields: Mapping[str, spec_lib.Field]
 ) -> dict[str, Values]:
-    """Return {field: its values in all rows}, given its values in some rows each."""
+    """Return {field: its values in all rows}, given its values in some rows each.
+
+    Args:
+      parts: {field: its values} of some rows each, in the order of the rows.
+      fields: {name: field}.
+    """
     return {name: join([part[name] for part in parts], field) for name, field in fields.items()}
 
 
@@ -219,7 +229,12 @@ def _drop_texts(values: Texts) -> Texts:
 
 
 def count_rows(values: Values, field: spec_lib.Field) -> int:
-    """Return the number of rows."""
+    """Return the number of rows.
+
+    Args:
+      values: an array [N, ...], `Texts` with `field.size` numbers for each row, or `Lists`.
+      field: the field.
+    """
     if isinstance(values, Lists):
         return len(values.splits) - 1
     return len(values.numbers) // field.size if isinstance(values, Texts) else len(values)

@@ -175,6 +175,7 @@ class Pipeline:
             together = self._count_together(batch_size)
             part = _Part(batch_size, num_shards, shard, parts, together)
             batches, decode = self._take_batches(split, seed, start_step, part)
+            # Several batches are decoded as one and then cut, as a call of Python takes long.
             batches = self._split_fields(batches, with_labels, together * batch_size, decode)
             batches = source_lib.cut_batches(batches, together, batch_size)
             # A saved state holds numbers of steps, and not the rows of the next batches.
@@ -426,6 +427,10 @@ class Pipeline:
         """Fail if a batch or the shuffle buffer surely exceeds memory.
 
         A batch of training is full. For other batches, only TensorFlow's slots for records count.
+
+        Args:
+          batch_size: the rows of a batch in this process.
+          training: True for full batches and the shuffle buffer.
         """
         size = batch_size * memory.SLOT
         if training:
@@ -439,6 +444,7 @@ class Pipeline:
 
     def one_pass(self, split: str, with_labels: bool = True) -> tf.data.Dataset:
         """Return one pass over a split in order; without labels, of {feature: [B, ...]} only."""
+        # In order: nothing is drawn from the seed.
         batches = self.dataset(split, training=False, seed=0, with_labels=with_labels)
         return batches if with_labels else batches.map(lambda features, labels: features)
 
@@ -509,6 +515,7 @@ class Pipeline:
             ).repeat()
         counts = label_counts.read_counts(statistics, sampler.label, sampler.missing)
         field = self.spec.label_fields[sampler.label]
+        # The pass that a run reaches after this many steps.
         first = start_step * self.batch_size // sum(counts.values())
 
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -686,6 +693,12 @@ def read_split(
     source: types.Source, split: str, spec: spec_lib.Spec, setting: tuple[str, Any]
 ) -> dict[str, packed.Values]:
     """Return the values of all rows of a split, as `in_memory.read_split`; name a bad record.
+
+    Args:
+      source: the source.
+      split: the split.
+      spec: the fields to read.
+      setting: the setting that puts the rows into memory, and its value, for the error.
 
     Raises:
       UserError: a record is malformed, or the rows do not fit into memory.

@@ -157,6 +157,7 @@ class Power:
           epoch: the number of the pass, an int64 scalar.
         """
         rows = np.array(list(counts.values()), np.float64)
+        # p_j n / n_j: how often each row of class j comes up in a pass of n rows, [C].
         times = self.shares(rows, epoch) * rows.sum() / rows
         spec = spec_lib.Spec(features={field.name: field.dtype}, labels={})
         spec = dataclasses.replace(spec, defaults={field.name: field.missing})
@@ -225,6 +226,7 @@ def _split_classes(
 
 def _of_label(labels: tf.Tensor, known_labels: list[Any], times: tf.Tensor) -> tf.Tensor:
     """Return how often each label [B] is due, [B]; 1 for an unknown label."""
+    # [B, C]
     hits = tf.equal(labels[:, tf.newaxis], tf.constant(known_labels, labels.dtype))
     dues = tf.gather(tf.convert_to_tensor(times), tf.argmax(hits, axis=1))
     return tf.where(tf.reduce_any(hits, axis=1), dues, tf.ones_like(dues))

@@ -91,6 +91,7 @@ def _to_table(where: str, rows: Sequence[Sequence[Any]], start: tuple[int, int])
     texts = [list(map(_to_text, row)) for row in rows]
     checks.require(bool(texts), where, "name the columns in its first row", "an empty sheet")
     names, body = texts[0], texts[1:]
+    # Rows count from 1 in a spreadsheet, and the first one is the header.
     for number, row in enumerate(body, start[0] + 2):
         fix = "Delete the row, or the rows below it, if they are not of the table."
         checks.require(

@@ -143,6 +143,12 @@ def read_field(
 ) -> np.ndarray:
     """Return the values of the only field of a specification in rows by number, [N].
 
+    Args:
+      source: a source that takes rows by number.
+      split: the split.
+      rows: the numbers of the rows, int64 [N].
+      spec: a specification with one field, of one value in each row.
+
     Raises:
       InvalidArgumentError: a record is malformed.
     """

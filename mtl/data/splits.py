@@ -273,6 +273,12 @@ def rank_rows(labels: np.ndarray, seed: int) -> np.ndarray:
 def read_labels(source: types.Source, split: str, label: str, label_type: str) -> np.ndarray:
     """Return the labels of a split, [N]; absent ones are `spec.MISSING` of their type.
 
+    Args:
+      source: the source.
+      split: the split.
+      label: the field.
+      label_type: "int64" or "string".
+
     Raises:
       UserError: a record is malformed; names it.
     """

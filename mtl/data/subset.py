@@ -63,6 +63,7 @@ class Subset(chosen_rows.ChosenRows):
         ends = itertools.accumulate(
             self.held_out.values(), lambda end, part: end - part, initial=1.0
         )
+        # Neighbours share a rounded bound, so no row is in two splits.
         bounds = [max(round(end * splits.PLACES), 0) for end in ends]
         held_out = zip(self.held_out, zip(bounds[1:], bounds, strict=False), strict=True)
         return {

@@ -25,6 +25,7 @@ from mtl.spec import literals
 # Lines without a row.
 _DROPPED = r"[ \t\r]*(?:#.*)?"
 _PAIRS = re.compile(rf"(?:[0-9]+:{literals.FINITE}(?: |$))*")
+# float32 would turn a larger number into infinity.
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -164,10 +165,13 @@ def parse_line(line: bytes, size: int | None, first_index: int = 1) -> Row:
         label, *rest = line.partition(b"#")[0].decode().split()
     except (UnicodeDecodeError, ValueError):
         raise ValueError("must be a label and pairs such as 3:0.5, in UTF-8") from None
+    # The group is optional, and stands right behind the label.
     group = rest.pop(0)[len("qid:") :] if rest and rest[0].startswith("qid:") else None
     numbers = np.zeros([size or 0], np.float32)
+    # Without the vector in the Spec, the pairs are not worth the time to parse.
     if size is None or not rest:
         return Row(label, group, numbers)
+    # One search in the line is faster than one for each pair.
     if not _PAIRS.fullmatch(" ".join(rest)):
         bad_pair = next(pair for pair in rest if not _PAIRS.fullmatch(pair))
         raise ValueError(f"must hold pairs such as 3:0.5, got {bad_pair[:40]!r}")
@@ -178,6 +182,7 @@ def parse_line(line: bytes, size: int | None, first_index: int = 1) -> Row:
 def _fill_numbers(numbers: np.ndarray, parts: Sequence[str], first_index: int) -> None:
     """Write values at their indexes, both texts in turn."""
     size = len(numbers)
+    # As Python's integers, because an index in a file may exceed int64.
     indexes = np.array(list(map(int, parts[::2])), object) - first_index
     values = np.array(list(map(float, parts[1::2])))
     last = first_index + size - 1
@@ -185,6 +190,7 @@ def _fill_numbers(numbers: np.ndarray, parts: Sequence[str], first_index: int) -
         if not 0 <= index < size:
             index_text = parts[2 * position]
             raise ValueError(f"must hold indexes from {first_index} to {last}, got {index_text}")
+        # A repeated index would silently replace a number.
         if position and index <= indexes[position - 1]:
             previous_text, index_text = parts[2 * position - 2], parts[2 * position]
             raise ValueError(

@@ -190,6 +190,7 @@ class Groups:
 def _compute_fingerprints(keys: np.ndarray) -> np.ndarray:
     if keys.dtype != object:
         return keys
+    # 64 bits in place of a text, since every group of the split is kept.
     prints = tf.raw_ops.Fingerprint(data=tf.constant(keys), method="farmhash64")
     return prints.numpy().view(np.int64)[:, 0]
 
@@ -220,6 +221,7 @@ def _split_groups(
         return _slice(rows, 0, 0), keys[:0], ~ends
 
     chunks = source_lib.batch(records, _RECORDS).map(read)
+    # The first chunk is read again for its form; `close` drops its rows.
     chunks = chunks.concatenate(chunks.take(1).map(close))
 
     @tf.autograph.experimental.do_not_convert
@@ -254,6 +256,7 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
         (*flat, keys), (group, key) = buffer, addition
         buffer = _pack(records, flat)
         num_held, size = _count(buffer), _count(group)
+        # A group of the next epoch has the same key; both in one part would look like one group.
         fits = (num_held + size <= rows) & ~tf.reduce_any(tf.equal(keys, key))
         message = f"A group has more than the {rows} rows of a micro-batch"
         with tf.control_dependencies([tf.debugging.Assert(size <= rows, [message, size])]):
@@ -266,6 +269,7 @@ def _fill(groups: tf.data.Dataset, records: tf.data.Dataset, rows: int) -> tf.da
     def pad(buffer: Any, is_full: tf.Tensor) -> tuple[Any, tf.Tensor]:
         del is_full
         count, places = _count(buffer), tf.range(rows, dtype=tf.int64)
+        # Padding repeats the last row, which the mask leaves out.
         indices = tf.minimum(places, count - 1)
         return tf.nest.map_structure(lambda part: tf.gather(part, indices), buffer), places < count
 

@@ -98,6 +98,7 @@ class Plan:
         # Each lane fills an equal, consecutive part of every batch.
         share = self.batch_size // self.num_lanes
         lanes, within = np.divmod(positions, share)
+        # A lane gives `share` rows to each step, one epoch after the other.
         epochs, places = np.divmod(steps[:, None] * share + within, self.lane_rows)
         windows, rows = np.divmod(places, self.window_rows)
         return Places(epochs, windows, np.broadcast_to(lanes, rows.shape), rows)

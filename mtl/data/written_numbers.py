@@ -38,6 +38,10 @@ class Form(NamedTuple):
 def read_form(where: str, example: Any) -> Form:
     """Return the form of an example; `Csv.number_forms` describes forms.
 
+    Args:
+      where: the setting, for the error.
+      example: the number 1.5 or 1234.5 as a file writes it, such as "$1,234.5".
+
     Raises:
       UserError: the example does not write the number 1.5 or 1234.5; the error names `where`.
     """
@@ -61,6 +65,7 @@ def _make_form(
     number = f"((?:(?:{whole})(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     start = f"{_escape(before)}{space}" if before else ""
     end = f"{space}{_escape(behind)}" if behind else ""
+    # Groups 1 to 8 of the four ways below; `rewrites` joins the signs and then the numbers.
     sign = f"([+{_MINUS}])"
     # A sign before or behind the text that precedes the number, a minus behind the number, or a
     # number in brackets, which is below 0.

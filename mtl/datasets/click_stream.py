@@ -134,6 +134,7 @@ class ClickStream(simulated.Simulated):
         recent = tf.cast(tf.reduce_any(is_same & is_recent, 1), tf.float32)
         drawn = uniform(2)
         now = 1_700_000_000 + 1000 * tf.cast(part, tf.int64) + of_user(whole(1000))
+        # Exponential waiting times with a mean of an hour; 1 - u is never 0.
         gaps = of_user(-_SECONDS * tf.math.log(1 - uniform(places)))
         # The time from each event to now: the sum of the gaps of all that come from it on.
         ages = tf.cumsum(tf.where(is_event, gaps, tf.zeros_like(gaps)), axis=1, reverse=True)
@@ -161,6 +162,7 @@ class ClickStream(simulated.Simulated):
     def _choose_items(self, categories: tf.Tensor, drawn: tf.Tensor) -> tf.Tensor:
         """Return items of these categories, by numbers in [0, 1) of the same shape."""
         drawn = drawn**self.popularity if self.popularity > 1 else drawn
+        # The number of items of the category: c, c + categories, ...
         of_each = tf.cast((self.items - 1 - categories) // self.categories + 1, tf.float32)
         rank = tf.minimum(tf.floor(drawn * of_each), of_each - 1)
         return categories + self.categories * tf.cast(rank, tf.int64)

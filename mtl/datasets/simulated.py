@@ -35,7 +35,15 @@ class Simulated(types.Source):
 
     @abc.abstractmethod
     def draw(self, split: int, part: tf.Tensor) -> dict[str, Any]:
-        """Return `ROWS_TOGETHER` rows, the part of this number, of a split by its number."""
+        """Return `ROWS_TOGETHER` rows, the part of this number, of a split by its number.
+
+        Args:
+          split: the place of the split in `SPLITS`.
+          part: the number of the part, an int64 scalar.
+
+        Returns:
+          {field: [`ROWS_TOGETHER`, ...]}.
+        """
 
     def check_rows(self) -> None:
         """Fail unless `rows` maps splits to numbers of at least 1."""
@@ -49,6 +57,7 @@ class Simulated(types.Source):
         """Return the rows of a split as {field: [...]}."""
         checks.one_of(f"{type(self).__name__} split", split, self.rows)
         rows, number = self.rows[split], SPLITS.index(split)
+        # The last part may hold more rows than are left, hence `take`.
         parts = tf.data.Dataset.range(math.ceil(rows / ROWS_TOGETHER))
         return parts.map(functools.partial(self.draw, number)).unbatch().take(rows)
 
@@ -78,8 +87,15 @@ class Simulated(types.Source):
 
 
 def draw_directions(seed: int, dimension: int, cosine: float) -> np.ndarray:
-    """Return two unit vectors with this cosine, [D, 2]."""
+    """Return two unit vectors with this cosine, [D, 2].
+
+    Args:
+      seed: of the draw.
+      dimension: D.
+      cosine: the cosine of the angle between the two, in [-1, 1].
+    """
     drawn = np.random.default_rng(seed).normal(size=[dimension, 2])
+    # Orthonormal columns; the second is turned towards the first.
     first, second = np.linalg.qr(drawn)[0].T
     rest = math.sqrt(1 - cosine**2)
     return np.stack([first, cosine * first + rest * second], axis=1)

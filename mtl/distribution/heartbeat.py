@@ -55,14 +55,17 @@ class Heartbeat:
         beside: Sequence[str] = (),
     ):
         self._folder, self._name = os.path.join(model_dir, _FOLDER), name
+        # At least ten signs in each timeout: one that cannot be written does no harm.
         self._timeout, self._interval = timeout_secs, min(1.0, timeout_secs / 10)
         self._watched, self._beside = tuple(watched), tuple(beside)
+        # The folder may hold signs of an earlier run: only a change shows that a process lives.
         self._signs = {other: self._read(other) for other in (*watched, *beside)}
         self._silent = dict.fromkeys(self._signs, 0.0)
         self._lost: set[str] = set()
         self._fresh: set[str] = set()
         self._said: dict[str, Any] = {"phase": "starting"}
         self._beats, self._writing, self._ended = 0, threading.Lock(), threading.Event()
+        # A daemon thread does not keep the process alive after an error in the main thread.
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Heartbeat:
@@ -76,18 +79,32 @@ class Heartbeat:
         self.publish_phase(DONE if kind is None else STOPPED if kind is SystemExit else FAILED)
 
     def publish_phase(self, phase: str, **more: Any) -> None:
-        """Tell the others the phase of this process."""
+        """Tell the others the phase of this process.
+
+        Args:
+          phase: a name that `wait_for` of other processes looks for.
+          **more: further values for them, which JSON can hold.
+        """
         said = {"phase": phase, **more}
         if said != self._said:
             self._said = said
             self._write_beat()
 
     def wait_for(self, other: str, phase: str) -> dict[str, Any]:
-        """Wait until `other` is in this phase, and return its sign; a loss ends the process."""
+        """Wait until `other` is in this phase, and return its sign; a loss ends the process.
+
+        Args:
+          other: the name of a watched process, such as "chief-0".
+          phase: the phase to wait for; `DONE` ends the wait as well.
+
+        Returns:
+          The phase of `other`, and further values of its `publish_phase`.
+        """
         while True:
             said = self._signs[other]
             if other in self._fresh and said.get("phase") in (phase, DONE):
                 return said
+            # The thread reads the signs; a loss ends the process from there.
             time.sleep(0.1)
 
     def read_phase(self, other: str) -> str | None:
@@ -105,12 +122,14 @@ class Heartbeat:
         self.publish_phase(phase)
         sys.stdout.flush()
         sys.stderr.flush()
+        # `sys.exit` in a thread, or during a call into TensorFlow, would not end the process.
         os._exit(0 if phase == DONE else interruption.START_AGAIN)
 
     def _run(self) -> None:
         looked = time.monotonic()
         while not self._ended.wait(self._interval):
             now = time.monotonic()
+            # A machine that slept, or a stopped process, sees a long pause and no new signs.
             passed, looked = min(now - looked, 3 * self._interval), now
             with contextlib.suppress(tf.errors.OpError):  # The next sign may succeed.
                 self._write_beat()
@@ -152,6 +171,7 @@ class Heartbeat:
     def _write_beat(self) -> None:
         path = os.path.join(self._folder, self._name)
         with self._writing:
+            # The counter makes each sign differ from the one before, even in the same phase.
             self._beats += 1
             # Not *.partial: the chief removes such files when it starts, while others already run.
             with tf.io.gfile.GFile(f"{path}.next", "w") as file:

@@ -41,6 +41,7 @@ class Interruption:
     def request(self, number: int, frame: object = None) -> None:
         """Ask the run to stop; this method handles signals."""
         self.signal = number
+        # By the default of the system the second signal ends the process at once.
         for again in _SIGNALS:
             signal.signal(again, signal.SIG_DFL)
 
@@ -53,6 +54,7 @@ class Interruption:
     @contextlib.contextmanager
     def handle_signals(self) -> Iterator[None]:
         """Handle signals inside this context; outside the main thread there are no handlers."""
+        # Python sets handlers only in the main thread and raises ValueError elsewhere.
         if threading.current_thread() is not threading.main_thread():
             yield
             return

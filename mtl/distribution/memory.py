@@ -32,6 +32,7 @@ def find_limit() -> float:
     known = dict(line.split(":") for line in _read("/proc/meminfo").splitlines())
     if "MemTotal" not in known:
         return math.inf
+    # The file says kB and means KiB.
     total, swap = (1024 * int(known[name].split()[0]) for name in ("MemTotal", "SwapTotal"))
     return min(total, *_limits_of_groups(), math.inf) + swap
 
@@ -45,6 +46,7 @@ def _limits_of_groups() -> Iterator[float]:
         folder, file = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
         # In a container the path may come from the host, while its root is the container's group.
         names = [name for name in group.split("/") if name]
+        # The limit of each group above holds as well.
         for depth in range(len(names) + 1):
             limit = _read(os.path.join(_GROUPS, folder, *names[:depth], file)).strip()
             if limit.isdigit():  # "max" means that there is none.
@@ -60,7 +62,14 @@ def _read(path: str) -> str:
 
 
 def require_memory(where: str, value: Any, size: float, what: str) -> None:
-    """Fail if `size` bytes, the minimum for a setting, are more than the memory."""
+    """Fail if `size` bytes, the minimum for a setting, are more than the memory.
+
+    Args:
+      where: the setting, for the error.
+      value: its value, for the error.
+      size: the least number of bytes that it needs.
+      what: the start of a sentence that goes on with "at least 72 GB", such as "A batch takes".
+    """
     most = find_limit()
     needed, limit = _format_gigabytes(size), _format_gigabytes(most)
     fix = f"{what} at least {needed}, and this process may use {limit}."

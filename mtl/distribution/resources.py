@@ -52,6 +52,7 @@ def configure_session(
     config: compat.estimator.RunConfig, session_config: tf.compat.v1.ConfigProto
 ) -> compat.estimator.RunConfig:
     """Return `config` with these settings added to the session settings of Estimator."""
+    # Estimator takes these settings if RunConfig has none: ours would replace them.
     merged = tf1.ConfigProto(allow_soft_placement=True)
     # One pass of the graph optimizer, the default of Estimator as well.
     merged.graph_options.rewrite_options.meta_optimizer_iterations = 1
@@ -64,10 +65,14 @@ def configure_session(
 def split_cpu(count: int) -> None:
     """Split the processor into `count` devices.
 
+    Args:
+      count: the number of logical devices; a processor with as many or more stays as it is.
+
     Raises:
       UserError: TensorFlow already uses it as a single device.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
+    # A process with several trainings may have split it already.
     if len(tf.config.get_logical_device_configuration(cpu) or ()) >= count:
         return
     with _before_first_use("Distribution.devices"):

@@ -172,6 +172,7 @@ class Distribution:
         devices = self._choose_devices(strategy)
         if cluster is None and strategy != ONE:
             strategy = MIRRORED if len(devices) > 1 else ONE
+        # Asynchronous workers run one replica each.
         if strategy in (ONE, SERVERS):
             devices = devices[:1]
         place = Place(strategy, tuple(devices), cluster)
@@ -181,7 +182,12 @@ class Distribution:
     def build_strategy(
         self, place: Place
     ) -> tuple[tf.distribute.Strategy | None, tf.compat.v1.ConfigProto]:
-        """Return the strategy, None for plain training, and the session's settings."""
+        """Return the strategy, None for plain training, and the session's settings.
+
+        Args:
+          place: the role of this process, as `find_place` returns it.
+        """
+        # First, as a strategy takes the GPUs when it is made.
         self.resources.take()
         config = self.resources.session_config()
         if not place.is_synchronous:
@@ -199,11 +205,17 @@ class Distribution:
 
     def _sharding(self, place: Place) -> sharding_lib.Sharding:
         """Return how tables are split over the parameter servers of this place."""
+        # No servers: tables stay whole.
         servers = place.cluster.num_servers if place.cluster and self.min_shard_bytes else 0
         return sharding_lib.Sharding(servers=servers, min_bytes=self.min_shard_bytes or 1)
 
     def distribute_model_fn(self, model_fn: Callable[..., Any], place: Place) -> Callable[..., Any]:
-        """Return `model_fn` with split tables and the chosen batch norm."""
+        """Return `model_fn` with split tables and the chosen batch norm.
+
+        Args:
+          model_fn: takes features, labels and a mode, and builds the graph.
+          place: the role of this process; its servers share the split tables.
+        """
 
         def distributed(features: Any, labels: Any, mode: str) -> Any:
             apart = replicas.separate_replicas(when=self.batch_norm == "replica")

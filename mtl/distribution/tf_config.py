@@ -56,6 +56,7 @@ class Cluster:
     @property
     def rank(self) -> int:
         """The number of this process among those that train; 0 is the chief."""
+        # The chief comes before worker 0.
         return self.index + (self.job == WORKER)
 
     @property
@@ -107,6 +108,7 @@ def read_cluster() -> Cluster | None:
     for name, addresses in jobs.items():
         rule = "be a list of addresses"
         checks.texts(f"{_VARIABLE}.cluster.{name}", addresses, rule)
+    # An evaluator may be described without the cluster, in which it has no part.
     if not jobs and task.get("type") != EVALUATOR:
         return None
     job, index = _read_task(task, jobs)
@@ -116,6 +118,7 @@ def read_cluster() -> Cluster | None:
     # Estimator and TensorFlow read the role from this variable.
     place = {"cluster": made.jobs, "task": {"type": made.job, "index": made.index}}
     os.environ[_VARIABLE] = json.dumps(place)
+    # A cluster of one process trains like a process without TF_CONFIG.
     return made if sum(map(len, made.jobs.values())) > 1 else None
 
 
@@ -137,6 +140,9 @@ def confine_server(cluster: Cluster | None) -> Iterator[None]:
     TensorFlow's servers listen on every interface, whatever their address says, and let every
     client read and write files. This function binds the socket to the loopback interface
     milliseconds after it listens, and closes connections from other machines until the end.
+
+    Args:
+      cluster: the processes of the run; None, or one with other machines, changes nothing.
     """
     if cluster is None or cluster.port is None or not cluster.is_on_one_machine:
         yield
@@ -155,8 +161,10 @@ def confine_server(cluster: Cluster | None) -> Iterator[None]:
 
 def _guard_port(port: int, ended: threading.Event) -> None:
     has_listened = sys.platform != "linux"
+    # Fast until the socket listens, as it is open to everyone until then.
     while not ended.wait(1.0 if has_listened else 0.005):
         for own_socket in _sockets(port):
+            # A connection may end between the list and the call.
             with own_socket, contextlib.suppress(OSError):
                 if own_socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     _bind_to_loopback(own_socket, port, warn=not has_listened)
@@ -170,6 +178,7 @@ def _sockets(port: int) -> Iterator[socket.socket]:
     for name in os.listdir(_DESCRIPTORS) if os.path.isdir(_DESCRIPTORS) else ():
         with contextlib.suppress(OSError):
             if os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
+                # A copy: closing the object must not close the socket of the server.
                 own = socket.socket(fileno=os.dup(int(name)))
                 if own.family in (socket.AF_INET, socket.AF_INET6) and own.getsockname()[1] == port:
                     yield own
@@ -191,11 +200,13 @@ def _warn_of_port(port: int, why: str) -> None:
 
 
 def _is_loopback(address: str) -> bool:
+    # An IPv6 socket shows IPv4 peers as ::ffff:a.b.c.d, and may add a zone after %.
     return ipaddress.ip_address(address.partition("%")[0].removeprefix("::ffff:")).is_loopback
 
 
 def _read_task(task: Mapping[str, Any], jobs: Mapping[str, Sequence[str]]) -> tuple[str, int]:
     where = f"{_VARIABLE}.task"
+    # Earlier versions of TensorFlow called the chief master.
     known = [*(set(jobs) & {*JOBS, "master"}), EVALUATOR]
     checks.one_of(f"{where}.type", task.get("type"), sorted(known))
     for job in jobs:
@@ -218,6 +229,7 @@ def _with_chief(jobs: dict[str, Sequence[str]], job: str, index: int) -> Cluster
         checks.require(bool(jobs.get(WORKER)), f"{_VARIABLE}.cluster", rule, sorted(jobs))
         jobs[CHIEF], jobs[WORKER] = jobs[WORKER][:1], jobs[WORKER][1:]
         if job == WORKER:
+            # The first worker becomes the chief, so the others move up.
             job, index = (WORKER, index - 1) if index else (CHIEF, 0)
     rule = "have one chief"
     checks.require(len(jobs[CHIEF]) == 1, f"{_VARIABLE}.cluster", rule, jobs[CHIEF])

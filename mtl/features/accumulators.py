@@ -229,6 +229,10 @@ def quantile_boundaries(values: np.ndarray, num_buckets: int) -> np.ndarray:
 
     A value that fills a bucket alone gets its bucket first: a field of mostly zeros spends all
     other buckets on its other values. If it lies inside another bucket, it cuts that bucket in two.
+
+    Args:
+      values: finite numbers [N], in any order.
+      num_buckets: the most buckets.
     """
     distinct, counts = np.unique(values, return_counts=True)
     is_alone = np.zeros(len(distinct), bool)

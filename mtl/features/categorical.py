@@ -152,6 +152,7 @@ class Categorical(tables.Embedded, tables.Coded):
         for output in self.columns:
             name, entries = self._name(output), self._find_entries(output, fitted)[0]
             names = types.RowNames(names=entries, axis=0, and_unknown=True)
+            # Only the last block holds unknown categories, as they have the last ids.
             starts, ends = (0, *self._block_ends), (*self._block_ends, None)
             if self.embedding is None:
                 row_names[name] = names
@@ -193,6 +194,7 @@ class Categorical(tables.Embedded, tables.Coded):
         for output, (field,) in self.columns.items():
             tokens = _read_tokens(features, field)
             entries, size = self._find_entries(output, fitted)
+            # Unknown categories have the places from `size` on.
             places = vocabulary.create_table(entries, self.num_unknown).lookup(tokens)
             is_unknown[field] = (places >= size) & tf.not_equal(tokens, "")
         return is_unknown

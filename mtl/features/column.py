@@ -333,6 +333,7 @@ def embed(
     Returns:
       [B, width].
     """
+    # [B, D], [B, n, D] or [B, (L), D].
     vectors = tf.ragged.map_flat_values(look_up, ids)
     if ids.shape.rank == 1:
         return vectors
@@ -344,7 +345,9 @@ def _pool_values(looked_up: Values, pooling: str) -> tf.Tensor:
     total = tf.reduce_sum(looked_up, axis=1)
     if pooling == "sum":
         return total
+    # A dense field has the same number of values in each row.
     is_ragged = isinstance(looked_up, tf.RaggedTensor)
     counts = looked_up.row_lengths()[:, tf.newaxis] if is_ragged else tf.shape(looked_up)[1]
     counts = tf.cast(counts, total.dtype)
+    # A row without values stays 0.
     return tf.math.divide_no_nan(total, tf.sqrt(counts) if pooling == "sqrtn" else counts)

@@ -56,12 +56,14 @@ class QuotientRemainder(types.Embedding):
           UserError: there are fewer ids than remainders, or "concat" gets an odd dimension.
         """
         scope = tf1.get_variable_scope().name
+        # The square root, rounded up.
         remainders = self.num_remainders or math.isqrt(table.size - 1) + 1
         rule = f"be below {table.size}, the ids of {scope}"
         # A table of 1 or 2 ids has as many remainders by default, which is right.
         fits = self.num_remainders is None or remainders < table.size
         checks.require(fits, "QuotientRemainder.num_remainders", rule, remainders)
         dimension, stddev = self._share_of(table, scope)
+        # Rounded up: the last quotient may have fewer ids.
         quotients = -(-table.size // remainders)
         first = layers.embedding(ids // remainders, quotients, dimension, "quotient", stddev)
         second = layers.embedding(ids % remainders, remainders, dimension, "remainder", stddev)
@@ -77,6 +79,7 @@ class QuotientRemainder(types.Embedding):
             rule = f"have an even dimension under {CONCAT!r}"
             checks.require(table.dimension % 2 == 0, scope, rule, table.dimension, fix)
             return table.dimension // 2, stddev
+        # Deviations of independent factors multiply, and variances of summands add up.
         return table.dimension, stddev**0.5 if self.combine == MULTIPLY else stddev / 2**0.5
 
 
@@ -172,6 +175,7 @@ class MixedDimensions(types.Embedding):
         rule = f"be below {table.size}, the ids of {scope}"
         checks.require(self.ends[-1] < table.size, "MixedDimensions.ends", rule, self.ends[-1])
         flat = tf.reshape(ids, [-1])
+        # The number of ends that an id has passed.
         block = tf.add_n([tf.cast(flat >= end, tf.int32) for end in self.ends])
         count = len(self.ends) + 1
         # Each block looks up only its own ids: rows that no id asks for get no gradient.
@@ -184,6 +188,7 @@ class MixedDimensions(types.Embedding):
                 zip(parts, firsts, [*self.ends, table.size], widths, strict=True)
             )
         ]
+        # Back in the order of the ids, [N, D].
         rows = tf.dynamic_stitch(places, vectors)
         return split_last(rows, ids, table.dimension)
 
@@ -215,7 +220,13 @@ class MixedDimensions(types.Embedding):
 
 
 def split_last(vectors: tf.Tensor, ids: tf.Tensor, width: int) -> tf.Tensor:
-    """Return all values of `vectors` as [..., width], for ids [...]."""
+    """Return all values of `vectors` as [..., width], for ids [...].
+
+    Args:
+      vectors: as many values as ids have vectors, such as [..., k, D].
+      ids: [...].
+      width: the length of the vector of each id, such as k D.
+    """
     rows = tf.reshape(vectors, tf.concat([tf.shape(ids), [width]], 0))
     return tf.ensure_shape(rows, [*ids.shape, width])
 

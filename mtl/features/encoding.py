@@ -32,6 +32,7 @@ def check_columns(columns: Sequence[types.Column], fields: Collection[str]) -> N
             checks.one_of(f"{type(column).__name__} column's field", field, fields)
     table_names = _check_tables(columns)
     names = [name for column in _with_parts(columns) for name in column.columns]
+    # A table and a column of one name would share a variable scope.
     counts = collections.Counter([*names, *table_names])
     repeats = sorted(name for name, count in counts.items() if count > 1)
     fix = "Give one of the two another prefix."
@@ -62,7 +63,12 @@ def _check_tables(columns: Sequence[types.Column]) -> list[str]:
 
 
 def missing_statistics(parts: Sequence[Any], directory: str) -> list[str]:
-    """Return the names of statistics that are missing or were fitted with other settings."""
+    """Return the names of statistics that are missing or were fitted with other settings.
+
+    Args:
+      parts: columns, heads and samplers; parts without accumulators need no statistics.
+      directory: the folder of the statistics.
+    """
     fitted = statistics.load_statistics(directory)
     return [
         name

@@ -118,5 +118,6 @@ class Growing(tables.Ids):
         """Return the rows of tokens [...]; rows of unknown tokens lie behind the rows of keys."""
         keys = key_table.make_keys(tf.reshape(tokens, [-1]))
         rows, is_known = key_table.find_rows(table, keys)
+        # A key is a hash already, so its remainder spreads unknown keys.
         ids = tf.where(is_known, rows, self.num_rows + keys % self.num_unknown)
         return tf.reshape(ids, tf.shape(tokens))

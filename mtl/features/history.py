@@ -272,6 +272,7 @@ class History(types.Column):
             return []
         times = tf.cast(lists[self.times].flat_values, tf.float64)
         now = tf.cast(column.numbers("History", features, self.now), tf.float64)
+        # [B] -> [N]: the time of its row for each event.
         gaps = tf.maximum(tf.gather(now, lists[self.times].value_rowids()) - times, 0)
         last = tf.constant(_GAPS - 1, gaps.dtype)  # Also for a gap that is not finite.
         # Slightly more than 1, because a power of two must not round down into a lower bucket.
@@ -294,5 +295,6 @@ def _mask_entries(entries: column.Values, is_kept: tf.Tensor) -> column.Values:
 
 def _count_from_end(lists: tf.RaggedTensor) -> tf.Tensor:
     """Return how many entries of its list come after each entry, [N]."""
+    # The end of its list for each entry, [N].
     ends = tf.gather(lists.row_splits[1:], lists.value_rowids())
     return ends - 1 - tf.range(tf.size(lists.value_rowids(), ends.dtype))

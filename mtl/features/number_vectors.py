@@ -43,9 +43,11 @@ class _Vectors(numeric.Numbers):
         numbers = tf.concat(
             [flags_and_numbers[output][:, :size] for output, size in sizes.items()], axis=1
         )
+        # [N, B]: each element has its own weights, so it comes first, as in a batch of products.
         vectors_by_column = self._encode_numbers(tf.transpose(numbers), sizes, fitted)
         outputs = {}
         for output, size in sizes.items():
+            # [n, B, D] -> [B, n, D]
             by_row = tf.transpose(vectors_by_column[output], [1, 0, 2])
             row_vectors = tf.reshape(by_row, [-1, size * by_row.shape[2]])
             flags = [flags_and_numbers[output][:, size:]] if self.missing_flags else []
@@ -132,6 +134,7 @@ class PiecewiseLinear(_Vectors):
 
     def _stand_in(self, entry: Mapping[str, Any]) -> np.ndarray:
         normal_boundaries = [_normalise_boundaries(bins) for bins in entry["boundaries"]]
+        # The boundary in the middle, or the mean of the two there.
         middles = [np.interp((len(b) - 1) / 2, np.arange(len(b)), b) for b in normal_boundaries]
         return np.array(middles, np.float32)
 
@@ -213,6 +216,7 @@ class Periodic(_Vectors, numeric.Numeric):
         del fitted
         normal = tf1.random_normal_initializer(stddev=self.sigma)
         frequencies = _get_variables("frequencies", sizes, [self.num_frequencies], normal)
+        # [N, B, 1] * [N, 1, F] -> [N, B, F]
         angles = (2 * math.pi) * numbers[:, :, tf.newaxis] * frequencies[:, tf.newaxis]
         waves = tf.concat([tf.sin(angles), tf.cos(angles)], axis=2)
         if self.dimension is not None:
@@ -269,6 +273,7 @@ class AutoDis(_Vectors, numeric.Numeric):
         hidden = tf.nn.leaky_relu(
             numbers[:, :, tf.newaxis] * slopes[:, tf.newaxis], alpha=_LEAKY_SLOPE
         )
+        # [N, B, K] @ [N, K, K]
         logits = tf.linalg.matmul(hidden, kernels) + self.skip * hidden
         weights = tf.nn.softmax(logits / self.temperature)
         return _split_columns(tf.linalg.matmul(weights, embeddings), sizes)
@@ -289,6 +294,7 @@ def _apply_layers(
     for output, size in sizes.items():
         shape = [counts[output], units]
         kernel = _get_variables("linear/kernel", {output: size}, shape, _make_glorot(*shape))
+        # Zeros for inputs that only elements with more bins have.
         kernels.append(tf.pad(kernel, [[0, 0], [0, inputs.shape[2] - counts[output]], [0, 0]]))
     biases = _get_variables("linear/bias", sizes, [units], tf1.zeros_initializer())
     products = tf.linalg.matmul(inputs, tf.concat(kernels, axis=0))

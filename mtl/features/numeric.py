@@ -64,6 +64,7 @@ class Numbers(column.PerField):
         for output, (field,) in self.columns.items():
             entry, values = self._find_entry(output, fitted), features[field]
             is_one = isinstance(values, tf.Tensor) and values.shape.rank == 1
+            # Only numbers of one type and precision fit into one tensor.
             kind = (values.dtype, self._choose_precision(entry)) if is_one else output
             fields_by_kind.setdefault(kind, {})[output] = field
         outputs: dict[str, tf.Tensor] = {}
@@ -82,11 +83,13 @@ class Numbers(column.PerField):
         outputs = list(fields)
         entries = [self._find_entry(output, fitted) for output in outputs]
         (first, *_), columns = fields.values(), [features[field] for field in fields.values()]
+        # As if the first field held n numbers: [B, n].
         joint_field = {first: tf.stack(columns, axis=1)}
         values = self._read_values(joint_field, first, self._choose_precision(entries[0]))
         numbers, is_known = self._normalise_values(values, entries)
         parts = tf.split(numbers, len(outputs), axis=1)
         if self.missing_flags:
+            # [B, n, 2], then [B, 2] for each column.
             pairs = tf.stack([numbers, _make_flags(is_known, numbers.dtype)], axis=2)
             parts = tf.unstack(pairs, axis=1)
         return dict(zip(outputs, parts, strict=True))
@@ -133,6 +136,7 @@ class Numbers(column.PerField):
         if entry is None:
             return tf.float32
         greatest = np.abs([entry["least"], entry["greatest"]]).max()
+        # `least` and `greatest` are logarithms as well.
         limit = np.log1p(_EXACT_UP_TO) if self.log else _EXACT_UP_TO
         return tf.float32 if greatest <= limit else tf.float64
 

@@ -54,7 +54,12 @@ class Statistics(types.Statistics):
 
 
 def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> None:
-    """Replace `directory`: a rename makes all files of the new folder appear at once."""
+    """Replace `directory`: a rename makes all files of the new folder appear at once.
+
+    Args:
+      fitted: {column: its accumulator}, which has seen all batches.
+      directory: the folder of the statistics; earlier files there are removed.
+    """
     temporary = f"{directory.rstrip('/')}.{uuid.uuid4().hex}.tmp"
     tf.io.gfile.makedirs(temporary)
     try:
@@ -65,6 +70,7 @@ def save_statistics(fitted: Mapping[str, types.Accumulator], directory: str) -> 
         _write_entries(entries, temporary)
         if tf.io.gfile.exists(directory):
             tf.io.gfile.rmtree(directory)
+        # Before the rename: after a crash, the new name must not stand for files without content.
         storage.sync([*storage.listed(temporary), temporary])
         tf.io.gfile.rename(temporary, directory)
         storage.sync([os.path.dirname(directory.rstrip("/")) or "."])
@@ -112,6 +118,11 @@ def seal_statistics(directory: str) -> None:
 
 def adopt_statistics(names: Sequence[str], source: str, directory: str) -> None:
     """Replace the statistics of `names` in `directory` by the statistics in `source`.
+
+    Args:
+      names: the columns or tables.
+      source: the folder of the other run's statistics.
+      directory: the folder of this run's statistics.
 
     Raises:
       UserError: `source` lacks a name, or fitted it with other settings.

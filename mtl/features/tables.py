@@ -89,6 +89,7 @@ class Coded(Ids):
         """Return the ids of a field, which training may have looked up before the step."""
         values = column.read_categories(type(self).__name__, features, field)
         ids = codes.find_ids(values, output)
+        # They were looked up when the rows were read into memory, see `mtl.data.coded_rows`.
         if ids is not None:
             return ids
         return tf.ragged.map_flat_values(lambda flat: self.find_ids(output, flat, fitted), values)

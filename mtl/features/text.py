@@ -59,6 +59,7 @@ class Text(column.PerField):
             rule = "be set where places are embedded"
             checks.require(self.max_tokens is not None, "Text.max_tokens", rule, self.max_tokens)
         word_vectors.check("Text.word_vectors", self.word_vectors, self.dimension)
+        # Any name of a field will do: only the presence of the accumulator counts.
         has_words = self.word_vectors is None or self._vocabulary_file or self._make_accumulator("")
         fix = f"{type(self.tokenizer).__name__} has none."
         rule = "stay None where tokens have no vocabulary"
@@ -120,6 +121,7 @@ class Text(column.PerField):
         size = self.tokenizer.num_tokens(output, fitted)
         vectors = layers.embedding(ids.flat_values, size, self.dimension, initializer=start)
         if self.place_dimension is not None:
+            # The place of the first token of its text for each token, [N].
             firsts = tf.gather(ids.row_splits, ids.value_rowids())
             places = tf.range(tf.size(firsts, firsts.dtype)) - firsts
             max_tokens = cast(int, self.max_tokens)

@@ -39,7 +39,9 @@ def _read_times(
     if form not in times.SINCE_1970:
         return time_texts.read_parts(texts, times.read_form(f"{kind}.form", form))
     is_time = tf.strings.regex_full_match(texts, literals.FINITE)
+    # -1 marks a missing number, not the last second of 1969.
     is_time &= tf.not_equal(texts, str(spec.NO_ID))
+    # float64, as float32 rounds seconds since 1970 to multiples of 128.
     numbers = tf.strings.to_number(tf.where(is_time, texts, "0"), tf.float64)
     seconds = tf.floor(numbers / times.SINCE_1970[form])
     return time_texts.divide_seconds(tf.cast(seconds, tf.int64)), is_time
@@ -98,6 +100,7 @@ class TimeParts(column.Lookup, column.PerField):
         del fitted
         field, unit = self._units[column]
         parts, is_time = _read_times("TimeParts", tf.reshape(values, [-1]), field, self.form)
+        # The extra place is id 0, so the first value has id 1.
         ids = tf.where(is_time, parts[unit] - _SIZES[unit][0] + 1, 0)
         return tf.reshape(ids, tf.shape(values))
 
@@ -187,6 +190,7 @@ class DaysSince(types.Column):
         """Return {field: days since the other field}, float32 [B]; NaN without both times."""
         start = self._date(features, self.since)
         days = {field: self._date(features, field) - start for field in self.names}
+        # Cast after the difference: days since 1970 with seconds need float64.
         return {field: tf.cast(since, tf.float32) for field, since in days.items()}
 
     def _date(self, features: types.Tensors, field: str) -> tf.Tensor:

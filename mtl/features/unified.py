@@ -85,5 +85,6 @@ class Unified(tables.Ids):
 
 def _make_key(text: str) -> int:
     """Return a number in [0, 2^63) for a text, the same on every machine."""
+    # Python's `hash` of a text differs from process to process.
     digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

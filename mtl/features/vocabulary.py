@@ -18,6 +18,10 @@ from mtl.variables import row_names
 def read_file(where: str, path: str) -> list[bytes]:
     """Return the tokens of a file with one token a line, read like TensorFlow's lookup tables.
 
+    Args:
+      where: the setting that names the file, for the error.
+      path: the file.
+
     Raises:
       UserError: the file does not exist, or has an empty or a repeated line.
     """
@@ -37,6 +41,10 @@ def create_table(
     """Build the lookup table of a vocabulary, or of a file with one, once in each graph.
 
     It gives tokens their places. A hash gives other tokens one of `num_unknown` places behind them.
+
+    Args:
+      entries: the tokens, or the path of a file with one a line.
+      num_unknown: at least 1.
     """
 
     def create() -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
@@ -48,7 +56,12 @@ def create_table(
 
 
 def make_once(key: Hashable, make: Callable[[], Any]) -> Any:
-    """Return the result of `make`, the same for each call with this key in an outermost graph."""
+    """Return the result of `make`, the same for each call with this key in an outermost graph.
+
+    Args:
+      key: equal for equal results.
+      make: builds tensors or tables; they must not depend on a loop or a branch.
+    """
     if tf.executing_eagerly():
         return make()
     # Saved graphs leave out collections whose key is not a string.

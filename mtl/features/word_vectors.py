@@ -133,6 +133,12 @@ def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes])
 
     The first line of a repeated word counts.
 
+    Args:
+      where: the setting that names the file, for the error.
+      path: the file.
+      dimension: the number of numbers in each line.
+      tokens: V tokens in UTF-8.
+
     Raises:
       UserError: a line of the file is wrong.
     """
@@ -142,6 +148,7 @@ def read_vectors(where: str, path: str, dimension: int, tokens: Sequence[bytes])
     vectors = np.full([len(tokens), dimension], np.nan, np.float32)
     for number, line in _read_lines(where, path, dimension):
         word, values = _split_line(where, path, dimension, number, line)
+        # Removed, so that a later line of the same word does not count.
         place = places.pop(word, None)
         if place is not None:
             vectors[place] = _parse_numbers(where, path, number, values)
@@ -156,6 +163,7 @@ def _split_line(
     word, _, values = line.partition(b" ")
     fits = spaces >= dimension
     if spaces > dimension:  # Words may hold spaces, but a further number is an error.
+        # The last `dimension` parts are numbers, and the word is the rest.
         *words, values = line.split(b" ", spaces - dimension + 1)
         word = b" ".join(words)
         fits = not (b"." in words[-1] and _is_number(words[-1]))

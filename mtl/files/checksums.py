@@ -45,7 +45,16 @@ def matches(path: str, expected: str | None) -> bool:
 
 
 def require(path: str, expected: str | None, fix: str) -> None:
-    """Fail unless the file exists and has this checksum, if one is known."""
+    """Fail unless the file exists and has this checksum, if one is known.
+
+    Args:
+      path: the file.
+      expected: a checksum such as "crc32:0a1b2c3d"; None accepts any content.
+      fix: the advice at the end of the message.
+
+    Raises:
+      UserError: the file is gone or damaged.
+    """
     if not tf.io.gfile.exists(path):
         raise checks.UserError(f"{path} is gone. {fix}")
     if not matches(path, expected):

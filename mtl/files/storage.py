@@ -49,6 +49,13 @@ def require_path(where: str, path: str) -> None:
     """Fail for a path on a missing file system, or through a missing folder.
 
     TensorFlow would create `no/../run` as `run`, and then not find it as `no/../run`.
+
+    Args:
+      where: the flag or setting that names the path, for the error.
+      path: a local path, or one with a scheme such as gs://.
+
+    Raises:
+      UserError: the file system is missing or does not answer, or a folder before ".." is missing.
     """
     scheme, separator, _ = path.partition("://")
     if separator:
@@ -115,6 +122,10 @@ def listed(directory: str, beginning: str = "") -> list[str]:
     """Return the sorted paths in `directory` whose names start with `beginning`; [] if missing.
 
     This function avoids glob, because the path of a run may hold characters of patterns.
+
+    Args:
+      directory: a local folder, or one with a scheme.
+      beginning: the first characters of the names, taken literally.
     """
     is_here = is_local(directory)
     if not (os.path.isdir(directory) if is_here else tf.io.gfile.isdir(directory)):
@@ -139,6 +150,12 @@ def require_possible(where: str, folder: str, what: str, path: str) -> None:
 
     Checks local file systems only: others would need a trial write. `what` is a part of the
     message: what `path` has to be.
+
+    Args:
+      where: the flag or setting that names the path, for the error.
+      folder: the folder to write into; it need not exist.
+      what: what the path has to be, such as "a folder".
+      path: the path as the user wrote it, for the error.
     """
     if not is_local(folder):
         return
@@ -152,7 +169,13 @@ def require_possible(where: str, folder: str, what: str, path: str) -> None:
 
 @contextlib.contextmanager
 def writing(where: str, what: str, path: str) -> Iterator[None]:
-    """Turn a failing file operation in this context into a UserError: `what` cannot be written."""
+    """Turn a failing file operation in this context into a UserError: `what` cannot be written.
+
+    Args:
+      where: the flag or setting that names the path.
+      what: what the path has to be, such as "a file".
+      path: the path as the user wrote it.
+    """
     try:
         yield
     except OSError as error:

@@ -39,9 +39,11 @@ def explain_run_errors(
     try:
         yield
     except list_run_errors() as error:
+        # A damaged checkpoint shows as any of these errors, so it is looked at first.
         if checkpoint:
             run_directory.require_intact(checkpoint)
         heads = [*model.heads, *model.heads_of_losses]
+        # Lazily: each diagnosis reads a split record by record.
         problems = (data.diagnose(error, split, heads, model.columns) for split in splits)
         assertion = re.search(r"assertion failed: \[(.+?)\]", source.error_text(error))
         message = next(filter(None, problems), None) or (assertion and assertion.group(1))

@@ -71,6 +71,7 @@ class Evaluator:
         self.keeper = checkpoints.BestKeeper(best, model_dir, from_step=first)
         self.metrics: dict[str, Any] | None = None
         self._unknown_from: int | None = None
+        # A digest of the rows that an evaluation reads shows whether two values can be compared.
         self._rows, self._rows_vary = measured.Rows(), False
         self._measured_on: dict[str, Any] = {}
 
@@ -83,6 +84,7 @@ class Evaluator:
         experiment = self._experiment
         watch = self._observers.watch_evaluation(checkpoint)
         self.metrics, self._measured_on = self._measure(checkpoint, watch)
+        # Before `is_best`, which compares with the value of the best.
         self._renew_best()
         main_metrics, best = (
             experiment.model.find_main_metrics(self.metrics),
@@ -140,6 +142,7 @@ class Evaluator:
             "best_value": _describe_nan(experiment, metrics),
         }
         for kind, lines in lines_by_kind.items():
+            # Recording logs them; later evaluations would repeat the same lines.
             if lines and not doubts.read_doubts(self._model_dir, kind):
                 doubts.record_doubts(self._model_dir, kind, lines)
 
@@ -221,6 +224,7 @@ class Evaluator:
             run_directory.find_latest(self._model_dir),
             run_directory.step_of(self._model_dir),
         )
+        # A run that went on from an earlier checkpoint trains those steps again.
         self.keeper.rewind(step)
         is_done = step <= self.keeper.last_step
         # Later steps will run again; the evaluation of this one stands if it is done.
@@ -431,7 +435,13 @@ def _doubt_best(experiment: experiment_lib.Experiment) -> list[str]:
 def describe_empty_slices(
     experiment: experiment_lib.Experiment, metrics: Mapping[str, Any], split: str
 ) -> list[str]:
-    """Return a line that names the slices without a row in a split; empty if all have rows."""
+    """Return a line that names the slices without a row in a split; empty if all have rows.
+
+    Args:
+      experiment: the settings of the run, whose model names the slices.
+      metrics: {metric: value} of an evaluation.
+      split: the evaluated split, for the line.
+    """
     empty = slice_metrics.list_empty(experiment.model.slices, metrics)
     if not empty:
         return []

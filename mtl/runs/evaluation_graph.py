@@ -46,6 +46,7 @@ class EvaluationGraph:
         rows = functools.partial(experiment.data.one_pass, experiment.data.eval_split)
         self._graph = tf.Graph()
         with self._graph.as_default():
+            # The public `evaluate` would build a graph for each checkpoint.
             parts = self._estimator._evaluate_build_graph(rows, hooks=[], checkpoint_path=None)
             self._scaffold, self._update, self._metrics, self._hooks = parts
             self.variables = [
@@ -64,6 +65,11 @@ class EvaluationGraph:
         """Evaluate a checkpoint, write its metrics for TensorBoard, and return them.
 
         The metrics go to the folder `events`; by default to that of the run's evaluations.
+
+        Args:
+          checkpoint: the path of a checkpoint, without ".index".
+          hooks: further hooks of the session.
+          events: the folder for TensorBoard; None for the folder of the run's evaluations.
 
         Raises:
           UserError: the checkpoint does not fit the model, or a file that columns read has changed.

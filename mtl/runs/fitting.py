@@ -34,6 +34,13 @@ def fit_statistics(
 
     `look` sees the same batches; afterwards it reads only the further batches that it needs.
 
+    Args:
+      data: the pipeline.
+      model: the model, whose columns and heads are fitted.
+      warm_start: the source of first values, which may bring statistics.
+      model_dir: the folder of the run.
+      look: looks at the batches on the way; None if nothing else does.
+
     Raises:
       UserError: the run in `model_dir` was trained without statistics, or the split has a bad
         record.

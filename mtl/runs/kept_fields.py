@@ -24,6 +24,11 @@ def keep_fields(
     """Return `model_fn` with these fields of the same rows before its predictions.
 
     `model_fn` gets only its `own` features: kept fields do not change predictions.
+
+    Args:
+      model_fn: gives predictions from features, labels and a mode.
+      names: the fields to return; none returns `model_fn` itself.
+      own: the features that the model reads.
     """
 
     def keeping(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
@@ -52,7 +57,12 @@ def restore_rows(predicted: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]
 
 
 def read_batch(batch: Mapping[str, Any], name: str) -> tf.Tensor | tf.RaggedTensor:
-    """Return a kept field of a batch of predictions as a tensor like the input."""
+    """Return a kept field of a batch of predictions as a tensor like the input.
+
+    Args:
+      batch: {name: [B, ...]} of predictions as arrays.
+      name: a kept field; the length of its lists stands beside it.
+    """
     values, lengths = tf.constant(batch[name]), batch.get(name + _LENGTH)
     return values if lengths is None else tf.RaggedTensor.from_tensor(values, lengths)
 

@@ -55,6 +55,7 @@ class Missing:
             self._counts[name].update(_count_missing(head, values))
             if name in self._below_zero and values.dtype.kind == "i":
                 rows, minimum = self._below_zero[name]
+                # The mark of an absent label is the lowest int64.
                 present = values[values > spec.MISSING["int64"]]
                 minimum = min(minimum, *present[present < 0].tolist(), 0)
                 self._below_zero[name] = (rows + int((values == spec.NO_ID).sum()), minimum)
@@ -99,6 +100,7 @@ def _count_missing(head: base.Labelled, label: np.ndarray) -> dict[str, int]:
     masks = {_ABSENT[values.dtype.kind]: absent}
     for mark in marks:
         masks[f"are {mark!r}"] = values == (mark.encode() if isinstance(mark, str) else mark)
+    # A vector lacks its label only if all its values do, so reasons would be ambiguous.
     if values.shape[1] == 1:
         return {reason: int(mask.sum()) for reason, mask in masks.items()}
     lacking = np.logical_or.reduce(list(masks.values())).all(axis=1)
@@ -132,7 +134,12 @@ class Classes:
 
 
 def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
-    """Return {class id: rows, or places of a map} of a batch; empty if labels are wrong."""
+    """Return {class id: rows, or places of a map} of a batch; empty if labels are wrong.
+
+    Args:
+      head: a head with classes.
+      labels: {field: [B, ...]} of eager tensors.
+    """
     try:
         targets, present = (part.numpy() for part in head.targets(labels[head.field]))
         if isinstance(head, types.WeighingHead):
@@ -143,6 +150,7 @@ def count_classes(head: Any, labels: types.Tensors) -> collections.Counter[int]:
     except diagnosis.list_run_errors():
         return collections.Counter()
     is_of_places = types.read_member(head, types.MapHead, "is_dense")
+    # [B, C] of 0 and 1.
     if targets.ndim == 2 and not is_of_places:  # A row may have several classes.
         return collections.Counter(np.nonzero((targets > 0.5) & present)[1].tolist())
     ids, counts = np.unique(targets[present].astype(np.int64), return_counts=True)
@@ -173,6 +181,7 @@ def describe_untrained(
             for name, counts in counts_by_task.items()
         }
 
+    # The look at the training split stopped early: go on only while a class is missing.
     for labels in () if is_whole else _read_labels(data, data.train_split):
         if not any(list_untrained().values()):
             break

@@ -46,9 +46,17 @@ def open_heartbeat(
     timeout_secs: float,
     is_evaluated_beside: bool,
 ) -> heartbeat_lib.Heartbeat | NoHeartbeat:
-    """Return the heartbeat of this process, which also watches the others."""
+    """Return the heartbeat of this process, which also watches the others.
+
+    Args:
+      cluster: the processes of the run; None for a single process.
+      model_dir: the folder that all processes share.
+      timeout_secs: after so many seconds without a sign a process counts as lost.
+      is_evaluated_beside: True if a separate process evaluates; the chief goes on without it.
+    """
     if cluster is None:
         return NoHeartbeat()
+    # Training goes on without the evaluator, whose work can be done later.
     beside = [EVALUATOR] if is_evaluated_beside and cluster.is_chief else []
     processes = cluster.watched_processes
     return heartbeat_lib.Heartbeat(model_dir, cluster.name, processes, timeout_secs, beside)
@@ -106,9 +114,20 @@ def evaluate_all(
     beat: heartbeat_lib.Heartbeat,
     interruption: interruption_lib.Interruption,
 ) -> dict[str, Any]:
-    """Evaluate every checkpoint once, until the chief is done and all are evaluated."""
+    """Evaluate every checkpoint once, until the chief is done and all are evaluated.
+
+    Args:
+      evaluator: evaluates one checkpoint when called with its path.
+      model_dir: the folder with the checkpoints.
+      beat: shows the phase of the chief.
+      interruption: ends this process if it, or the chief, was asked to stop.
+
+    Returns:
+      The metrics of the last evaluation; {} without one.
+    """
     beat.wait_for(CHIEF, TRAINING)
     while True:
+        # Asked before the list: a checkpoint that the chief saved at its end is then in the list.
         is_last = _is_through(beat, interruption)
         for checkpoint in run_directory.list_checkpoints(model_dir):
             if run_directory.step_in_name(checkpoint) > evaluator.keeper.last_step:

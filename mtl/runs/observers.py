@@ -120,6 +120,7 @@ class Observers(types.RunObserver):
     def watch_evaluation(self, checkpoint: str) -> types.EvaluationHooks | None:
         answers = (observer.watch_evaluation(checkpoint) for observer in self._all)
         watching = [watch for watch in answers if watch is not None]
+        # None lets the evaluator use its one graph for all checkpoints.
         if not watching:
             return None
         return lambda *seen: [hook for watch in watching for hook in watch(*seen)]

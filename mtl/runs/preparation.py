@@ -152,6 +152,7 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
     tables = features_lib.list_growing_tables(experiment.model.columns)
     if not tables:
         return
+    # The best checkpoint is exported and evaluated by the same settings.
     folders = (os.path.join(model_dir, "best"), model_dir)
     paths = [path for folder in folders for path in run_directory.list_checkpoints(folder)]
     capacities = {f"features/{name}": part.num_rows for name, part in tables.items()}
@@ -166,6 +167,7 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
                 patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()
             }
             saved_shapes = dict(tf.train.list_variables(paths[-1]))
+            # Tables of keys have the old capacity; they are about to change.
             keys = {f"{scope}/keys" for scope in capacities}
             shapes_without_keys = [
                 {
@@ -221,6 +223,7 @@ def _build_training(
     model = model.fill_schedules(run.train_steps).fitted(statistics)
     tf1.set_random_seed(run.seed)
     tf1.train.get_or_create_global_step()
+    # Any batches will do: the graph is built for its variables and never reads a row.
     batches = data.one_pass(data.train_split)
     features, labels = tf1.data.make_initializable_iterator(batches).get_next()
     mode, precision = compat.estimator.ModeKeys.TRAIN, run.precision
@@ -318,10 +321,16 @@ def _refit_classifier(
 def divide_batch(data: pipeline.Pipeline, parts: int, uneven: str) -> pipeline.Pipeline:
     """Return the data with a batch size that this number of replicas and micro-batches divides.
 
+    Args:
+      data: the pipeline.
+      parts: the number of replicas times the number of micro-batches.
+      uneven: "refuse", or "round" to take fewer rows.
+
     Raises:
       UserError: the number does not divide the batch size, and `uneven` does not allow rounding.
     """
     size = data.batch_size
+    # A batch smaller than the number of parts cannot be rounded down.
     if size % parts and size > parts and uneven == "round":
         _log.info("Batches have %d rows, not %d, for %d parts", size // parts * parts, size, parts)
         return dataclasses.replace(data, batch_size=size // parts * parts)

@@ -57,6 +57,7 @@ class Training:
         part: types.RunPart | None = None,
         observers: Sequence[types.OpenObserver] = (),
     ):
+        # First, as nothing may be written under a name that TensorFlow misreads.
         storage.require_plain("--model_dir", model_dir)
         self._place = experiment.distribution.find_place()
         parts = self._place.replicas * experiment.run.micro_batches
@@ -69,6 +70,7 @@ class Training:
         self._data = self._observers.change_data(data)
         self._experiment, self._model_dir, self._on_start = experiment, model_dir, on_start
         self._run = experiment.run
+        # Clocks differ: by seconds, processes would save at different steps.
         rule = "be set where several processes save together"
         fits = self._run.checkpoint_steps or self._place.strategy != distribution.WORKERS
         checks.require(bool(fits), "Run.checkpoint_steps", rule, None)
@@ -234,6 +236,8 @@ class Training:
         ]
         if any(added_rows):
             return (*settings, self._parts, added_rows)
+        # Another number of slices or replicas may then order rows otherwise, and the saved position
+        # means others.
         return (*settings, self._parts) if self._data.depends_on_parts else settings
 
     @property
@@ -271,6 +275,7 @@ class Training:
             keep_checkpoint_max=saving.ALL_CHECKPOINTS,
             save_summary_steps=None,
             log_step_count_steps=None,
+            # Estimator would let worker n wait for 5 (n + 1) seconds.
             experimental_max_worker_delay_secs=0,
         )
         config = resources.configure_session(config, session_config)
@@ -369,9 +374,11 @@ class Training:
         inputs.watch(iterator, trusted=self._data.sampler is not None)
         if self._loop_settings:
             return iterator, None
+        # One batch for all replicas of this process; each takes its slice.
         batch, count = iterator.get_next(), len(place.devices)
         if input_context is None:
             return batch
+        # A strategy calls the function once for each of its replicas, in their order.
         parts = iter(range(count))
         return lambda: whole_batch.take_slice(batch, next(parts), count)
 
@@ -387,6 +394,7 @@ class Training:
         if place.strategy == distribution.ONE:
             # The graph was just built; memory for it is allocated only with its session.
             memory.require_variables(tf1.global_variables())
+        # Only the chief writes checkpoints of the variables on the servers.
         if place.has_servers and not place.is_chief:
             return {"training_hooks": [members.Following(context.beat, context.interruption)]}
         saving_hook = self._build_saving(context, checkpoint, inputs, result)

@@ -67,7 +67,15 @@ def list_hooks(
     where: str,
     tell: Tell,
 ) -> list[tf.compat.v1.train.SessionRunHook]:
-    """Return the hook that counts the unknown values of a graph; [] if no field can be counted."""
+    """Return the hook that counts the unknown values of a graph; [] if no field can be counted.
+
+    Args:
+      columns: the columns of the model.
+      features: {field: [B, ...]} in the graph that the hook joins.
+      statistics: the statistics of the training split, such as vocabularies.
+      where: the rows, for the report, such as "of split 'test'".
+      tell: gets the lines of the report.
+    """
     if not unknown.list_fields(columns):
         return []
     counts = unknown.count_unknown(columns, features, statistics)
@@ -176,6 +184,7 @@ def count_in(
         if fields and not features_lib.missing_statistics(columns, statistics.directory):
             session, *ends = _build_counts(columns, fields, experiment.data.spec, statistics)
             stack.enter_context(contextlib.closing(session))
+            # A callable skips the analysis of fetches at each call.
             count = session.make_callable(*ends)
         counted = Counted(model, fields, count, tell)
         yield counted

@@ -22,6 +22,7 @@ from mtl.serving import graphs
 
 _log = logging.getLogger(__name__)
 
+# Of one element each: a constant unit stays a constant, and NaN, an unknown value, stays NaN.
 _ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "Abs": np.abs,
     "Elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
@@ -106,6 +107,7 @@ class _Units:
     """All units, in sets that stay or go together, such as the units of a residual sum."""
 
     def __init__(self):
+        # A union-find: the parent of a unit, and for roots whether the set stays.
         self._parents: list[int] = []
         self._stays: list[bool] = []
 
@@ -135,6 +137,7 @@ class _Units:
             one, other = self._find_root(one), self._find_root(other)
             self._stays[one] |= self._stays[other]
             self._parents[other] = one
+        # A unit in place of a fixed channel is fixed now as well.
         return np.where(second == _FIXED, second, first)
 
     def find_gone(self, products: Collection[_Product]) -> np.ndarray:
@@ -145,6 +148,7 @@ class _Units:
         while True:
             can_go = ~stays[roots]
             for product in products:
+                # A unit is needed if a product that stays reads it.
                 used = product.rows.units[_are_needed(product, gone)]
                 can_go[np.isin(roots, roots[used[used != _FIXED]])] = False
             kept = [roots[p.columns[0]] for p in products if can_go[p.columns].all()]
@@ -158,9 +162,11 @@ class _Units:
 
 def _are_needed(product: _Product, gone: np.ndarray) -> np.ndarray:
     """Return for each row of a product whether it must stay, bool [inputs]."""
+    # Weights to units that are gone count no more: so whole chains of units go, round by round.
     kernel = product.kernel[..., ~gone[product.columns]]
     axes = tuple(axis for axis in range(kernel.ndim) if axis != kernel.ndim - 2)
     is_weighed, values = (kernel != 0).any(axis=axes), product.rows.values
+    # A constant that differs at the borders of an image cannot become one bias.
     adds = np.isnan(values) | (values != 0) & (not product.takes_constants)
     return is_weighed & adds
 
@@ -229,6 +235,8 @@ class _Walk:
     def _pool_channels(
         self, operation: tf.Operation, given: _Channels
     ) -> Sequence[_Channels] | None:
+        # Pooling over channels mixes them. TensorFlow leaves padding out of means and maxima, so a
+        # constant stays one.
         is_plain = _is_last(operation) and operation.get_attr("ksize")[-1] == 1
         return [given] if is_plain else None
 
@@ -236,6 +244,7 @@ class _Walk:
         self, operation: tf.Operation, given: _Channels
     ) -> Sequence[_Channels] | None:
         axes, rank = self._find_value(operation.inputs[1]), operation.inputs[0].shape.rank
+        # The last axis holds the channels.
         is_over_places = axes is not None and rank and rank - 1 not in np.ravel(axes) % rank
         return [given] if is_over_places else None
 
@@ -248,6 +257,7 @@ class _Walk:
         if kernel is None or not _is_plain_product(operation):
             return None
         count = kernel.shape[-2]
+        # Inputs whose units nobody knows, such as features: all of them stay.
         rows = self._channels.get(values.name) or _create_fixed(count)
         if len(rows.units) != count:  # A grouped convolution.
             return None
@@ -256,10 +266,13 @@ class _Walk:
         is_even = (
             is_matrix or kernel.shape[:2] == (1, 1) or operation.get_attr("padding") != b"SAME"
         )
+        # The outputs of each product are new units.
         columns = self._units.create(kernel.shape[-1])
         self.products[operation.name] = _Product(kernel, rows, columns, is_even)
+        # A weight of 0 makes the part known, even of an unknown value.
         parts = np.where(kernel == 0, 0.0, kernel * rows.values[:, np.newaxis])
         sums = parts.sum(axis=tuple(range(kernel.ndim - 1)))
+        # At uneven places only a sum of 0 is the same everywhere.
         return [_Channels(columns, sums if is_even else np.where(sums == 0, sums, np.nan))]
 
     def _combine_inputs(self, operation: tf.Operation) -> Sequence[_Channels] | None:
@@ -282,6 +295,7 @@ class _Walk:
         if other is None or constant.ndim > 1 or constant.size not in (1, len(other.units)):
             return None
         if constant.size > 1:
+            # A vector loses entries later; a scalar fits any number of channels.
             self._constants.append((operation.name, place, other.units))
         pair = (constant, other.values) if place == 0 else (other.values, constant)
         return [other._replace(values=_apply_arithmetic(operation.type, *pair))]
@@ -312,12 +326,14 @@ class _Walk:
         self, operation: tf.Operation, given: _Channels
     ) -> Sequence[_Channels] | None:
         target, shape = self._find_value(operation.inputs[1]), operation.inputs[0].shape
+        # Only [B, ...] -> [B, all the rest], where channels repeat for each place.
         if target is None or target.tolist()[:-1] != [-1] or not shape[1:].is_fully_defined():
             return None
         count = shape[1:].num_elements()
         if target[-1] != count:
             return None
         repeats = count // len(given.units)
+        # The last axis varies fastest, so the channels follow each other for each place.
         channels = _Channels(*(np.tile(own, repeats) for own in given))
         self._flattened.append((operation.name, channels.units))
         return [channels]
@@ -329,6 +345,7 @@ class _Walk:
             return (units == _FIXED) | ~gone[units]
 
         for node in self._graph.nodes.values():
+            # Loading would refuse shapes that are no longer true.
             node.attr.pop("_output_shapes", None)
         for name, product in self.products.items():
             self._rewrite_product(
@@ -348,6 +365,7 @@ class _Walk:
             sizes = np.array([are_kept(units).sum() for units in parts], np.int32)
             axis, values = node.input
             own = [values, self._graph.set_constant(f"{name}/kept_sizes", sizes), axis]
+            # Split makes equal parts only; the parts that are left differ in size.
             attributes = {
                 "T": node.attr["T"],
                 "Tlen": tf.int32,
@@ -362,6 +380,7 @@ class _Walk:
             return
         node, kernel = self._graph.nodes[name], product.kernel[..., columns]
         kept = self._graph.set_constant(f"{name}/kept_kernel", kernel[..., rows, :])
+        # The constants that leave the input come back as one sum for each output.
         values = np.where(rows, 0.0, np.nan_to_num(product.rows.values))
         lost = (kernel * values[:, np.newaxis]).sum(axis=tuple(range(kernel.ndim - 1)))
         own = [node.input[0], kept]

@@ -151,6 +151,7 @@ def write(folder: str, name: str) -> str:
     atomic.write(os.path.join(deploy, _MODELS), _models_config(folder, name))
     flags = [flag.format(name=name) for flag in _FLAGS]
     args = "\n".join(f"        - {flag}" for flag in flags)
+    # Kubernetes allows small letters, digits and "-" in names.
     dns = re.sub(r"[^a-z0-9-]", "-", name.lower())
     texts = {
         "batching_parameters.txt": _BATCHING,
@@ -167,6 +168,7 @@ def write(folder: str, name: str) -> str:
 
 def _models_config(folder: str, name: str) -> str:
     canary = versions.list_versions(folder)[-1]
+    # The first export is both; later ones leave stable alone.
     kept = stable(folder) or canary
     served = "\n".join(f"        versions: {number}" for number in sorted({kept, canary}))
     return _MODELS_CONFIG.format(

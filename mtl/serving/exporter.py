@@ -99,6 +99,7 @@ class Exporter:
         self._rows: rows.Rows | None = None
         self._reference: reference.Reference | None = None
         self._blank: blank.Blank | None = None
+        # The checkpoint of the last export, and its folder.
         self._last = ("", "")
         self._checked: rows.HeldOut | None = None
 
@@ -183,6 +184,7 @@ class Exporter:
         self, estimator: compat.estimator.Estimator, partial: str, checkpoint: str
     ) -> str:
         """Return a SavedModel with its signatures, without rewriting or checks."""
+        # Exports of one run differ only in their variables, so no graph is built.
         if self._blank and self._reference:
             written = os.path.join(partial, f"written-{len(tf.io.gfile.listdir(partial))}")
             save = functools.partial(self._reference.save_variables, checkpoint)
@@ -195,6 +197,7 @@ class Exporter:
             checkpoint_path=checkpoint,
         ).decode()
         assets = signatures.finish_signatures(written, self._serving, self._spec)
+        # Before a rewriting, which turns the variables of this checkpoint into constants.
         self._blank = blank.take_blank(written, assets)
         return written
 

@@ -22,7 +22,12 @@ _PRODUCTS = ("MatMul", "Conv2D")
 
 
 def fold_graph(session: tf.compat.v1.Session, names: Collection[str]) -> graphs.Graph:
-    """Return the folded graph that these nodes depend on, with variables as constants."""
+    """Return the folded graph that these nodes depend on, with variables as constants.
+
+    Args:
+      session: a session with the variables of a SavedModel.
+      names: the nodes that the graph must compute, such as outputs, inputs and initialisers.
+    """
     frozen = tf1.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), sorted(names)
     )
@@ -38,6 +43,7 @@ def fold_constants(graph: graphs.Graph) -> None:
         inputs = [
             values.get(reference, graph.value(reference)) for reference in graph.nodes[name].input
         ]
+        # A broadcast or a range may be far larger than what it is made of.
         if value.size <= _FREE_ELEMENTS + sum(given.size for given in inputs if given is not None):
             graph.set_constant(name, value)
 
@@ -46,6 +52,7 @@ def _compute_values(graph: graphs.Graph) -> dict[str, np.ndarray]:
     """Return {name: value} of all nodes that depend only on constants."""
     with tf.Graph().as_default() as built, tf1.Session(config=rows.on_cpu()) as session:
         tf.import_graph_def(graph.pruned(graph.nodes), name="")
+        # Operations come after their inputs, so one pass finds whole chains.
         fixed, outputs = set(), {}
         for operation in graphs.order_operations(built):
             if graph.value(operation.name) is not None:
@@ -64,6 +71,7 @@ def _is_pure(operation: tf.Operation) -> bool:
         and not operation.control_inputs
         and not operation.op_def.is_stateful
         and not operation.type.startswith("Placeholder")
+        # Loops of TensorFlow 1: a value inside of them depends on the round.
         and operation.type not in ("Enter", "Exit", "Merge", "Switch", "NextIteration", "LoopCond")
     )
 
@@ -84,6 +92,7 @@ def fold_scales(graph: graphs.Graph, names: Collection[str]) -> graphs.Graph:
     for node in list(graph.nodes.values()):
         if node.op.startswith("FusedBatchNorm"):
             _spell_out(graph, node)
+    # A fold may bring the next pair together: go on until nothing changes.
     while True:
         graph = graphs.Graph(graph.pruned(names))
         readers = graph.readers()
@@ -131,6 +140,7 @@ def _split(graph: graphs.Graph, node: tf.compat.v1.NodeDef) -> tuple[str | None,
     """Return the computed input, and the constant for each channel; None for a missing one."""
     if not _channels_last(node) or len(node.input) != 2:
         return None, None
+    # Sums and products work in both orders.
     for one, other in (node.input, reversed(node.input)):
         value = graph.value(other)
         is_fit = value is not None and value.dtype == np.float32 and value.ndim <= 1
@@ -151,6 +161,7 @@ def _scale_product(
     is_last_axis = not is_transposed and _channels_last(product)
     if kernel is None or kernel.dtype != np.float32 or not is_last_axis:
         return False
+    # The last axis of a kernel is the output channel, so [C] scales each channel.
     scaled = graph.set_constant(f"{name}/kernel", (kernel * scale).astype(np.float32))
     graph.set(name, product.op, [product.input[0], scaled], **dict(product.attr))
     return True
@@ -163,6 +174,7 @@ def _spell_out(graph: graphs.Graph, node: tf.compat.v1.NodeDef) -> None:
     known = all(value is not None for value in (gamma, beta, mean, variance))
     if not known or graphs.attribute(node, "is_training").b or not _channels_last(node):
         return
+    # y = gamma (x - mean) / sqrt(variance + epsilon) + beta, as s x + t.
     scale = gamma / np.sqrt(variance + np.float32(node.attr["epsilon"].f))
     dtype = node.attr["T"]
     factor = graph.set_constant(f"{node.name}/factor", scale.astype(np.float32))

@@ -42,7 +42,17 @@ class Graph:
         return readers
 
     def set(self, name: str, op: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """Make or replace a node; attributes may be types or arrays."""
+        """Make or replace a node; attributes may be types or arrays.
+
+        Args:
+          name: the name of the node.
+          op: its operation, such as "Mul".
+          inputs: references: names of nodes, with ":1" for a further output.
+          **attributes: a DType, an array for a tensor, or an AttrValue.
+
+        Returns:
+          The name.
+        """
         node = tf1.NodeDef(name=name, op=op, input=inputs)
         for key, value in attributes.items():
             if isinstance(value, tf.DType):
@@ -80,6 +90,7 @@ class Graph:
 def order_operations(graph: tf.Graph) -> list[tf.Operation]:
     """Return the operations, each after its inputs; operations inside loops are left out."""
     ordered, seen = [], set()
+    # A stack of its own: graphs are deeper than Python's recursion may go.
     waiting = [(operation, False) for operation in reversed(graph.get_operations())]
     while waiting:
         operation, is_done = waiting.pop()

@@ -33,6 +33,7 @@ def build_receiver(spec: spec_lib.Spec) -> compat.estimator.export.ServingInputR
     length raise InvalidArgumentError at run time. Empty texts in lists are dropped.
     """
     empty = tf.constant([], tf.string)
+    # With this default a client may send raw inputs alone; the parsed features are then empty.
     examples = tf1.placeholder_with_default(empty, [None], name=EXAMPLES)
     parsed = spec.parse(examples, with_labels=False)
     fields = spec.feature_fields
@@ -68,6 +69,7 @@ def raw_defaults(spec: spec_lib.Spec) -> dict[str, np.ndarray]:
 
 
 def _make_dense(field: spec_lib.Field, parsed: tf.Tensor) -> tf.Tensor:
+    # A fed raw input takes the place of the parsed one.
     return tf1.placeholder_with_default(parsed, [None, *field.shape], name=op_name(field.name))
 
 
@@ -106,6 +108,7 @@ def _fill_missing(field: spec_lib.Field, values: tf.Tensor, count: tf.Tensor) ->
     """Turn [B or 0, ...] into [B, ...]."""
     if field.default is None:
         return values
+    # 0 if the client sent the feature, B if it left it out.
     missing = count - tf.shape(values, tf.int64)[0]
     with tf.control_dependencies([_require_all_or_none(field, missing, count)]):
         shape = tf.concat([missing[tf.newaxis], tf.constant(field.shape, tf.int64)], 0)
@@ -118,6 +121,7 @@ def _choose_lists(
 ) -> tf.RaggedTensor:
     """Return the lists of the examples or, without examples, of the raw inputs."""
     padded, lengths = raw[field.name], raw[length_name(field.name)]
+    # Lists come from examples, from raw inputs, or from neither: then all B are missing.
     missing = count - tf.shape(lengths, tf.int64)[0] - parsed.nrows()
     width = tf.shape(padded, tf.int64)[1]
     checks = [
@@ -126,6 +130,7 @@ def _choose_lists(
     ]
     with tf.control_dependencies(checks):
         raw_values = tf.boolean_mask(padded, tf.sequence_mask(lengths, width))
+        # One of the two is empty.
         values = tf.concat([parsed.values, raw_values], 0)
         none = tf.zeros(missing[tf.newaxis], tf.int64)
         lengths = tf.concat([parsed.row_lengths(), lengths, none], 0)
@@ -133,7 +138,13 @@ def _choose_lists(
 
 
 def read_lists(name: str, padded: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Return the lists of a feature, from padded values [B, L] and their lengths [B]."""
+    """Return the lists of a feature, from padded values [B, L] and their lengths [B].
+
+    Args:
+      name: the feature, for the error.
+      padded: values [B, L]; those behind the length of a row are ignored.
+      lengths: int64 [B], each in [0, L]; others raise InvalidArgumentError when run.
+    """
     width = tf.shape(padded, tf.int64)[1]
     with tf.control_dependencies([_require_lengths(name, lengths, width)]):
         values = tf.boolean_mask(padded, tf.sequence_mask(lengths, width))

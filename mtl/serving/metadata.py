@@ -67,6 +67,7 @@ def read_metadata(directory: str) -> dict[str, Any]:
 
 def list_files(directory: str) -> dict[str, str]:
     """Return {file: checksum} of the graphs and the vocabularies of an export."""
+    # Without the variables, whose checksums TensorFlow writes and checks itself.
     paths = [saved_model.FILE]
     for name in (_ASSETS, _PORTABLE):
         for folder, _, files in tf.io.gfile.walk(os.path.join(directory, name)):

@@ -38,11 +38,19 @@ class Reference:
             self._inputs[field.name] = tf1.placeholder(field.dtype, [None, *field.shape])
             return self._inputs[field.name]
         values, lengths = tf1.placeholder(field.dtype, [None]), tf1.placeholder(tf.int64, [None])
+        # A session feeds plain tensors: a list feature is all its values and the length of each
+        # list.
         self._inputs[field.name] = (values, lengths)
+        # `Rows.ragged` makes both, so they fit.
         return tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
 
     def save_variables(self, checkpoint: str, prefix: str) -> None:
-        """Save the variables of a checkpoint in the form of an export, with this path prefix."""
+        """Save the variables of a checkpoint in the form of an export, with this path prefix.
+
+        Args:
+          checkpoint: the path of a checkpoint, without ".index".
+          prefix: the path with which the files of the variables begin.
+        """
         with tf1.Session(graph=self._graph, config=rows_lib.on_cpu()) as session:
             self._saver.restore(session, checkpoint)
             self._saver.save(session, prefix, write_meta_graph=False, write_state=False)

@@ -68,6 +68,7 @@ class Rows:
                 values, lengths = self.ragged(name)
                 padded = np.zeros([len(self), max(lengths, default=0)], values.dtype)
                 padded = padded if field.dtype != "string" else np.full(padded.shape, b"", object)
+                # The mask goes row by row, as the values do.
                 padded[np.arange(padded.shape[1]) < lengths[:, np.newaxis]] = values
                 raw |= {name: padded, inputs.length_name(name): lengths}
             else:
@@ -88,9 +89,16 @@ class HeldOut(NamedTuple):
 
 
 def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, count: int) -> Rows:
-    """Read up to `count` rows of a dataset of batches {field: [B, ...]}."""
+    """Read up to `count` rows of a dataset of batches {field: [B, ...]}.
+
+    Args:
+      make_dataset: builds the dataset in the graph of this function.
+      spec: the fields; labels are left out.
+      count: the most rows to read.
+    """
     values: dict[str, Sequence[np.ndarray]] = {name: [] for name in spec.features}
     with tf.Graph().as_default(), tf1.Session(config=on_cpu()) as session:
+        # One batch of `count` rows, whatever the batch size of the run.
         dataset = make_dataset().unbatch().take(count).batch(count)
         iterator = tf1.data.make_initializable_iterator(dataset)
         batch = iterator.get_next()
@@ -102,6 +110,7 @@ def read_rows(make_dataset: Callable[[], tf.data.Dataset], spec: spec_lib.Spec, 
 
 def _split(column: Any) -> Sequence[np.ndarray]:
     if isinstance(column, tf1.ragged.RaggedTensorValue):
+        # The first split is 0 and the last is the end.
         return np.split(column.values, column.row_splits[1:-1])
     return list(column)
 

@@ -85,6 +85,7 @@ class Serving:
             checks.one_of("Serving.passthrough", name, spec.features)
             rule = "name features of fixed length"
             checks.require(not spec.fields[name].is_ragged, "Serving.passthrough", rule, name)
+        # A task gives its name to a signature.
         for reserved in (DEFAULT, LEAN, RAW):
             rule = f"not be called {reserved!r}, as a signature is"
             checks.require(reserved not in tasks, "MultiTaskModel.heads", rule, list(tasks))

@@ -22,7 +22,12 @@ from mtl.tf_internals import saved_model
 
 
 def add_signatures(model_fn: Callable[..., Any], serving: settings.Serving) -> Callable[..., Any]:
-    """Return a `model_fn` that gives predictions the export outputs in `serving`."""
+    """Return a `model_fn` that gives predictions the export outputs in `serving`.
+
+    Args:
+      model_fn: builds the graph from features, labels and a mode.
+      serving: the settings; other modes than PREDICT stay as they are.
+    """
 
     def chosen(features: Any, labels: Any, mode: str) -> compat.estimator.EstimatorSpec:
         spec = model_fn(features, labels, mode)
@@ -67,6 +72,7 @@ def finish_signatures(
     }
     with saved_model.edited(directory) as meta_graph:
         written = _take_signatures(meta_graph)
+        # Clients that name no signature get this one, so it always exists.
         if not serving.chooses(settings.DEFAULT):
             written[settings.DEFAULT] = written.get(settings.LEAN, written[settings.DEFAULT])
         for name in filter(lambda n: n == settings.DEFAULT or serving.chooses(n), written):

@@ -157,6 +157,7 @@ def _make_malformed(held_out: rows.Rows) -> Iterator[tuple[str, bytes]]:
         without = {other: value for other, value in row.items() if other != name}
         yield f"without field {name!r}", held_out.spec.serialize(without)
     for name, field in list(fields.items())[:1]:
+        # A field of texts gets a number, and any other field gets a text.
         number, text = {"float_list": {"value": [0.5]}}, {"bytes_list": {"value": [b"?"]}}
         wrong = tf.train.Feature(**(number if field.dtype == "string" else text))
         example = tf.train.Example.FromString(held_out.spec.serialize(row))
@@ -177,6 +178,7 @@ def _require_refusal(model: loaded.Loaded, what: str, example: bytes) -> None:
 def _require_fit(meta_graph: Any) -> None:
     """Fail if the served nodes hold an op that is not for serving."""
     for node in _list_served(meta_graph):
+        # An absent attribute has its default, which is True.
         is_training = node.op.startswith("FusedBatchNorm") and not (
             "is_training" in node.attr and not node.attr["is_training"].b
         )
@@ -187,6 +189,7 @@ def _require_fit(meta_graph: Any) -> None:
 def _list_served(meta_graph: Any) -> Iterator[Any]:
     """Yield the nodes that the outputs of the signatures depend on, also inside functions."""
     nodes = {node.name: node for node in meta_graph.graph_def.node}
+    # Loops and branches keep their bodies here, apart from the nodes.
     functions = {f.signature.name: f.node_def for f in meta_graph.graph_def.library.function}
     waiting = [
         info.name
@@ -200,6 +203,7 @@ def _list_served(meta_graph: Any) -> Iterator[Any]:
             continue
         seen.add(name)
         body = [nodes[name]] if name in nodes else functions[name]
+        # Inputs inside a function name nodes of this function only, all of which are yielded.
         waiting += body[0].input if name in nodes else ()
         for node in body:
             yield node

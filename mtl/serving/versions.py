@@ -43,8 +43,18 @@ class Version:
     number: int
 
     def publish(self, written: str, keep: int, kept: int | None = None) -> str:
-        """Publish the folder `written`; delete older ones, except the newest `keep` and `kept`."""
+        """Publish the folder `written`; delete older ones, except the newest `keep` and `kept`.
+
+        Args:
+          written: a whole SavedModel, below `partial`.
+          keep: how many of the newest versions stay, this one among them.
+          kept: another version that stays; None for none.
+
+        Returns:
+          The path of the version.
+        """
         path = os.path.join(self.folder, str(self.number))
+        # A server sees the whole folder at once, or nothing of it.
         tf.io.gfile.rename(written, path)
         for number in list_versions(self.folder)[:-keep]:
             if number != kept:
@@ -54,6 +64,7 @@ class Version:
     def _remove_version(self, path: str) -> None:
         """Rename a version before its removal, so that a server does not see a part of it."""
         hidden = os.path.join(self.partial, f"removed-{os.path.basename(path)}")
+        # `create_version` removes the hidden folder at its end.
         tf.io.gfile.rename(path, hidden)
 
 
@@ -65,6 +76,7 @@ def create_version(folder: str) -> Iterator[Version]:
     partial = os.path.join(folder, _PARTIAL + uuid.uuid4().hex)
     tf.io.gfile.makedirs(partial)
     lock = in_work.lock_folder(partial) if storage.is_local(partial) else None
+    # Two exports in one second, or a clock that went back, must not share or lower a number.
     number = max([int(time.time()), *(number + 1 for number in list_versions(folder))])
     try:
         yield Version(folder=folder, partial=partial, number=number)

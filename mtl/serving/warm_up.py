@@ -52,11 +52,13 @@ def _build_message() -> Any:
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
         for field, (number, kind) in fields.items():
+            # Label 1 is optional and 3 repeated, in the terms of a FileDescriptorProto.
             added = message.field.add(name=field, number=number, label=1 + 2 * (field in _REPEATED))
             if isinstance(kind, str):
                 added.type, added.type_name = _MESSAGE, f".mtl.{kind}"
             else:
                 added.type = kind
+    # A pool of its own: the default one may hold the real messages of the same wire format.
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("mtl.PredictionLog"))
@@ -73,6 +75,12 @@ def write(
     """Write, for each signature, a request of a single row and a request of all rows.
 
     Writes at most `MOST` requests: first for signatures of all tasks, then for others by name.
+
+    Args:
+      directory: the folder of the SavedModel.
+      model_name: the name under which clients call the model.
+      signature_defs: {name: SignatureDef} of the SavedModel.
+      held_out: the rows of the larger request.
     """
     names = _choose_signatures(signature_defs)
     path = os.path.join(directory, "assets.extra", FILE)

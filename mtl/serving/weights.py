@@ -23,11 +23,16 @@ def pack_weights(graph: graphs.Graph, kind: str) -> None:
     float16 rounds each weight. int8 rounds to multiples of a step for each index of the last axis,
     its greatest absolute value over 127. Tables stay packed: only rows that are looked up are
     unpacked. Other weights are unpacked when they are used.
+
+    Args:
+      graph: a graph without variables, which is rewritten.
+      kind: "float16" or "int8".
     """
     readers = graph.readers()
     for name in [name for name in graph.nodes if _is_large(graph.value(name))]:
         value, lookups = cast(np.ndarray, graph.value(name)), readers[name]  # A large constant.
         packed, step = _pack_weights(value, kind)
+        # A weight above 65504 overflows in float16: this tensor stays as it is.
         if not np.isfinite(packed).all():
             continue
         if all(_looks_up(node, name) for node in lookups):
@@ -51,6 +56,7 @@ def _pack_weights(value: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray 
         with np.errstate(over="ignore"):
             return value.astype(np.float16), None
     step = np.abs(value).max(axis=tuple(range(value.ndim - 1))) / 127
+    # A channel of zeros: any step will do, but 0 / 0 is NaN.
     step = np.where(step > 0, step, 1).astype(np.float32)
     return np.rint(value / step).astype(np.int8), step
 
@@ -63,7 +69,7 @@ def _unpack_rows(
     graph: graphs.Graph, lookup: tf.compat.v1.NodeDef, step: np.ndarray | None
 ) -> None:
     """Let a lookup read packed rows; the node with its name now unpacks them."""
-    table = cast(np.ndarray, graph.value(lookup.input[0]))  # `pack` has just set it.
+    table = cast(np.ndarray, graph.value(lookup.input[0]))  # `pack_weights` has set it.
     attributes = {**lookup.attr, "Tparams": tf.as_dtype(table.dtype)}
     source = graph.set(f"{lookup.name}/packed", lookup.op, list(lookup.input), **attributes)
     _unpack_weights(graph, lookup.name, source, table.dtype, step)

@@ -14,13 +14,19 @@ _CALLED = ("body", "cond", "then_branch", "else_branch", "f")
 def outermost_graph() -> tf.Graph:
     """Return the graph that is being built, also from within its loops and branches."""
     graph = tf.compat.v1.get_default_graph()
+    # Only graphs of functions, such as bodies of loops, have this attribute.
     while hasattr(graph, "outer_graph"):
         graph = graph.outer_graph
     return graph
 
 
 def depends_on(tensor: tf.Tensor, given: Any) -> bool:
-    """Return True if a tensor depends on one of these nested tensors of the same graph."""
+    """Return True if a tensor depends on one of these nested tensors of the same graph.
+
+    Args:
+      tensor: a tensor.
+      given: tensors in any nesting, also ragged and sparse ones.
+    """
     known = {one.ref() for one in tf.nest.flatten(given, expand_composites=True)}
     left, seen = [tensor], set()
     while left:
@@ -34,7 +40,15 @@ def depends_on(tensor: tf.Tensor, given: Any) -> bool:
 
 
 def find_operation(graph: tf.Graph, name: str) -> tf.Operation | None:
-    """Return the operation of a node, also of a node in a loop or a branch."""
+    """Return the operation of a node, also of a node in a loop or a branch.
+
+    Args:
+      graph: the graph, or the graph of a function.
+      name: the name of a node, such as "loop/body/_12/add" for one in the body of a loop.
+
+    Returns:
+      The operation; None if there is none.
+    """
     try:
         return graph.get_operation_by_name(name)
     except (KeyError, ValueError):

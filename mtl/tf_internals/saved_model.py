@@ -31,6 +31,7 @@ def edited(directory: str) -> Iterator[Any]:
     proto = _read_proto(directory)
     yield proto.meta_graphs[0]
     with tf.io.gfile.GFile(os.path.join(directory, FILE), "wb") as file:
+        # With maps in order, equal graphs have equal bytes.
         file.write(proto.SerializeToString(deterministic=True))
 
 

@@ -63,4 +63,5 @@ def _read_line(plane: Any, line: Any) -> list[Event]:
 def _read_value(plane: Any, stat: Any) -> Any:
     kind = stat.WhichOneof("value")
     value = getattr(stat, kind) if kind else None
+    # Repeated texts are stored once, among the names of statistics.
     return plane.stat_metadata[value].name if kind == "ref_value" else value

@@ -54,4 +54,5 @@ class Clipped(method_lib.Method):
             return scales, {}
         gramian = tasks.gramian * scales[:, tf.newaxis] * scales
         weights, state = self.method(dataclasses.replace(tasks, gramian=gramian))
+        # `sum_t weights_t (scale_t g_t)`, by the gradients as they are.
         return weights * scales, state

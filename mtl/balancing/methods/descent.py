@@ -39,6 +39,7 @@ class MGDA(method.Method):
     def weights(self, tasks: method.Tasks) -> tf.Tensor:
         """Return the weights [T], at least 0; they sum to 1 unless the update is normalised."""
         divisor = self._find_divisor(tasks)
+        # The Gramian of g_s / d_s and g_t / d_t.
         unit_tasks = dataclasses.replace(
             tasks, gramian=tasks.gramian / divisor[:, tf.newaxis] / divisor
         )

@@ -40,6 +40,7 @@ class PCGrad(method.Method):
 
         def project(position, combinations):  # mixed [T, T]: g_i' as a sum of unit gradients
             other = orders[:, position]
+            # Row i chooses its task j; a gradient is not projected onto itself.
             onto = tf.one_hot(other, tf.shape(orders)[1], dtype=tf.float64) * (1 - identity)
             product = tf.reduce_sum((combinations @ cosines) * onto, 1, keepdims=True)
             return position + 1, combinations - tf.minimum(product, 0) * onto

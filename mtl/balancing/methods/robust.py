@@ -39,9 +39,11 @@ class Krum(method.Method):
         """Return the weights [T], 1 / selected or 0."""
         size = tf.size(tasks.norms)
         squares = tf.linalg.diag_part(tasks.gramian)
+        # |g_s - g_t|^2 = |g_s|^2 + |g_t|^2 - 2 g_s'g_t, [T, T].
         distances = squares[:, tf.newaxis] + squares - 2 * tasks.gramian
         distances = tf.sort(tf.linalg.set_diag(distances, tf.zeros_like(squares)))
         neighbours = tf.maximum(size - self.outliers - 2, 1)
+        # The nearest of all is the gradient itself, at distance 0.
         scores = tf.reduce_sum(distances[:, 1 : 1 + neighbours], 1)
         num_winners = tf.minimum(self.selected, size)
         winners = tf.argsort(scores, stable=True)[:num_winners]
@@ -72,6 +74,7 @@ class TrimmedMean(method.CoordinateMethod):
                 values = _drop(tf.minimum, tf.maximum, _drop(tf.maximum, tf.minimum, values))
             return tf.add_n(values) / len(values)
         for _ in range(self.trim):
+            # A cut drops two rows, and one must be left.
             is_enough = tf.shape(rows)[0] > 2
             rows = tf.cond(is_enough, functools.partial(_cut, rows), lambda kept=rows: kept)
         return tf.math.divide_no_nan(tf.reduce_sum(rows, 0), tf.cast(tf.shape(rows)[0], rows.dtype))

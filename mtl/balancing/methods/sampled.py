@@ -95,6 +95,7 @@ class SDMGrad(method.Method):
 
     def __call__(self, tasks: method.Tasks) -> tuple[tf.Tensor, method.State]:
         """Return the weights `a + pull / T` [T], and a as the state."""
+        # Products of different samples may be negative by noise.
         diagonal = tf.maximum(tf.linalg.diag_part(tasks.gramian), 0.0)
         size = tf.reduce_mean(tf.sqrt(diagonal))
         products = tf.math.divide_no_nan(tasks.gramian, size**2)

@@ -109,6 +109,11 @@ def worst_case_ascent(tasks: method.Tasks, start: tf.Tensor, radius: float) -> t
 
     d varies within `|d - d0| <= radius |d0|`, and d0 is the sum with the weights `start`. Solved
     in an orthonormal basis of the gradients' span, in units of |d0| and of the largest norm.
+
+    Args:
+      tasks: the T tasks, with the norms and cosines of their gradients.
+      start: the weights of d0, float64 [T].
+      radius: the largest distance from d0, relative to its norm; above 0.
     """
     values, vectors = tf.linalg.eigh(tasks.cosines)
     # Directions with an eigenvalue of about 0 come from rounding: they are not in the span.
@@ -152,6 +157,11 @@ def fair_weights(cosines: tf.Tensor, scales: tf.Tensor, alpha: float) -> tf.Tens
     They minimise a convex function, `b'Ub / 2 - sum c b^(1 - 1/alpha) / (1 - 1/alpha)`. If some sum
     of the gradients with weights above 0 vanishes, there may be no solution, and b grows without
     bound. It is then returned with its largest value scaled to 1.
+
+    Args:
+      cosines: U, float64 [T, T], positive semi-definite.
+      scales: c, float64 [T], above 0.
+      alpha: above 0; 1 maximises the sum of logarithms.
     """
     power = -1 / alpha
 

@@ -62,6 +62,7 @@ class MoCo(method.Method):
         old = tasks.state["simplex_weights"]
         slope = tf.linalg.matvec(tasks.gramian, old) + self.ridge * old
         new_weights = old - self.step_size * slope
+        # Below 1 if tasks are absent, as these keep their weight.
         total = tf.reduce_sum(old)
         if self.projection == "softmax":
             weights = total * tf.nn.softmax(new_weights)

@@ -60,6 +60,7 @@ class DynamicWeightAverage(base.Weighting):
         earlier = tf.where(has_ended, latest, earlier)
         latest = tf.where(has_ended, tf.math.divide_no_nan(sums, counts), latest)
         present = base.are_present(values)
+        # 0 at the start of a period, which empties the sums.
         goes_on = tf.cast(~starts, tf.float64)
         sums = goes_on * sums + tf.where(present, values, 0.0)
         counts = goes_on * counts + tf.cast(present, tf.float64)
@@ -103,6 +104,7 @@ class FAMO(base.Weighting):
         values = base.require_nonnegative("FAMO", losses)
         present = base.are_present(values)
         shares = base.softmax(self._update_logits(values, present), present)
+        # 1 / c of the formula, in parts [T].
         inverses = tf.math.divide_no_nan(shares, tf.where(present, values, 0.0))
         scale = tf.math.divide_no_nan(tf.constant(1.0, tf.float64), tf.reduce_sum(inverses))
         return base.scale_losses(scale * shares, base.take_logarithms(losses))
@@ -121,6 +123,7 @@ class FAMO(base.Weighting):
             tf.where(is_comparable, before, 1.0) / tf.where(is_comparable, values, 1.0)
         )
         shares = base.softmax(logits, is_comparable)
+        # J'd for the Jacobian of softmax, diag(z) - z z'.
         gradient = shares * (falls - tf.reduce_sum(shares * falls)) + self.decay * logits
         moves = tf.reduce_any(is_comparable)
         change = self._step_adam(gradient, moves) if self.adam else gradient

@@ -35,6 +35,10 @@ def stack_losses(losses: types.Tensors) -> tf.Tensor:
 def require_nonnegative(where: str, losses: types.Tensors) -> tf.Tensor:
     """Stack losses of at least 0, {task: scalar} -> [T] float64; gradients stop here.
 
+    Args:
+      where: the class of the weighting, for the error.
+      losses: {task: scalar}.
+
     Raises:
       InvalidArgumentError: when run, on a loss below 0, which has no logarithm.
     """
@@ -104,6 +108,11 @@ def softmax(logits: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
 
 def of_tasks(where: str, setting: Mapping[str, Any], losses: types.Tensors) -> list[Any]:
     """Return the T values of {task: value} in the order of the losses.
+
+    Args:
+      where: the setting, for the error.
+      setting: {task: value}, for every task.
+      losses: {task: scalar}, which gives the order.
 
     Raises:
       UserError: if the tasks of the setting are not the tasks of the model.

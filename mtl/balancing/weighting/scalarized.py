@@ -32,6 +32,7 @@ class GeometricLoss(base.Weighting):
         values = base.require_nonnegative("GeometricLoss", losses)
         present = base.are_present(values)
         count = tf.reduce_sum(tf.cast(present, values.dtype))
+        # Absent tasks count as 1, whose logarithm is 0.
         logs = tf.math.log(tf.where(present, values, 1.0))
         mean = tf.exp(tf.math.divide_no_nan(tf.reduce_sum(logs), count))
         weights = tf.where(present, mean / count / tf.where(present, values, 1.0), 0.0)

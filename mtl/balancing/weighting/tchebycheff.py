@@ -104,6 +104,7 @@ class SmoothTchebycheffMTL(base.Weighting):
         nadir = self._find_nadir(values, present, step)
         ratios = tf.where(present, values, 1.0) / nadir
         shares = base.softmax(tf.math.log(ratios) / self.smoothing, present)
+        # T counts only the tasks of the batch.
         count = tf.reduce_sum(tf.cast(present, tf.float64))
         has_nadir = step >= self.warmup_steps + self.nadir_steps
         weights = tf.where(has_nadir, count * shares, tf.ones_like(shares))

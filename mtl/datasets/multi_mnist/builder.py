@@ -87,6 +87,7 @@ def overlaid(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     canvas[:_SIZE, :_SIZE] = left
     corner = canvas[-_SIZE:, -_SIZE:]
     np.maximum(corner, right, out=corner)
+    # Averages over areas are separable: rows, then columns.
     return np.rint(_SHARES @ canvas @ _SHARES.T).astype(np.uint8)
 
 
@@ -120,4 +121,5 @@ def _read_values(path: str) -> np.ndarray:
     """Return the bytes of an IDX file behind its header: four bytes, and four for each axis."""
     with files.open_binary(path) as file:
         content = file.read()
+    # The fourth byte of the magic number is the number of axes.
     return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3])

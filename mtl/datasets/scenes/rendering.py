@@ -55,6 +55,7 @@ def render_scene(random: np.random.Generator, size: int) -> dict[str, np.ndarray
     kind = np.full([size, size], SKY, np.int64)
     depth, normal = np.full([size, size], np.inf), np.zeros([size, size, 3])
     for what, hits in _draw_surfaces(random, in_world, height):
+        # In front of the camera, and nearer than all before.
         is_seen = (hits.distances > 0) & (hits.distances < depth)
         shade = _AMBIENT + (1 - _AMBIENT) * np.maximum(hits.normals @ light, 0)
         colour = random.uniform(0.2, 1.0, 3) * shade[..., np.newaxis]
@@ -129,8 +130,15 @@ def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
 
 
 def meet_sphere(rays: np.ndarray, centre: np.ndarray, radius: float) -> Hits:
-    """Meet a sphere, from outside."""
+    """Meet a sphere, from outside.
+
+    Args:
+      rays: [H, W, 3], from the camera at the origin.
+      centre: [3].
+      radius: above 0.
+    """
     squares, along = (rays**2).sum(-1), rays @ centre
+    # The discriminant of |t ray - centre|^2 = radius^2 in t; the smaller root is the near side.
     root = along**2 - squares * (centre @ centre - radius**2)
     distances = np.where(root > 0, (along - np.sqrt(np.maximum(root, 0))) / squares, np.inf)
     points = np.where(np.isfinite(distances), distances, 0)[..., np.newaxis] * rays
@@ -141,12 +149,21 @@ def meet_box(rays: np.ndarray, centre: np.ndarray, sides: np.ndarray, turn: np.n
     """Meet a box of half `sides`, turned by [3, 3], from outside.
 
     A ray is within the box where it is within all three pairs of its planes.
+
+    Args:
+      rays: [H, W, 3], from the camera at the origin.
+      centre: [3].
+      sides: half the length of each side, [3].
+      turn: the rotation of the box, [3, 3].
     """
+    # In the axes of the box, where its planes are upright.
     rays, start = rays @ turn, -centre @ turn
     with np.errstate(divide="ignore"):
         first, second = ((sign * sides - start) / rays for sign in (-1, 1))
+    # The ray is inside from its last entry to its first exit.
     enter, leave = np.minimum(first, second), np.maximum(first, second).min(-1)
     axis, distances = enter.argmax(-1), enter.max(-1)
     facing = -np.sign(np.take_along_axis(rays, axis[..., np.newaxis], -1))
+    # The plane of the last entry is the one that is seen.
     normals = np.eye(3)[axis] * facing @ turn.T
     return Hits(np.where(distances < leave, distances, np.inf), normals)

@@ -56,6 +56,7 @@ class CharacterNgrams(types.Tokenizer):
         framed_words = tf.strings.join([chr(_BEGIN), words, chr(_END)])
         letters = tf.strings.unicode_split(framed_words, "UTF-8")
         lengths = letters.row_lengths()
+        # A word that is as long as one of the sizes is an n-gram already.
         is_apart = tf.reduce_all(tf.not_equal(lengths[:, tf.newaxis], list(self.sizes)), axis=1)
         whole = tf.RaggedTensor.from_row_lengths(
             tf.gather(framed_words, splitting.find_true(is_apart)),

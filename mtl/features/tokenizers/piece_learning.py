@@ -71,7 +71,13 @@ class Pieces(types.Accumulator):
 
 
 def learn_pieces(counts: Mapping[str, int], size: int, min_count: int) -> list[bytes]:
-    """Return at most `size` pieces that occur `min_count` times or more, in the order of ids."""
+    """Return at most `size` pieces that occur `min_count` times or more, in the order of ids.
+
+    Args:
+      counts: {word: how often it occurs}.
+      size: the most pieces.
+      min_count: how often a character or a pair must occur to become a piece.
+    """
     words = {word: n for word, n in counts.items() if len(word) <= greedy.MOST_CHARACTERS}
     singles = _count_singles(words)
     ranking = sorted(singles, key=lambda piece: (-singles[piece], len(piece), piece))

@@ -79,5 +79,6 @@ class WordPiece(words.OfWords):
         rule = "hold pieces that begin with ##, for the inside of words"
         fix = "Vocabularies of whole words are for Words."
         checks.require(has_insides, "WordPiece.vocabulary", rule, self.vocabulary, fix)
+        # Without `[UNK]` the unknown words get a place behind all pieces.
         unknown = lines.index(_UNKNOWN) if _UNKNOWN in lines else len(lines)
         return greedy.Pieces(len(lines), piece_learning.find_longest(lines), unknown)

@@ -108,6 +108,9 @@ def read_cluster() -> Cluster | None:
     for name, addresses in jobs.items():
         rule = "be a list of addresses"
         checks.texts(f"{_VARIABLE}.cluster.{name}", addresses, rule)
+        for address in addresses if name != EVALUATOR else ():
+            has_port = address.rpartition(":")[2].isdecimal() and ":" in address
+            checks.require(has_port, f"{_VARIABLE}.cluster.{name}", "hold host:port", address)
     # An evaluator may be described without the cluster, in which it has no part.
     if not jobs and task.get("type") != EVALUATOR:
         return None

@@ -133,8 +133,10 @@ def ask(path: str, request: Callable[[], _Result]) -> _Result:
         return found.result(PATIENCE_SECS)
     except (checks.UserError, FileNotFoundError):
         raise
-    except concurrent.futures.TimeoutError:
-        problem = f"no answer within {PATIENCE_SECS:g} seconds"
+    except concurrent.futures.TimeoutError as error:
+        # From Python 3.11 on, the client's own timeouts are errors of this class.
+        is_over = not found.done()
+        problem = f"no answer within {PATIENCE_SECS:g} seconds" if is_over else explain(error)
     except Exception as error:  # Clients behind fsspec raise errors of any class.
         problem = explain(error)
     scheme = str(find_scheme(path))

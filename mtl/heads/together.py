@@ -345,7 +345,7 @@ def _group_heads(heads: Sequence[types.Head], labels: types.Tensors | None = Non
     return parts
 
 
-def _describe_kind(head: types.Head, labels: types.Tensors | None) -> str | None:
+def _describe_kind(head: types.Head, labels: types.Tensors | None = None) -> str | None:
     """Return a text that equal heads share, or None if a head is built alone."""
     if type(head) is not binary.Binary:  # Another class may compute anything.
         return None

@@ -262,10 +262,9 @@ class _Walk:
         if len(rows.units) != count:  # A grouped convolution.
             return None
         # Near its borders a padded convolution sums a constant over fewer places.
-        is_matrix = operation.type == "MatMul"
-        is_even = (
-            is_matrix or kernel.shape[:2] == (1, 1) or operation.get_attr("padding") != b"SAME"
-        )
+        # "EXPLICIT" pads a kernel of one place, too.
+        padding = b"VALID" if operation.type == "MatMul" else operation.get_attr("padding")
+        is_even = padding == b"VALID" or (padding == b"SAME" and kernel.shape[:2] == (1, 1))
         # The outputs of each product are new units.
         columns = self._units.create(kernel.shape[-1])
         self.products[operation.name] = _Product(kernel, rows, columns, is_even)

@@ -151,8 +151,9 @@ def write(folder: str, name: str) -> str:
     atomic.write(os.path.join(deploy, _MODELS), _models_config(folder, name))
     flags = [flag.format(name=name) for flag in _FLAGS]
     args = "\n".join(f"        - {flag}" for flag in flags)
-    # Kubernetes allows small letters, digits and "-" in names.
+    # Kubernetes allows small letters, digits and "-" in names, which start with a letter.
     dns = re.sub(r"[^a-z0-9-]", "-", name.lower())
+    dns = (dns if dns[0].isalpha() else f"model-{dns}")[:63].strip("-")
     texts = {
         "batching_parameters.txt": _BATCHING,
         "monitoring.config": _MONITORING,

@@ -69,6 +69,10 @@ def test_places(given, jobs, job, index, name, rank, watched):
             '{"cluster": {"worker": [7]}, "task": {"type": "worker"}}',
             "TF_CONFIG.cluster.worker must be a list of addresses, got 7",
         ),
+        (
+            '{"cluster": {"worker": ["a"]}, "task": {"type": "worker"}}',
+            "TF_CONFIG.cluster.worker must hold host:port, got 'a'",
+        ),
         ('{"cluster": {"worker": ["a:1"]}}', "TF_CONFIG.task.type must be one of .*, got None"),
         (
             '{"cluster": {"worker": ["a:1"]}, "task": {"type": "workr"}}',

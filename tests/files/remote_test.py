@@ -323,3 +323,11 @@ def test_patterns_protect_inputs_without_a_connection():
     assert remote.fits("s3://b/in/a.csv", "s3://b/in/*.csv")
     assert remote.fits("s3://b/in/a[1].csv", "s3://b/in/a[1].csv")
     assert not remote.fits("s3://b/in/deep/a.csv", "s3://b/in/*.csv")
+
+
+def test_a_timeout_of_the_client_keeps_its_cause():
+    def fail():
+        raise TimeoutError("the proxy gave up")
+
+    with pytest.raises(checks.UserError, match="x://b/a cannot be reached: .*the proxy gave up"):
+        stores.ask("x://b/a", fail)

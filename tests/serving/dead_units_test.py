@@ -108,6 +108,8 @@ def test_a_constant_channel_stays_before_a_padded_convolution():
         return tf.reduce_mean(hidden, [1, 2]) @ weights(4, 2)
 
     assert (3, 3, 5, 4) in _remove(lambda x: build(x, "SAME"), (6, 6, 2))
+    around = [[0, 0], [1, 1], [1, 1], [0, 0]]
+    assert (3, 3, 5, 4) in _remove(lambda x: build(x, around), (6, 6, 2))
     assert (3, 3, 3, 4) in _remove(lambda x: build(x, "VALID"), (6, 6, 2))
 
 

@@ -92,6 +92,15 @@ def test_the_script_starts_docker_on_this_folder(folder, tmp_path):
     assert all((folder / path.removeprefix("/models/ads/")).is_file() for path in named)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"), [("1abc", "model-1abc"), ("Income.", "income"), ("a" * 70, "a" * 63)]
+)
+def test_kubernetes_takes_the_name_of_the_service(folder, name, expected):
+    deployment.write(str(folder), name)
+    text = (folder / "deploy" / "kubernetes.yaml").read_text()
+    assert text.count(f"  name: {expected}\n") == 2
+
+
 def test_the_manifest_is_two_objects_with_one_name(folder):
     yaml = pytest.importorskip("yaml")
     deployment.write(str(folder), "My_ads")

@@ -23,7 +23,7 @@ from mtl import experiment as experiment_lib
 from mtl.deferred import tf
 from mtl.runs import estimators
 from mtl.serving import loaded, metadata
-from mtl.tools.runtimes import added, frozen, onnx, tflite
+from mtl.tools.runtimes import added, frozen, onnx, portable, tflite
 
 # A round of 0.1 s holds many short calls; the median of rounds leaves out a disturbed one.
 _ROUNDS, _SECONDS = 5, 0.1
@@ -129,7 +129,9 @@ def _measure_saved_model(
         call = session.make_callable(fetches, list(feeds.values()))
         times = _time_requests(lambda given: call(*(given[key] for key in feeds)), requests)
     files = [os.path.join(at, file) for at, _, own in os.walk(path) for file in own]
-    files = [file for file in files if f"{os.sep}{_EXTRA}{os.sep}" not in file]
+    # Servers load neither the warm-up requests nor the copies for other runtimes.
+    left_out = [f"{os.sep}{folder}{os.sep}" for folder in (_EXTRA, portable.FOLDER)]
+    files = [file for file in files if not any(part in file for part in left_out)]
     # The export measured it before its publication, unless `Serving.check_rows` is 0.
     difference = metadata.read_metadata(path).get("difference", float("nan"))
     return Format(name, *_count_bytes(files), times, difference)
@@ -141,9 +143,7 @@ def _measure_onnx(directory: str, path: str) -> Format:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    times = _time_requests(
-        lambda given: session.run(None, given), frozen.find_requests(directory)[1]
-    )
+    times = _time_requests(lambda given: session.run(None, given), _list_requests(directory))
     return Format("ONNX", *_count_bytes([path]), times, difference)
 
 
@@ -151,8 +151,14 @@ def _measure_tflite(name: str, directory: str, path: str, weights: str) -> Forma
     difference = tflite.write_tflite(directory, path, weights)
     with open(path, "rb") as file:
         run = tflite.make_runner(file.read())
-    times = _time_requests(run, frozen.find_requests(directory)[1])
+    times = _time_requests(run, _list_requests(directory))
     return Format(name, *_count_bytes([path]), times, difference)
+
+
+def _list_requests(directory: str) -> frozen.Requests:
+    """Return the requests for the signature from which files of other runtimes are made."""
+    with frozen.load_intact(directory) as source:
+        return source.requests
 
 
 def _count_bytes(files: list[str]) -> tuple[int, int]:

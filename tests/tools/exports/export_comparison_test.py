@@ -79,3 +79,16 @@ def test_units_that_are_gone_weigh_nothing(found):
     whole, small = found["SavedModel, as trained"], found["SavedModel"]
     assert whole.size - small.size > 4 * 64 * 60
     assert found["TensorFlow Lite, float32"].size < 4 * 64 * 64
+
+
+def test_a_table_with_texts_is_measured_by_its_ids(tmp_path):
+    made = tiny.make(check_rows=16, train_steps=2, checkpoint_steps=2)
+    made = dataclasses.replace(made, serving=dataclasses.replace(made.serving, portable=True))
+    verbs.train(made, str(tmp_path))
+    path = run_directory.checkpoint_path(str(tmp_path), "latest")
+    with mock.patch.object(export_comparison, "_SECONDS", 0.01):
+        formats = {
+            one.name: one for one in export_comparison.compare_formats(made, str(tmp_path), path)
+        }
+    _require_measured(formats["SavedModel"])
+    _require_measured(formats["TensorFlow Lite, float32"])

@@ -71,6 +71,7 @@ class Recording(types.RunObserver):
 
     def write_report(self) -> None:
         """Write the report, with the records of earlier processes."""
+        # A process that trains no further step still writes the report of the steps before it.
         if self._record or visits.are_there(self._directory):
             report.write(self._directory, self._settings)
 
@@ -93,6 +94,7 @@ class ClipAudit(audit.Settings):
         """
         rule = "be left out where several devices or processes train"
         fix = "launch.clip_audit audits the run once it is trained."
+        # Each replica would record its own rows into the same files.
         is_alone = run.place.strategy == distribution.ONE
         checks.require(is_alone, "Experiment.clip_audit", rule, self, fix)
         return Recording(self, run.model_dir)

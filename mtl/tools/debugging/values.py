@@ -19,6 +19,7 @@ _COLUMNS = 8
 
 def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
     """Return values as text; if the first axis holds rows, with a line for each row."""
+    # A tensor without an axis of rows, such as a kernel.
     if value.ndim == 0 or len(value) != rows:
         return np.array2string(value, precision=6, threshold=200)
     flat = value.reshape(rows, -1)
@@ -41,6 +42,7 @@ def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
             lines += [[n, *map(_show_value, c)] for n, c in zip(names, flat.T, strict=True)]
         else:
             single.append([name, _show_value(value[()])])
+    # A header alone, without arrays that have rows, is left out.
     return "\n\n".join(_align_lines(part) for part in (lines[len(lines) == 1 :], single) if part)
 
 

@@ -45,6 +45,7 @@ def list_inputs(
     crossed = _list_read([part for part in columns if isinstance(part, features_lib.Crossed)])
     several = {name for name, field in spec.feature_fields.items() if field.shape}
     joined = _join_groups(spec.features, [several & set(own) for own in read if own not in crossed])
+    # A column whose output no head uses still counts: its importance is then measured as 0.
     used = {*used, *itertools.chain.from_iterable(read)}
     found: dict[str, list[str]] = {}
     for name in spec.features:
@@ -63,6 +64,7 @@ def _join_groups(fields: Iterable[str], together: Iterable[Collection[str]]) -> 
     joined = {field: field for field in fields}
     for group in together:
         merged = {joined[field] for field in group}
+        # Any member would do; the least name makes the choice independent of the order of sets.
         new = min(merged, default="")
         joined = {field: new if one in merged else one for field, one in joined.items()}
     return joined
@@ -99,6 +101,7 @@ def choose_inputs(
         # Fields of the same input are also permuted together within a group.
         own = dict.fromkeys(field for name in group for field in places[name].fields)
         chosen.append(Input(" + ".join(own), tuple(own)))
+    # A group that equals an input is permuted once.
     return list(dict.fromkeys(chosen))
 
 
@@ -116,6 +119,7 @@ def fields_of_columns(columns: Sequence[types.Column]) -> dict[str, tuple[str, .
 
     def walk(name: str) -> Iterator[str]:
         yield from own[name]
+        # Columns may read columns that read others.
         for other in reads[name]:
             yield from walk(other)
 
@@ -128,6 +132,7 @@ def is_number(spec: spec_lib.Spec, columns: Sequence[types.Column], field: str) 
     A whole number has an order if a column reads it as a number.
     """
     dtype = spec.feature_fields[field].dtype
+    # A switch has two values and no order.
     if dtype in ("string", "bool"):
         return False
     if dtype == "float32":

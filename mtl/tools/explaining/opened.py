@@ -57,6 +57,7 @@ class Opened:
 
         Not only columns read features: heads calibrate by them.
         """
+        # A walk back from the logits; a stack, as graphs are deeper than Python's recursion.
         ops = [tensor.op for tensor in self.logits.values()]
         reached = set(ops)
         while ops:
@@ -67,6 +68,7 @@ class Opened:
         return {
             name
             for name, value in self.features.items()
+            # A field of lists enters as two tensors: its values and its row splits.
             if any(part.op in reached for part in tf.nest.flatten(value, expand_composites=True))
         }
 
@@ -122,7 +124,9 @@ def open_model(
     ):
         tf1.train.create_global_step()
         tf1.set_random_seed(experiment.run.seed)
+        # With another vocabulary, ids would mean other tokens than in training.
         given_files.check_unchanged(model.column_files, model_dir)
+        # Filled while `build` runs, as `refuse_mismatch` only returns the EstimatorSpec.
         made: list[Opened] = []
 
         def build(features: types.Tensors, labels: types.Tensors, mode: str) -> Any:
@@ -159,15 +163,18 @@ def _build_opened(
         activations = model.infer_activations(features, labels, statistics)
         outputs = activations.inputs, activations.logits
         size = experiment.data.batch_size
+        # `add` gets the tensors before a session exists, as a session makes the graph final.
         made = Opened(None, model.heads_by_task, features, labels, *outputs, size)
         return dataclasses.replace(made, extra=add(made)), {}
 
     with outlets.drop_summaries():
         if is_trained:
+            # Held variables are not trainable here, and so get no gradients.
             return model.held.wrap_step(build)(*given)[0]
         # The same as in an evaluation: the numbers have to agree.
         with stacks.stack_tasks(model.stacks_tasks):
             made, _ = build(*given)
+        # Stacked variables are saved apart, by task.
         stacks.add_saver()
         return made
 
@@ -175,7 +182,7 @@ def _build_opened(
 def _make_input(value: Any) -> tf.Tensor | tf.RaggedTensor:
     """Return an input of the graph for any number of rows."""
     if isinstance(value, tf1.ragged.RaggedTensorValue):
-        return tf1.ragged.placeholder(_type_of(value), 1, [])
+        return tf1.ragged.placeholder(_type_of(value), 1, [])  # [B, (entries)]
     return tf1.placeholder(_type_of(value), [None, *np.shape(value)[1:]])
 
 

@@ -55,8 +55,10 @@ def _describe_probability(
     task: str, said: types.Tensors, logits: tf.Tensor, classes: Sequence[str]
 ) -> Output | None:
     name = next((name for name in _PROBABILITIES if name in said), None)
+    # A probability of several logits has no single logit that stands for it.
     if name is None or logits.shape[-1] != 1:
         return None
+    # The probability is that of the last class, class 1.
     own = classes[-1:] or [name]
     return Output(task, own, "probability", _widen_values(said[name]), "logit", logits)
 

@@ -26,6 +26,7 @@ def _outline_bins(bins: Bins) -> list[tuple[float, float]]:
     if not bins:
         return []
     steps = [corner for low, high, share in bins for corner in ((low, share), (high, share))]
+    # Both ends go down to 0, so that the outline closes.
     return [(bins[0][0], 0.0), *steps, (bins[-1][1], 0.0)]
 
 

@@ -20,6 +20,7 @@ MOST_ENTRIES = 1 << 20
 def draw(tag: str, values: tf.Tensor) -> tf.Tensor:
     """Draw a histogram of the finite entries of a tensor, as a serialized summary."""
     flat = tf.cast(tf.reshape(_thin_values(values), [-1]), tf.float32)
+    # TensorFlow's op fails at a NaN, and would end the run.
     finite = tf.boolean_mask(flat, tf.math.is_finite(flat))
     return tf.raw_ops.HistogramSummary(tag=tag, values=finite)
 
@@ -38,6 +39,7 @@ def draw_gradient(prefix: str, gradient: types.Gradient, variable: tf.Variable) 
     """Draw the gradient of a variable; for a table, each row that the batch looked up once."""
     if gradient is None:
         return []
+    # A row that was looked up twice has two slices; its gradient is their sum.
     merged = gradients_lib.merge_rows(gradient)
     values = merged.values if isinstance(merged, tf.IndexedSlices) else merged
     return [draw(f"{prefix}/{name}", own) for name, own in split(variable, values)]
@@ -56,6 +58,7 @@ def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Te
 def _thin_values(values: tf.Tensor) -> tf.Tensor:
     """Return every n-th entry of a large tensor, [N]."""
     count = values.shape.num_elements()
+    # The shape of an activation is not static in its rows, which are those of a batch.
     if count is None or count <= MOST_ENTRIES:
         return values
     stride = math.ceil(count / MOST_ENTRIES)

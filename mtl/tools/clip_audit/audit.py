@@ -82,7 +82,13 @@ class Settings:
         statistics: features_lib.Statistics,
         record: visits.Record,
     ) -> Callable[..., None]:
-        """Return the function that `MultiTaskModel.model_fn` calls to observe a training step."""
+        """Return the function that `MultiTaskModel.model_fn` calls to observe a training step.
+
+        Args:
+          model: the model with fitted heads.
+          statistics: the statistics of the columns.
+          record: the record that gets a row for each sample of a step.
+        """
 
         def observe(features: types.Tensors, labels: types.Tensors, weights: types.Tensors) -> None:
             def measure() -> measures.Measured:
@@ -97,7 +103,13 @@ class Settings:
 def record_step(
     record: visits.Record, ids: tf.Tensor, measure: Callable[[], measures.Measured]
 ) -> None:
-    """Let UPDATE_OPS add the batch of a step to the record; `ids` identify its samples."""
+    """Let UPDATE_OPS add the batch of a step to the record; `ids` identify its samples.
+
+    Args:
+      record: the record of the audit.
+      ids: the ids of the samples, [B] int64 or string.
+      measure: builds the measurements of the batch; called once, while the graph is built.
+    """
     # After the averages of normalisations have moved, and before the weights move.
     with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
         # Without this dependency the pass could read the averages before or after they move, as

@@ -174,7 +174,16 @@ def is_clipped(batches: tables.Columns) -> np.ndarray:
 def of_run(
     visits: tables.Columns, batches: tables.Columns, samples: tables.Columns
 ) -> dict[str, float]:
-    """Compute the figures of the whole run: {name: value}."""
+    """Compute the figures of the whole run: {name: value}.
+
+    Args:
+      visits: a row for each visit, see `visits.read`.
+      batches: a row for each batch, see `visits.read`.
+      samples: a row for each sample, from `of_samples`.
+
+    Returns:
+      {name: value}; shares are in [0, 1], and NaN if nothing could be judged.
+    """
     judged = ~np.isnan(batches["threshold"]) & np.isfinite(batches["norm"])
     factor = _find_factor(batches["threshold"], batches["norm"])
     threshold = batches["example_threshold"][visits["batch"]]

@@ -101,7 +101,14 @@ class Record:
         examples: dict[str, np.ndarray],
         batch: dict[str, np.ndarray],
     ) -> None:
-        """Add the measurements of a batch at a global step."""
+        """Add the measurements of a batch at a global step.
+
+        Args:
+          step: the global step before the batch trains the model.
+          ids: the ids of the samples, [B] integers, or bytes.
+          examples: {column: [B]}; needs `norm`.
+          batch: {column: a number}; needs `norm`.
+        """
         # TensorFlow passes strings as objects, which Parquet would store as bytes.
         if ids.dtype.kind == "O":
             # Invalid UTF-8 is escaped: with a replacement character, two ids could become equal.

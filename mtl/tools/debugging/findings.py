@@ -170,7 +170,13 @@ def read_rows(replayed: Replayed, numbers: Sequence[int]) -> list[dict[str, Any]
 def summarize_tensor(
     dump: step_dump.StepDump, before: step_dump.StepDump | None, tensor: str
 ) -> Summary | None:
-    """Return a summary of a tensor's values; None if these are not floats."""
+    """Return a summary of a tensor's values; None if these are not floats.
+
+    Args:
+      dump: the step.
+      before: the previous step; None if it is unknown.
+      tensor: the name of the tensor, with its slot.
+    """
     values = dump.read_numbers(tensor)
     if not values:
         return None
@@ -225,7 +231,16 @@ def explain(
     variable: str,
     fields: Mapping[str, str],
 ) -> str:
-    """Return the cause of a broken op in a few words."""
+    """Return the cause of a broken op in a few words.
+
+    Args:
+      kind: the type of the op, such as Log.
+      dump: the step.
+      root: the op with its broken output.
+      inputs: summaries of the inputs with floats, in their order.
+      variable: the variable that the op reads; "" for other ops.
+      fields: {field: the tensor of the batch that holds it}.
+    """
     if variable:
         return f"the update of the step before left {variable!r} not finite"
     if kind == "IteratorGetNext":

@@ -58,6 +58,11 @@ class Batch:
 def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: int) -> Batch:
     """Return the first rows of a split; None is the split of evaluation.
 
+    Args:
+      experiment: the experiment of the run.
+      split: the split; None for the split of evaluation.
+      limit: how many rows are read at most.
+
     Raises:
       UserError: the split does not exist, or a record is bad.
     """
@@ -78,6 +83,12 @@ def read_file(
     experiment: experiment_lib.Experiment, path: str, limit: int, with_labels: bool
 ) -> Batch:
     """Return the first rows of a file of CSV, JSON lines, Parquet or TFRecords.
+
+    Args:
+      experiment: the experiment of the run; its data describe the fields.
+      path: the file; its ending names the format.
+      limit: how many rows are read at most.
+      with_labels: True to read the labels too; absent ones are missing.
 
     Raises:
       UserError: the file does not exist, or a row is bad.
@@ -286,7 +297,7 @@ def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedT
         made.row_splits.set_shape([len(value.row_splits)])
     else:
         value = np.asarray(value)
-        # NumPy has objects (O), bytes (S) and Unicode (U) where TensorFlow has strings.
+        # A string of TensorFlow is an object (O), bytes (S) or Unicode (U) in NumPy.
         kind = tf.string if value.dtype.kind in "OSU" else tf.as_dtype(value.dtype)
         made = tf1.placeholder(kind, value.shape, name=_spell_field(name))
     fed[made] = value

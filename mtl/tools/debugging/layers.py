@@ -15,7 +15,7 @@ from mtl import aligned
 from mtl.deferred import tf, tf1
 from mtl.variables import patterns
 
-# The scopes that are served. The order is that of the data.
+# The scopes that are served, in the order in which data pass them.
 _TOPS = ("features", "network", "head")
 # Ops that make initial values lie in the scope of their layer, but run only once.
 _INITIAL = "/Initializer/"
@@ -105,6 +105,11 @@ def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> lis
     """Return the float tensors that leave a scope, in the order of creation.
 
     They come only from operations that depend on the rows: a variable does not.
+
+    Args:
+      graph: the graph.
+      scope: the name of the scope, without a slash at its end.
+      followers: the names of the operations that depend on the rows, from `list_followers`.
     """
     inside = f"{scope}/"
     return [

@@ -35,6 +35,12 @@ def write(
     """Write the page and the rows of the first root, and return a short text to print.
 
     `places` gives the positions of the batch's rows in their split, {row: place}.
+
+    Args:
+      report: the report on the step.
+      folder: the folder of the page; it is made if it is missing.
+      command: the command that repeats the replay.
+      places: the positions of the batch's rows in their split, {row: place}.
     """
     tf.io.gfile.makedirs(folder)
     first = report.findings[0] if report.findings else None

@@ -261,8 +261,7 @@ class _Replay(training.Training):
         except tf.errors.InvalidArgumentError as error:
             if is_reached and is_reached():
                 raise _StepError(error) from error
-            # Only our check of the update names a step. Other errors of this type are no failed
-            # step.
+            # Only our check of the update names a step: other errors of this type pass on.
             failed = finite.find_step(error.message)
             if failed is None:
                 raise

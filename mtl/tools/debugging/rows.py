@@ -41,6 +41,12 @@ def find_rows(
 
     It searches the tensors with rows as their first axis in this order: the outputs of the op;
     later tensors, until rows are mixed; earlier tensors.
+
+    Args:
+      dump: the step.
+      root: the op.
+      batch_size: rows of a batch, B.
+      slices: the number of micro-batches; a slice has B / slices rows.
     """
     of_rows = list_of_rows(dump, batch_size, slices)
     for tensor in (t for t in (root.output, *_list_bad(dump, root)) if t in of_rows):
@@ -100,6 +106,11 @@ def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> 
     """Return the tensors whose first axis holds the rows of the batch.
 
     A kernel may have as many rows by chance: so the axis is followed from the batch on.
+
+    Args:
+      dump: the step.
+      batch_size: rows of a batch, B.
+      slices: the number of micro-batches; a slice has B / slices rows.
     """
     found: set[str] = set()
     # A forward pass sees one slice of the batch.

@@ -18,7 +18,13 @@ _COLUMNS = 8
 
 
 def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
-    """Return values as text; if the first axis holds rows, with a line for each row."""
+    """Return values as text; if the first axis holds rows, with a line for each row.
+
+    Args:
+      value: an array of any shape.
+      rows: the number of rows, if the first axis holds them.
+      columns: how many numbers of a row are shown.
+    """
     # A tensor without an axis of rows, such as a kernel.
     if value.ndim == 0 or len(value) != rows:
         return np.array2string(value, precision=6, threshold=200)

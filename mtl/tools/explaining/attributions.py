@@ -188,7 +188,13 @@ def _feed_path(
 
 
 def choose_places(values: np.ndarray, names: Sequence[str], wanted: str | None) -> np.ndarray:
-    """Return the index of the number to explain, [N, K] -> [N]: the largest number by default."""
+    """Return the index of the number to explain, [N, K] -> [N]: the largest number by default.
+
+    Args:
+      values: the numbers of N rows, [N, K].
+      names: K names.
+      wanted: the name to explain in all rows; None for the largest number of each row.
+    """
     if wanted is not None:
         return np.full(len(values), list(names).index(wanted))
     return np.argmax(values, 1)

@@ -87,6 +87,12 @@ def explain_run(
 ) -> Explanation:
     """Explain a checkpoint of a run, without writing files.
 
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      asked: what is explained, and how precisely.
+      progress: called with a line on the current work.
+
     Raises:
       UserError: a task, a field, a class, a row or a split is unknown, there are too few rows, or
         no task has a label among them.

@@ -59,7 +59,7 @@ def build(tasks: Sequence[str]) -> Callable[[opened.Opened], Any]:
         variables = tf1.trainable_variables()
         if not variables:
             return [], tf.zeros([0, len(tasks), len(tasks)], tf.float64)
-        # For each variable the gradients of T tasks, None where a loss does not depend on it.
+        # For each variable the gradients of T tasks, None if a loss does not depend on it.
         columns = task_gradients.differentiate_tasks(losses, variables)
         # Tasks cannot conflict in a variable that only one of them reaches.
         several = [n for n, own in enumerate(columns) if sum(g is not None for g in own) > 1]

@@ -70,7 +70,13 @@ class Importance(NamedTuple):
 
 
 def draw_orders(num_rows: int, repeats: int, seed: int) -> np.ndarray:
-    """Draw R permutations of N rows, [R, N]."""
+    """Draw R permutations of N rows, [R, N].
+
+    Args:
+      num_rows: N.
+      repeats: R.
+      seed: the seed of the draw.
+    """
     drawing = np.random.default_rng(seed)
     return np.stack([drawing.permutation(num_rows) for _ in range(repeats)])
 

@@ -40,6 +40,11 @@ def list_inputs(
     If one column reads several fields with several values a row, these are one input: their entries
     belong together, such as the items of a history and their times. Fields of a cross stay
     separate, as it combines all values.
+
+    Args:
+      spec: the fields of the data.
+      columns: the columns of the model.
+      used: the fields that predictions depend on; fields of columns count in any case.
     """
     read = _list_read(columns)
     crossed = _list_read([part for part in columns if isinstance(part, features_lib.Crossed)])
@@ -94,7 +99,13 @@ def check_names(
 def choose_inputs(
     found: Sequence[Input], fields: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[Input]:
-    """Return the inputs of these fields, or all inputs, and one more input for each group."""
+    """Return the inputs of these fields, or all inputs, and one more input for each group.
+
+    Args:
+      found: the inputs, from `list_inputs`.
+      fields: fields of inputs; all inputs if empty.
+      groups: groups of fields, each permuted together.
+    """
     places = {field: one for one in found for field in one.fields}
     chosen = list(dict.fromkeys(places[name] for name in fields)) if fields else list(found)
     for group in groups:

@@ -58,7 +58,7 @@ def _describe_probability(
     # A probability of several logits has no single logit that stands for it.
     if name is None or logits.shape[-1] != 1:
         return None
-    # The probability is that of the last class, class 1.
+    # A binary head predicts the probability of its last class, class 1.
     own = classes[-1:] or [name]
     return Output(task, own, "probability", _widen_values(said[name]), "logit", logits)
 

@@ -145,6 +145,11 @@ def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -
     A single batch may be smaller. Rows come in a random order, as in training. Groups that a head
     ranks come one after another, and the end of a batch may cut a group.
 
+    Args:
+      experiment: the experiment of the run.
+      split: the split.
+      most: how many batches are read at most.
+
     Raises:
       UserError: a record is bad.
     """

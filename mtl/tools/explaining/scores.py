@@ -61,8 +61,14 @@ class Scores:
 
         Rows are added at once, or in batches. With the batch size of an evaluation, even the last
         bits agree.
+
+        Args:
+          session: a session of the graph.
+          logits: {task: [N, C]}.
+          labels: {field: [N, ...]}.
+          batch_size: rows that are added at once; None for all N.
         """
-        # Labels that no metric reads are no inputs of this graph.
+        # The graph has inputs only for the labels that its metrics read.
         values = {name: labels[name] for name in self.labels}
         together = rows_lib.Rows("", {task: logits[task] for task in self.logits}, values)
         # Metrics add up in local variables, which still hold the rows of the last call.
@@ -88,6 +94,12 @@ def build_scores(
     """Build the metrics of these tasks, in the graph with these logits and labels.
 
     Metrics of all heads are built as in an evaluation, but only the chosen ones are computed.
+
+    Args:
+      heads: {task: its fitted head}, of all tasks.
+      logits: {task: [B, C]}, for their types and shapes.
+      labels: {field: input [B, ...]}.
+      tasks: the tasks whose metrics are measured.
     """
     # Logits are fed: a permuted field is predicted once, and then scored for each left-out group.
     fed = {task: tf1.placeholder(value.dtype, value.shape) for task, value in logits.items()}

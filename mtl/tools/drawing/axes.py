@@ -89,6 +89,12 @@ def span(
     """Return an axis of all values, with a margin on both sides as a share of their range.
 
     With `may_be_log`, positive values that span a large factor get a logarithmic axis.
+
+    Args:
+      values: the numbers to cover, all of them `is_drawable`; without any, the axis is that of 0.
+      margin: the space on each side, as a share of the range.
+      may_be_log: True allows a logarithmic axis.
+      is_whole: True if only whole numbers get ticks.
     """
     low, high = min(values, default=0.0), max(values, default=0.0)
     # Not `high > low * _LOG_FACTOR`, whose product may overflow.
@@ -141,6 +147,14 @@ def draw_base(
     """Draw a horizontal axis: its name, and as many round numbers as fit.
 
     Lines of the length `grid` go upwards from the numbers, or downwards if it is negative.
+
+    Args:
+      axis: the range of numbers.
+      name: the text below the axis, with its unit.
+      left: the left end of the axis, in units of the picture.
+      width: its length.
+      base: its vertical place, from the top.
+      grid: the length of the line at each number.
     """
     parts = [f'<path class="axis" d="M{texts.trim(left)} {base}h{texts.trim(width)}"/>']
     # Lines across the plot are pale, short marks below the axis are not.

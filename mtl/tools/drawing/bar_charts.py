@@ -28,6 +28,13 @@ def draw(
 
     A number that is not finite has no bar, and reads "undefined". If `near`, a power of ten, is
     above 0, the axis is logarithmic beyond it: one large number then hides no small ones.
+
+    Args:
+      title: the title of the figure.
+      bars: the bars, from top to bottom.
+      across: the name of the axis, with its unit.
+      note: a line below the figure.
+      near: a power of ten, or 0 for a linear axis.
     """
     # `bar[1:]`: the value and both ends of the interval.
     ends = [end for bar in bars for end in bar[1:] if axes.is_drawable(end)]

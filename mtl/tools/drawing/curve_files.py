@@ -29,6 +29,14 @@ def write_curves(
     """Write the files of each task, {task: its sums} and {task: its classes}; return their paths.
 
     Every CSV has a header; the column `class` names the class of a curve.
+
+    Args:
+      folder: the folder of the files; it is made if it is missing.
+      counted: {task: its sums}.
+      names: {task: its classes}.
+
+    Returns:
+      The paths of the files.
     """
     tf.io.gfile.makedirs(folder)
     written = []

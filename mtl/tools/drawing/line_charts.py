@@ -60,7 +60,15 @@ def draw_curves(
     mark: int | None = None,
     may_be_log: bool = True,
 ) -> figures.Figure:
-    """Draw {name: {step: value}}, with a vertical line at the step `mark`."""
+    """Draw {name: {step: value}}, with a vertical line at the step `mark`.
+
+    Args:
+      title: the title of the figure.
+      curves: {name: {step: value}}; values that are not finite are left out.
+      up: the name of the vertical axis, with its unit.
+      mark: a step with a dotted line, such as the best one.
+      may_be_log: True allows a logarithmic vertical axis.
+    """
     lines = {name: sorted(points.items()) for name, points in curves.items() if points}
     drawn = draw(title, lines, "step", up, mark=mark, may_be_log=may_be_log)
     # The last given value, even if it is not finite and so has no point.

@@ -45,6 +45,14 @@ def draw(
 
     Negative values are red, with a minus sign. The names of the axes are `down` and `across`. Rows
     and columns without room show some of their names.
+
+    Args:
+      title: the title of the figure.
+      rows: R names.
+      columns: C names.
+      values: [R, C] in [-1, 1]; NaN crosses out a cell.
+      down: the name of the axis of rows.
+      across: the name of the axis of columns.
     """
     cells = np.asarray(values, float).reshape(len(rows), len(columns))
     grid = _fit_grid(rows, columns, down)

@@ -48,7 +48,7 @@ def advise(found: profile.Profile, settings: Settings) -> list[str]:
         )
     if lines:
         return lines
-    # Waiting, the session and hooks are no part of this choice: each has its own advice.
+    # Without waiting, the session and hooks, which have their own advice.
     rest = {word: found.share(word) for word in words.OPS}
     word = max(rest, key=lambda name: rest[name])
     return [

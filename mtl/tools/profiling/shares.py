@@ -40,7 +40,15 @@ def divide(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> dict[words.Place, float]:
-    """Return {place: picoseconds}, which add up to the length of the window."""
+    """Return {place: picoseconds}, which add up to the length of the window.
+
+    Args:
+      window: start and end of the whole time, in picoseconds as all times here.
+      calls: the session calls.
+      busy: stretches in which a thread started or ran ops.
+      waits: stretches in which a step waited for its batch.
+      ops: stretches in which a thread or a GPU ran an op.
+    """
     first, last = window
     changes: list[tuple[int, int, tuple[int, words.Place]]] = []
     for start, end, rank, place in _rank_moments(window, calls, busy, waits, ops):

@@ -85,7 +85,13 @@ class Reporter:
             self._thread.start()
 
     def log(self, stream: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Report the metrics of a step, unless they were reported before."""
+        """Report the metrics of a step, unless they were reported before.
+
+        Args:
+          stream: "train", "eval" or "eval_<split>", the beginning of the names.
+          step: the global step.
+          metrics: {name: value}.
+        """
         values = {f"{stream}/{name}": float(value) for name, value in metrics.items()}
 
         def act(tracked: types.TrackedRun) -> None:

@@ -98,7 +98,7 @@ class Report(types.RunObserver):
     def begin(self) -> None:
         """Begin to report, now that the model is built and restored."""
         folder, prefix = self._model_dir, ""
-        # The name of the tracked run is that of all its parts.
+        # All parts report to one tracked run, which has the name of the whole run.
         if self._part:
             folder, prefix = self._part.folder, f"{self._part.name}/"
         parameters = _list_parameters(self._experiment) if self._is_owner else {}

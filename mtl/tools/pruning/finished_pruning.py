@@ -230,6 +230,11 @@ def read_masks(
 ) -> dict[str, np.ndarray]:
     """Return {pruned variable: its mask in a checkpoint}; ones if the checkpoint has no mask.
 
+    Args:
+      experiment: the experiment with the parts that prune.
+      model_dir: the folder of the run with the checkpoint.
+      checkpoint: a path.
+
     Raises:
       UserError: the checkpoint belongs to another model, or its masks do not fit the parts.
     """
@@ -308,7 +313,7 @@ class _Network:
         self.variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
         # From the input of the network to its heads.
         self.order = [name for name in noted.found if name in self.variables]
-        # It reads the averages where a checkpoint has them: the served weights are pruned.
+        # It reads averages if a checkpoint has them: the served weights are pruned.
         saver = average_saver.Saver()
         session.run(tf1.tables_initializer())
         saver.restore(session, checkpoint)

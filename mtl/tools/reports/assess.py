@@ -142,6 +142,11 @@ def compare_slices(
 
     A slice holds the rows with the same value of a field, or a quarter of its numbers. If a field
     has two slices, only the worse is returned: the other says the same.
+
+    Args:
+      errors: the error of each row, [N]; NaN is left out.
+      weights: the weight of each label, [N]; 0 is left out.
+      fields: {field: its value in each row, [N]}.
     """
     # Rows without a label, or with a prediction of NaN, have no error.
     labelled = (weights > 0) & np.isfinite(errors)

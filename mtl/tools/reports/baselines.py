@@ -115,7 +115,7 @@ def _of_auc(own: Mapping[str, float], rows: held_out.Rows | None, head: types.He
 
 def _of_balanced(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
     names = types.read_member(head, types.ClassHead, "class_names")
-    # The recall of one class is 1, that of all others 0, whatever the class.
+    # One class has the recall 1 and all others 0, whatever the class.
     return 1 / len(names) if names else None
 
 
@@ -180,7 +180,7 @@ def _lead_in_accuracy(target: np.ndarray, predicted: np.ndarray, weight: np.ndar
 
 
 def _lead_in_rmse(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    # In squares: the root of a mean is no mean of roots.
+    # In squares: an RMSE is the root of a mean, and has no share for each row.
     return (target - np.average(target, weights=weight)) ** 2 - (target - predicted) ** 2
 
 

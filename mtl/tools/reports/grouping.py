@@ -122,7 +122,7 @@ def propose(
 def average_onto(affinities: np.ndarray) -> np.ndarray:
     """Return the affinity of each set of tasks onto each of its tasks, [2^T, T]; 0 if alone."""
     num_tasks = len(affinities)
-    # [2^T, T], 1 where a set holds a task.
+    # [2^T, T], 1 if a set holds a task.
     holds = (np.arange(2**num_tasks)[:, np.newaxis] >> np.arange(num_tasks)) & 1
     others = np.array(affinities, np.float64)
     # A task does not count as its own partner.
@@ -203,6 +203,14 @@ def compare(measured: Measured, one: Proposal, other: Proposal) -> tuple[float, 
 
     At each step, the difference is a sum of affinities of pairs, which vary together. Steps count
     as independent. The error leaves out steps with a missing pair.
+
+    Args:
+      measured: the affinities.
+      one: a proposal.
+      other: the proposal whose score is subtracted.
+
+    Returns:
+      The difference of the scores, and its standard error; NaN for fewer than two known steps.
     """
     weights = _weigh_pairs(one, len(measured.tasks)) - _weigh_pairs(other, len(measured.tasks))
     # Pairs that both proposals weigh alike cancel out, and may even be missing.

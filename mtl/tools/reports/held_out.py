@@ -102,6 +102,12 @@ def predict_rows(
 ) -> Seen:
     """Predict the split that the run evaluates, or `most_rows` rows drawn from it.
 
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      checkpoint: the path of the checkpoint.
+      most_rows: how many rows are predicted at most.
+
     Raises:
       UserError: the split cannot be read, or the checkpoint does not fit the settings.
     """
@@ -178,7 +184,7 @@ def _read_head(
     # Maps have a label for each place, which this page does not show.
     if not target.ndim == present.ndim == 1:
         return None
-    # A missing label may be -1 or NaN, which is no class; its weight is 0.
+    # A missing label may be -1 or NaN, which cannot be a place among the classes.
     return _read_rows(said, np.where(present, target, 0), head.row_weights(labels).numpy())
 
 

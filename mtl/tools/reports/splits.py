@@ -65,6 +65,11 @@ class Facts(NamedTuple):
 def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -> Facts:
     """Read a split, or `most_rows` rows drawn from it.
 
+    Args:
+      experiment: the experiment of the run.
+      split: the split.
+      most_rows: how many rows are read at most.
+
     Raises:
       UserError: the split cannot be read.
     """

@@ -67,7 +67,13 @@ class CurveWriter:
 
 
 def draw_pr_curve(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.Summary:
-    """Draw the precision-recall curve of a class."""
+    """Draw the precision-recall curve of a class.
+
+    Args:
+      tag: the tag of the summary, with the task and the class.
+      sums: the sums of the task.
+      number: the index of the class.
+    """
     hits, misses = sums.hits[number], sums.misses[number]
     # Sums from the highest threshold down, without the first of all bins: [thresholds]
     true, false = (np.cumsum(own[:0:-1])[::-1] for own in (hits, misses))
@@ -217,7 +223,7 @@ def _tell_prediction(head: types.Head, said: Mapping[str, Any]) -> tuple[str, bo
 def _tell_class(names: Sequence[str], said: Mapping[str, Any], is_known: bool) -> tuple[str, bool]:
     chosen, true, share = int(said["class_id"]), int(said["targets"]), np.nan
     if "probability" in said:
-        # "probability" is that of class 1.
+        # "probability" always means class 1.
         share = said["probability"] if chosen else 1 - said["probability"]
     elif "probabilities" in said:
         share = said["probabilities"][chosen]

@@ -36,7 +36,16 @@ def join(summaries: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def draw_gradient(prefix: str, gradient: types.Gradient, variable: tf.Variable) -> list[tf.Tensor]:
-    """Draw the gradient of a variable; for a table, each row that the batch looked up once."""
+    """Draw the gradient of a variable; for a table, each row that the batch looked up once.
+
+    Args:
+      prefix: the beginning of the tag, such as "gradients".
+      gradient: dense, sparse, or None for a variable without a gradient.
+      variable: the variable; a stack gets a histogram for each member.
+
+    Returns:
+      Serialized summaries, string scalars.
+    """
     if gradient is None:
         return []
     # A row that was looked up twice has two slices; its gradient is their sum.

@@ -173,7 +173,7 @@ def _list_within(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the values in a part, a list or a mapping, each with its suffix of the path."""
     if checks.is_part(value):
         for field in dataclasses.fields(value):
-            # Fields that a part computes from others are no settings.
+            # Without fields that a part computes from others.
             if field.init:
                 yield f".{field.name}", getattr(value, field.name)
     elif isinstance(value, list | tuple):

@@ -49,7 +49,13 @@ def require_pillow(where: str) -> None:
 
 
 def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
-    """Draw sums [C, C] of true by predicted classes; the colour is the share of the row."""
+    """Draw sums [C, C] of true by predicted classes; the colour is the share of the row.
+
+    Args:
+      cells: [C, C], sums of weights by true and predicted class.
+      names: C names.
+      title: the text above.
+    """
     count = len(names)
     # Pixels of a cell: the whole picture stays below about 1,000.
     side = max(2, min(46, 900 // count))

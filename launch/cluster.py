@@ -115,7 +115,13 @@ class Members:
 
 
 def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[str, str]]:
-    """Return {name of a process: its TF_CONFIG}, with free ports of this machine."""
+    """Return {name of a process: its TF_CONFIG}, with free ports of this machine.
+
+    Args:
+      workers: the number of workers, with the chief, from 1 on.
+      servers: the number of parameter servers; 0 trains without them.
+      evaluator: True adds a process that evaluates.
+    """
     counts = {"chief": 1, "worker": workers - 1, "ps": servers}
     # All sockets stay open until each process has its port: so no port comes twice.
     with contextlib.ExitStack() as stack:

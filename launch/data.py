@@ -83,7 +83,7 @@ def main(arguments: list[str]) -> None:
     is_compared = bool(AGAINST.value or INPUT.value)
     read = _read_run if app.GIN_FILE.value or app.MODEL_DIR.value else _read_files
     datasets = read(arguments)
-    # The given size holds if standard output is no terminal.
+    # The given size holds if standard output is not a terminal.
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     threshold = _THRESHOLD if FAIL_ABOVE.value is None else FAIL_ABOVE.value
     compared = drift.compare(*datasets) if is_compared else None

@@ -261,6 +261,11 @@ def choose_parts(
     A name may include its module. With a whole path, such as `ours.towers.Deep`, a part is found
     without its package in `packages`.
 
+    Args:
+      names: names of classes, such as `MMoE`, `gates.Softmax` or a whole path.
+      packages: further packages or modules to search, beside mtl.
+      trusted: the packages whose code may be imported.
+
     Raises:
       UserError: a name is unknown.
     """

@@ -103,6 +103,12 @@ def plan(
 ) -> list[Stage]:
     """Return the stages; each gets the folders of earlier stages.
 
+    Args:
+      files: the gin files, in the order of the stages.
+      params: bindings that are applied after each file.
+      root: the folder that gets a folder for each stage.
+      trusted: the packages and settings that the files may use.
+
     Raises:
       UserError: two files have the same name, or a file cannot be loaded.
     """

@@ -73,7 +73,12 @@ class Settings:
         return numbered.number_rows(data, shuffle)
 
     def sample_ids(self, features: types.Tensors, labels: types.Tensors) -> tf.Tensor:
-        """Return the ids of the samples, [B] int64 or string."""
+        """Return the ids of the samples, [B] int64 or string.
+
+        Args:
+          features: {field: [B, ...]}.
+          labels: {field: [B, ...]}.
+        """
         return {**features, **labels}[self.key or numbered.ROW]
 
     def make_observer(

@@ -211,7 +211,7 @@ def _of_head(
     el2n = gradients_lib.take_roots(
         gradients_lib.retry_in_float64(lambda dtype: tf.reduce_sum(tf.cast(flat, dtype) ** 2, 1))
     )
-    # A row of several labels has neither a label, a prediction nor a margin of its own.
+    # With several labels a row, label, prediction and margin are undefined.
     if counts.shape.rank > 1:
         return {**dict.fromkeys(_OF_HEADS, unknown), "el2n": el2n}
     prediction = predicted.get("class_id", predicted.get("value", unknown))

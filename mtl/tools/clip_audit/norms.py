@@ -99,7 +99,7 @@ def _measure_ghosts(
         ((task, whole),) = of_tasks.items()
         factor = tf.square(tf.cast(weights[task], tf.float64))
     else:
-        # Backward passes are linear: the cotangents of the sum need no backward pass of their own.
+        # Backward passes are linear: the cotangents of the sum need no further one.
         whole, factor = gradients.by_variable(_weigh_cotangents(back, weights)), 1.0
         whole |= _sum_gradients(of_tasks, weights)
     names: dict[str, Iterable[str]] = {"squares": whole, "products": whole, "tasks": of_tasks}

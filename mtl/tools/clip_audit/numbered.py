@@ -75,7 +75,12 @@ class Numbered(types.Source):
 def number_rows(
     data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None
 ) -> pipeline.Pipeline:
-    """Return the same data with the feature `ROW`."""
+    """Return the same data with the feature `ROW`.
+
+    Args:
+      data: the pipeline.
+      shuffle: (records in the shuffle buffer, seed); None keeps the order of the source.
+    """
     spec = dataclasses.replace(data.spec, features={**data.spec.features, ROW: "int64"})
     source = Numbered(source=data.source, shuffle=shuffle)
     return dataclasses.replace(data, source=source, spec=spec)

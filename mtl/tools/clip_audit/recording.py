@@ -55,7 +55,12 @@ class Recording(types.RunObserver):
         return [observing.Observing(self._settings.make_observer(model, statistics, self._record))]
 
     def record_step(self, ids: tf.Tensor, measure: Callable[[], measures.Measured]) -> None:
-        """Let UPDATE_OPS record the batch of a step, with the measurements of `measure`."""
+        """Let UPDATE_OPS record the batch of a step, with the measurements of `measure`.
+
+        Args:
+          ids: the ids of the samples, [B] int64 or string.
+          measure: builds the measurements of the batch.
+        """
         if self._record:
             audit.record_step(self._record, ids, measure)
 

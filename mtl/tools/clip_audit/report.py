@@ -161,7 +161,7 @@ def _draw_panels(samples: tables.Columns, batches: tables.Columns) -> list[figur
     # The table is sorted already, but with NaN at its end; a rank needs a number.
     norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
     curves = {name: _list_points(batches[name]) for name in ("norm", "threshold")}
-    # The first batch has no threshold. A run of one batch has no curve of it at all.
+    # The first batch has no threshold: a run with a single batch lacks this curve.
     of_batches = {name: points for name, points in curves.items() if points}
     layers = {
         name.removeprefix("layer/"): _list_points(values)

@@ -87,7 +87,12 @@ class _Groups:
         self.is_last = self.number == self.sizes[self.sample] - 1
 
     def sums(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """Sum by sample, [N] -> [S], over the rows of a mask."""
+        """Sum by sample, [N] -> [S], over the rows of a mask.
+
+        Args:
+          values: a number or a bool for each ordered row, [N].
+          mask: bool [N]; None takes all rows.
+        """
         weights = np.asarray(values, np.float64)
         if mask is not None:
             weights = np.where(mask, weights, 0.0)
@@ -205,7 +210,12 @@ def of_run(
 
 
 def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float, float]]:
-    """Return {label: (samples, mean norm of the task's gradient, share of visits above)}."""
+    """Return {label: (samples, mean norm of the task's gradient, share of visits above)}.
+
+    Args:
+      samples: a row for each sample, from `of_samples`.
+      task: the task.
+    """
     labels = samples[f"label/{task}"]
     return {
         float(label): (
@@ -221,6 +231,13 @@ def agreement(first: tables.Columns, second: tables.Columns) -> float:
     """Return Spearman's rank correlation of the mean norms of samples that both tables have.
 
     It is NaN for fewer than two common samples.
+
+    Args:
+      first: a row for each sample, from `of_samples`.
+      second: the same of another audit; samples are matched by `id`.
+
+    Returns:
+      In [-1, 1], or NaN.
     """
     # Audits with other splits or filters may have seen other samples.
     _, left, right = np.intersect1d(first["id"], second["id"], return_indices=True)

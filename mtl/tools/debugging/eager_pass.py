@@ -82,7 +82,7 @@ def run_eagerly(
     model = experiment.model.fitted(statistics)
 
     def build(features: Any, labels: Any) -> tuple[Any, Any]:
-        # What a row draws in a prediction depends on the values of its fields, as in the graph.
+        # A prediction that draws does so by the values of a row's fields, as in the graph.
         with row_draws.know_rows(features):
             return model.build_outputs(features, statistics, is_training).logits, labels
 

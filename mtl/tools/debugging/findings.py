@@ -152,7 +152,12 @@ def examine_step(replayed: Replayed) -> Report:
 
 
 def read_rows(replayed: Replayed, numbers: Sequence[int]) -> list[dict[str, Any]]:
-    """Return these rows of the batch, {field: value} with values for JSON."""
+    """Return these rows of the batch, {field: value} with values for JSON.
+
+    Args:
+      replayed: the step.
+      numbers: the numbers of the rows in the batch, from 0.
+    """
     columns = {field: replayed.dump.read_any(t) for field, t in replayed.fields.items()}
     return [
         {

@@ -210,6 +210,10 @@ def summarize_model(
 
     The columns use the run's statistics of the training split, or compute them just for this call.
 
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run, which may be missing; nothing is written to it.
+
     Raises:
       UserError: a setting or the data is wrong.
     """
@@ -231,7 +235,7 @@ def read_layers(
       experiment: the experiment of the run.
       model_dir: the folder with the statistics of the training split.
     """
-    # One row, so that FLOPs are those of a row.
+    # A single row, so that FLOPs count for one row.
     batch = read_split(experiment, experiment.data.train_split, 1)
     with tf.Graph().as_default() as graph:
         step = tf1.train.create_global_step()

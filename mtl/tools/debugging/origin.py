@@ -43,7 +43,12 @@ class Origin:
 
 
 def find_origin(graph: tf.Graph, name: str) -> Origin:
-    """Return the origin of a node; for a gradient, the origin of its forward op."""
+    """Return the origin of a node; for a gradient, the origin of its forward op.
+
+    Args:
+      graph: the graph in which Python built the op.
+      name: the name of the op; in a loop or a branch, as in `step_dump.Node`.
+    """
     operation = graphs.find_operation(graph, name)
     if operation is None:
         return Origin("", find_part(name), ())

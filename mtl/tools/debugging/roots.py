@@ -83,7 +83,7 @@ def _list_broken(
     bad = [t for t in dump.list_outputs(node.name) if dump.is_bad(t) and not _is_scratch(node, t)]
     if not bad or node.kind in step_dump.PASSING or not _turned_bad(dump, node, bad[0]):
         return []
-    # What the previous step held too, such as a mask of infinities, broke nothing.
+    # Values that the previous step held too, such as a mask of infinities, broke nothing.
     return [] if before is not None and before.is_bad(bad[0]) else bad
 
 

@@ -138,7 +138,12 @@ class StepDump:
     def list_followers(
         self, tensors: Iterable[str], within: Collection[str] | None = None
     ) -> set[str]:
-        """Return the nodes that these tensors lead to; if given, only through tensors `within`."""
+        """Return the nodes that these tensors lead to; if given, only through tensors `within`.
+
+        Args:
+          tensors: names of tensors, `<node>:<slot>`.
+          within: the only tensors that the walk passes on through; None allows all.
+        """
         reached: set[str] = set()
         waiting = list(tensors)
         while waiting:

@@ -38,7 +38,12 @@ def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
 
 
 def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
-    """Return arrays as text: a line for each, with a column for each row, then single numbers."""
+    """Return arrays as text: a line for each, with a column for each row, then single numbers.
+
+    Args:
+      arrays: {name: array}; with B rows as the first axis, or of any other shape.
+      rows: B.
+    """
     lines = [["", *(f"row {row}" for row in range(rows))]]
     single = []
     for name, value in arrays.items():

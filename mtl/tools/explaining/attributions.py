@@ -88,7 +88,12 @@ class Attribution:
 
 
 def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients | None:
-    """Build the gradients of a head by the encoded columns; None if it depends on none of them."""
+    """Build the gradients of a head by the encoded columns; None if it depends on none of them.
+
+    Args:
+      output: the numbers of the head, [B, K].
+      inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
+    """
     # Fed, so that one gradient in the graph serves all K numbers.
     place = tf1.placeholder(tf.int32, [])
     value = tf.gather(output.explained, place, axis=1)  # [B, K] -> [B]
@@ -104,7 +109,15 @@ def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients 
 
 
 def make_baseline(encoded: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """Return the baseline of {column: [N, ...]}: the mean of the rows, or zeros."""
+    """Return the baseline of {column: [N, ...]}: the mean of the rows, or zeros.
+
+    Args:
+      encoded: the encoded columns of N rows.
+      kind: one of `settings.BASELINES`.
+
+    Returns:
+      {column: [...]}, without the axis of rows.
+    """
     if kind == settings.ZEROS:
         return {column: np.zeros_like(values[0]) for column, values in encoded.items()}
     return {
@@ -142,7 +155,7 @@ def explain_row(
     # Points of the path are rows of a batch.
     for start in range(0, steps, model.batch_size):
         some = path[start : start + model.batch_size]
-        # The encoded columns are fed in place of what the graph would encode of the fields.
+        # Fed columns replace the columns that the graph would encode from the fields.
         fed = _feed_path(model, held, encoded, baseline, row, some)
         found = model.session.run(dict(built.gradients), {**fed, built.place: place})
         for column, gradient in found.items():

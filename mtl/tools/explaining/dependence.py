@@ -64,6 +64,13 @@ def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
 
     All of them occur and are finite. If most rows hold the same number, the grid also has quantiles
     of the distinct numbers.
+
+    Args:
+      values: the values of the field, [N].
+      is_number: True if they have an order.
+
+    Returns:
+      [G], ascending for numbers, otherwise the most frequent value first.
     """
     # NaN marks a missing value; it has no place on an axis.
     if values.dtype.kind == "f":

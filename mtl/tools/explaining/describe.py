@@ -52,7 +52,7 @@ def _write_lead(found: explanation.Explanation) -> list[str]:
         f"{len(tasks)} task{'s' * (len(tasks) > 1)}: {', '.join(tasks[:12])}{more}",
         f"{which} of the split {rows.split}, by {found.path}.",
     ]
-    # Explanations of training rows mix what the model learned with what it remembers.
+    # On training rows, importance also counts rows that the model knows by heart.
     if rows.split == found.experiment.data.train_split:
         lines.append(_TRAINED)
     return [*lines, f"Written on {today}."]

@@ -59,7 +59,7 @@ def draw(
     """
     if group is None:
         total = _count_rows(data, split)
-        # Each row is a group of its own. A short split needs no keys.
+        # Each row is a separate group. A short split needs no keys.
         keys = np.arange(total if total > most else 0)
     else:
         keys = _read_keys(data, split, group)

@@ -127,7 +127,7 @@ def _explain_run(
         used = [name for one in listed for name in one.fields]
         inputs.check_names(used, asked.fields, asked.groups, asked.dependence)
         work.explain(opening, inputs.choose_inputs(listed, asked.fields, asked.groups))
-    # In a graph of its own, as gradients need variables as in training.
+    # In a separate graph, as gradients need variables as in training.
     work.compare_gradients(model_dir, path)
     work.tell_unused(used)
     return Explanation(

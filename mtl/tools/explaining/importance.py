@@ -169,8 +169,8 @@ class Paired:
 def _find_error(without: np.ndarray) -> np.ndarray:
     """Return the standard errors of M values, from the values without each group, [G, M]."""
     count = len(without)
-    # The jackknife: values without one group differ little, so their squares are multiplied by G -
-    # 1 instead of divided by it.
+    # Unlike a plain variance, the jackknife multiplies by G - 1 instead of dividing by it: values
+    # without a group share most of their rows, and so differ little.
     return np.sqrt((count - 1) / count * np.sum((without - without.mean(0)) ** 2, 0))
 
 

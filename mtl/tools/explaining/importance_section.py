@@ -107,6 +107,6 @@ def _tell_change(one: importance.Importance, i: int, m: int) -> list[Any]:
     if not math.isfinite(low):
         return [drop, blocks.Right("n/a")]
     told = f"{summary.shorten(low)} to {summary.shorten(high)}"
-    # A field whose permutation clearly helps is a finding too, but no sign that it is needed.
+    # If a permutation clearly helps, the model does not need the field: only a drop stands out.
     is_clear = importance.is_clear(one, i, m) and drop > 0
     return [blocks.Marked(drop) if is_clear else drop, blocks.Right(told)]

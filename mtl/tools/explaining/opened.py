@@ -80,6 +80,10 @@ class Opened:
         """Return tensors for all rows, {name: [B, ...]} and {field: [N, ...]} -> {name: [N, ...]}.
 
         Batches have the size of an evaluation, since the size may change the last bits.
+
+        Args:
+          fetched: tensors of the graph.
+          features: fields of N rows.
         """
         parts = [
             self.session.run(dict(fetched), self.feed(part.features, {}))
@@ -88,7 +92,12 @@ class Opened:
         return {name: np.concatenate([part[name] for part in parts]) for name in fetched}
 
     def feed(self, features: rows_lib.Values, labels: rows_lib.Values) -> dict[Any, Any]:
-        """Return the feed of a session for rows."""
+        """Return the feed of a session for rows.
+
+        Args:
+          features: {field: [B, ...]}.
+          labels: {field: [B, ...]}; {} if no fetched tensor depends on labels.
+        """
         given = {self.features[name]: value for name, value in features.items()}
         return {**given, **{self.labels[name]: value for name, value in labels.items()}}
 

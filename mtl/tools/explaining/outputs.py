@@ -41,6 +41,10 @@ def describe_output(head: types.Head, logits: tf.Tensor) -> Output | None:
 
     Probabilities are explained as logits if each class has a logit. Other numbers are explained
     directly: a value, the logarithm of a density, or a score.
+
+    Args:
+      head: the fitted head.
+      logits: [B, C].
     """
     said = head.predictions(logits)
     classes = [str(name) for name in types.read_member(head, types.ClassHead, "class_names")]

@@ -51,7 +51,12 @@ class Rows:
         return Rows(self.split, take(self.features, places), take(self.labels, places))
 
     def permute(self, fields: Sequence[str], order: np.ndarray) -> dict[str, Any]:
-        """Return the features; row i gets the values of row `order[i]` in these fields."""
+        """Return the features; row i gets the values of row `order[i]` in these fields.
+
+        Args:
+          fields: the fields to permute.
+          order: a permutation of the rows, [N].
+        """
         # The counts of a list of lists belong to its values, and move with them.
         moved = [*fields, *map(spec_lib.counts_name, fields)]
         own = {name: self.features[name] for name in moved if name in self.features}
@@ -179,7 +184,15 @@ def _shuffle_rows(data: pipeline.Pipeline, split: str, seed: int, count: int) ->
 
 
 def take(values: Values, places: Any) -> dict[str, Any]:
-    """Return the rows at these places of {field: [N, ...]}."""
+    """Return the rows at these places of {field: [N, ...]}.
+
+    Args:
+      values: fields of N rows; lists are `tf1.ragged` values.
+      places: K indices in [0, N), in any order, also repeated.
+
+    Returns:
+      {field: [K, ...]}.
+    """
     places = np.asarray(places, np.int64)
     return {name: _take_rows(value, places) for name, value in values.items()}
 

@@ -68,7 +68,7 @@ class Scores:
           labels: {field: [N, ...]}.
           batch_size: rows that are added at once; None for all N.
         """
-        # The graph has inputs only for the labels that its metrics read.
+        # Only the labels that are inputs of this graph can be fed.
         values = {name: labels[name] for name in self.labels}
         together = rows_lib.Rows("", {task: logits[task] for task in self.logits}, values)
         # Metrics add up in local variables, which still hold the rows of the last call.

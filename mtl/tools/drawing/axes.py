@@ -91,7 +91,7 @@ def span(
     With `may_be_log`, positive values that span a large factor get a logarithmic axis.
 
     Args:
-      values: the numbers to cover, all of them `is_drawable`; without any, the axis is that of 0.
+      values: the numbers to cover, all of them `is_drawable`; an empty list counts as a 0.
       margin: the space on each side, as a share of the range.
       may_be_log: True allows a logarithmic axis.
       is_whole: True if only whole numbers get ticks.

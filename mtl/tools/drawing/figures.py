@@ -95,7 +95,7 @@ def _open_figure(title: str, width: float, height: float, size: str = "") -> str
     told = texts.escape(title)
     box = f'viewBox="0 0 {width:.0f} {height:.0f}"{size}'
     name = f'role="img" aria-label="{told}"'
-    # The title is what screen readers say, and what a browser shows at the pointer.
+    # Screen readers say the title, and browsers show it at the pointer.
     return f'<svg xmlns="http://www.w3.org/2000/svg" {box} {name}><title>{told}</title>'
 
 

@@ -159,6 +159,10 @@ def thin(points: Points, most: int) -> Points:
 
     Each stretch of the line keeps its lowest and its highest point: a single spike among thousands
     of points stays visible.
+
+    Args:
+      points: (x, y) in the order of x.
+      most: the most points that are left, from 4 on.
     """
     if len(points) <= most:
         return points

@@ -148,7 +148,12 @@ def _draw_key(cells: np.ndarray, left: float, top: float) -> list[str]:
 
 
 def draw_pixels(title: str, values: np.ndarray) -> figures.Figure:
-    """Draw the attribution of each pixel, [H, W], in shares of the largest."""
+    """Draw the attribution of each pixel, [H, W], in shares of the largest.
+
+    Args:
+      title: the title of the figure.
+      values: [H, W], of any size and sign.
+    """
     # An image without any attribution has no colours.
     most = float(np.abs(values).max()) or 1.0
     height, width = values.shape

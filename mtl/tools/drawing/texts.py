@@ -39,7 +39,12 @@ def _measure_letter(letter: str) -> float:
 
 
 def shorten(text: str, width: float) -> str:
-    """Return a text that fits, with "…" in place of its middle if it is too long."""
+    """Return a text that fits, with "…" in place of its middle if it is too long.
+
+    Args:
+      text: the text.
+      width: the room, in units of a picture.
+    """
     if measure(text) <= width + _ROUNDING:
         return text
     # No text of more letters than narrow ones can fit.

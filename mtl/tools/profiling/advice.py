@@ -72,7 +72,7 @@ def _of_input(found: profile.Profile, settings: Settings) -> list[str]:
 def _of_surgery(found: profile.Profile, settings: Settings) -> list[str]:
     own = found.share(words.BALANCING)
     back = found.wall.get(words.Place(words.NETWORK, True), 0.0)
-    # Of `passes` backward passes through the network, a plain sum would take one.
+    # A plain sum would take one of the `passes` backward passes through the network.
     more = back / found.total * (1 - 1 / found.passes) if found.total else 0.0
     # No advice for settings that the run has already changed.
     if own + more <= _SURGERY or not settings.combines:

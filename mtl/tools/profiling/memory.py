@@ -43,7 +43,12 @@ class Held:
 def find_peak(
     metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place]
 ) -> Held | None:
-    """Return the memory at the peak, of the allocator with the highest peak; None without data."""
+    """Return the memory at the peak, of the allocator with the highest peak; None without data.
+
+    Args:
+      metadata: of a session call that was traced.
+      find: returns the place of an op by its name.
+    """
     changes: dict[str, list[tuple[int, int, str]]] = collections.defaultdict(list)
     largest: dict[str, Tensor] = {}
     for device in metadata.step_stats.dev_stats:

@@ -42,7 +42,12 @@ class Timed(NamedTuple):
 
 
 def read(metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place]) -> list[Timed]:
-    """Return all ops of a traced step, without the time of tracing itself."""
+    """Return all ops of a traced step, without the time of tracing itself.
+
+    Args:
+      metadata: of a session call that was traced.
+      find: returns the place of an op by its name.
+    """
     found = []
     for device in metadata.step_stats.dev_stats:
         for node in device.node_stats:
@@ -87,7 +92,7 @@ def divide_starting(
     found = dict(wall)
     starting = found.pop(words.Place(words.STARTING), 0.0)
     total = sum(small.values())
-    # What skipped ops do not explain of this time went into starting ops.
+    # The rest of this time, beside skipped ops, went into starting ops.
     share = min(1.0, total / busy) if busy > 0 else 0.0
     for place, secs in small.items():
         if secs:

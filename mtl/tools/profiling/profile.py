@@ -114,7 +114,7 @@ def read(
     # On a GPU, ops of the CPU only start kernels.
     has_gpu = any(op.is_kernel for op in kept.ops)
     ops = [op for op in kept.ops if op.is_kernel == has_gpu]
-    # Times of the traced step are those of the CPU.
+    # The traced step has times of the CPU.
     of_one_step = () if has_gpu else timed
     small = op_times.find_small(of_one_step, _count_names(ops), steps)
     # From picoseconds.

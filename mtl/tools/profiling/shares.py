@@ -113,7 +113,7 @@ def cut_nested(ops: Sequence[Op]) -> list[Op]:
                 cut.append(op._replace(start=at))
                 at = op.end
 
-    # Of two ops that start together, the longer one is the outer.
+    # If two ops start together, the longer one is the outer.
     for op in sorted(ops, key=lambda op: (op.start, -op.end)):
         close(op.start)
         if stack and at < op.start:

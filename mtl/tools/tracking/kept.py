@@ -90,6 +90,10 @@ class Kept:
 
         The mark comes before the report: a process that is killed in between skips a step, but
         never repeats one. Training only goes forward; evaluations may take any checkpoint.
+
+        Args:
+          stream: "train", "eval" or "eval_<split>".
+          step: the global step.
         """
         known = self._read(stream)
         if stream == TRAIN:

@@ -111,7 +111,12 @@ class Reporter:
         self._add_report(_Report(act, path, is_metric=False))
 
     def add_export(self, path: str, folder: str) -> None:
-        """Add an export; if it exceeds the tracker's limit, log a line instead."""
+        """Add an export; if it exceeds the tracker's limit, log a line instead.
+
+        Args:
+          path: the folder of the export.
+          folder: the folder in the tracked run.
+        """
         if not self._limit_mb:
             return
         size = _measure_bytes(path) / 1e6

@@ -47,7 +47,7 @@ class Reporting:
 
     def __call__(self, run: types.ObservedRun) -> Report | None:
         """Return the observer that reports a run; None in a process that does not report."""
-        # Workers and servers have no metrics of their own.
+        # Workers and servers have no further metrics to report.
         reports = run.place.is_chief or run.place.job == tf_config.EVALUATOR
         return Report(run, self.trackers) if reports and self.trackers else None
 
@@ -144,6 +144,10 @@ def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporte
     """Yield reporters that add to the run of a finished training; its state stays as it is.
 
     Logs a line for a tracker that does not know the run, or whose package is not installed.
+
+    Args:
+      trackers: the services of the run.
+      model_dir: the folder of the run.
     """
     able = []
     for tracker in trackers:
@@ -172,7 +176,7 @@ def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporte
 def _list_parameters(experiment: experiment_lib.Experiment) -> dict[str, str]:
     """Return {setting: value} of all settings; too long values are cut, with a log line."""
     found = {one.path: one.value for one in flat_settings.flatten(experiment)}
-    # Where a run is reported does not say anything about the run.
+    # The place of the reports does not describe the run.
     found = {name: value for name, value in found.items() if not name.startswith("trackers")}
     long = [name for name, value in found.items() if len(value) > _LONGEST]
     if long:
@@ -189,7 +193,7 @@ def _add_files(reporters: reporter.Reporters, model_dir: str) -> None:
         for name in sorted(names):
             if name.endswith(_PICTURES):
                 reporters.add_file(os.path.join(lying, name), folder)
-    # Only one export: the latest if there is no best.
+    # Only one export: the best, or else the latest.
     for kind in ("best", "latest"):
         folder = os.path.join(model_dir, "export", kind)
         exported = versions.list_versions(folder)

@@ -148,7 +148,7 @@ def write_run(
     reader = tf.train.load_checkpoint(checkpoint)
     values = _read_values(reader, initial, is_served)
     for name, new in cut.weights.items():
-        # SparseGPT changes weights. Their average is what evaluations and exports read.
+        # SparseGPT changes weights. Evaluations and exports read the average of these.
         same = {name, averaging.name_in(reader, name)} & values.keys()
         values |= dict.fromkeys(same, new.astype(values[name].dtype))
     # Cut weights are not cut again: see `pruned_step`.
@@ -286,7 +286,7 @@ class _Network:
         data, statistics = experiment.data, fitting.load_statistics(model_dir)
         batch = min(_BATCH, rows)
         batches = dataclasses.replace(data, batch_size=batch).one_pass(data.train_split)
-        # Batches and not rows are shuffled, so the buffer is as large as one of rows.
+        # The buffer holds batches, and together as many rows as the buffer of training.
         batches = batches.shuffle(max(1, data.shuffle_buffer // batch), seed=experiment.run.seed)
         # -(-a // b) rounds up.
         self._iterator = tf1.data.make_initializable_iterator(batches.take(-(-rows // batch)))
@@ -385,7 +385,7 @@ def _select_masks(
         seen = [
             criteria.Seen(
                 name=name,
-                # Values and not variables: the scores are computed in a graph of their own.
+                # Values and not variables: the scores are computed in a separate graph.
                 weights=tf.constant(network.read(name)),
                 gradient=_make_constant(means.get(name)),
                 total=_make_constant(totals.get(name)),

@@ -110,6 +110,10 @@ def rehearse(experiment: experiment_lib.Experiment, model_dir: str) -> Rehearsed
 
     A run that exists goes on from its last checkpoint, in a copy.
 
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run, which may be missing.
+
     Raises:
       UserError: an error that ends `verbs.train` before its first steps, or several processes.
     """
@@ -301,7 +305,7 @@ def _read_split(
     session: tf.compat.v1.Session, count: tf.Tensor, fed: Mapping[tf.Tensor, bytes]
 ) -> Split:
     rows = batches = 0
-    # If no batch is read at all, the time is that of the whole attempt.
+    # If no batch is read at all, the whole attempt counts as time.
     start = first_end = time.perf_counter()
     is_whole = False
     while time.perf_counter() - start < _READ_SECS:

@@ -52,7 +52,12 @@ class Slice(NamedTuple):
 
 
 def count_confusion(rows: held_out.Rows, num_classes: int) -> np.ndarray:
-    """Return the weight of rows by true and predicted class, [C, C], for few classes."""
+    """Return the weight of rows by true and predicted class, [C, C], for few classes.
+
+    Args:
+      rows: labels and predictions of N rows.
+      num_classes: C; the matrix takes C * C numbers of memory.
+    """
     rows = _keep_counted(rows)
     # A pair of classes as one number: `bincount` counts in one dimension.
     places = rows.target.astype(np.int64) * num_classes + rows.predicted.astype(np.int64)

@@ -218,7 +218,7 @@ def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
     if known is not None:
         return known
     best = [run.experiment.best for run in runs.values()]
-    # Two runs may disagree: then there is no direction.
+    # If two runs disagree, the direction is unknown.
     said = {one.higher_is_better for one in best if one.metric == metric} - {None}
     return said.pop() if len(said) == 1 else None
 

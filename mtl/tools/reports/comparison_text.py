@@ -173,7 +173,7 @@ def _tell_differences(found: comparison.Comparison, name: str) -> str:
     """Return the settings in which a run differs from most others."""
     told = []
     for setting, row in found.differing.items():
-        # Of equally frequent values, the one of the first run.
+        # If values are equally frequent, the value of the first run counts as usual.
         ((usual, _),) = collections.Counter(row.values()).most_common(1)
         if row[name] not in (usual, flat_settings.ABSENT):
             told.append(f"{setting}={flat_settings.cut_apart(row, _LONGEST)[name]}")

@@ -42,6 +42,10 @@ class Measured:
     def from_pairs(cls, pairs: affinity_picture.Pairs, tasks: Sequence[str]) -> "Measured":
         """Return the affinities among some tasks.
 
+        Args:
+          pairs: the measurements of a run.
+          tasks: the tasks, at least two, in the order of the result.
+
         Raises:
           UserError: only one task was given, or the run has not measured one of the pairs.
         """

@@ -147,6 +147,10 @@ class Run:
 def read_run(experiment: experiment_lib.Experiment, model_dir: str) -> Run:
     """Read the facts about a run from its folder.
 
+    Args:
+      experiment: the settings of the run.
+      model_dir: its folder, which stays unchanged.
+
     Raises:
       UserError: its record of the best, or its checkpoint, is damaged.
     """

@@ -177,7 +177,7 @@ class LabelCounter:
         counts = {name: counted[place] for place, name in enumerate(names)} if is_few else {}
         largest = None
         if counted:
-            # Of equally frequent classes the first, whatever order they came in.
+            # If classes are equally frequent, the first one, whatever order they came in.
             place = max(counted, key=lambda place: (counted[place], -place))
             largest = (names[place], counted[place])
         mean = spread = None

@@ -146,7 +146,7 @@ def _make_graph(
     graph: tf.compat.v1.GraphDef, experiment: experiment_lib.Experiment, time: float
 ) -> tf.compat.v1.Event:
     model = experiment.model
-    # An update of your own may have no such setting.
+    # Your own update may lack this setting.
     optimizer = getattr(model.update, "optimizer", model.update)
     kinds = {
         "balancing/weighting": type(model.weighting).__name__,

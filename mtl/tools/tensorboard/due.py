@@ -50,7 +50,12 @@ class Due(NamedTuple):
 
     @classmethod
     def from_setting(cls, when: When, every: int) -> Due | None:
-        """Return the steps of a setting; None for False, multiples of `every` for True."""
+        """Return the steps of a setting; None for False, multiples of `every` for True.
+
+        Args:
+          when: the setting.
+          every: the number of steps that True stands for.
+        """
         # Not `if when`, as 1 equals True but means every step.
         if when is True or when is False:
             return cls(every) if when else None

@@ -78,7 +78,7 @@ def draw_pr_curve(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.S
     # Sums from the highest threshold down, without the first of all bins: [thresholds]
     true, false = (np.cumsum(own[:0:-1])[::-1] for own in (hits, misses))
     missed, rejected = hits.sum() - true, misses.sum() - false
-    # Above the highest scores there are no rows: 0 / 0 becomes 0.
+    # Thresholds above all scores have no rows: 0 / 0 becomes 0.
     precision = true / np.maximum(true + false, 1e-12)
     recall = true / np.maximum(true + missed, 1e-12)
     return pr_curves.raw_data_pb(
@@ -194,7 +194,12 @@ def _is_told(head: types.Head, said: types.Tensors) -> bool:
 
 
 def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dict[str, tf.Tensor]:
-    """Return {field: [B, H, W, C] in [0, 1]} of the image columns, without normalisation."""
+    """Return {field: [B, H, W, C] in [0, 1]} of the image columns, without normalisation.
+
+    Args:
+      features: {field: [B, ...]}.
+      columns: the columns of the model.
+    """
     found = {}
     for column in columns:
         if isinstance(column, features_lib.Image):

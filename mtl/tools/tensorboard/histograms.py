@@ -18,7 +18,15 @@ MOST_ENTRIES = 1 << 20
 
 
 def draw(tag: str, values: tf.Tensor) -> tf.Tensor:
-    """Draw a histogram of the finite entries of a tensor, as a serialized summary."""
+    """Draw a histogram of the finite entries of a tensor, as a serialized summary.
+
+    Args:
+      tag: the name of the summary.
+      values: a float tensor of any shape.
+
+    Returns:
+      A string scalar.
+    """
     flat = tf.cast(tf.reshape(_thin_values(values), [-1]), tf.float32)
     # TensorFlow's op fails at a NaN, and would end the run.
     finite = tf.boolean_mask(flat, tf.math.is_finite(flat))
@@ -55,7 +63,12 @@ def draw_gradient(prefix: str, gradient: types.Gradient, variable: tf.Variable) 
 
 
 def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Tensor]]:
-    """Yield (name, values) of a variable, or of each member of a stack."""
+    """Yield (name, values) of a variable, or of each member of a stack.
+
+    Args:
+      variable: a variable, or a stack of equal variables of several tasks.
+      values: a tensor of its shape; for looked-up rows, only these as the first axis.
+    """
     stack = stacks.find_stack(variable)
     if stack is None:
         yield patterns.shard_name(variable), values
@@ -67,7 +80,7 @@ def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Te
 def _thin_values(values: tf.Tensor) -> tf.Tensor:
     """Return every n-th entry of a large tensor, [N]."""
     count = values.shape.num_elements()
-    # The shape of an activation is not static in its rows, which are those of a batch.
+    # An activation has the rows of a batch, whose number may not be static.
     if count is None or count <= MOST_ENTRIES:
         return values
     stride = math.ceil(count / MOST_ENTRIES)

@@ -42,7 +42,7 @@ def write_text(tag: str, text: str) -> tf.compat.v1.Summary:
     """Return a text as a block of code; it is indented, as a text may hold any fence."""
     block = "\n".join(f"    {line}" for line in text.splitlines())
     described = text_metadata.create_summary_metadata(display_name=tag, description="")
-    # TensorBoard's messages have classes of their own, with the same bytes as TensorFlow's.
+    # TensorBoard's messages are other classes than TensorFlow's, with the same bytes.
     metadata = tf1.SummaryMetadata.FromString(described.SerializeToString())
     tensor = tf.make_tensor_proto(block.encode(), tf.string)
     return tf1.Summary(value=[tf1.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])

@@ -90,7 +90,12 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
 
 
 def draw_shares(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Picture:
-    """Draw {name: [(x, y), ...]} of shares, with the diagonal; points that are NaN are left out."""
+    """Draw {name: [(x, y), ...]} of shares, with the diagonal; points that are NaN are left out.
+
+    Args:
+      lines: numbers in [0, 1].
+      title: the text above.
+    """
     names, side = [_shorten_name(name) for name in lines], 3 * _SIDE
     rows = names if len(names) > 1 else []
     # A single line needs no legend: the title names it.

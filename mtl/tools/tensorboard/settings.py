@@ -160,7 +160,7 @@ class Items:
     def _check_due(self, where: str, value: Any, every: int, last: int) -> None:
         found = due.Due.from_setting(value, every)
         assert found is not None
-        # Of multiples, the first one is the number itself.
+        # The first multiple is the number itself.
         late = [step for step in found.at or (found.every,) if step > last]
         rule = f"be due up to the last step, {last}"
         fix = f"Run.summary_steps is {every}." if value is True else ""

@@ -199,7 +199,7 @@ def _explain_flag(flag: flags.Flag) -> str:
 
 def _be_quiet() -> None:
     """Write our own log lines to standard error as they are, and only errors of libraries."""
-    # Libraries warn of what users of `mtl` cannot change.
+    # Users of `mtl` cannot change anything that libraries warn about.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     absl_logging.set_verbosity(absl_logging.ERROR)
     logger = logging.getLogger("mtl")

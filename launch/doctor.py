@@ -50,7 +50,7 @@ def python() -> Finding:
     """Check that this project and the installed TensorFlow support this Python."""
     version = "{}.{}".format(*sys.version_info)
     found = f"{sys.version.split()[0]} at {sys.executable}"
-    # Without TensorFlow, the newest that this project knows tells what would be possible.
+    # Without TensorFlow, the Pythons of the newest known version are the answer.
     supported = versions.pythons(_version("tensorflow")) or versions.PYTHONS["2.21"]
     if version in supported:
         return Finding(name="Python", found=found)

@@ -145,7 +145,7 @@ def _show_code(
 
 
 def _call_under_pdb(experiment: experiment_lib.Experiment) -> eager_pass.Call:
-    # The code of the class: an instance has no code of its own.
+    # pdb needs a `__code__`, which the function of the class has, but not the instance.
     network = type(experiment.model.network).__call__
     return functools.partial(breakpoints.call_under_pdb, stop_in=network)
 

@@ -228,7 +228,7 @@ def _require_texts(arguments: argparse.Namespace, dialect: lines.Dialect) -> Non
     """Fail if a flag about texts comes with JSON lines, whose types say what a value is."""
     flags = {"--missing": arguments.missing, "--number_form": arguments.number_form}
     flags |= {"--value": arguments.value, "--list_delimiter": arguments.list_delimiter}
-    # Texts of CSV have no types, so only there flags say what a text means.
+    # Texts of CSV have no types, so only there flags give texts a meaning.
     for flag, setting in flags.items() if dialect.is_json else ():
         rule = f"be left out: {dialect.paths[0]} has types. null is a missing value"
         checks.require(not setting, flag, rule, setting)

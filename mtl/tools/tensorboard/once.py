@@ -114,8 +114,7 @@ def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> t
         hparams.experiment_pb(described, infos, time_created_secs=time),
         hparams.session_start_pb(settings, start_time_secs=time),
     ):
-        # Merged repeated fields are joined: both values lie in one summary. Prefixes: "run.keep"
-        # also leaves out run.keep_checkpoints.
+        # Repeated fields of merged messages are joined: the values of both lie in one summary.
         summary.MergeFromString(part.SerializeToString())
     for value in summary.value:
         # Settings are a protobuf map; the order of its bytes differs between processes.
@@ -155,6 +154,7 @@ def _list_settings(experiment: Any) -> Iterator[tuple[str, bool | float | str]]:
 
 def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:
     """Yield (path, setting) of numbers, texts and bools in a value, and classes of its parts."""
+    # Prefixes: "run.keep" also leaves out run.keep_checkpoints.
     if path.startswith(_LEFT_OUT) or value is None:
         return
     if isinstance(value, _PLAIN):

@@ -54,7 +54,7 @@ def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
     """Draw the affinities among these scalars: their means, and curves of each task."""
     pairs = group(curves)
     means = {pair: statistics.fmean(points.values()) for pair, points in pairs.items()}
-    # The effect of a task on itself is far larger, and would make all other cells pale.
+    # Without the effect of a task on itself: the picture asks which tasks help each other.
     others = {pair: mean for pair, mean in means.items() if pair[0] != pair[1]}
     panels = [_draw_matrix(others or means)] if pairs else []
     for task in dict.fromkeys(onto for _, onto in others):

@@ -200,7 +200,7 @@ def _turn_figures(of_runs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
 def _find_main_metrics(
     runs: Mapping[str, record.Run], metrics: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
-    # All runs have the same tasks, so any of them tells the metrics.
+    # One run stands for all: their tasks are the same, or with --runs at least the given metric.
     model = next(iter(runs.values())).experiment.model
     chosen = [one.experiment.best.metric for one in runs.values()]
     names = dict.fromkeys([*model.find_main_metrics(metrics), *chosen])

@@ -148,7 +148,7 @@ def write_run(
     reader = tf.train.load_checkpoint(checkpoint)
     values = _read_values(reader, initial, is_served)
     for name, new in cut.weights.items():
-        # SparseGPT changes weights. Evaluations and exports read the average of these.
+        # Evaluations and exports read the average of a weight, so it gets the new value too.
         same = {name, averaging.name_in(reader, name)} & values.keys()
         values |= dict.fromkeys(same, new.astype(values[name].dtype))
     # Cut weights are not cut again: see `pruned_step`.
@@ -327,7 +327,7 @@ class _Network:
         return {name: total / count for name, total in totals.items()}
 
     def _run(self, fetches: Mapping[str, tf.Tensor]) -> Iterator[Arrays]:
-        # Each pass starts from the first row again, with the same order of rows.
+        # Each pass starts again from the first batch.
         self._session.run(self._iterator.initializer)
         # A session without anything to fetch would never reach the end of the data.
         while fetches:

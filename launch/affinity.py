@@ -39,10 +39,12 @@ def main() -> None:
     model_dir = app.MODEL_DIR.value
     checks.require(bool(model_dir), "--model_dir", "name the folder of a run", model_dir)
     made, model_dir = app.load()
+    # A head without a loss has no gradient, and so no affinity.
     tasks = [head.name for head in made.model.heads_with_loss]
     for task in TASKS.value:
         checks.one_of("--tasks", task, tasks)
     checks.unique("--tasks", TASKS.value)
+    # In the order of the run, whatever the order of the flag.
     chosen = [task for task in tasks if not TASKS.value or task in TASKS.value]
     curves = event_files.read_record(model_dir).curves
     pairs = affinity_picture.group(curves)
@@ -68,6 +70,7 @@ def _suggest_training(
     made: experiment.Experiment, model_dir: str, number: int, tasks: Sequence[str]
 ) -> str:
     """Return the command that trains only these tasks of a run."""
+    # A training by the printed command needs these bindings only: it reads the saved file.
     saved = config.saved_in(model_dir)
     bindings = gin_files.read([saved, *app.GIN_FILE.value], app.GIN_PARAM.value, app.trusted())
     folder = f"{model_dir.rstrip('/')}_{number}"
@@ -87,10 +90,12 @@ def _list_params(
             pairs = zip(made.model.tasks, binding.value, strict=True)
             heads = ", ".join(repr(head) for task, head in pairs if task in tasks)
             params.append(f"{binding.name} = [{heads}]")
+        # The new run combines gradients as this one did, without measuring again.
         if binding.target is affinity.TaskAffinity and binding.parameter == "surgery":
             params.append(f"MultiTaskModel.surgery = {binding.value!r}")
     task, _, metric = made.best.metric.partition("/")
     if metric and task not in tasks:
+        # The metric belongs to a task that this group does not train.
         params.append('Best.metric = "average_loss"')
         params += ["Best.higher_is_better = None"] * (made.best.higher_is_better is not None)
     return params

@@ -68,6 +68,7 @@ _OF_ONE_RUN = (GIN_FILE, GIN_PARAM, MODEL_DIR)
 def run(main: Callable[[], None]) -> None:
     """Run a launcher's `main` once its flags are parsed."""
     _be_quiet()
+    # `endings.run` lies inside: absl would show an error of `main` as a traceback.
     app.run(lambda _: endings.run(lambda: _run_logged(main)), flags_parser=_parse_flags)
 
 
@@ -99,12 +100,14 @@ def run_on_files(main: Callable[[list[str]], None]) -> None:
 
 def load() -> tuple[experiment.Experiment, str]:
     """Return the experiment and the model_dir that the flags describe."""
+    # Before the first import of TensorFlow.
     _require_addresses()
     files, model_dir = GIN_FILE.value, MODEL_DIR.value
     if not files and not model_dir:
         raise checks.UserError("--gin_file or --model_dir must be given. See --help.")
     model_dir = model_dir or config.name_model_dir(files)
     storage.require_plain("--model_dir", model_dir)
+    # A gin file on the command line takes the place of the saved configuration.
     files = files or [config.saved_in(model_dir)]
     return config.load(files, GIN_PARAM.value, trusted(), model_dir), model_dir
 
@@ -149,7 +152,9 @@ def _parse_flags(
         hint = unknown_flags.explain(error.flagname, known)
         endings.fail(f"unknown flag '--{error.flagname}'. {hint}")
     except flags.Error as error:
+        # A message of absl may have several lines.
         endings.fail(" ".join(str(error).split()))
+    # The flag decides which modules of the current folder Python may find.
     here.open_to(TRUSTED.value)
     if takes_folders:
         _refuse_flags_of_one_run()
@@ -180,6 +185,7 @@ def _write_help(takes_folders: bool) -> str:
 
 def _list_flags(takes_folders: bool) -> list[flags.Flag]:
     left_out = [flag.name for flag in _OF_ONE_RUN] if takes_folders else []
+    # absl files the flags of the main module under the name of the script.
     own = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
     shared = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
     return [flag for flag in [*shared, *own] if flag.name not in left_out]
@@ -193,12 +199,15 @@ def _explain_flag(flag: flags.Flag) -> str:
 
 def _be_quiet() -> None:
     """Write our own log lines to standard error as they are, and only errors of libraries."""
+    # Users of `mtl` cannot change anything that libraries warn about.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     absl_logging.set_verbosity(absl_logging.ERROR)
     logger = logging.getLogger("mtl")
     logger.setLevel(logging.INFO)
+    # Otherwise the handler of absl, on the root logger, would print each line once more.
     logger.propagate = False
     lines = Lines()
+    # --json_log lowers the level of the logger; the terminal stays as it is.
     lines.setLevel(logging.INFO)
     logger.addHandler(lines)
 
@@ -207,4 +216,5 @@ class Lines(logging.Handler):
     """Writes lines to standard error, above a progress bar if one is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        # `mask` hides passwords in paths and addresses.
         tqdm.tqdm.write(checks.mask(self.format(record)), file=sys.stderr)

@@ -1,7 +1,8 @@
-"""Audits a trained model on its training data: which samples have large or clipped gradients.
+r"""Audits a trained model on its training data: which samples have large or clipped gradients.
 
 python -m launch.clip_audit --model_dir runs/digits
-python -m launch.clip_audit --model_dir runs/digits --key id --compare runs/digits_2
+python -m launch.clip_audit --model_dir runs/digits --key id \
+    --compare runs/digits_2/clip_audit/checkpoints
 """
 
 import os

@@ -52,14 +52,17 @@ class Members:
         self._processes = {
             name: subprocess.Popen(
                 [*here.make_command("train"), *arguments],
+                # Each member ends by itself if this process is killed.
                 env={**os.environ, **environment, **launcher_watch.environment()},
                 stdout=subprocess.PIPE,
+                # One stream, so that lines keep their order.
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,  # A Ctrl-C reaches them through us, once.
             )
             for name, environment in environments.items()
         }
+        # Names are filled up with spaces, so that the lines begin below each other.
         width = max(map(len, self._processes))
         self._readers = [
             threading.Thread(target=_pass_on, args=(process.stdout, name.ljust(width)))
@@ -78,11 +81,13 @@ class Members:
             self._end_members()
         for reader in self._readers:
             reader.join()
+        # `Popen` returns -15 for SIGTERM, a shell 143.
         return code if code >= 0 else _BY_SIGNAL - code
 
     def _find_code(self) -> int:
         """Wait until a process fails or all have ended; return the first code that is not 0."""
         while True:
+            # A loop in place of `wait`: any of the processes may be the first to fail.
             codes = [process.poll() for process in self._processes.values()]
             failed = next(filter(None, codes), 0)
             if failed or None not in codes:
@@ -92,11 +97,13 @@ class Members:
     def signal(self, number: int) -> None:
         """Send a signal to all processes that still run."""
         for process in self._processes.values():
+            # It may end between two signals.
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
     def _end_members(self) -> None:
         """Wait for the others to end; then send SIGTERM, and at last SIGKILL."""
+        # Members notice a lost one themselves, and may save before they end.
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             if number:
                 self.signal(number)
@@ -108,8 +115,15 @@ class Members:
 
 
 def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[str, str]]:
-    """Return {name of a process: its TF_CONFIG}, with free ports of this machine."""
+    """Return {name of a process: its TF_CONFIG}, with free ports of this machine.
+
+    Args:
+      workers: the number of workers, with the chief, from 1 on.
+      servers: the number of parameter servers; 0 trains without them.
+      evaluator: True adds a process that evaluates.
+    """
     counts = {"chief": 1, "worker": workers - 1, "ps": servers}
+    # All sockets stay open until each process has its port: so no port comes twice.
     with contextlib.ExitStack() as stack:
         jobs = {
             job: [_free_address(stack) for _ in range(count)]
@@ -117,6 +131,7 @@ def environments(workers: int, servers: int, evaluator: bool) -> dict[str, dict[
             if count
         }
     places = [(job, index) for job, addresses in jobs.items() for index in range(len(addresses))]
+    # TensorFlow does not count an evaluator among the members of a cluster.
     places += [("evaluator", 0)] if evaluator else []
     return {
         f"{job}-{index}": {
@@ -144,6 +159,7 @@ def arguments() -> list[str]:
 
 def _free_address(stack: contextlib.ExitStack) -> str:
     listener = stack.enter_context(socket.socket())
+    # Port 0 lets the kernel choose a free one.
     listener.bind(("localhost", 0))
     return f"localhost:{listener.getsockname()[1]}"
 
@@ -151,6 +167,7 @@ def _free_address(stack: contextlib.ExitStack) -> str:
 def _pass_on(lines: Sequence[str], name: str) -> None:
     for line in lines:
         sys.stdout.write(f"{name} | {line}")
+        # Standard output is buffered if it goes to a file.
         sys.stdout.flush()
 
 
@@ -169,15 +186,18 @@ def main() -> None:
     checks.at_least("--workers", WORKERS.value, 1)
     checks.at_least("--ps", SERVERS.value, 0)
     _, model_dir = app.load()  # A mistake shows once, before anything is started.
+    # Otherwise all processes would start, and each would fail at the lock.
     lock.require_free(model_dir)
     asked: list[int] = []
     for attempt in range(RESTARTS.value + 1):
         if attempt:
             _log.info("Starting all again, %d of %d", attempt, RESTARTS.value)
         members = Members(arguments(), environments(WORKERS.value, SERVERS.value, EVALUATOR.value))
+        # Anew for each attempt, as a handler holds its members.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _make_handler(members, asked))
         code = members.wait()
+        # A mistake would fail again, and a stop that somebody asked for is final.
         if code < _BY_SIGNAL or asked:
             break
     sys.exit(code)

@@ -54,6 +54,7 @@ def main(arguments: list[str]) -> None:
         checks.require(METRIC.value is not None, "--metric", "come with --runs", None)
     else:
         checks.require(METRIC.value is None, "--metric", "come with --runs", METRIC.value)
+    # All are read first: a wrong folder must not show after tables of the others.
     runs = dict(zip(comparison_text.iterate_names(folders), map(_read_run, folders), strict=True))
     _protect_runs(runs)
     runs = _with_metric(runs) if RUNS.value else runs
@@ -89,9 +90,11 @@ def _find_folders(folders: Sequence[str]) -> list[str]:
         checks.require(not folders, "--runs", "come without single folders", folders)
         storage.require_path("--runs", RUNS.value)
         paths = [os.path.join(RUNS.value, name) for name in _list_names(RUNS.value)]
+        # A folder of runs may hold other things, too.
         found = [path for path in paths if storage.exists(os.path.join(path, _FILE))]
         checks.require(bool(found), "--runs", f"hold folders with a {_FILE}", RUNS.value)
         return found
+    # "runs/a" and "runs/a/" are the same run.
     known = [os.path.realpath(folder) for folder in folders]
     twice = [f for f, path in zip(folders, known, strict=True) if known.count(path) > 1]
     checks.require(not twice, "the folders", "be named once each", twice)
@@ -144,6 +147,7 @@ def _protect_runs(runs: dict[str, record.Run]) -> None:
                     files=run.experiment.files_read,
                     model_dir=run.model_dir,
                     where=f"--{flag.name}",
+                    # In the folder of a run, only files of this ending may be replaced.
                     endings=(flag.name,),
                 ).check(flag.value)
 

@@ -15,6 +15,7 @@ from launch import console
 from launch.processes import endings
 from mtl import checks
 
+# zsh runs the completions of bash by `bashcompinit`.
 _SHELLS = {"bash": "", "zsh": "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"}
 _FOLDER = pathlib.Path(__file__).parent
 # Without a word that fits, the shell completes files.
@@ -47,6 +48,7 @@ def write_script(shell: str) -> str:
       UserError: the shell is neither bash nor zsh.
     """
     checks.one_of("The shell", shell, _SHELLS)
+    # The flags are written into the script: asking Python at each key would take too long.
     cases = "\n".join(f'      {v}) words="{" ".join(list_flags(v))}" ;;' for v in console.VERBS)
     return _SHELLS[shell] + _SCRIPT.format(verbs=" ".join(console.VERBS), cases=cases)
 
@@ -75,6 +77,7 @@ def _read_flags(module: str) -> Iterator[str]:
         first = given if isinstance(given, str) else ""
         if called == "define_checkpoint":
             yield "--checkpoint"
+        # `define_checkpoint` itself calls DEFINE_string in `app`, which every verb imports.
         elif called.startswith("DEFINE_") and first != "checkpoint":
             yield f"--{first}"
         elif called in ("add", "add_argument") and first.startswith("--"):

@@ -53,6 +53,7 @@ VERBS = tuple(verb for group in _GROUPS.values() for verb in group)
 def main() -> int:
     """Run `python -m launch.<verb>` with the other arguments; return 2 for an unknown verb."""
     verb, *rest = sys.argv[1:] or ["--help"]
+    # `mtl clip-audit` means the module clip_audit.
     verb = verb.replace("-", "_") if not verb.startswith("-") else verb
     if verb in ("--help", "-h"):
         print(_write_help())
@@ -68,6 +69,7 @@ def main() -> int:
     sys.argv[1:] = rest
     # As `python -m` does, so that absl finds the flags of the launcher under this name.
     sys.argv[0] = str(pathlib.Path(__file__).with_name(f"{verb}.py"))
+    # `mtl` is a script: Python's path begins with its folder, not with the current one.
     here.note()
     imports.guard()
     runpy.run_module(f"launch.{verb}", run_name="__main__", alter_sys=True)

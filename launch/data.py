@@ -83,6 +83,7 @@ def main(arguments: list[str]) -> None:
     is_compared = bool(AGAINST.value or INPUT.value)
     read = _read_run if app.GIN_FILE.value or app.MODEL_DIR.value else _read_files
     datasets = read(arguments)
+    # The given size holds if standard output is not a terminal.
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     threshold = _THRESHOLD if FAIL_ABOVE.value is None else FAIL_ABOVE.value
     compared = drift.compare(*datasets) if is_compared else None
@@ -90,6 +91,7 @@ def main(arguments: list[str]) -> None:
         print(tell.compare(compared, MOST.value, width, threshold))
     else:
         print("\n\n".join(tell.describe(one, MOST.value, width) for one in datasets))
+    # Before the exit code of a drift, so that its page shows what has changed.
     _write_outputs(datasets, compared, threshold)
     if compared is not None and FAIL_ABOVE.value is not None:
         _end_on_drift(compared.list_failures(threshold), threshold)
@@ -135,12 +137,14 @@ def _read_files(arguments: Sequence[str]) -> list[facts.Dataset]:
         for where, patterns in given.items()
         if patterns
     ]
+    # By identity, as two paths may name the same file.
     inputs = {atomic.identity(path) for table in opened for path in table.paths}
     for where, path in _find_outputs().items():
         is_free = atomic.identity(path) not in inputs
         checks.require(is_free, where, "not be an input", path, "Name another file.")
     datasets: list[facts.Dataset] = []
     for table in opened:
+        # New rows are read with the types that the first files have.
         like = datasets[0] if datasets else None
         datasets.append(gathering.describe(table, MISSING.value, LEAVE_OUT.value, like))
     return datasets
@@ -151,6 +155,7 @@ def _read_delimiter() -> str | None:
     delimiter = DELIMITER.value
     if delimiter is None:
         return None
+    # A tab is hard to type in a shell.
     delimiter = "\t" if delimiter in ("\\t", "tab") else delimiter
     is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
     checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)

@@ -31,6 +31,7 @@ def main() -> None:
     checks.require(bool(app.MODEL_DIR.value), "--model_dir", rule, app.MODEL_DIR.value)
     experiment, model_dir = app.load()
     found = verbs.debug(experiment, model_dir, STEP.value, CLI.value)
+    # With --cli, the debugger has already shown everything.
     if found:
         print(found)
 

@@ -50,6 +50,7 @@ def python() -> Finding:
     """Check that this project and the installed TensorFlow support this Python."""
     version = "{}.{}".format(*sys.version_info)
     found = f"{sys.version.split()[0]} at {sys.executable}"
+    # Without TensorFlow, the Pythons of the newest known version are the answer.
     supported = versions.pythons(_version("tensorflow")) or versions.PYTHONS["2.21"]
     if version in supported:
         return Finding(name="Python", found=found)
@@ -130,6 +131,7 @@ def cuda() -> Finding:
     import tensorflow as tf
 
     build = tf.sysconfig.get_build_info()
+    # The kernel's module writes this file, so it shows a driver even if no library finds it.
     driver = pathlib.Path("/proc/driver/nvidia/version").exists()
     if not build.get("is_cuda_build"):
         state, fix = (NOTE, "pip install 'tensorflow[and-cuda]'") if driver else (OK, "")
@@ -151,6 +153,7 @@ def devices() -> Finding:
     """Return the devices that TensorFlow finds."""
     import tensorflow as tf
 
+    # Those that this process may use, not all of the machine.
     names = [f"{len(os.sched_getaffinity(0))} CPU cores"]
     for device in tf.config.list_physical_devices():
         if device.device_type != "CPU":
@@ -164,11 +167,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m launch.doctor", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.parse_args()
+    # Before the import of TensorFlow, whose notices would stand between the lines.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     print("mtl: what is installed here\n")
     findings = _print_findings([python(), tensorflow()])
     if _version("tensorflow"):
         findings += _print_findings([packages()])
+    # Without TensorFlow nothing else can be checked.
     if findings[1].state != WRONG:
         findings += _print_findings([estimator()])
         if findings[-1].state != WRONG:
@@ -240,9 +245,11 @@ def _find_conflicts() -> Iterator[tuple[str, str]]:
     for package in filter(_version, _CHECKED_PACKAGES):
         for line in importlib.metadata.requires(package) or []:
             wanted = requirements.Requirement(line)
+            # A requirement of an extra, or of another system or Python.
             if wanted.marker and not wanted.marker.evaluate({"extra": ""}):
                 continue
             version = _version(wanted.name)
+            # "0" fits hardly any requirement, so that a missing package is a conflict.
             if not wanted.specifier.contains(version or "0", prereleases=True):
                 found = version or "nothing"
                 yield (

@@ -55,6 +55,7 @@ def main() -> None:
     split = SPLIT.value
     if given:
         data, split = scoring.open_files(experiment.data, given, INPUT_FORMAT.value)
+        # The files are a further split of the run's data: everything else stays.
         experiment = dataclasses.replace(experiment, data=data)
     chosen = (split, CHECKPOINT.value, ATTACKED.value, CURVES.value)
     metrics = verbs.evaluate(experiment, model_dir, *chosen)

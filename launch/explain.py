@@ -82,6 +82,7 @@ def main() -> None:
     _check_output(output, folder, is_page)
     paths = [output] if is_page else [os.path.join(folder, n) for n in (_PAGE, *tables.NAMES)]
     files = [*app.GIN_FILE.value, *experiment.files_read]
+    # The output may lie in the folder of the run, but must not replace its files.
     guard = scoring.Protection(files=files, model_dir=model_dir, endings=("html", "csv"))
     for path in paths:
         guard.check(path)
@@ -98,6 +99,7 @@ def main() -> None:
 
 def _check_output(output: str, folder: str, is_page: bool) -> None:
     is_free = not folder or not tf.io.gfile.exists(folder) or tf.io.gfile.isdir(folder)
+    # "why.htm" is rather a misspelt page than the name of a folder.
     is_named = is_page or output.endswith("/") or not os.path.splitext(output)[1]
     fits = is_free and (is_named or tf.io.gfile.isdir(output))
     checks.require(fits, "--output", "end in .html or be a folder", output)
@@ -121,6 +123,7 @@ def _read_settings() -> settings.Settings:
         fields=FIELDS.value,
         groups=[[name.strip() for name in group.split(",")] for group in GROUP.value],
         repeats=REPEATS.value,
+        # Without repetitions, in the order of the flag.
         rows=list(dict.fromkeys(map(int, ROWS.value))),
         classes=classes,
         steps=STEPS.value,
@@ -132,6 +135,7 @@ def _read_settings() -> settings.Settings:
 
 def _tell_progress() -> Callable[[str], None]:
     """Return a function that logs progress, at most one line in `_SECONDS`."""
+    # The first line comes after some seconds: a quick explanation needs none.
     last = time.monotonic()
 
     def tell(line: str) -> None:

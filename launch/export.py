@@ -77,6 +77,7 @@ def main() -> None:
                 files=files, model_dir=model_dir, where=f"--{ending}", endings=(ending,)
             ).check(path)
     if ONNX.value:
+        # A missing package must not show after the export is written.
         onnx.require()
     folder = EXPORT_DIR.value or os.path.join(model_dir, "export", "manual")
     differences = {}

@@ -68,10 +68,12 @@ def main() -> None:
     experiment, model_dir = app.load()
     if OUTPUT.value:
         read = [*app.GIN_FILE.value, *experiment.files_read]
+        # Before the graph is built.
         scoring.Protection(files=read, model_dir=model_dir).check(OUTPUT.value)
     if SUMMARY.value:
         _show_layers(experiment, model_dir)
         return
+    # Served rows have no labels.
     with_labels = MODE.value != "predict"
     if ROWS.value:
         batch = inspection.read_file(experiment, ROWS.value, LIMIT.value, with_labels)
@@ -130,6 +132,7 @@ def _show_code(
         passed = eager_pass.run_eagerly(
             experiment, model_dir, batch, MODE.value, CHECKPOINT.value, call
         )
+    # The user has left the debugger: this is not an error.
     except bdb.BdbQuit:
         print("Stopped.", file=sys.stderr)
         return
@@ -142,6 +145,7 @@ def _show_code(
 
 
 def _call_under_pdb(experiment: experiment_lib.Experiment) -> eager_pass.Call:
+    # pdb needs a `__code__`, which the function of the class has, but not the instance.
     network = type(experiment.model.network).__call__
     return functools.partial(breakpoints.call_under_pdb, stop_in=network)
 

@@ -77,6 +77,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         default=[],
         help="an input even if it reveals a task, or looks like an id or a date",
     )
+    # argparse would only say that --data is missing.
     has_data = any(arg.partition("=")[0] == "--data" for arg in argv)
     if argv and not argv[0].startswith("-") and not has_data:
         raise checks.UserError(f"unexpected argument {argv[0]!r}. Write --data {argv[0]}")
@@ -96,6 +97,7 @@ def draft(arguments: argparse.Namespace) -> str:
     """
     holdout = _read_holdout(arguments)
     paths = lines.find_files("--data", arguments.data)
+    # The table "train.csv.gz" gives train.gin.
     out = pathlib.Path(arguments.out or f"{os.path.basename(paths[0]).split('.')[0]}.gin")
     checks.require(out.suffix == ".gin", "--out", "end in .gin", str(out))
     is_free = arguments.force or not out.exists()
@@ -103,6 +105,7 @@ def draft(arguments: argparse.Namespace) -> str:
     names = [name.strip() for name in arguments.columns.split(",") if name.strip()]
     delimiter = arguments.delimiter
     if delimiter is not None:
+        # A tab is hard to type in a shell.
         delimiter = "\t" if delimiter in ("\\t", "tab") else delimiter
         is_one = len(delimiter) == 1 and delimiter not in '"\r\n'
         checks.require(is_one, "--delimiter", "be one character, not a quote", delimiter)
@@ -119,8 +122,10 @@ def draft(arguments: argparse.Namespace) -> str:
     plan = plans.plan_table(
         dialect, arguments.task, holdout, *chosen, number_forms, arguments.value
     )
+    # The gin file notes how it was made.
     command = f"python -m launch.new {shlex.join(sys.argv[1:])}"
     text = gin_text.write_gin(plan, out.stem, " ".join(command.split()))
+    # All columns are decided by now: a mistake above leaves no file.
     with storage.writing("--out", "a file", str(out)):
         atomic.write(str(out), text)
     return _describe(plan, out)
@@ -129,8 +134,10 @@ def draft(arguments: argparse.Namespace) -> str:
 def _read_holdout(arguments: argparse.Namespace) -> plans.Holdout:
     _check_splits(arguments)
     folds = arguments.folds or 0
+    # A fold is the test split of one run.
     share = 1 / folds if folds else 0.1 if arguments.holdout is None else arguments.holdout
     others = {name: getattr(arguments, name) or 0.0 for name in ("validation", "calibration")}
+    # With --test, the test rows come from another table.
     total = sum(others.values()) + (0.0 if arguments.test else share)
     rule = "leave rows to train on, with the shares of the other splits"
     for name, other in others.items():
@@ -151,6 +158,7 @@ def _check_splits(arguments: argparse.Namespace) -> None:
         used = [name for name in names if getattr(arguments, name)]
         for name in used[1:]:
             rule = f"come without --{used[0]}"
+            # Each flag of a group after the first one is refused.
             checks.require(False, f"--{name}", rule, getattr(arguments, name))
     for name in ("holdout", "validation", "calibration"):
         share = getattr(arguments, name)
@@ -174,6 +182,7 @@ def _read_forms(settings: Sequence[str], dialect: lines.Dialect) -> dict[str, st
     """Return {column: the number 1.5 or 1234.5 as it writes it} of --number_form."""
     forms = {}
     for setting in settings:
+        # From the right: a name of a column may hold "=", a number does not.
         column, equals, example = setting.rpartition("=")
         rule = "name a column and the number 1.5, such as 'price=$1.234,5'"
         checks.require(bool(equals), "--number_form", rule, setting)
@@ -209,6 +218,7 @@ def _require_columns(arguments: argparse.Namespace, dialect: lines.Dialect) -> N
 
 def _find_ending(dialect: lines.Dialect) -> str:
     """Return the ending of the name of a file with new rows."""
+    # New rows come in the format of the table, which `launch.predict` reads by its ending.
     if dialect.is_json:
         return ".jsonl"
     return arrow.find_ending(dialect.paths[0]) if dialect.is_arrow else ".csv"
@@ -218,6 +228,7 @@ def _require_texts(arguments: argparse.Namespace, dialect: lines.Dialect) -> Non
     """Fail if a flag about texts comes with JSON lines, whose types say what a value is."""
     flags = {"--missing": arguments.missing, "--number_form": arguments.number_form}
     flags |= {"--value": arguments.value, "--list_delimiter": arguments.list_delimiter}
+    # Texts of CSV have no types, so only there flags give texts a meaning.
     for flag, setting in flags.items() if dialect.is_json else ():
         rule = f"be left out: {dialect.paths[0]} has types. null is a missing value"
         checks.require(not setting, flag, rule, setting)
@@ -250,6 +261,7 @@ def _list_commands(plan: plans.Plan, out: pathlib.Path) -> list[str]:
     """Return the commands that train, calibrate, measure and use the model."""
     file, run = shlex.quote(str(out)), shlex.quote(f"runs/{out.stem}")
     train = f"python -m launch.train --gin_file {file}"
+    # The commands train a run for each fold, and compare them.
     if plan.holdout.folds:
         runs = [f"{run}-{fold}" for fold in range(plan.holdout.folds)]
         commands = [
@@ -267,6 +279,7 @@ def _list_commands(plan: plans.Plan, out: pathlib.Path) -> list[str]:
             f"{source} --gin_param {shlex.quote(f'tasks = {json.dumps(binary)}')} --gin_param "
             "'calibration.Platt.split = \"calibration\"'"
         ]
+        # The later commands use the calibrated run.
         run = f"{run}_calibrated"
         # A table of thresholds with recall and precision.
         commands += [

@@ -93,6 +93,7 @@ def find_parts(package: str = _OWN) -> Iterator[type]:
     for module_name in [package, *_list_modules(getattr(root, "__path__", []), package)]:
         module = gin_names.import_module(module_name)
         for name, value in vars(module).items():
+            # Imported classes are parts of the module that defines them.
             is_own = isinstance(value, type) and value.__module__ == module_name
             if is_own and not name.startswith("_") and _is_part(value):
                 yield value
@@ -104,6 +105,7 @@ def _list_modules(folders: Sequence[str], package: str) -> Iterator[str]:
         name = info.name.rpartition(".")[2]
         if name == "__main__" or info.name in _NO_PARTS:
             continue
+        # A spec tells the file without importing the module.
         spec = info.module_finder.find_spec(info.name, None)
         if spec is not None and _may_define_parts(info.name, str(spec.origin)):
             yield info.name
@@ -120,6 +122,7 @@ def _may_define_parts(module_name: str, path: str) -> bool:
 def _is_part(kind: type) -> bool:
     if not dataclasses.is_dataclass(kind) or inspect.isabstract(kind):
         return False
+    # With dots at the ends: a package "mtl_extra" is not ours.
     if not f"{kind.__module__}.".startswith(f"{_OWN}."):
         return True
     is_frozen = vars(kind)["__dataclass_params__"].frozen
@@ -129,12 +132,14 @@ def _is_part(kind: type) -> bool:
 def list_settings(kind: Any) -> list[Setting]:
     """Return the settings of a part, or the parameters of a function, in their order."""
     meanings: dict[str, str] = {}
+    # Base classes first, so that a class overrides the meaning of an inherited setting.
     for base in reversed(getattr(kind, "__mro__", [kind])):
         meanings |= _read_attributes(base.__doc__ or "")
     told = checks.describe_settings(kind) if isinstance(kind, type) else {}
     return [
         Setting(name, told.get(name) or _write_type(parameter), default, meanings.get(name, ""))
         for name, parameter in inspect.signature(kind).parameters.items()
+        # A loop over one value names it within a comprehension.
         for default in [run_settings.write_default(kind, parameter)]
     ]
 
@@ -144,6 +149,7 @@ def _write_type(parameter: inspect.Parameter) -> str:
     if parameter.annotation is inspect.Parameter.empty:
         return ""
     told = inspect.formatannotation(parameter.annotation).strip("'\"")
+    # "collections.abc.Sequence" -> "Sequence"
     return re.sub(r"(?:\w+\.)+(?=\w)", "", told)
 
 
@@ -226,8 +232,10 @@ def _find_package(kind: type) -> str:
 
 def _escape_markdown(text: str) -> str:
     """Escape the signs of Markdown outside of code."""
+    # A formula is code as a whole: it is full of signs that Markdown reads.
     if " = " in text and "`" not in text:
         return f"`{text}`"
+    # Only before an even number of backquotes: between two of them is code.
     return re.sub(r"([|*_<])(?=[^`]*(?:`[^`]*`[^`]*)*$)", r"\\\1", text)
 
 
@@ -253,6 +261,11 @@ def choose_parts(
     A name may include its module. With a whole path, such as `ours.towers.Deep`, a part is found
     without its package in `packages`.
 
+    Args:
+      names: names of classes, such as `MMoE`, `gates.Softmax` or a whole path.
+      packages: further packages or modules to search, beside mtl.
+      trusted: the packages whose code may be imported.
+
     Raises:
       UserError: a name is unknown.
     """
@@ -272,9 +285,11 @@ def choose_parts(
 def _find_elsewhere(name: str, trusted: trust.Trusted) -> list[Any]:
     """Return the class or function that has this whole path; empty if its module is missing."""
     module, _, last = name.rpartition(".")
+    # `find_spec` of a dotted name imports its parents, of a plain name nothing.
     top = module.partition(".")[0]
     if not top.isidentifier() or importlib.util.find_spec(top) is None:
         return []
+    # Before the import, which runs the code of the module.
     trusted.check_module(module)
     inside = vars(gin_names.import_module(module))
     found = inside.get(last)

@@ -113,6 +113,7 @@ def main() -> None:
     rows = verbs.predict(experiment, model_dir, SPLIT.value, CHECKPOINT.value, KEEP.value)
     make_block = scoring.find_maker(plan.format_name, plan.escape_formulas)
     with scoring.open_writer(plan.output, plan.format_name) as write:
+        # Blocks of rows, as the formats of columns need, and never all rows at once.
         while some := list(itertools.islice(rows, BATCH_SIZE.value)):
             columns = {
                 name: kept_fields.stack_column([row[name] for row in some]) for name in some[0]
@@ -128,14 +129,17 @@ def _predict_files() -> None:
     checks.require(SPLIT.value is None, "--split", rule, SPLIT.value)
     needs_run = not (SERVER.value or SAVED_MODEL.value)
     is_known = app.GIN_FILE.value or app.MODEL_DIR.value
+    # A server or a SavedModel works without the run; with it, rows are read as in training.
     experiment, model_dir = app.load() if is_known or needs_run else (None, None)
     reader = _make_reader(experiment)
     plan = _plan_outputs(reader.find(INPUT.value), experiment, model_dir)
     with contextlib.ExitStack() as opened:
         model = opened.enter_context(_open_model(experiment, model_dir))
         if experiment is not None and model_dir is not None:
+            # Only a run knows the values that it has seen.
             model = opened.enter_context(verbs.count_unknown(experiment, model_dir, model))
         rows, skipped = scoring.score_shards(plan, reader, model, CONCURRENCY.value)
+    # Standard output holds the predictions themselves.
     if plan.output is not None:
         before = f", {skipped} files were there already" if skipped else ""
         print(f"Predicted {rows} rows{before}: {plan.output}", file=sys.stderr)
@@ -153,6 +157,7 @@ def _plan_outputs(inputs: Sequence[str], experiment: Any, model_dir: str | None)
 def _make_reader(experiment: Any) -> scoring.Reader:
     spec = experiment and experiment.data.spec
     if SAVED_MODEL.value and not experiment:
+        # An export describes the fields that it takes.
         spec = serving.spec_of(scoring.find_newest(SAVED_MODEL.value))
     return scoring.Reader(
         spec=spec,

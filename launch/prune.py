@@ -61,6 +61,7 @@ def main() -> None:
     model_dir, output_dir = app.MODEL_DIR.value, OUTPUT_DIR.value
     checks.require(bool(model_dir), "--model_dir", "name the folder of a run", model_dir)
     checks.require(bool(output_dir), "--output_dir", "name a folder for the result", output_dir)
+    # The run stays unchanged.
     inside = os.path.realpath(output_dir) == os.path.realpath(model_dir)
     checks.require(not inside, "--output_dir", "be another folder than --model_dir", output_dir)
     cluster = os.environ.get("TF_CONFIG")
@@ -71,18 +72,22 @@ def main() -> None:
     for control in CONTROLS.value:
         checks.one_of("--controls", control, tickets.CONTROLS)
     own = config.saved_in(model_dir)
+    # Without the bindings of the flags: the run as it was trained.
     source = config.load([own], (), app.trusted())
     load = functools.partial(config.load, [own, *app.GIN_FILE.value], trusted=app.trusted())
     if ROUNDS.value:
         rule = "be latest with --rounds"
         checks.require(CHECKPOINT.value == "latest", "--checkpoint", rule, CHECKPOINT.value)
+        # Fails if the run has no checkpoint, before anything is trained.
         run_directory.checkpoint_path(model_dir, CHECKPOINT.value)
         _find_tickets(source, load(app.GIN_PARAM.value), model_dir, output_dir)
     else:
         for flag in (REWIND_TO, CONTROLS):
             fits = not flag.value
             checks.require(fits, f"--{flag.name}", "come with --rounds", flag.value)
+        # A training that still runs must not delete it meanwhile.
         with run_directory.hold_checkpoint(model_dir, CHECKPOINT.value) as path:
+            # The pruned run is finished: launch.train would go on only with more steps.
             last = f"Run.train_steps = {run_directory.step_saved(path)}"
             made = load([*app.GIN_PARAM.value, last])
             # Scheduled task weights get the values that they had at the checkpoint's step.

@@ -39,6 +39,7 @@ def main() -> None:
     scoring.Protection(files=files, model_dir=model_dir, endings=("html",)).check(output)
     page = report.describe_run(experiment, model_dir, ROWS.value)
     size = report.write(output, page)
+    # The page joins the tracked run, whose training has long ended.
     trackers = attached.list_trackers(experiment)
     if trackers:
         with reporting.go_on(trackers, model_dir) as reporters:

@@ -108,18 +108,21 @@ LOG_BYTES = flags.DEFINE_integer(
 
 def main() -> None:
     """Serve until Ctrl-C or SIGTERM."""
+    # They are shared flags, and would be silently ignored.
     for flag in (app.GIN_FILE, app.GIN_PARAM):
         rule = "be left out, as an export needs no gin file"
         checks.require(not flag.value, f"--{flag.name}", rule, flag.value)
     made = _read_settings()
     settings.require_packages()
     ports = {"rest_port": made.rest_port, "grpc_port": made.grpc_port}
+    # Loading a model takes seconds: a port in use shows before.
     settings.require_free(made.host, ports)
     access.check_files(made)
     exports = finding.Exports.of_run(app.MODEL_DIR.value, EXPORT.value)
     name, held = server.open_versions(MODEL_NAME.value, exports, made)
 
     def tell(running: server.Running) -> None:
+        # Only now are the ports known, as 0 takes any.
         print(startup.describe(running), flush=True)
 
     asyncio.run(server.serve(name, held, made, tell))

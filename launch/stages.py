@@ -66,8 +66,10 @@ class Stage:
         """
         path = os.path.join(self.model_dir, "config.gin")
         there = _read_settings(path, self.trusted) if tf.io.gfile.exists(path) else None
+        # Loaded last, as `config.save` writes the configuration that was loaded last.
         built = config.load([self.file], self.params, self.trusted, self.model_dir)
         if there is not None:
+            # The symmetric difference: settings of which only one side has this value.
             others = sorted(there ^ _loaded_lines())
             rule = f"hold the stage {self.name!r} with these settings, or none"
             fix = "Choose another --model_dir."
@@ -101,6 +103,12 @@ def plan(
 ) -> list[Stage]:
     """Return the stages; each gets the folders of earlier stages.
 
+    Args:
+      files: the gin files, in the order of the stages.
+      params: bindings that are applied after each file.
+      root: the folder that gets a folder for each stage.
+      trusted: the packages and settings that the files may use.
+
     Raises:
       UserError: two files have the same name, or a file cannot be loaded.
     """
@@ -113,6 +121,7 @@ def plan(
     for file, name in zip(files, names, strict=True):
         earlier = {stage.name: stage.model_dir for stage in stages}
         bindings = (*places(file, earlier, trusted), *params)
+        # Trackers show all stages as one run.
         part = types.RunPart(name, root, is_first=not stages)
         stages.append(Stage(file, bindings, os.path.join(root, name), part, trusted))
     # A mistake in the last stage must not show after hours of the first.

@@ -30,6 +30,7 @@ DRY_RUN = flags.DEFINE_boolean(
 
 def main() -> None:
     """Train the experiment that the flags describe, and print a summary."""
+    # Only launch.cluster sets the variable that this reads.
     launcher_watch.start()
     experiment, model_dir = app.load()
     if DRY_RUN.value:

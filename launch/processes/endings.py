@@ -24,8 +24,10 @@ def run(main: Callable[[], None]) -> None:
             with streams.guarded(), storage.explain_storage_errors():
                 main()
         except checks.UserError as error:
+            # One line, whatever a library has put into the message.
             fail(str(error).splitlines()[0])
         except KeyboardInterrupt:
+            # 128 + SIGINT, as a shell reports it.
             sys.exit(130)
         except (Exception, SystemExit) as error:  # A package may end Python when it is imported.
             problem = imports.problem(error)
@@ -52,6 +54,8 @@ class Parser(argparse.ArgumentParser):
     def read(self, args: Sequence[str]) -> argparse.Namespace:
         """Return the parsed arguments; fail at an unknown one."""
         known = self._option_string_actions
+        # Before argparse, which names the unknown flag without a hint, or reports a missing one
+        # first.
         for flag in (arg.partition("=")[0] for arg in args):
             if flag.startswith("--") and flag not in ("--", *known):
                 names = [option.lstrip("-") for option in known if option.startswith("--")]

@@ -15,8 +15,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+# With -c, Python puts "" (the current folder) first in its path: it is removed again.
 _START = "import sys; sys.path[0] or sys.path.pop(0); from launch.console import main; "
 _START += "sys.exit(main())"
+# None in `python -m launch.<verb>`, and with Python's safe path.
 _folder: str | None = None
 
 
@@ -31,8 +33,10 @@ def open_to(packages: Sequence[str] | None) -> None:
     if _folder is None:
         return
     if packages is None:
+        # At the end: an installed module of the same name wins.
         sys.path.append(_folder)
     else:
+        # Python asks it only for modules that no other finder knows.
         sys.meta_path.append(_Finder(_folder, packages))
 
 
@@ -48,9 +52,11 @@ class _Finder:
 
     def __init__(self, folder: str, packages: Sequence[str]):
         self._folder = folder
+        # Trust in ours.towers needs the package ours.
         self._names = {package.partition(".")[0] for package in packages}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        # `path` is set for modules within a package: these are found by the package itself.
         if path is not None or name not in self._names:
             return None
         return importlib.machinery.PathFinder.find_spec(name, [self._folder], target)

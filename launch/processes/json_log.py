@@ -35,6 +35,7 @@ class Handler(logging.FileHandler):
             "message": checks.mask(record.getMessage()),
             **getattr(record, "fields", {}),
         }
+        # `allow_nan=False`: a NaN that slipped through must fail here and not in the reader.
         return json.dumps(_simplify_value(line), ensure_ascii=False, allow_nan=False)
 
 
@@ -52,6 +53,7 @@ def append_to(path: str) -> Iterator[None]:
     except OSError as error:
         raise checks.UserError(f"--json_log cannot be written: {error}.") from error
     level = logger.level
+    # With a progress bar, the lines of steps have the level DEBUG.
     logger.setLevel(logging.DEBUG)
     logger.addHandler(handler)
     try:
@@ -72,6 +74,7 @@ def _require_own(path: str) -> None:
     if not os.path.isfile(path) or not os.path.getsize(path):
         return
     with open(path, "rb") as file:
+        # One line is enough, as logs may be large.
         first = file.readline()
     try:
         line = json.loads(first)

@@ -27,10 +27,12 @@ def start() -> None:
     """
     launcher = os.environ.get(_VARIABLE)
     if launcher:
+        # A daemon, so that the member may end before its launcher.
         threading.Thread(target=_watch_launcher, args=(int(launcher),), daemon=True).start()
 
 
 def _watch_launcher(launcher: int) -> None:
+    # An orphan gets another parent.
     while os.getppid() == launcher:
         time.sleep(_INTERVAL_SECS)
     os.kill(os.getpid(), signal.SIGTERM)

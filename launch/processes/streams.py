@@ -31,6 +31,7 @@ def guarded() -> Iterator[None]:
     sys.stderr = sys.stderr and _Guarded(sys.stderr, lambda error: None)
     try:
         yield
+        # Within the guard, and not by Python at its end, where an error cannot be handled.
         if sys.stdout:
             sys.stdout.flush()
     finally:
@@ -55,6 +56,7 @@ class _Guarded:
     def write(self, text: str) -> int:
         with self._explain_error():
             return self._file.write(text)
+        # Reached if `_explain_error` has dropped an error of standard error.
         return len(text)
 
     def flush(self) -> None:

@@ -54,6 +54,7 @@ def explain(flag: str, known: Collection[str]) -> str:
       known: the flags of the launcher, without dashes.
     """
     name = flag.lstrip("-").replace("-", "_").lower()
+    # Such as -gin_file or --gin-file.
     if name in known:
         return f"Did you mean '--{name}'?"
     for meant, others in FLAGS.items():

@@ -52,6 +52,7 @@ class Settings:
     def check_experiment(self, experiment: Any) -> None:
         """Fail if the model mixes rows, or the key is not a field that identifies samples."""
         rule = "be None where MultiTaskModel.mixing mixes the rows that it measures"
+        # A mixed row belongs to two samples, so its norm would tell nothing about either.
         checks.require(experiment.model.mixing is None, "Experiment.clip_audit", rule, self)
         self.check_key(experiment.data.spec)
 
@@ -72,7 +73,12 @@ class Settings:
         return numbered.number_rows(data, shuffle)
 
     def sample_ids(self, features: types.Tensors, labels: types.Tensors) -> tf.Tensor:
-        """Return the ids of the samples, [B] int64 or string."""
+        """Return the ids of the samples, [B] int64 or string.
+
+        Args:
+          features: {field: [B, ...]}.
+          labels: {field: [B, ...]}.
+        """
         return {**features, **labels}[self.key or numbered.ROW]
 
     def make_observer(
@@ -81,12 +87,19 @@ class Settings:
         statistics: features_lib.Statistics,
         record: visits.Record,
     ) -> Callable[..., None]:
-        """Return the function that `MultiTaskModel.model_fn` calls to observe a training step."""
+        """Return the function that `MultiTaskModel.model_fn` calls to observe a training step.
+
+        Args:
+          model: the model with fitted heads.
+          statistics: the statistics of the columns.
+          record: the record that gets a row for each sample of a step.
+        """
 
         def observe(features: types.Tensors, labels: types.Tensors, weights: types.Tensors) -> None:
             def measure() -> measures.Measured:
                 return measures.measure(model, statistics, features, labels, lambda _: weights)
 
+            # The update uses these weights too; nothing weighs the losses a second time.
             record_step(record, self.sample_ids(features, labels), measure)
 
         return observe
@@ -95,13 +108,22 @@ class Settings:
 def record_step(
     record: visits.Record, ids: tf.Tensor, measure: Callable[[], measures.Measured]
 ) -> None:
-    """Let UPDATE_OPS add the batch of a step to the record; `ids` identify its samples."""
+    """Let UPDATE_OPS add the batch of a step to the record; `ids` identify its samples.
+
+    Args:
+      record: the record of the audit.
+      ids: the ids of the samples, [B] int64 or string.
+      measure: builds the measurements of the batch; called once, while the graph is built.
+    """
     # After the averages of normalisations have moved, and before the weights move.
     with tf.control_dependencies(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)):
+        # Without this dependency the pass could read the averages before or after they move, as
+        # TensorFlow orders two ops only by their data.
         found = measure()
         recorded = _record_batch(record, ids, found)
     warn_of_unknown(found)
     warn_of_left_out(found)
+    # The update depends on UPDATE_OPS, so the row is recorded with the weights before the step.
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, recorded)
 
 
@@ -109,6 +131,8 @@ def _record_batch(record: visits.Record, ids: tf.Tensor, found: measures.Measure
     """Build the op that adds a batch to the record."""
 
     def add(step: int, ids: np.ndarray, examples: np.ndarray, batch: np.ndarray) -> np.int64:
+        # `numpy_function` passes tensors without names: the order of the dictionary gives them
+        # back.
         columns = dict(zip(found.examples, examples, strict=True))
         record.add(int(step), ids, columns, dict(zip(found.batch, batch, strict=True)))
         return np.int64(0)

@@ -39,12 +39,15 @@ class Measured:
         self.left_out: dict[str, str] = {}
         self._parts: list[types.AuxiliaryLoss] = []
         for part in model.built_losses:
+            # A loss that compares rows, such as a contrastive one, has no gradient of a single row.
             if not types.read_member(part, types.AuxiliaryLoss, "are_rows_apart"):
                 self.left_out[part.name] = _COMPARES
             elif types.read_member(part, types.AuxiliaryLoss, "needs_draws"):
                 self.left_out[part.name] = _DRAWS
             else:
                 self._parts.append(part)
+        # A pass over one row must divide by the mean of its whole batch, so the first call keeps
+        # it.
         self._means: dict[str, tf.Tensor] = {}
 
     def measure(self, activations: activations_lib.Activations, first: int) -> types.Tensors:
@@ -77,6 +80,7 @@ class Measured:
         # `proof` cannot follow a mean over rows: without `declare`, each example takes a pass.
         weights = proof.declare(tf.math.divide_no_nan(rows.weights, self._means[name]))
         weighted = weights * rows.losses
+        # [B, parts] -> [B]
         return weighted if weighted.shape.rank == 1 else tf.reduce_sum(weighted, 1)
 
 
@@ -86,6 +90,8 @@ def _reuse_activations(
     """Return the activations from ops of the step itself, if these compute the same."""
     inputs, towers, shared = twins.reuse_earlier(
         first,
+        # `Towers` has `shared` beside its items, which `tf.nest` would lose: it is built again
+        # below.
         (dict(activations.inputs), dict(activations.towers), list(activations.towers.shared)),
     )
     return dataclasses.replace(activations, inputs=inputs, towers=types.Towers(towers, shared))

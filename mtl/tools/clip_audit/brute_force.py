@@ -39,12 +39,15 @@ def norms(
     def whole_of(losses: types.Tensors) -> tf.Tensor:
         return tf.add_n([weights[task] * losses[task] for task in losses])
 
-    totals = _differentiate_sum(whole_of(losses_of(batch)), variables)
+    totals = _differentiate_sum(whole_of(losses_of(batch)), variables)  # N gradients of the batch
 
+    # With `expand_composites`, the first tensor of a field of lists would be its flat values, which
+    # has more entries than rows.
     count = tf.shape(tf.nest.flatten(batch, expand_composites=False)[0])[0]
 
     def of_row(row: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         with draws.draw_for_slice(row, count):  # A row draws the same numbers as in its batch.
+            # A slice keeps the axis of rows, which layers expect.
             losses = losses_of(tf.nest.map_structure(lambda values: values[row : row + 1], batch))
         wanted = {**losses, "": whole_of(losses)}
         gradients = {task: _differentiate_sum(of, variables) for task, of in wanted.items()}
@@ -58,6 +61,7 @@ def norms(
         return squares, gradients_lib.retry_in_float64(products)
 
     signature = (dict.fromkeys([*weights, ""], tf.float64), tf.float64)
+    # By default `map_fn` expects the structure and the type of its input, here a row number.
     return tf.map_fn(of_row, tf.range(count), fn_output_signature=signature)
 
 
@@ -65,4 +69,6 @@ def _differentiate_sum(losses: tf.Tensor, variables: Sequence[tf.Variable]) -> l
     """Return the gradients of the sum of losses; zeros if losses do not depend on a variable."""
     zeros = tf.UnconnectedGradients.ZERO
     gradients = tf.gradients(losses, list(variables), unconnected_gradients=zeros)
+    # Looked-up rows of a table become dense: the products above need the same rows of a single
+    # example and of the batch.
     return list(map(tf.convert_to_tensor, gradients))

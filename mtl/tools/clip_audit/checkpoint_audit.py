@@ -50,9 +50,11 @@ def audit_checkpoints(
     """
     statistics = fitting.load_statistics(model_dir)
     model = model.fill_schedules(run.train_steps).fitted(statistics)
+    # Shuffled as in training: a split that is sorted by class would fill whole batches with one.
     data = settings.number_rows(data, (data.shuffle_buffer, run.seed))
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
+        # One graph for all checkpoints: only the values of the variables change.
         iterator = tf1.data.make_initializable_iterator(data.one_pass(data.train_split))
         features, labels = iterator.get_next()
 
@@ -60,16 +62,19 @@ def audit_checkpoints(
             weigh = _find_weights(model, step)
             return measures.measure(model, statistics, features, labels, weigh), {}
 
+        # Cut and held weights do not move in training, so they must not add to the norms.
         pruning = pruned_step.wrap_step(model.pruning, measure, is_watched=True)
         found, _ = model.held.wrap_step(pruning)(features, labels)
         audit_lib.warn_of_unknown(found)
         audit_lib.warn_of_left_out(found)
+        # `step` is restored like a variable, and so tells the step of the checkpoint.
         fetches = (step, settings.sample_ids(features, labels), found.examples, found.batch)
         record = visits.Record(directory, settings)
         with _open_session() as session:
             for path in paths:
                 _restore_variables(session, path)
                 session.run(iterator.initializer)
+                # The thresholds go on from one checkpoint to the next, as they do in training.
                 for values in _run_all(session, fetches):
                     record.add(*values)
                 record.save(run_directory.step_in_name(path))
@@ -80,8 +85,11 @@ def _find_weights(model: model_lib.MultiTaskModel, step: tf.Variable) -> Any:
 
     def weigh(losses: types.Tensors) -> types.Tensors:
         means = {task: tf.reduce_mean(of) for task, of in losses.items()}
+        # The scope in which training built the state of the weighting: checkpoints name it so.
         with tf1.variable_scope("balancing"):
             weighted = model.weigh_losses(means, step)
+        # A weighted loss may be more than a product, for example with a term for the weight itself.
+        # Its derivative is the factor that reaches the task's gradient.
         return {task: tf.gradients(weighted[task], means[task])[0] for task in means}
 
     return weigh
@@ -97,6 +105,7 @@ def _restore_variables(session: tf.compat.v1.Session, path: str) -> None:
     saved = dict(tf.train.list_variables(path))
     variables = tf1.global_variables()
     wanted = {patterns.variable_name(v): v.shape.as_list() for v in variables}
+    # A checkpoint also holds the state of the optimizer, which an audit does not build.
     used = {name: shape for name, shape in saved.items() if name in wanted}
     mismatch.require_same(path, used, wanted)
     reader = tf.train.load_checkpoint(path)

@@ -70,7 +70,9 @@ def measure(
     auxiliary = auxiliary_lib.Measured(model)
 
     def losses_of(batch: Any) -> types.Tensors:
+        # 0 in `launch.clip_audit`, whose first pass makes all variables.
         before = len(tf1.trainable_variables())
+        # Ops from this number on belong to this pass; see `twins`.
         first = len(tf1.get_default_graph().get_operations())
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             activations = model.infer_activations(batch[0], batch[1], statistics)
@@ -117,8 +119,10 @@ def measure_losses(
     def build(rows: Any) -> types.Tensors:
         before = {variable.ref() for variable in tf1.global_variables()}
         here = tf1.get_variable_scope()
+        # A second build of the network would add its UPDATE_OPS and losses to the step again.
         with whole_batch.withhold_collections(), tf1.variable_scope(here, reuse=tf1.AUTO_REUSE):
             losses = losses_of(rows)
+        # A variable that this pass creates has random values, so its losses would mean nothing.
         made = [v.name for v in tf1.global_variables() if v.ref() not in before]
         rule = "find the variables that are there, and make none"
         checks.require(not made, "clip audit: losses_of", rule, made[:3])
@@ -132,6 +136,7 @@ def measure_losses(
     found = norms.measure(build, batch, lambda _: weights)
     examples = _of_gradients(found)
     for task, losses in found.losses.items():
+        # The columns exist all the same, because reports list tasks by their `label/<task>`.
         unknown = tf.fill(tf.shape(losses), float("nan"))
         examples[f"loss/{task}"] = tf.cast(losses, tf.float32)
         examples |= {f"{name}/{task}": unknown for name in _OF_HEADS}
@@ -142,6 +147,7 @@ def _compute_losses(head: types.ExampleHead, logits: tf.Tensor, labels: types.Te
     """Return the loss of every example, [B]."""
     examples = head.examples(logits, labels)
     losses = examples.weights * head.losses(examples.logits, examples.targets)
+    # Several labels a row: [B, C] -> [B]
     return losses if losses.shape.rank == 1 else tf.reduce_mean(losses, axis=1)
 
 
@@ -149,6 +155,7 @@ def _of_gradients(found: norms.Norms) -> dict[str, tf.Tensor]:
     """Return `norm`, `norm/task/<task>`, `norm/scope/<scope>` and `blame`, [B] each."""
     scopes = _group_squares(found.squares, _find_scope)
     total = tf.add_n(list(found.squares.values()))
+    # <g_i, S> / |S|^2 with the sum S, so all shares add up to 1; they may be below 0.
     blame = tf.math.divide_no_nan(found.products, tf.reduce_sum(found.products))
     return {
         "norm": _norms(total),
@@ -197,12 +204,14 @@ def _of_head(
     """
     examples, predicted = head.examples(logits, labels), head.predictions(logits)
     losses = head.losses(examples.logits, examples.targets)
+    # The sum over rows has the same derivative by each row's logits as the row's own loss.
     (errors,) = tf.gradients(losses, [logits])
     counts, unknown = examples.weights > 0, tf.fill(tf.shape(logits)[:1], float("nan"))
-    flat = tf.reshape(errors, [tf.shape(logits)[0], -1])
+    flat = tf.reshape(errors, [tf.shape(logits)[0], -1])  # [B, C]
     el2n = gradients_lib.take_roots(
         gradients_lib.retry_in_float64(lambda dtype: tf.reduce_sum(tf.cast(flat, dtype) ** 2, 1))
     )
+    # With several labels a row, label, prediction and margin are undefined.
     if counts.shape.rank > 1:
         return {**dict.fromkeys(_OF_HEADS, unknown), "el2n": el2n}
     prediction = predicted.get("class_id", predicted.get("value", unknown))
@@ -218,11 +227,13 @@ def _of_head(
 def _compute_margin(examples: Any, predicted: types.Tensors, unknown: tf.Tensor) -> tf.Tensor:
     logits, targets, _ = examples
     if "probability" in predicted:
+        # Binary: [B] logits, with the sign of the label. The other class has the logit 0.
         return (2 * targets - 1) * logits
     probabilities = predicted.get("probabilities")
+    # Without a logit for each class, no logit belongs to the label.
     if probabilities is None or logits.shape[1:] != probabilities.shape[1:]:
         return unknown
-    is_target = tf.one_hot(targets, logits.shape[1], on_value=True, off_value=False)
+    is_target = tf.one_hot(targets, logits.shape[1], on_value=True, off_value=False)  # [B, C]
     others = tf.reduce_max(tf.where(is_target, logits.dtype.min, logits), axis=1)
     return tf.reduce_sum(tf.where(is_target, logits, 0.0), axis=1) - others
 

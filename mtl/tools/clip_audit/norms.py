@@ -61,11 +61,14 @@ def measure(
     gradients = ghost.Gradients(
         list(losses.values()), batch, covered, batch_size, _find_rows(batch)
     )
+    # Weights may depend on the losses, but the update treats them as constants.
     weights = {task: tf.stop_gradient(weight) for task, weight in weigh(losses).items()}
     found = _measure_ghosts(gradients, losses, weights)
+    # Only these take a pass for each example, which costs B backward passes.
     left = [v for v in variables if by_row or patterns.variable_name(v) in gradients.unknown]
     if left:
         _add_rows(found, brute_force.norms(losses_of, batch, left, weights), left)
+    # A task without trainable variables behind it has no squares; `add_n` refuses an empty list.
     zeros = tf.zeros([batch_size], tf.float64)
     return Norms(
         losses=losses,
@@ -88,6 +91,7 @@ def _measure_ghosts(
     """Measure squares and products by variable, and squares by task."""
     back = {task: gradients.cotangents(loss) for task, loss in losses.items()}
     of_tasks = {task: gradients.by_variable(own) for task, own in back.items()}
+    # Without the tasks whose losses reach no trainable variable.
     of_tasks = {task: own for task, own in of_tasks.items() if own}
     if not of_tasks:
         return {"squares": {}, "products": {}, "tasks": {}}
@@ -95,6 +99,7 @@ def _measure_ghosts(
         ((task, whole),) = of_tasks.items()
         factor = tf.square(tf.cast(weights[task], tf.float64))
     else:
+        # Backward passes are linear: the cotangents of the sum need no further one.
         whole, factor = gradients.by_variable(_weigh_cotangents(back, weights)), 1.0
         whole |= _sum_gradients(of_tasks, weights)
     names: dict[str, Iterable[str]] = {"squares": whole, "products": whole, "tasks": of_tasks}
@@ -112,6 +117,7 @@ def _measure_ghosts(
         }
         return tf.stack(tf.nest.flatten(found))
 
+    # All values lie in one tensor, so that one test decides whether any of them overflowed.
     flat = tf.unstack(gradients_lib.retry_in_float64(measured), len(tf.nest.flatten(keys)))
     found = tf.nest.pack_sequence_as(keys, flat)
     for kind in ("squares", "products"):
@@ -146,6 +152,7 @@ def _sum_gradients(
     return {
         name: gradient_forms.weighted_sum(own)
         for name, own in plain.items()
+        # If one task has another form, such as an outer product, the sum is built by cotangents.
         if len(own) == len(parts_by_name[name])
     }
 

@@ -41,8 +41,10 @@ class Numbered(types.Source):
 
     def records(self, split: str) -> tf.data.Dataset:
         """Return the records as {"row": number, "record": record of the source}."""
+        # The numbers never end: `zip` ends with the records.
         numbers = tf.data.Dataset.range(tf.int64.max)
         records = tf.data.Dataset.zip({"row": numbers, "record": self.source.records(split)})
+        # After the numbers are given: a number means the place in the source, not in the pass.
         return records.shuffle(*self.shuffle) if self.shuffle else records
 
     @property
@@ -60,6 +62,7 @@ class Numbered(types.Source):
 
     def decode(self, batch: Any, spec: spec_lib.Spec, with_labels: bool) -> dict[str, Any]:
         """Decode a batch as the source does, and add the numbers [B] as the field `ROW`."""
+        # The source does not know the field, and would refuse a spec with it.
         values = self.source.decode(batch["record"], _without_row(spec), with_labels)
         return {**values, ROW: batch["row"]}
 
@@ -72,7 +75,12 @@ class Numbered(types.Source):
 def number_rows(
     data: pipeline.Pipeline, shuffle: tuple[int, int] | None = None
 ) -> pipeline.Pipeline:
-    """Return the same data with the feature `ROW`."""
+    """Return the same data with the feature `ROW`.
+
+    Args:
+      data: the pipeline.
+      shuffle: (records in the shuffle buffer, seed); None keeps the order of the source.
+    """
     spec = dataclasses.replace(data.spec, features={**data.spec.features, ROW: "int64"})
     source = Numbered(source=data.source, shuffle=shuffle)
     return dataclasses.replace(data, source=source, spec=spec)

@@ -28,6 +28,7 @@ class Observing:
 class ObservedStep(types.StepExtension):
     """Calls a function with the rows of a step and the weights of its tasks."""
 
+    # Pruning keeps its variables watched then, so that the observer's gradients reach them.
     sees_gradients = True
 
     def __init__(self, observe: types.Observe, features: types.Tensors, labels: types.Tensors):
@@ -37,4 +38,5 @@ class ObservedStep(types.StepExtension):
         """Observe the step before its update; summaries of a second pass are dropped."""
         with outlets.drop_summaries():
             self._observe(*self._rows, found.weights)
+        # The observer has added its UPDATE_OPS by now; the update that follows depends on them.
         return contextlib.nullcontext()

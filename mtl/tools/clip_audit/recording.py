@@ -55,7 +55,12 @@ class Recording(types.RunObserver):
         return [observing.Observing(self._settings.make_observer(model, statistics, self._record))]
 
     def record_step(self, ids: tf.Tensor, measure: Callable[[], measures.Measured]) -> None:
-        """Let UPDATE_OPS record the batch of a step, with the measurements of `measure`."""
+        """Let UPDATE_OPS record the batch of a step, with the measurements of `measure`.
+
+        Args:
+          ids: the ids of the samples, [B] int64 or string.
+          measure: builds the measurements of the batch.
+        """
         if self._record:
             audit.record_step(self._record, ids, measure)
 
@@ -71,6 +76,7 @@ class Recording(types.RunObserver):
 
     def write_report(self) -> None:
         """Write the report, with the records of earlier processes."""
+        # A process that trains no further step still writes the report of the steps before it.
         if self._record or visits.are_there(self._directory):
             report.write(self._directory, self._settings)
 
@@ -93,6 +99,7 @@ class ClipAudit(audit.Settings):
         """
         rule = "be left out where several devices or processes train"
         fix = "launch.clip_audit audits the run once it is trained."
+        # Each replica would record its own rows into the same files.
         is_alone = run.place.strategy == distribution.ONE
         checks.require(is_alone, "Experiment.clip_audit", rule, self, fix)
         return Recording(self, run.model_dir)

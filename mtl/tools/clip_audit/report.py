@@ -25,6 +25,7 @@ _FROZEN = (
     "clipping."
 )
 FILES = ("samples.parquet", "samples.csv", "batches.csv", "plots.svg", "summary.md")
+# Numbers as labels have as many "classes" as values: then tables and bars are left out.
 _MOST_CLASSES, _MOST_SAMPLES = 40, 20
 
 
@@ -74,6 +75,7 @@ def _write_text(directory: str, name: str, text: str) -> str:
 
 
 def _list_tasks(samples: tables.Columns) -> list[str]:
+    # Every measured task has this column, even if its values are NaN.
     prefix = "label/"
     return [name.removeprefix(prefix) for name in samples if name.startswith(prefix)]
 
@@ -127,6 +129,7 @@ def _tell_largest(samples: tables.Columns) -> str:
 
 def _tell_layers(batches: tables.Columns) -> str:
     """Return the norms of examples by layer, in the first and the last quarter of the batches."""
+    # Rounded up: fewer than four batches still have a first and a last quarter.
     quarter = math.ceil(len(batches["batch"]) / 4)
     rows = [
         [name.removeprefix("layer/"), *map(_write_number, _average_ends(values, quarter))]
@@ -155,8 +158,10 @@ def _tell_classes(samples: tables.Columns, task: str) -> list[str]:
 
 
 def _draw_panels(samples: tables.Columns, batches: tables.Columns) -> list[figures.Figure]:
+    # The table is sorted already, but with NaN at its end; a rank needs a number.
     norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
     curves = {name: _list_points(batches[name]) for name in ("norm", "threshold")}
+    # The first batch has no threshold: a run with a single batch lacks this curve.
     of_batches = {name: points for name, points in curves.items() if points}
     layers = {
         name.removeprefix("layer/"): _list_points(values)

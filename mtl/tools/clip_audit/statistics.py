@@ -7,6 +7,7 @@ import numpy as np
 
 from mtl.tools.clip_audit import tables
 
+# Norms span several powers of ten, so they get a median and a maximum beside the mean.
 _NORMS, _OF_TASKS = "norm", ("el2n/", "loss/", "margin/")
 
 
@@ -38,6 +39,7 @@ def of_samples(
     windows = {
         "first": finite & (groups.number < first_visits),
         "all": finite,
+        # One row a sample: the last visit shows the newest value, finite or not.
         "last": groups.is_last,
     }
     found: dict[str, np.ndarray] = {
@@ -53,9 +55,11 @@ def of_samples(
             for window, mask in windows.items():
                 found[f"{name}/{window}"] = groups.means(ordered, mask)
         elif name.startswith(("label/", "prediction/")):
+            # Rows are sorted by sample: this selection has one row for each, in the order of `ids`.
             found[name] = ordered[groups.is_last]
     found["task"] = _largest_task(found)
     found |= _summarize_clipping(groups, visits, batches, finite)
+    # Samples without a finite norm come last: -1 is below all norms.
     order = np.argsort(-np.nan_to_num(found["norm/mean/all"], nan=-1), kind="stable")
     return {name: values[order] for name, values in found.items()}
 
@@ -74,18 +78,25 @@ class _Groups:
 
     def __init__(self, ids: np.ndarray, batches: np.ndarray):
         self.ids, sample = np.unique(ids, return_inverse=True)
+        # The last key of `lexsort` is the first to sort by.
         self.order = np.lexsort((batches, sample))
         self.sample = sample[self.order]
         self.sizes = np.bincount(sample, minlength=len(self.ids))
-        starts = np.cumsum(self.sizes) - self.sizes
+        starts = np.cumsum(self.sizes) - self.sizes  # [S], the first ordered row
         self.number = np.arange(len(ids)) - starts[self.sample]
         self.is_last = self.number == self.sizes[self.sample] - 1
 
     def sums(self, values: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        """Sum by sample, [N] -> [S], over the rows of a mask."""
+        """Sum by sample, [N] -> [S], over the rows of a mask.
+
+        Args:
+          values: a number or a bool for each ordered row, [N].
+          mask: bool [N]; None takes all rows.
+        """
         weights = np.asarray(values, np.float64)
         if mask is not None:
             weights = np.where(mask, weights, 0.0)
+        # One pass over the rows, in place of a loop over samples, of which there may be millions.
         return np.bincount(self.sample, weights, minlength=len(self.ids))
 
     def means(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -97,17 +108,22 @@ class _Groups:
     def maxima(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Take the maximum by sample, [N] -> [S]; NaN for samples without a row."""
         found = np.full(len(self.ids), -np.inf)
+        # `found[index] = ...` would keep only one of several rows of a sample; `at` takes them all.
         np.maximum.at(found, self.sample[mask], values[mask])
         return np.where(np.isinf(found), np.nan, found)
 
     def medians(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
         """Take the median by sample, [N] -> [S]; NaN for samples without a row."""
         sample, values = self.sample[mask], values[mask]
+        # Sorted by sample and then by value: the median lies in the middle of each sample's
+        # stretch.
         values = values[np.lexsort((values, sample))]
         sizes = np.bincount(sample, minlength=len(self.ids))
         if not len(values):
             return np.full(len(self.ids), np.nan)
+        # A sample without a row would point behind the end. It becomes NaN below.
         starts = np.minimum(np.cumsum(sizes) - sizes, len(values) - 1)
+        # Equal for an odd number of values; the two middle ones for an even number.
         low, high = (starts + np.maximum(sizes - 1, 0) // 2, starts + sizes // 2)
         middle = (values[low] + values[np.minimum(high, len(values) - 1)]) / 2
         return np.where(sizes > 0, middle, np.nan)
@@ -136,10 +152,13 @@ def _summarize_clipping(
     groups: _Groups, visits: tables.Columns, batches: tables.Columns, finite: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return columns on clipping, by the thresholds from the previous batches."""
+    # Batches are numbered from 0 without gaps, so their number is also their row.
     batch = visits["batch"][groups.order]
     norms, threshold = visits["norm"][groups.order], batches["example_threshold"][batch]
+    # The first batch has no threshold, and judges nothing.
     judged = finite & ~np.isnan(threshold)
     shrink = _find_factor(threshold, norms)
+    # Times the size of the batch: otherwise samples of a small last batch would stand out.
     blame = visits["blame"][groups.order] * batches["rows"][batch]
     in_clipped = is_clipped(batches)[batch]
     known = ~np.isnan(batches["threshold"][batch])
@@ -160,12 +179,22 @@ def is_clipped(batches: tables.Columns) -> np.ndarray:
 def of_run(
     visits: tables.Columns, batches: tables.Columns, samples: tables.Columns
 ) -> dict[str, float]:
-    """Compute the figures of the whole run: {name: value}."""
+    """Compute the figures of the whole run: {name: value}.
+
+    Args:
+      visits: a row for each visit, see `visits.read`.
+      batches: a row for each batch, see `visits.read`.
+      samples: a row for each sample, from `of_samples`.
+
+    Returns:
+      {name: value}; shares are in [0, 1], and NaN if nothing could be judged.
+    """
     judged = ~np.isnan(batches["threshold"]) & np.isfinite(batches["norm"])
     factor = _find_factor(batches["threshold"], batches["norm"])
     threshold = batches["example_threshold"][visits["batch"]]
     above = (visits["norm"] > threshold)[np.isfinite(visits["norm"]) & ~np.isnan(threshold)]
     norms = np.sort(np.nan_to_num(samples["norm/mean/all"]))[::-1]
+    # At least one: below 50 samples, 1% would be none.
     top = norms[: max(1, round(len(norms) / 100))]
     return {
         "samples": len(norms),
@@ -181,7 +210,12 @@ def of_run(
 
 
 def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float, float]]:
-    """Return {label: (samples, mean norm of the task's gradient, share of visits above)}."""
+    """Return {label: (samples, mean norm of the task's gradient, share of visits above)}.
+
+    Args:
+      samples: a row for each sample, from `of_samples`.
+      task: the task.
+    """
     labels = samples[f"label/{task}"]
     return {
         float(label): (
@@ -197,7 +231,15 @@ def agreement(first: tables.Columns, second: tables.Columns) -> float:
     """Return Spearman's rank correlation of the mean norms of samples that both tables have.
 
     It is NaN for fewer than two common samples.
+
+    Args:
+      first: a row for each sample, from `of_samples`.
+      second: the same of another audit; samples are matched by `id`.
+
+    Returns:
+      In [-1, 1], or NaN.
     """
+    # Audits with other splits or filters may have seen other samples.
     _, left, right = np.intersect1d(first["id"], second["id"], return_indices=True)
     pairs = np.stack([first["norm/mean/all"][left], second["norm/mean/all"][right]])
     pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
@@ -209,16 +251,19 @@ def agreement(first: tables.Columns, second: tables.Columns) -> float:
 def _rank_values(values: np.ndarray) -> np.ndarray:
     """Return the rank of each value; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    # `cumsum` gives the last rank of each group of equal values, counted from 1.
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
 def _find_factor(thresholds: np.ndarray, norms: np.ndarray) -> np.ndarray:
     """Return the factors that clipping would apply."""
+    # A norm of 0 is never clipped: an infinite quotient becomes the factor 1.
     return np.minimum(1.0, _divide_values(thresholds, norms, where_zero=np.inf))
 
 
 def _divide_values(values: np.ndarray, by: np.ndarray, where_zero: float = np.nan) -> np.ndarray:
     out = np.full(np.broadcast(values, by).shape, where_zero)
+    # With `where`, NumPy neither warns of a division by 0 nor writes to these places of `out`.
     return np.divide(values, by, out=out, where=by != 0)
 
 

@@ -41,9 +41,12 @@ class _Twins:
         graph = tf1.get_default_graph()
         ops = graph.get_operations()[first:]
         self._new = {op.name for op in ops}
+        # The names of trained variables. Others, such as averages, may change between two reads.
         self._handles = {uses.find_handle(graph, v) for v in tf1.trainable_variables()}
+        # Constants are compared by value: each pass creates its own.
         self._constant: set[str] = set()
         self._found: dict[str, tf.Operation] = {}
+        # Ops come after their inputs, so the twins of the inputs are known.
         for op in ops:
             self._look_for(op)
 
@@ -73,6 +76,8 @@ class _Twins:
 
     def _find_earlier(self, op: tf.Operation, sources: Sequence[tf.Tensor]) -> tf.Operation | None:
         """Return an equal earlier op, among the ops that read the same inputs."""
+        # A twin reads the same input. To look among its readers is far less than to compare with
+        # every op of the graph.
         earlier = next((source for source in sources if source.op.name not in self._new), None)
         if earlier is None or self._passes_on(op):
             return None
@@ -81,6 +86,7 @@ class _Twins:
     def _list_users(self, source: tf.Tensor) -> Iterator[tf.Operation]:
         """Yield the earlier ops that read a tensor."""
         for op in source.consumers():
+            # Ops that only pass a value on, such as a variable's reading, hide the reader.
             if self._passes_on(op):
                 yield from self._list_users(op.outputs[0])
             elif op.name not in self._new:
@@ -91,6 +97,7 @@ class _Twins:
             op.type == other.type
             and self._is_repeatable(op)
             and len(op.inputs) == len(other.inputs)
+            # Attributes such as strides or padding.
             and lists.settings(op) == lists.settings(other)
             and all(map(self._are_same, op.inputs, other.inputs))
         )

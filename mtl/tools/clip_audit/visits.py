@@ -18,6 +18,7 @@ import numpy as np
 from mtl.deferred import tf
 from mtl.tools.clip_audit import tables
 
+# Only files of this form are removed when steps are trained again.
 _FILE = re.compile(r"(visits|batches)-(\d+)\.parquet")
 
 
@@ -45,12 +46,14 @@ class Trailing:
         """Return the percentile of the batches so far; NaN before the first, unless it is fixed."""
         if self._settings.max_norm is not None:
             return self._settings.max_norm
+        # No batch yet, or only batches whose values were not finite.
         if not any(map(len, self._kept)):
             return np.nan
         return float(np.percentile(np.concatenate(self._kept), self._settings.percentile))
 
     def add(self, values: np.ndarray) -> None:
         """Add the values of a batch; skip values that are not finite."""
+        # One NaN would make every percentile NaN for a whole window.
         self._kept.append(values[np.isfinite(values)])
 
 
@@ -70,6 +73,7 @@ class Record:
         tf.io.gfile.makedirs(self._directory)
         for name in tf.io.gfile.listdir(self._directory):
             found = _FILE.fullmatch(name)
+            # A killed run may have saved visits of steps whose checkpoint it never wrote.
             if found and (last_step is None or int(found.group(2)) > last_step):
                 tf.io.gfile.remove(os.path.join(self._directory, name))
         self._visits: list[dict[str, np.ndarray]] = []
@@ -78,9 +82,11 @@ class Record:
 
     def _restore_batches(self, window: int) -> int:
         """Read the last saved batches for the thresholds, and return the number of all batches."""
+        # `read` takes the folder of the audit, and appends `parts` itself.
         visits, batches = read(os.path.dirname(self._directory))
         if not batches:
             return 0
+        # Only a window of batches decides the next threshold.
         first = len(batches["norm"]) - window
         for number, norm in zip(batches["batch"], batches["norm"], strict=True):
             if number >= first:
@@ -95,7 +101,15 @@ class Record:
         examples: dict[str, np.ndarray],
         batch: dict[str, np.ndarray],
     ) -> None:
-        """Add the measurements of a batch at a global step."""
+        """Add the measurements of a batch at a global step.
+
+        Args:
+          step: the global step before the batch trains the model.
+          ids: the ids of the samples, [B] integers, or bytes.
+          examples: {column: [B]}; needs `norm`.
+          batch: {column: a number}; needs `norm`.
+        """
+        # TensorFlow passes strings as objects, which Parquet would store as bytes.
         if ids.dtype.kind == "O":
             # Invalid UTF-8 is escaped: with a replacement character, two ids could become equal.
             ids = np.array([value.decode(errors="backslashreplace") for value in ids])
@@ -105,6 +119,7 @@ class Record:
             "batch": self._number,
             "step": step,
             "rows": len(ids),
+            # Before this batch is added: a batch must not raise the bound it is judged by.
             "threshold": self._of_batches.threshold(),
             "example_threshold": self._of_examples.threshold(),
             **batch,
@@ -118,6 +133,7 @@ class Record:
         """Write the rows since the last call to files that carry a global step."""
         for name, rows in (("visits", self._visits), ("batches", self._batches)):
             if rows:
+                # Nine digits, so that the order of names is the order of steps.
                 path = os.path.join(self._directory, f"{name}-{step:09d}.parquet")
                 tables.write_parquet(path, tables.join_tables(rows))
                 rows.clear()
@@ -129,6 +145,7 @@ def are_there(directory: str) -> bool:
 
 
 def _list_parts(parts: str) -> list[str]:
+    # Sorted, as object stores list files in any order, and visits must keep theirs.
     return sorted(tf.io.gfile.listdir(parts)) if tf.io.gfile.isdir(parts) else []
 
 
@@ -145,6 +162,7 @@ def read(directory: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         tables.join_tables(
             [tables.read_parquet(os.path.join(parts, n)) for n in names if n.startswith(kind)]
         )
+        # Both lists are sorted by step, so their rows agree.
         for kind in ("visits-", "batches-")
     ]
     return read_all[0], read_all[1]

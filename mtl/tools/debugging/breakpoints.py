@@ -18,8 +18,10 @@ def call_under_pdb(run: Callable[[], _Returned], stop_in: Callable[..., Any]) ->
       bdb.BdbQuit: the user ended the debugger, or standard input is not a terminal.
     """
     code = stop_in.__code__
+    # A call never executes the line of `def` itself.
     lines = [line for *_, line in code.co_lines() if line and line > code.co_firstlineno]
     first = min(lines, default=code.co_firstlineno)  # A function may have only one line.
+    # Otherwise pdb would replace the launcher's handler of Ctrl-C.
     debugger = pdb.Pdb(nosigint=True)
     debugger.rcLines += [f"tbreak {code.co_filename}:{first}", "continue"]
     returned: list[_Returned] = []

@@ -23,6 +23,7 @@ from mtl.tf_internals import eager
 from mtl.tools.debugging import inspection
 from mtl.variables import patterns
 
+# The name in checkpoints. Layers that draw at random read the step, so eager code needs it too.
 _STEP = "global_step"
 
 Values = dict[str, "tf.Tensor"]
@@ -81,12 +82,14 @@ def run_eagerly(
     model = experiment.model.fitted(statistics)
 
     def build(features: Any, labels: Any) -> tuple[Any, Any]:
+        # A prediction that draws does so by the values of a row's fields, as in the graph.
         with row_draws.know_rows(features):
             return model.build_outputs(features, statistics, is_training).logits, labels
 
     def run() -> Values:
         rows = _make_constants(batch.features), _make_constants(batch.labels)
         logits, labels = experiment.run.precision.wrap_step(build)(*rows)
+        # A step of training computes no predictions: there is nothing to compare them with.
         found = {} if is_training else model.name_predictions(logits)
         if mode != "predict":
             own = model.heads_with_loss
@@ -98,6 +101,7 @@ def run_eagerly(
         tf.Graph().as_default() as scratch,  # Holds the collections and the seed of random draws.
     ):
         tf1.set_random_seed(experiment.run.seed)
+        # Variables get the values of the checkpoint when the code creates them, by their names.
         with eager.execute_eagerly(), eager.create_variables(weights):
             step = tf1.get_variable(_STEP, [], tf.int64)
             scratch.add_to_collection(tf1.GraphKeys.GLOBAL_STEP, step)
@@ -117,6 +121,7 @@ def _run_graphs(
     """Return the weights of a checkpoint, and the values that the graphs of a mode compute."""
     weights: dict[str, np.ndarray] = {}
     found: dict[str, np.ndarray] = {}
+    # The graph of an evaluation has losses and no predictions, so both graphs run.
     for graph_mode in ("predict", "eval") if mode == "eval" else (mode,):
         opened = inspection.open_graph(experiment, model_dir, batch, graph_mode, checkpoint)
         with opened as graph:
@@ -148,8 +153,11 @@ def _compare_values(values: dict[str, np.ndarray], of_graph: Mapping[str, np.nda
 
 
 def _measure_difference(value: np.ndarray, of_graph: np.ndarray) -> float:
+    # Texts and classes have no distance: they agree or not.
     if np.asarray(value).dtype.kind != "f":
         return 0.0 if np.array_equal(value, of_graph) else float("inf")
+    # Relative for large values, whose last bits alone are far apart; absolute near 0.
     apart = np.abs(value - of_graph) / np.maximum(1, np.abs(of_graph))
+    # Infinity minus infinity is NaN, although both agree.
     same = (value == of_graph) | (np.isnan(value) & np.isnan(of_graph))
     return float(np.max(np.where(same, 0, apart), initial=0))

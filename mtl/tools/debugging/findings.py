@@ -21,7 +21,9 @@ from mtl.tools.debugging import step_dump
 # A variable is reported if it grew by this factor in one step.
 _GREW = 10.0
 _MOST_VARIABLES = 5
+# At such an op the value was broken before the step: the update of the previous step wrote it.
 _READS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd")
+# The greatest number of float16.
 _HALF = 65504.0
 
 
@@ -150,7 +152,12 @@ def examine_step(replayed: Replayed) -> Report:
 
 
 def read_rows(replayed: Replayed, numbers: Sequence[int]) -> list[dict[str, Any]]:
-    """Return these rows of the batch, {field: value} with values for JSON."""
+    """Return these rows of the batch, {field: value} with values for JSON.
+
+    Args:
+      replayed: the step.
+      numbers: the numbers of the rows in the batch, from 0.
+    """
     columns = {field: replayed.dump.read_any(t) for field, t in replayed.fields.items()}
     return [
         {
@@ -168,10 +175,17 @@ def read_rows(replayed: Replayed, numbers: Sequence[int]) -> list[dict[str, Any]
 def summarize_tensor(
     dump: step_dump.StepDump, before: step_dump.StepDump | None, tensor: str
 ) -> Summary | None:
-    """Return a summary of a tensor's values; None if these are not floats."""
+    """Return a summary of a tensor's values; None if these are not floats.
+
+    Args:
+      dump: the step.
+      before: the previous step; None if it is unknown.
+      tensor: the name of the tensor, with its slot.
+    """
     values = dump.read_numbers(tensor)
     if not values:
         return None
+    # An op in a loop has a value for each iteration. The summary covers all of them.
     flat = np.concatenate([np.ravel(value) for value in values]).astype(np.float64)
     finite = flat[np.isfinite(flat)]
     earlier = before.read_numbers(tensor) if before else ()
@@ -191,6 +205,7 @@ def _examine_root(replayed: Replayed, root: roots_lib.Root) -> Finding:
     dump, before = replayed.dump, replayed.before
     origin = origin_lib.find_origin(replayed.graph, root.node.name)
     variable = _find_variable(root.node)
+    # The op that reads a variable may lie outside of the model's scopes, unlike the variable.
     if variable and not origin.part:
         part = origin_lib.find_part(f"{variable}/")
         origin = dataclasses.replace(origin, part=part)
@@ -199,6 +214,7 @@ def _examine_root(replayed: Replayed, root: roots_lib.Root) -> Finding:
         s for t in dump.list_outputs(root.node.name) if (s := summarize_tensor(dump, before, t))
     ]
     rows = rows_lib.find_rows(dump, root, replayed.batch_size, replayed.slices)
+    # A loss does not depend on the op of a gradient, but on its forward op.
     nodes = [root.node.name, *([origin.forward] if origin.forward else [])]
     return Finding(
         root=root,
@@ -220,18 +236,29 @@ def explain(
     variable: str,
     fields: Mapping[str, str],
 ) -> str:
-    """Return the cause of a broken op in a few words."""
+    """Return the cause of a broken op in a few words.
+
+    Args:
+      kind: the type of the op, such as Log.
+      dump: the step.
+      root: the op with its broken output.
+      inputs: summaries of the inputs with floats, in their order.
+      variable: the variable that the op reads; "" for other ops.
+      fields: {field: the tensor of the batch that holds it}.
+    """
     if variable:
         return f"the update of the step before left {variable!r} not finite"
     if kind == "IteratorGetNext":
         named = [field for field, tensor in fields.items() if tensor == root.output]
         return f"the data hold a value that is not finite in field {', '.join(named)!r}"
+    # From here on the inputs are finite: the kind of the op and its inputs tell the cause.
     made = dump.read_numbers(root.output)
     if not inputs or not made:
         return "it made what is not finite of nothing"
     values = np.concatenate(made, axis=None)
     has_nan, has_infinity = bool(np.isnan(values).any()), bool(np.isinf(values).any())
     return (
+        # From the narrowest explanation to the widest: the last one fits every op.
         _explain_division(kind, inputs, has_nan)
         or _explain_power(kind, inputs, has_nan)
         or _explain_argument(kind, inputs)
@@ -257,8 +284,10 @@ def _explain_power(kind: str, inputs: Sequence[Summary], has_nan: bool) -> str:
 
 def _explain_argument(kind: str, inputs: Sequence[Summary]) -> str:
     """Say at which argument a function is undefined or infinite; "" if it is neither."""
+    # Xlogy(x, y) = x log(y): y is the argument of the logarithm.
     judged = inputs[-1 if kind in _BY_SECOND else 0]
     if kind == "Log1p":
+        # Log1p(x) = log(1 + x) has its pole at -1.
         kind, lowest, has_zero = "Log", judged.lowest + 1, judged.lowest == -1
     else:
         lowest, has_zero = judged.lowest, judged.zeros > 0
@@ -320,6 +349,7 @@ def _list_growth(replayed: Replayed) -> list[Growth]:
     if replayed.before is None:
         return []
     dump, before = replayed.dump, replayed.before
+    # Not the optimizer's slots: these lead to no loss, and may grow without harm.
     leading = (dump.list_leaders(step_dump.name_node(t)) for t in replayed.losses.values())
     grown = (_find_growth(dump, before, tensor) for tensor in set[str]().union(*leading))
     found = {growth.variable: growth for growth in grown if growth}
@@ -335,6 +365,8 @@ def _find_growth(
     if not name:
         return None
     then, now = (_find_greatest(one.read_numbers(tensor)) for one in (before, dump))
+    # Variables that start at 0, such as biases, always grow by a large factor. So the value before
+    # counts as 1e-6 at least, and the value now must exceed 1.
     if then is None or now is None or now <= max(_GREW * max(then, 1e-6), 1):
         return None
     return Growth(name, then, now)
@@ -357,4 +389,5 @@ def _as_json(value: Any) -> Any:
         return [_as_json(each) for each in value]
     if isinstance(value, np.generic):
         value = value.item()
+    # JSON has neither NaN nor infinity.
     return str(value) if isinstance(value, float) and not np.isfinite(value) else value

@@ -58,6 +58,11 @@ class Batch:
 def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: int) -> Batch:
     """Return the first rows of a split; None is the split of evaluation.
 
+    Args:
+      experiment: the experiment of the run.
+      split: the split; None for the split of evaluation.
+      limit: how many rows are read at most.
+
     Raises:
       UserError: the split does not exist, or a record is bad.
     """
@@ -67,6 +72,7 @@ def read_split(experiment: experiment_lib.Experiment, split: str | None, limit: 
         found = source_lib.iterate(
             lambda: data.dataset(split, training=False, seed=0, batch_size=limit)
         )
+        # `iterate` yields an error in place of an element.
         batch = next(found)
         if isinstance(batch, Exception):
             raise batch
@@ -77,6 +83,12 @@ def read_file(
     experiment: experiment_lib.Experiment, path: str, limit: int, with_labels: bool
 ) -> Batch:
     """Return the first rows of a file of CSV, JSON lines, Parquet or TFRecords.
+
+    Args:
+      experiment: the experiment of the run; its data describe the fields.
+      path: the file; its ending names the format.
+      limit: how many rows are read at most.
+      with_labels: True to read the labels too; absent ones are missing.
 
     Raises:
       UserError: the file does not exist, or a row is bad.
@@ -132,6 +144,8 @@ class OpenGraph:
         Raises:
           UserError: the tensor does not exist, or its value cannot be read.
         """
+        # Tensors within loops and branches belong to other graphs, which a session cannot fetch
+        # from.
         tensor = _find_tensor(self.graph, name, self.fed)
         try:
             value = self.session.run(tensor, self.fed)
@@ -177,6 +191,7 @@ def open_graph(
         tf.Graph().as_default() as graph,
     ):
         tf1.train.create_global_step()
+        # Dropout of the mode "train" draws as in the run.
         tf1.set_random_seed(experiment.run.seed)
         made, fed, outputs = _build_graph(experiment, model_dir, path, batch, mode)
         # With other session settings, sums would differ in their last bits from the Estimator's.
@@ -195,10 +210,15 @@ def summarize_model(
 
     The columns use the run's statistics of the training split, or compute them just for this call.
 
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run, which may be missing; nothing is written to it.
+
     Raises:
       UserError: a setting or the data is wrong.
     """
     with contextlib.ExitStack() as stack:
+        # A run without a checkpoint may lack statistics, and nothing may be written to its folder.
         is_run = run_directory.find_latest(model_dir) is not None
         folder = model_dir if is_run else stack.enter_context(tempfile.TemporaryDirectory())
         if not is_run:
@@ -215,6 +235,7 @@ def read_layers(
       experiment: the experiment of the run.
       model_dir: the folder with the statistics of the training split.
     """
+    # A single row, so that FLOPs count for one row.
     batch = read_split(experiment, experiment.data.train_split, 1)
     with tf.Graph().as_default() as graph:
         step = tf1.train.create_global_step()
@@ -230,6 +251,7 @@ def read_layers(
         for name, tensor in made.predictions.items():
             if name.partition("/")[0] in outputs:
                 outputs[name.partition("/")[0]].append(tensor)
+        # The global step is a variable, but not a parameter of the model.
         variables = [v for v in tf1.global_variables() if v is not step]
         trained = {patterns.variable_name(v) for v in tf1.trainable_variables()}
         tree = layers.read_tree(graph, _flatten_inputs(fed), outputs, variables, trained)
@@ -248,6 +270,7 @@ def _build_graph(
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
         watched: dict[str, tf.Tensor] = {}
 
+        # The hooks of a step get its watched tensors: losses, weights and norms. No hook is added.
         def watch(result: training_loop.StepResult) -> dict[str, Any]:
             watched.update({name: result[name] for name in result.names})
             return {}
@@ -266,6 +289,7 @@ def _build_graph(
     estimator = estimators.build_estimator(experiment, model_dir, path, may_stack=mode == "eval")
     given = labels if mode == "eval" else None
     made = estimator.model_fn(features, given, key, estimator.config)
+    # An EstimatorSpec of an evaluation has no predictions.
     return made, fed, made.predictions or {"loss": made.loss}
 
 
@@ -273,9 +297,11 @@ def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedT
     """Return an input of the graph, and add its value to `fed`."""
     if isinstance(value, tf1.ragged.RaggedTensorValue):
         made = tf1.ragged.placeholder(tf.as_dtype(value.dtype), 1, [], name=_spell_field(name))
+        # The number of rows is static then, as it is for dense inputs.
         made.row_splits.set_shape([len(value.row_splits)])
     else:
         value = np.asarray(value)
+        # A string of TensorFlow is an object (O), bytes (S) or Unicode (U) in NumPy.
         kind = tf.string if value.dtype.kind in "OSU" else tf.as_dtype(value.dtype)
         made = tf1.placeholder(kind, value.shape, name=_spell_field(name))
     fed[made] = value
@@ -284,12 +310,14 @@ def _input(name: str, value: Any, fed: dict[Any, Any]) -> tf.Tensor | tf.RaggedT
 
 def _spell_field(field: str) -> str:
     """Return the name of a field in letters that are legal in names of operations."""
+    # Fields are columns of tables: their names may hold spaces or letters of any language.
     name = re.sub(r"[^A-Za-z0-9_.\-]", "_", field)
     return name if re.match(r"[A-Za-z0-9]", name) else f"field{name}"
 
 
 def _find_tensor(graph: tf.Graph, name: str, fed: Mapping[Any, Any]) -> tf.Tensor | tf.Variable:
     """Return the tensor with this name, by the rules of `OpenGraph.read`."""
+    # Variables come first: an op of the same name would give the handle, not the value.
     variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
     if name in variables:
         return variables[name]

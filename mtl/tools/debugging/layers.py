@@ -15,7 +15,9 @@ from mtl import aligned
 from mtl.deferred import tf, tf1
 from mtl.variables import patterns
 
+# The scopes that are served, in the order in which data pass them.
 _TOPS = ("features", "network", "head")
+# Ops that make initial values lie in the scope of their layer, but run only once.
 _INITIAL = "/Initializer/"
 _ALL = "all"
 
@@ -64,6 +66,7 @@ def read_tree(
       trained: the names of trained variables.
     """
     leading = {task: _list_leaders(tensors) for task, tensors in outputs.items()}
+    # A graph for one row: FLOPs of ops on a whole batch would grow with the batch.
     flops = _count_flops(graph)
     scopes: dict[str, Scope] = {}
     moving: set[str] = set()
@@ -74,10 +77,11 @@ def read_tree(
         shape = tuple(variable.shape.as_list())
         count, size = variable.shape.num_elements() or 0, variable.dtype.base_dtype.size
         own = _add_scope(scopes, name)
-        own.variable = shape
+        own.variable = shape  # static, such as (64, 32)
         for scope in _list_above(scopes, name):
             scope.parameters += count
             scope.num_bytes += count * size
+            # Set back below for scopes in which any variable is trained.
             scope.is_held = True
             if name in trained:
                 moving.add(scope.name)
@@ -101,6 +105,11 @@ def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> lis
     """Return the float tensors that leave a scope, in the order of creation.
 
     They come only from operations that depend on the rows: a variable does not.
+
+    Args:
+      graph: the graph.
+      scope: the name of the scope, without a slash at its end.
+      followers: the names of the operations that depend on the rows, from `list_followers`.
     """
     inside = f"{scope}/"
     return [
@@ -114,6 +123,7 @@ def find_outputs(graph: tf.Graph, scope: str, followers: Collection[str]) -> lis
 
 def _is_read_outside(tensor: tf.Tensor, inside: str) -> bool:
     """Return whether an op outside of a scope reads a tensor; gradients do not count."""
+    # In the graph of a training, these ops read activations for gradients.
     within = (inside, "balancing/", "update/")
     readers = [reader.name for reader in tensor.consumers()]
     return any(not name.startswith(within) and "gradients/" not in name for name in readers)
@@ -241,6 +251,7 @@ def _list_leaders(tensors: Iterable[tf.Tensor]) -> set[str]:
 
 def _count_flops(graph: tf.Graph) -> dict[str, int]:
     """Return {operation: its FLOPs}, for operations that TensorFlow counts."""
+    # By scope, the profiler returns a tree that holds each op as a leaf.
     builder = tf1.profiler.ProfileOptionBuilder
     options = builder(builder.float_operation()).with_empty_output().build()
     found: dict[str, int] = {}

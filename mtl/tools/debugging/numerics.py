@@ -35,6 +35,7 @@ class Checking(types.RunObserver):
 class _CheckedStep(types.StepExtension):
     """Refuses a step, op by op."""
 
+    # Checks read single ops, so layers of several tasks may stay stacked.
     suits_stacks = True
 
     def __init__(self, model: Any, features: types.Tensors, labels: types.Tensors):
@@ -83,6 +84,7 @@ def assert_finite(
     graph, all_finite = tf.compat.v1.get_default_graph(), dict[str, tf.Tensor]()
 
     def is_finite(tensor: tf.Tensor) -> tf.Tensor:
+        # Most tensors are the output of one op and the input of another: one test serves both.
         if tensor.name not in all_finite:
             all_finite[tensor.name] = tf.reduce_all(tf.math.is_finite(tensor))
         return all_finite[tensor.name]
@@ -92,10 +94,12 @@ def assert_finite(
         given, made = list(filter(_is_float, op.inputs)), list(filter(_is_float, op.outputs))
         if op.type.startswith(_FIRST_OUTPUT_ONLY):
             made = made[:1]
+        # Constants and batches have no float inputs, and may hold NaN for a missing value.
         if not made or not (given or op.type.startswith(_READS)):
             continue
         sound = [is_finite(tensor) for tensor in given]
         broken = [~is_finite(tensor) for tensor in made]
+        # Only the op that broke the value: those that follow have inputs that are not finite.
         breaks.append(tf.reduce_all(sound) & tf.reduce_any(broken))
         names.append(_describe_op(graph, op))
     flags, step = tf.stack(breaks), tf.as_string(step)
@@ -103,6 +107,7 @@ def assert_finite(
     def fail() -> tf.Operation:
         return finite.fail_at(step, tf.boolean_mask(tf.constant(names), flags), "its ops")
 
+    # The texts of the message are made in the branch, so that a sound step does not pay for them.
     return tf.cond(tf.reduce_any(flags) & ~tf.convert_to_tensor(unless), fail, tf.no_op)
 
 

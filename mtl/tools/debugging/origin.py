@@ -43,7 +43,12 @@ class Origin:
 
 
 def find_origin(graph: tf.Graph, name: str) -> Origin:
-    """Return the origin of a node; for a gradient, the origin of its forward op."""
+    """Return the origin of a node; for a gradient, the origin of its forward op.
+
+    Args:
+      graph: the graph in which Python built the op.
+      name: the name of the op; in a loop or a branch, as in `step_dump.Node`.
+    """
     operation = graphs.find_operation(graph, name)
     if operation is None:
         return Origin("", find_part(name), ())
@@ -63,6 +68,7 @@ def find_part(name: str) -> str:
 def _list_lines(operation: tf.Operation) -> tuple[str, ...]:
     """Return the innermost line of the user's code, then the innermost line of our code."""
     # Ops that TensorFlow creates itself have no traceback.
+    # The outermost call comes first.
     frames = [(f.filename, f.lineno, f.name) for f in operation.traceback or ()]
     inside = _within_model(frames)
     own = [frame for frame in inside if _is_of_user(frame[0])]
@@ -88,13 +94,16 @@ def _within_model(frames: Sequence[tuple]) -> Sequence[tuple]:
 
 def _is_of_user(file: str) -> bool:
     path = os.path.abspath(file)
+    # Generated code, such as the methods of dataclasses, has no file.
     if not os.path.exists(path) or path.startswith(_OURS + os.sep) or _FRAMEWORKS.search(path):
         return False
+    # Packages lie below the folder of the standard library, but may hold the user's layers.
     return bool(_INSTALLED.search(path)) or not path.startswith(_STANDARD)
 
 
 def _shorten(file: str) -> str:
     path = os.path.abspath(file)
+    # Our files read like modules, such as mtl/heads/binary.py, wherever mtl is installed.
     here = os.path.dirname(_OURS) if path.startswith(_OURS + os.sep) else os.getcwd()
     short = os.path.relpath(path, here)
     return file if short.startswith("..") else short

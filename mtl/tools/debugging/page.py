@@ -1,6 +1,6 @@
 """Writes the page of a broken step, debug/step_<n>/summary.md, and its rows as JSON lines.
 
-print(page.write(report, "runs/a/debug/step_20", command))
+print(page.write(report, "runs/a/debug/step_20", command, {17: "split 'train' example 1302"}))
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ FILES = ("summary.md", "rows.jsonl")
 _SHOWN_ROWS = 8
 _SHOWN_ROOTS = 10
 _SHOWN_TENSORS = 12
+# Characters of a value in a row: a list or an image would fill the page.
 _LONGEST = 60
 _NOTHING = (
     "Every op with finite inputs had finite outputs, or its outputs did not affect losses, "
@@ -34,6 +35,12 @@ def write(
     """Write the page and the rows of the first root, and return a short text to print.
 
     `places` gives the positions of the batch's rows in their split, {row: place}.
+
+    Args:
+      report: the report on the step.
+      folder: the folder of the page; it is made if it is missing.
+      command: the command that repeats the replay.
+      places: the positions of the batch's rows in their split, {row: place}.
     """
     tf.io.gfile.makedirs(folder)
     first = report.findings[0] if report.findings else None
@@ -97,6 +104,7 @@ def _write_section(
     lines = [f"## {_begin_sentence(found.cause)}", "", "| what | |", "| -- | -- |"]
     lines += [f"| {name} | {value} |" for name, value in _list_facts(found).items() if value]
     lines += ["", *_write_table("Inputs", found.inputs), *_write_table("Outputs", found.outputs)]
+    # Writers are listed by the variable that the broken op reads.
     read = found.root.node.inputs[0].rpartition(":")[0] if found.root.node.inputs else ""
     for kind, inputs in report.writers.get(read, ()):
         lines += _write_table(f"Inputs of {kind} in the step before, for `{read}`", inputs)
@@ -170,6 +178,7 @@ def _write_number(value: float | None) -> str:
 
 
 def _escape_cell(text: str) -> str:
+    # Lines of code hold both signs, which would end a cell of Markdown or its code.
     return text.replace("|", "\\|").replace("`", "'")
 
 

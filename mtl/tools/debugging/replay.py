@@ -79,6 +79,7 @@ def _prepare_replay(
         checkpoint = replay.find_checkpoint(model_dir, step)
         replay.copy(model_dir, checkpoint)
         first = run_directory.step_in_name(checkpoint)
+        # Fast, with the run's own steps per call: only the last two steps run under the debugger.
         if first < step - 1:
             replay.go_on(first, step - 1)
             first = step - 1
@@ -99,6 +100,7 @@ class _Replay(training.Training):
             part for part in attached.list_observers(experiment) if not isinstance(part, left_out)
         ]
         alone = dataclasses.replace(experiment, run=run)
+        # Other observers stay, as some change the data or the graph of a step.
         super().__init__(alone, scratch, lambda: None, observers=observers)
         self._step, self._fields = step, dict[str, str]()
         place, fix = self._place, f"Add --gin_param {failures.ONE_DEVICE}."
@@ -119,10 +121,12 @@ class _Replay(training.Training):
         rule = "come at or after a checkpoint of --model_dir"
         checks.require(bool(found), "--step", rule, step, f"Steps with checkpoints: {listed}.")
         ready = [first for first in found if saved.is_saved(first)]
+        # Batches follow from the saved state of the input, not from the step alone.
         rule = "come at or after a checkpoint with the input state of one process"
         fix = "The state is needed to repeat the batches. "
         fix += f"Checkpoints of steps {listed} lack it for these settings of data and seed."
         checks.require(bool(ready), "--step", rule, step, fix)
+        # A checkpoint before the step also replays the step before it, for comparison.
         return steps[max([first for first in ready if first < step] or ready)]
 
     def copy(self, model_dir: str, checkpoint: str) -> None:
@@ -160,6 +164,7 @@ class _Replay(training.Training):
             made.append(_Watching(result, folder))
             return [self._make_saving(result, inputs, first), *made]
 
+        # Its dump is complete up to the failing op, which is enough to find it.
         with contextlib.suppress(_StepError):
             self._step_by_step(first, step + 1, make_hooks, lambda: made[0].step == step)
         (watching,) = made
@@ -184,11 +189,13 @@ class _Replay(training.Training):
 
     def describe(self, watching: _Watching, step: int) -> findings.Replayed:
         """Return the watched steps."""
+        # Monitors of losses are named after the tasks.
         names = {f"{task}/loss": task for task in self._experiment.model.loss_names}
         losses = {names[n]: t for n, t in watching.monitors.items() if n in names}
         dumps = {
             which: step_dump.StepDump(watching.folder(which))
             for which in (step - 1, step)
+            # There is no step before step 0, nor before the first one of a replay.
             if os.path.isdir(watching.folder(which))
         }
         rule = "be reached in the replay"
@@ -212,6 +219,7 @@ class _Replay(training.Training):
         is_reached: Callable[[], bool],
     ) -> None:
         """Train one step per session call; raise `_StepError` if the last one fails."""
+        # Several steps in one call are a loop, whose tensors the debugger would mix.
         self._run = dataclasses.replace(self._run, steps_per_call=1)
         self._train_steps(first, last, make_hooks, is_reached)
 
@@ -253,6 +261,7 @@ class _Replay(training.Training):
         except tf.errors.InvalidArgumentError as error:
             if is_reached and is_reached():
                 raise _StepError(error) from error
+            # Only our check of the update names a step: other errors of this type pass on.
             failed = finite.find_step(error.message)
             if failed is None:
                 raise
@@ -261,6 +270,7 @@ class _Replay(training.Training):
 
     def _build_input(self, inputs, first, input_context=None):
         batch = super()._build_input(inputs, first, input_context)
+        # With several steps a call, the batch is an iterator, and has no tensors yet.
         if not self._loop_settings:
             features, labels = batch
             self._fields = {
@@ -277,6 +287,7 @@ class _Replay(training.Training):
             result,
             self._model_dir,
             saved=os.path.join(self._model_dir, f"model.ckpt-{first}"),
+            # Never: the scratch folder needs a checkpoint only at its end.
             every=(2**62, None),
             inputs=inputs,
             votes=saving.Votes(interruption_lib.Interruption(), shared=False),
@@ -303,6 +314,7 @@ class _StepError(Exception):
 class _Counting(tf.compat.v1.train.SessionRunHook):
     """Records the global step of a session call."""
 
+    # Before a session exists, no step has begun.
     step = 0
 
     def after_create_session(self, session, coord):
@@ -326,5 +338,6 @@ class _Watching(_Counting):
         return os.path.join(self._folder, f"step_{step}")
 
     def before_run(self, run_context):
+        # The debugger refuses a folder that holds a dump.
         options = debugger.watch_tensors(self.graph, self.folder(self.step))
         return tf1.train.SessionRunArgs(None, options=options)

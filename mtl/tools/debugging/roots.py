@@ -47,12 +47,14 @@ def find_roots(
       losses: {task: the tensor of its loss}.
     """
     found = []
+    # The first root in this order is the likely cause; later ones may have other causes.
     for node in sorted(dump.nodes.values(), key=lambda node: dump.order[node.name]):
         bad = _list_broken(dump, before, node)
         if not bad:
             continue
         spoiled = dump.list_followers(bad, within=dump.bad)
         reaches = any(_is_spoiled(dump, tensor, spoiled, bad) for tensor in losses.values())
+        # Otherwise a `tf.where` or a mask has dropped the values, and they did no harm.
         if reaches or any(_is_checked(dump, name) for name in spoiled):
             found.append(Root(node, bad[0], reaches))
     return found
@@ -62,6 +64,7 @@ def list_tasks(
     dump: step_dump.StepDump, nodes: Sequence[str], losses: Mapping[str, str]
 ) -> list[str]:
     """Return the tasks whose loss depends on one of these nodes."""
+    # An output that was not recorded still has readers.
     tensors = [tensor for node in nodes for tensor in (*dump.list_outputs(node), f"{node}:0")]
     reached = dump.list_followers(dict.fromkeys(tensors)) | set(nodes)
     return [task for task, loss in losses.items() if step_dump.name_node(loss) in reached]
@@ -80,6 +83,7 @@ def _list_broken(
     bad = [t for t in dump.list_outputs(node.name) if dump.is_bad(t) and not _is_scratch(node, t)]
     if not bad or node.kind in step_dump.PASSING or not _turned_bad(dump, node, bad[0]):
         return []
+    # Values that the previous step held too, such as a mask of infinities, broke nothing.
     return [] if before is not None and before.is_bad(bad[0]) else bad
 
 
@@ -89,6 +93,7 @@ def _turned_bad(dump: step_dump.StepDump, node: step_dump.Node, output: str) -> 
     if not bad:
         return True
     values = dump.read_numbers(output)
+    # An op outside of a loop ran once, with its bad input.
     if len(values) == 1:
         return False
     # In a loop an op runs often, and its broken output may come back as its input.
@@ -115,4 +120,5 @@ def _is_spoiled(
 def _is_checked(dump: step_dump.StepDump, name: str) -> bool:
     """Return whether a node belongs to the update, or writes to a variable."""
     node = dump.nodes[name]
+    # In a call of several steps, the update lies in the body of a loop.
     return name.startswith(_UPDATE) or f"/{_UPDATE}" in name or node.kind.startswith(_WRITES)

@@ -41,16 +41,25 @@ def find_rows(
 
     It searches the tensors with rows as their first axis in this order: the outputs of the op;
     later tensors, until rows are mixed; earlier tensors.
+
+    Args:
+      dump: the step.
+      root: the op.
+      batch_size: rows of a batch, B.
+      slices: the number of micro-batches; a slice has B / slices rows.
     """
     of_rows = list_of_rows(dump, batch_size, slices)
     for tensor in (t for t in (root.output, *_list_bad(dump, root)) if t in of_rows):
         numbers = _list_rows_that(dump, tensor, batch_size, slices, _are_bad)
+        # If all rows are broken, the cause is not in the rows.
         if 0 < len(numbers) < batch_size:
             return Rows(numbers, f"not finite in {tensor}")
     leaders = dump.list_leaders(root.node.name)
+    # The nearest tensor first: closer to the op, less is mixed in.
     nearest = [t for t in sorted(leaders, key=lambda name: leaders[name]) if t in of_rows]
     for tensor in nearest:
         numbers = _list_rows_that(dump, tensor, batch_size, slices, stand_out)
+        # Large values in most rows are usual for this tensor.
         if 0 < len(numbers) < batch_size / 2:
             return Rows(numbers, f"far larger than the other rows in {tensor}")
     return Rows((), "all rows of the batch look alike to this op")
@@ -97,8 +106,14 @@ def list_of_rows(dump: step_dump.StepDump, batch_size: int, slices: int = 1) -> 
     """Return the tensors whose first axis holds the rows of the batch.
 
     A kernel may have as many rows by chance: so the axis is followed from the batch on.
+
+    Args:
+      dump: the step.
+      batch_size: rows of a batch, B.
+      slices: the number of micro-batches; a slice has B / slices rows.
     """
     found: set[str] = set()
+    # A forward pass sees one slice of the batch.
     size = batch_size // slices
     for name in sorted(dump.nodes, key=lambda name: dump.order[name]):
         node = dump.nodes[name]
@@ -111,13 +126,16 @@ def stand_out(values: np.ndarray) -> np.ndarray:
     """Return a mask of rows that are not finite, or far larger than others, [B, n] -> [B]."""
     with np.errstate(invalid="ignore"):
         largest = np.abs(values).max(1, initial=0)
+        # Without rows of zeros, such as padding: their median would let every other row stand out.
         usual = largest[np.isfinite(largest) & (largest > 0)]
+        # The median of two values says nothing about what is usual.
         middle = np.median(usual) if len(usual) > 2 else np.inf
         return ~np.isfinite(largest) | (largest > _STANDS_OUT * middle)
 
 
 def _keeps_rows(dump: step_dump.StepDump, node: step_dump.Node, of_rows: set[str]) -> bool:
     """Return whether the output of a node has the same rows as an input."""
+    # With a transposed first input, a product sums over the rows.
     if node.kind in _MIXING or node.transposes:
         return False
     if node.kind in _BY_FIRST:
@@ -144,6 +162,7 @@ def _is_along_others(dump: step_dump.StepDump, inputs: Sequence[str]) -> bool:
 
 def _begins_with(dump: step_dump.StepDump, tensor: str, first: int) -> bool:
     values = dump.read_any(tensor)
+    # Multiples of a Tile and permutations of a Transpose are one-dimensional.
     return values is not None and values.size > 0 and values[0] == first
 
 
@@ -189,6 +208,7 @@ _MIXING = (
 
 def _has_rows(dump: step_dump.StepDump, tensor: str, size: int) -> bool:
     shape = dump.find_shape(tensor)
+    # A multiple: a reshape may put several entries of a row below each other.
     return bool(shape) and shape[0] >= size and shape[0] % size == 0
 
 
@@ -213,6 +233,7 @@ def _list_rows_that(
     if is_of_slices and loops > 1:
         return ()  # Iterations of a loop of the model do not tell the slice.
     for turn, value in enumerate(dump.read_numbers(tensor)):
+        # Outside of loops, a tensor may hold the whole batch, such as the batch itself.
         is_whole = len(value) % batch_size == 0 and not loops
         size = batch_size if is_whole else batch_size // slices
         if len(value) % size:

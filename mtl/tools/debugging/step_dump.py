@@ -54,6 +54,7 @@ class StepDump:
     """
 
     def __init__(self, folder: str):
+        # Values stay on disk until they are read.
         self._dump = debugger.open_dump(folder)
         self.nodes = {
             node.name: Node(
@@ -64,9 +65,11 @@ class StepDump:
             )
             for node in debugger.list_nodes(self._dump)
         }
+        # {tensor: its files}, one for each time that it was computed.
         self._data: dict[str, list[Any]] = collections.defaultdict(list)
         for datum in self._dump.dumped_tensor_data:
             self._data[datum.tensor_name].append(datum)
+        # {node: its recorded outputs}
         self._slots: dict[str, list[str]] = collections.defaultdict(list)
         for tensor in self._data:
             self._slots[name_node(tensor)].append(tensor)
@@ -135,7 +138,12 @@ class StepDump:
     def list_followers(
         self, tensors: Iterable[str], within: Collection[str] | None = None
     ) -> set[str]:
-        """Return the nodes that these tensors lead to; if given, only through tensors `within`."""
+        """Return the nodes that these tensors lead to; if given, only through tensors `within`.
+
+        Args:
+          tensors: names of tensors, `<node>:<slot>`.
+          within: the only tensors that the walk passes on through; None allows all.
+        """
         reached: set[str] = set()
         waiting = list(tensors)
         while waiting:
@@ -149,6 +157,7 @@ class StepDump:
     def list_leaders(self, node: str) -> dict[str, int]:
         """Return {tensor: distance in ops} of all tensors that a node needs, the nearest first."""
         found: dict[str, int] = {}
+        # Breadth first, so that the first distance found is the shortest.
         waiting = collections.deque((tensor, 1) for tensor in self.nodes[node].inputs)
         while waiting:
             tensor, distance = waiting.popleft()
@@ -164,6 +173,7 @@ class StepDump:
         """{node: its place}, each after the nodes that it depends on; a loop is entered once."""
         placed: dict[str, int] = {}
         for name in self.nodes:
+            # A stack in place of recursion: a graph may be deeper than Python's limit of calls.
             path = [(name, iter(self._forward_inputs(name)))] if name not in placed else []
             entered = {name}
             while path:
@@ -186,6 +196,8 @@ class StepDump:
         return [
             tensor
             for tensor, maker in pairs
+            # The Merge of a loop has two inputs: the first value, and the value of the last
+            # iteration.
             if node.kind != "Merge" or maker is None or maker.kind != "NextIteration"
         ]
 
@@ -204,9 +216,12 @@ def name_node(tensor: str) -> str:
 
 def _list_data(inputs: Iterable[str]) -> list[str]:
     """Return the inputs of a node as `<name>:<slot>`, without control inputs."""
+    # "^" marks an input that only orders two ops.
     data = (name for name in inputs if not name.startswith("^"))
     return [
-        name if name.rpartition(":")[2].isdigit() and ":" in name else f"{name}:0" for name in data
+        # A GraphDef leaves out the slot 0.
+        name if name.rpartition(":")[2].isdigit() and ":" in name else f"{name}:0"
+        for name in data
     ]
 
 

@@ -18,7 +18,14 @@ _COLUMNS = 8
 
 
 def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
-    """Return values as text; if the first axis holds rows, with a line for each row."""
+    """Return values as text; if the first axis holds rows, with a line for each row.
+
+    Args:
+      value: an array of any shape.
+      rows: the number of rows, if the first axis holds them.
+      columns: how many numbers of a row are shown.
+    """
+    # A tensor without an axis of rows, such as a kernel.
     if value.ndim == 0 or len(value) != rows:
         return np.array2string(value, precision=6, threshold=200)
     flat = value.reshape(rows, -1)
@@ -31,7 +38,12 @@ def draw_table(value: np.ndarray, rows: int, columns: int = _COLUMNS) -> str:
 
 
 def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
-    """Return arrays as text: a line for each, with a column for each row, then single numbers."""
+    """Return arrays as text: a line for each, with a column for each row, then single numbers.
+
+    Args:
+      arrays: {name: array}; with B rows as the first axis, or of any other shape.
+      rows: B.
+    """
     lines = [["", *(f"row {row}" for row in range(rows))]]
     single = []
     for name, value in arrays.items():
@@ -41,6 +53,7 @@ def draw_fields(arrays: Mapping[str, np.ndarray], rows: int) -> str:
             lines += [[n, *map(_show_value, c)] for n, c in zip(names, flat.T, strict=True)]
         else:
             single.append([name, _show_value(value[()])])
+    # A header alone, without arrays that have rows, is left out.
     return "\n\n".join(_align_lines(part) for part in (lines[len(lines) == 1 :], single) if part)
 
 

@@ -27,6 +27,7 @@ Pairs = dict[tuple[str, str], dict[int, float]]
 def group(curves: event_files.Curves) -> Pairs:
     """Return the affinities among the scalars of a run."""
     matches = {tag: _TAG.fullmatch(tag) for tag in curves}
+    # A curve without finite points has no mean.
     return {(m[1], m[2]): curves[tag] for tag, m in matches.items() if m and curves[tag]}
 
 
@@ -40,6 +41,7 @@ def write_table(curves: event_files.Curves) -> str:
     rows: list[Sequence[str]] = [_HEADER]
     for (one, other), points in group(curves).items():
         values = list(points.values())
+        # A cosine is symmetric, so the run writes it under one of both names; an affinity is not.
         names = (f"{_COSINE}{one}/{other}", f"{_COSINE}{other}/{one}")
         cosines = [value for name in names for value in curves.get(name, {}).values()]
         cosine = statistics.fmean(cosines) if cosines else math.nan
@@ -52,6 +54,7 @@ def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
     """Draw the affinities among these scalars: their means, and curves of each task."""
     pairs = group(curves)
     means = {pair: statistics.fmean(points.values()) for pair, points in pairs.items()}
+    # Without the effect of a task on itself: the picture asks which tasks help each other.
     others = {pair: mean for pair, mean in means.items() if pair[0] != pair[1]}
     panels = [_draw_matrix(others or means)] if pairs else []
     for task in dict.fromkeys(onto for _, onto in others):
@@ -63,6 +66,7 @@ def draw_panels(curves: event_files.Curves) -> list[figures.Figure]:
 def _draw_matrix(means: Mapping[tuple[str, str], float]) -> figures.Figure:
     """Draw affinities in units of a power of ten, so that the largest is in [0.1, 1)."""
     largest = max(map(abs, means.values()))
+    # `matrices.draw` takes values in [-1, 1].
     unit = 10.0 ** (math.floor(math.log10(largest)) + 1) if largest else 1.0
     title = f"affinity of the row onto the column, in units of {unit:g} (alone: 0)"
     tasks = list(dict.fromkeys(name for pair in means for name in pair))

@@ -25,6 +25,7 @@ BESIDE = 6
 """The space between a text and its axis."""
 BELOW = 34
 """The space for the texts below a horizontal axis."""
+# Beyond these sizes numbers are written with an exponent.
 _PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e9
 
 
@@ -72,7 +73,9 @@ class Axis(NamedTuple):
     def _list_bent(self, most: int) -> list[tuple[float, str]]:
         """Return ticks at 0, ±near and their products with powers of ten."""
         largest = max(abs(self.low), abs(self.high), self.near)
+        # The logarithm of a power of ten may be a little below its exponent: 1e-9 makes up for it.
         powers = math.floor(math.log10(largest / self.near) + 1e-9) + 1
+        # Ticks lie on both sides of 0.
         stride = math.ceil(2 * powers / most)
         sizes = [self.near * 10.0**n for n in range(powers - 1, -1, -stride)]
         ticks = [*(-size for size in sizes), 0.0, *reversed(sizes)]
@@ -86,12 +89,20 @@ def span(
     """Return an axis of all values, with a margin on both sides as a share of their range.
 
     With `may_be_log`, positive values that span a large factor get a logarithmic axis.
+
+    Args:
+      values: the numbers to cover, all of them `is_drawable`; an empty list counts as a 0.
+      margin: the space on each side, as a share of the range.
+      may_be_log: True allows a logarithmic axis.
+      is_whole: True if only whole numbers get ticks.
     """
     low, high = min(values, default=0.0), max(values, default=0.0)
+    # Not `high > low * _LOG_FACTOR`, whose product may overflow.
     if may_be_log and low > _LEAST and high / _LOG_FACTOR > low:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
         return Axis(10.0**first, 10.0**last, is_log=True)
     largest = max(abs(low), abs(high))
+    # All values are equal but for rounding: an axis still needs a length.
     if high - low <= max(largest * _DIGITS, _LEAST):
         room = largest * _ROOM if largest > _LEAST and margin else 0.0
         return Axis(low - room, high + (room or max(1.0, largest * _ROOM)), is_whole=is_whole)
@@ -107,16 +118,19 @@ def is_drawable(value: float) -> bool:
 def _round_up(value: float) -> float:
     """Return the next of 1, 2 and 5, times a power of ten."""
     size = 10.0 ** math.floor(math.log10(value))
+    # 0.999: rounding errors must not turn a step of 2 into a step of 5.
     return next(factor * size for factor in (1, 2, 5, 10) if factor * size >= value * 0.999)
 
 
 def _list_multiples(low: float, high: float, step: float) -> list[float]:
+    # Ticks are whole multiples of the step. A sum of steps would gather rounding errors.
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [number * step for number in range(first, last + 1)]
 
 
 def _tell_number(value: float, step: float, largest: float) -> str:
     """Return a number with the digits that steps of this size need."""
+    # The rest of a subtraction, such as 1e-17, is 0 on this axis.
     if abs(value) < step / 1e6:
         return "0"
     power = math.floor(math.log10(step) + 1e-9)
@@ -133,8 +147,17 @@ def draw_base(
     """Draw a horizontal axis: its name, and as many round numbers as fit.
 
     Lines of the length `grid` go upwards from the numbers, or downwards if it is negative.
+
+    Args:
+      axis: the range of numbers.
+      name: the text below the axis, with its unit.
+      left: the left end of the axis, in units of the picture.
+      width: its length.
+      base: its vertical place, from the top.
+      grid: the length of the line at each number.
     """
     parts = [f'<path class="axis" d="M{texts.trim(left)} {base}h{texts.trim(width)}"/>']
+    # Lines across the plot are pale, short marks below the axis are not.
     kind = "grid" if grid > 0 else "axis"
     for tick in _fit_ticks(axis, left, width):
         parts.append(f'<path class="{kind}" d="M{texts.trim(tick.x)} {base}v{-grid}"/>')
@@ -158,6 +181,7 @@ class _Tick(NamedTuple):
 def _fit_ticks(axis: Axis, left: float, width: float) -> list[_Tick]:
     """Return as many ticks as have room beside each other."""
     ticks: list[_Tick] = []
+    # With large numbers fewer ticks fit; the last try has one.
     for most in range(MOST_TICKS + 1, 0, -1):
         listed = axis.list_ticks(most)
         ticks = [_Tick(left + at * width, label, texts.measure(label) / 2) for at, label in listed]

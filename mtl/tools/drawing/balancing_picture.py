@@ -16,6 +16,8 @@ from mtl.monitoring import event_files
 from mtl.tools.drawing import figures, line_charts, matrices
 
 FILE, TITLE = "balancing.svg", "Balancing of the tasks"
+# The first group is lazy, so that "surgery/weight/a" has the kind surgery/weight and not the scope
+# "surgery" with the kind weight.
 _TAG = re.compile(r"(?:(.+)/)??(weight|surgery/(?:weight|norm|cosine|conflicts))(?:/(.+))?")
 # The title of each kind of scalar, and the name of its axis.
 _KINDS = {
@@ -56,6 +58,7 @@ def group(curves: event_files.Curves) -> dict[tuple[str, str], event_files.Curve
         match = _TAG.fullmatch(tag)
         if match and points:
             scope, kind, name = match.groups()
+            # The share of conflicts is one scalar for all tasks, without a name.
             found.setdefault((scope or "", kind), {})[name or "all"] = points
     kinds = list(_KINDS)
     return dict(sorted(found.items(), key=lambda item: (item[0][0], kinds.index(item[0][1]))))
@@ -64,9 +67,11 @@ def group(curves: event_files.Curves) -> dict[tuple[str, str], event_files.Curve
 def _draw_matrix(title: str, cosines: event_files.Curves) -> figures.Figure:
     """Draw the mean over the last quarter of the steps, of {"a/b": {step: cosine}}."""
     tasks = list(dict.fromkeys(name for pair in cosines for name in pair.split("/")))
+    # A task has the cosine 1 with itself, which the run does not write.
     cells = np.eye(len(tasks))
     for pair, points in cosines.items():
         first, last = min(points), max(points)
+        # By steps and not by points, as summaries may be unevenly far apart.
         late = [value for step, value in points.items() if step >= last - (last - first) / 4]
         i, j = map(tasks.index, pair.split("/"))
         cells[i, j] = cells[j, i] = statistics.fmean(late)

@@ -28,9 +28,19 @@ def draw(
 
     A number that is not finite has no bar, and reads "undefined". If `near`, a power of ten, is
     above 0, the axis is logarithmic beyond it: one large number then hides no small ones.
+
+    Args:
+      title: the title of the figure.
+      bars: the bars, from top to bottom.
+      across: the name of the axis, with its unit.
+      note: a line below the figure.
+      near: a power of ten, or 0 for a linear axis.
     """
+    # `bar[1:]`: the value and both ends of the interval.
     ends = [end for bar in bars for end in bar[1:] if axes.is_drawable(end)]
+    # Bars begin at 0, so that their lengths compare.
     axis = axes.span([0.0, *ends])
+    # An axis whose numbers are all within ±near needs no bend.
     if max(-axis.low, axis.high) > near:
         axis = axis._replace(near=near)
     names = max((texts.measure(bar.name) for bar in bars), default=0.0)
@@ -47,6 +57,7 @@ def draw(
         at = texts.put(left - axes.BESIDE, middle + 4)
         parts.append(texts.write(bar.name, at, "end", left - axes.BESIDE))
         parts += _draw_bar(bar, middle, place)
+    # The line at 0 comes last, over the bars.
     parts.append(f'<path class="axis" d="M{texts.trim(place(0))} {_TOP}V{base}"/>')
     return figures.Figure(title, "".join(parts), base + axes.BELOW, note=note)
 
@@ -54,8 +65,10 @@ def draw(
 def _draw_bar(bar: Bar, middle: float, place: Callable[[float], float]) -> list[str]:
     zero = place(0)
     if not axes.is_drawable(bar.value):
+        # On the side of 0 with more room.
         x, anchor = (zero - 4, "end") if zero > figures.WIDTH / 2 else (zero + 4, "start")
         return [texts.write("undefined", texts.put(x, middle + 4), anchor)]
+    # SVG refuses rectangles with a negative width.
     start, end = sorted((zero, place(bar.value)))
     sign = "plus" if bar.value >= 0 else "minus"
     size = f'width="{texts.trim(end - start)}" height="{_BAR}" rx="1.5"'

@@ -29,6 +29,14 @@ def write_curves(
     """Write the files of each task, {task: its sums} and {task: its classes}; return their paths.
 
     Every CSV has a header; the column `class` names the class of a curve.
+
+    Args:
+      folder: the folder of the files; it is made if it is missing.
+      counted: {task: its sums}.
+      names: {task: its classes}.
+
+    Returns:
+      The paths of the files.
     """
     tf.io.gfile.makedirs(folder)
     written = []
@@ -67,6 +75,7 @@ def _write_csv(header: Sequence[str], rows: Iterable[Sequence[str | float]]) -> 
 
 
 def _show_cell(cell: str | float) -> str:
+    # Nine digits are enough to restore any float32.
     return cell if isinstance(cell, str) else f"{cell:.9g}"
 
 
@@ -93,6 +102,7 @@ def _draw_curves(task: str, sums: curves.Counted, names: Sequence[str]) -> str:
         if (found := _keep_finite(lines))
     ]
     if sums.confusion is not None:
+        # A class may have no rows: its shares are 0, not NaN.
         totals = np.maximum(sums.confusion.sum(axis=1, keepdims=True), 1e-12)
         title = f"{task}, confusion: shares of the rows of each true class"
         cells = sums.confusion / totals
@@ -112,6 +122,7 @@ def _list_bars(sums: curves.Counted, number: int) -> _Lines:
         }
     edges = [(bar.low, bar.high) for bar in bars]
     return {
+        # Two points for each bar, so that the line has steps.
         name: [(x, y) for ends, y in zip(edges, of_bars, strict=True) for x in ends]
         for name, of_bars in heights.items()
     }

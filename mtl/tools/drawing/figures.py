@@ -59,6 +59,7 @@ def lay_out(title: str, figures: Sequence[Figure]) -> str:
         panels = [_draw_panel(figure) for figure in figures[first : first + columns]]
         for number, (panel, _) in enumerate(panels):
             left = _GAP + number * (WIDTH + _GAP)
+            # Figures of a row begin at the same height, whatever the lines of their titles.
             parts.append(f'<g transform="translate({left} {texts.trim(top)})">\n{panel}\n</g>')
         top += max(height for _, height in panels) + _GAP
     return draw_picture(title, columns * (WIDTH + _GAP) + _GAP, top, parts)
@@ -75,9 +76,11 @@ def draw_picture(title: str, width: float, height: float, parts: Sequence[str]) 
 @functools.cache
 def _style_file() -> str:
     """Return the style sheet without variables, which editors and converters of SVG do not know."""
+    # The rules come after the definitions of the colours, which pages need and files do not.
     rules = STYLE[STYLE.index("svg text") :]
     of_light, of_dark = (
         re.sub(r"var\((--\w+)\)", functools.partial(_find_color, colors), rules)
+        # Light colours come before "@media", dark ones after it.
         for colors in STYLE.split("@media")
     )
     fit = "svg { max-width: 100%; height: auto; }\n"
@@ -92,6 +95,7 @@ def _open_figure(title: str, width: float, height: float, size: str = "") -> str
     told = texts.escape(title)
     box = f'viewBox="0 0 {width:.0f} {height:.0f}"{size}'
     name = f'role="img" aria-label="{told}"'
+    # Screen readers say the title, and browsers show it at the pointer.
     return f'<svg xmlns="http://www.w3.org/2000/svg" {box} {name}><title>{told}</title>'
 
 
@@ -117,6 +121,7 @@ def _draw_legend(lines: Sequence[Line], top: float) -> tuple[list[str], float]:
     parts, x, y = [], 0.0, top + _LINE
     for line in lines:
         room = min(texts.measure(line.name), WIDTH - _SWATCH)
+        # `x and`: a name that is too long for a row still gets one.
         if x and x + _SWATCH + room > WIDTH:
             x, y = 0.0, y + _LINE
         parts.append(

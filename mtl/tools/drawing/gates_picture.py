@@ -45,6 +45,7 @@ def group(
     others: dict[str, event_files.Curves] = {}
     for tag, points in curves.items():
         if tag.startswith(_PREFIX) and points:
+            # The name of a gate may hold slashes, so the last part is the expert or the kind.
             gate, _, name = tag.removeprefix(_PREFIX).rpartition("/")
             chosen, key = (others, (name, gate)) if name in _KINDS else (weights, (gate, name))
             chosen.setdefault(key[0], {})[key[1]] = points

@@ -60,9 +60,18 @@ def draw_curves(
     mark: int | None = None,
     may_be_log: bool = True,
 ) -> figures.Figure:
-    """Draw {name: {step: value}}, with a vertical line at the step `mark`."""
+    """Draw {name: {step: value}}, with a vertical line at the step `mark`.
+
+    Args:
+      title: the title of the figure.
+      curves: {name: {step: value}}; values that are not finite are left out.
+      up: the name of the vertical axis, with its unit.
+      mark: a step with a dotted line, such as the best one.
+      may_be_log: True allows a logarithmic vertical axis.
+    """
     lines = {name: sorted(points.items()) for name, points in curves.items() if points}
     drawn = draw(title, lines, "step", up, mark=mark, may_be_log=may_be_log)
+    # The last given value, even if it is not finite and so has no point.
     ends = [line._replace(last=lines[line.name][-1][1]) for line in drawn.legend]
     return drawn._replace(legend=ends)
 
@@ -98,10 +107,12 @@ def draw(  # noqa: PLR0913  Callers name them.
     behind = [_keep_finite(points) for points in behind]
     unit = axes.Axis(0.0, 1.0)
     every = [*drawn.values(), *behind]
+    # Lines behind count too: a plot that cuts them would mislead.
     plot = _Plot(unit, unit) if is_share else _fit_plot(every, may_be_log, from_zero)
     parts = _draw_frame(plot, across, up)
     parts += [_draw_path(points, plot, "line thin") for points in behind]
     if diagonal:
+        # The part of the diagonal that both axes show.
         ends = max(plot.across.low, plot.up.low), min(plot.across.high, plot.up.high)
         parts.append(_draw_path([(end, end) for end in ends], plot, "line diagonal"))
     if mark is not None and plot.across.low <= mark <= plot.across.high:
@@ -117,6 +128,7 @@ def draw(  # noqa: PLR0913  Callers name them.
 def _draw_line(line: figures.Line, points: Points, plot: _Plot) -> list[str]:
     parts = [_draw_path(thin(points, _MOST_POINTS), plot, f"line {line.style}")]
     color = line.style.partition(" ")[0]
+    # A line of a single point would be invisible without its dot.
     for x, y in points if len(points) <= _MOST_DOTS else ():
         at = f'cx="{texts.trim(plot.x(x))}" cy="{texts.trim(plot.y(y))}"'
         parts.append(f'<circle class="dot {color}" {at} r="2.5"/>')
@@ -127,6 +139,7 @@ def _fit_plot(lines: Sequence[Points], may_be_log: bool, from_zero: bool) -> _Pl
     """Return a plot that is large enough for all lines."""
     xs = [x for points in lines for x, _ in points]
     ys = [y for points in lines for _, y in points]
+    # Steps get no ticks such as 2.5.
     is_whole = all(isinstance(x, int | np.integer) for x in xs)
     across = axes.span([*xs, 0] if from_zero else xs, is_whole=is_whole)
     return _Plot(across, axes.span(ys, _MARGIN, may_be_log))
@@ -146,14 +159,20 @@ def thin(points: Points, most: int) -> Points:
 
     Each stretch of the line keeps its lowest and its highest point: a single spike among thousands
     of points stays visible.
+
+    Args:
+      points: (x, y) in the order of x.
+      most: the most points that are left, from 4 on.
     """
     if len(points) <= most:
         return points
     inner, kept = points[1:-1], [points[0]]
+    # Two points of each stretch, beside both ends.
     size = math.ceil(len(inner) / ((most - 2) // 2))
     for start in range(0, len(inner), size):
         stretch = inner[start : start + size]
         ends = {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
+        # By x, as the highest point may come before the lowest.
         kept += sorted(ends)
     return [*kept, points[-1]]
 

@@ -45,6 +45,14 @@ def draw(
 
     Negative values are red, with a minus sign. The names of the axes are `down` and `across`. Rows
     and columns without room show some of their names.
+
+    Args:
+      title: the title of the figure.
+      rows: R names.
+      columns: C names.
+      values: [R, C] in [-1, 1]; NaN crosses out a cell.
+      down: the name of the axis of rows.
+      across: the name of the axis of columns.
     """
     cells = np.asarray(values, float).reshape(len(rows), len(columns))
     grid = _fit_grid(rows, columns, down)
@@ -61,11 +69,14 @@ def _fit_grid(rows: Sequence[str], columns: Sequence[str], down: str) -> _Grid:
     """Return a grid that leaves room for all names."""
     longest = min(_NAMES, max(map(texts.measure, columns), default=0.0))
     count = max(len(columns), 1)
+    # Names of rows get what a matrix of few columns leaves.
     room = max(_NAMES, figures.WIDTH - _RIGHT - longest - count * _WIDEST)
     left = min(room, max(map(texts.measure, [*rows, down])) + axes.BESIDE)
     share = (figures.WIDTH - left - _RIGHT) / count
+    # Level if names fit above their columns, slanted if columns are wide enough, else upright.
     angle = 0 if longest <= min(share, _WIDEST) - 4 else _SLANT if share >= _NARROW else 90
     turn = math.radians(angle)
+    # A slanted name of the last column reaches beyond the matrix.
     right = max(_RIGHT, longest * math.cos(turn) if angle else 0)
     width = min((figures.WIDTH - left - right) / count, _WIDEST)
     height = min(max(width, 14), _HIGHEST, _MOST_HEIGHT / max(len(rows), 1))
@@ -75,6 +86,7 @@ def _fit_grid(rows: Sequence[str], columns: Sequence[str], down: str) -> _Grid:
 
 def _name_rows(rows: Sequence[str], grid: _Grid) -> list[str]:
     room, parts = grid.left - axes.BESIDE, []
+    # Rows lower than a letter show every second name, or fewer.
     for i in range(0, len(rows), math.ceil(_LETTER / grid.height)):
         at = texts.put(room, grid.top + (i + 0.5) * grid.height + 4)
         parts.append(texts.write(rows[i], at, "end", room))
@@ -96,17 +108,20 @@ def _name_columns(columns: Sequence[str], grid: _Grid) -> list[str]:
 def _draw_cells(cells: np.ndarray, grid: _Grid) -> list[str]:
     """Draw cells, with their numbers if there is room."""
     gap = 1 if grid.width > 4 else 0
+    # Without it, browsers blur the edges between cells.
     parts = ['<g shape-rendering="crispEdges">']
     for (i, j), value in np.ndenumerate(cells):
         x, y = grid.left + j * grid.width, grid.top + i * grid.height
         wide, high = texts.trim(grid.width - gap), texts.trim(grid.height - gap)
         if not math.isfinite(value):
+            # A cell without a value is crossed out: it must not look like 0.
             line = f"M{texts.trim(x)} {texts.trim(y + grid.height - gap)}l{wide} -{high}"
             parts.append(f'<path class="grid" d="{line}"/>')
             continue
         if abs(value) >= _FAINT:
             size = f'width="{wide}" height="{high}"'
             parts.append(_draw_cell(float(value), f"{texts.put(x, y)} {size}"))
+        # Without room for the number, the sign alone: colours alone do not reach everyone.
         for told in (f"{value:.2f}", "-" if value < 0 else ""):
             if told and texts.measure(told) <= grid.width - 2 and grid.height >= _LETTER:
                 at = texts.put(x + grid.width / 2, y + grid.height / 2 + 4)
@@ -133,7 +148,13 @@ def _draw_key(cells: np.ndarray, left: float, top: float) -> list[str]:
 
 
 def draw_pixels(title: str, values: np.ndarray) -> figures.Figure:
-    """Draw the attribution of each pixel, [H, W], in shares of the largest."""
+    """Draw the attribution of each pixel, [H, W], in shares of the largest.
+
+    Args:
+      title: the title of the figure.
+      values: [H, W], of any size and sign.
+    """
+    # An image without any attribution has no colours.
     most = float(np.abs(values).max()) or 1.0
     height, width = values.shape
     size = min(_PIXELS / max(height, width), 24.0)

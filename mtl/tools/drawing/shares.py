@@ -26,13 +26,21 @@ def _outline_bins(bins: Bins) -> list[tuple[float, float]]:
     if not bins:
         return []
     steps = [corner for low, high, share in bins for corner in ((low, share), (high, share))]
+    # Both ends go down to 0, so that the outline closes.
     return [(bins[0][0], 0.0), *steps, (bins[-1][1], 0.0)]
 
 
 def draw_values(
     title: str, names: Sequence[str], sides: Mapping[str, Sequence[float]], note: str = ""
 ) -> figures.Figure:
-    """Draw a bar for each value and each of at most two sides, {name: shares in [0, 1]}."""
+    """Draw a bar for each value and each of at most two sides, {name: shares in [0, 1]}.
+
+    Args:
+      title: the title of the figure, such as the column.
+      names: the values, from top to bottom.
+      sides: {name of a data set: the share of each value, in [0, 1]}.
+      note: a line below the figure.
+    """
     axis = axes.span([0.0, *(share for own in sides.values() for share in own)])
     left = min(_NAMES, max(map(texts.measure, names), default=0.0) + axes.BESIDE)
     width, row = figures.WIDTH - left - _RIGHT, _BAR * len(sides) + _GAP

@@ -32,6 +32,7 @@ def group(curves: event_files.Curves) -> dict[str, event_files.Curves]:
     for tag, points in curves.items():
         variable, _, kind = tag.removeprefix(_PREFIX).rpartition("/")
         if tag.startswith(_PREFIX) and kind in _KINDS and points:
+            # A legend needs neither the scope of the network nor the name of a kernel.
             name = variable.removeprefix("network/").removesuffix("/kernel")
             found.setdefault(kind, {})[name] = points
     return {kind: found[kind] for kind in _KINDS if kind in found}

@@ -32,16 +32,24 @@ def _measure_letter(letter: str) -> float:
         return _KINDS[letter]
     if unicodedata.combining(letter):
         return 0.0
+    # Chinese letters, for example, are wider than any Latin one.
     if not letter.isascii():
         return _WIDE
     return _CAPITAL if letter.isupper() else _USUAL
 
 
 def shorten(text: str, width: float) -> str:
-    """Return a text that fits, with "…" in place of its middle if it is too long."""
+    """Return a text that fits, with "…" in place of its middle if it is too long.
+
+    Args:
+      text: the text.
+      width: the room, in units of a picture.
+    """
     if measure(text) <= width + _ROUNDING:
         return text
+    # No text of more letters than narrow ones can fit.
     for kept in range(min(len(text) - 1, int(width / _NARROW)), 0, -1):
+        # Both ends stay: names of variables or columns often differ at their end.
         short = f"{text[: (kept + 1) // 2]}…{text[len(text) - kept // 2 :]}"
         if measure(short) <= width:
             return short

@@ -1,7 +1,7 @@
 """Integrated gradients: the attribution of each encoded column to the prediction for one row.
 
 paths = attributions.build_gradients(output, inputs)             # while the graph is built
-found = attributions.explain_row(model, paths, rows, encoded, baseline, row=3)
+found = attributions.explain_row(model, paths, rows, encoded, baseline, 3, place=0, steps=128)
 found.columns, found.residual                    # {"categorical_job": 0.7, ...}, 0.002
 
 M. Sundararajan, A. Taly, Q. Yan, "Axiomatic Attribution for Deep Networks", 2017, arXiv:1703.01365:
@@ -88,9 +88,15 @@ class Attribution:
 
 
 def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients | None:
-    """Build the gradients of a head by the encoded columns; None if it depends on none of them."""
+    """Build the gradients of a head by the encoded columns; None if it depends on none of them.
+
+    Args:
+      output: the numbers of the head, [B, K].
+      inputs: the encoded columns, {column: [B, D] or [B, H, W, C]}.
+    """
+    # Fed, so that one gradient in the graph serves all K numbers.
     place = tf1.placeholder(tf.int32, [])
-    value = tf.gather(output.explained, place, axis=1)
+    value = tf.gather(output.explained, place, axis=1)  # [B, K] -> [B]
     columns = list(inputs.values())
     # A column may depend on another, as a history on its target: stop gradients between them.
     found = tf.gradients(tf.reduce_sum(value), columns, stop_gradients=columns)
@@ -103,10 +109,19 @@ def build_gradients(output: outputs.Output, inputs: types.Tensors) -> Gradients 
 
 
 def make_baseline(encoded: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """Return the baseline of {column: [N, ...]}: the mean of the rows, or zeros."""
+    """Return the baseline of {column: [N, ...]}: the mean of the rows, or zeros.
+
+    Args:
+      encoded: the encoded columns of N rows.
+      kind: one of `settings.BASELINES`.
+
+    Returns:
+      {column: [...]}, without the axis of rows.
+    """
     if kind == settings.ZEROS:
         return {column: np.zeros_like(values[0]) for column, values in encoded.items()}
     return {
+        # In float64: float32 sums of many rows lose digits.
         column: values.mean(0, dtype=np.float64).astype(values.dtype)
         for column, values in encoded.items()
     }
@@ -134,14 +149,17 @@ def explain_row(
       place: the index of one of the K numbers.
       steps: m, the points of the path.
     """
+    # The middle of each of m intervals: the sum is closer to the integral than with their ends.
     path = (np.arange(steps) + 0.5) / steps
     sums = {column: np.zeros(baseline[column].shape) for column in built.gradients}
+    # Points of the path are rows of a batch.
     for start in range(0, steps, model.batch_size):
         some = path[start : start + model.batch_size]
+        # Fed columns replace the columns that the graph would encode from the fields.
         fed = _feed_path(model, held, encoded, baseline, row, some)
         found = model.session.run(dict(built.gradients), {**fed, built.place: place})
         for column, gradient in found.items():
-            sums[column] += gradient.sum(0, dtype=np.float64)
+            sums[column] += gradient.sum(0, dtype=np.float64)  # [B, ...] -> [...]
     details = {
         column: (encoded[column][row].astype(np.float64) - baseline[column]) * total / steps
         for column, total in sums.items()
@@ -177,13 +195,19 @@ def _feed_path(
     for column, tensor in model.inputs.items():
         start = baseline[column].astype(np.float64)
         way = encoded[column][row] - start
-        across = shares.reshape([-1, *[1] * start.ndim])
+        across = shares.reshape([-1, *[1] * start.ndim])  # [points, 1, ...]
         fed[tensor] = (start + across * way).astype(encoded[column].dtype)
     return fed
 
 
 def choose_places(values: np.ndarray, names: Sequence[str], wanted: str | None) -> np.ndarray:
-    """Return the index of the number to explain, [N, K] -> [N]: the largest number by default."""
+    """Return the index of the number to explain, [N, K] -> [N]: the largest number by default.
+
+    Args:
+      values: the numbers of N rows, [N, K].
+      names: K names.
+      wanted: the name to explain in all rows; None for the largest number of each row.
+    """
     if wanted is not None:
         return np.full(len(values), list(names).index(wanted))
     return np.argmax(values, 1)

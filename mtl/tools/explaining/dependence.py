@@ -48,10 +48,12 @@ class Dependence(NamedTuple):
 
 def tell_unfit(values: Any, is_number: bool) -> str | None:
     """Return why the values of a field in N rows have no grid; None if they have one."""
+    # A list has no single value to set in all rows.
     if isinstance(values, tf.compat.v1.ragged.RaggedTensorValue) or np.ndim(values) != 1:
         return "it has several values a row, and no grid"
     if len(make_grid(values, is_number)) < 2:
         return "all rows hold the same value"
+    # An id, for example: each value stands for one row alone.
     if not is_number and len(np.unique(values)) == len(values):
         return "no value occurs twice"
     return None
@@ -62,7 +64,15 @@ def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
 
     All of them occur and are finite. If most rows hold the same number, the grid also has quantiles
     of the distinct numbers.
+
+    Args:
+      values: the values of the field, [N].
+      is_number: True if they have an order.
+
+    Returns:
+      [G], ascending for numbers, otherwise the most frequent value first.
     """
+    # NaN marks a missing value; it has no place on an axis.
     if values.dtype.kind == "f":
         values = values[np.isfinite(values)]
     distinct, counts = np.unique(values, return_counts=True)
@@ -70,7 +80,9 @@ def make_grid(values: np.ndarray, is_number: bool) -> np.ndarray:
         return distinct[np.argsort(-counts, kind="stable")[:MOST_VALUES]]
     if len(distinct) <= MOST_POINTS:
         return distinct
+    # This method returns values that occur; others interpolate between two of them.
     grid = np.unique(np.quantile(values, _SHARES, method="inverted_cdf"))
+    # Many equal numbers, such as zeros, make most quantiles equal: then distinct numbers help.
     if len(grid) >= MOST_POINTS // 2:
         return grid
     others = np.quantile(distinct, _SHARES[::2], method="inverted_cdf")
@@ -96,13 +108,14 @@ def compute(
       is_number: True if they have an order.
     """
     shown = {output.task: output.shown for output in said}
+    # Rows from the whole sample, the same ones for each value and field.
     some = np.unique(np.linspace(0, held.size - 1, min(_MOST_LINES, held.size)).astype(int))
     means: dict[str, list[Any]] = {task: [] for task in shown}
     lines: dict[str, list[Any]] = {task: [] for task in shown}
     for value in grid:
         for task, found in model.compute(shown, held.fill(field, value)).items():
-            means[task].append(found.mean(0, dtype=np.float64))
-            lines[task].append(found[some])
+            means[task].append(found.mean(0, dtype=np.float64))  # [N, K] -> [K]
+            lines[task].append(found[some])  # [S, K]
     given = np.asarray(held.features[field])
     return Dependence(
         field,

@@ -49,6 +49,7 @@ def _list_outputs(found: explanation.Explanation, tasks: Sequence[str]) -> list[
     listed = []
     for task in tasks:
         names, kind = found.outputs[task]
+        # The single number of a head has the name of its kind, which says nothing beside the task.
         own = [task] if list(names) == [kind] else [f"{task} {name}" for name in names]
         listed += own[:_MOST_CLASSES]
     return listed
@@ -69,6 +70,7 @@ def _draw_dependence(
         str(name): list(zip(across, map(float, means[:, k]), strict=True))
         for k, name in enumerate(few)
     }
+    # Lines of single rows only fit one number: with K classes, they would be K times as many.
     behind = []
     if len(names) == 1:
         behind = [
@@ -83,6 +85,7 @@ def _draw_bars(
     what: str, kind: str, names: Sequence[str], grid: np.ndarray, means: np.ndarray
 ) -> figures.Figure:
     """Draw bars of the class whose prediction the field changes most."""
+    # [G, K]: bars show only one class, as a group of bars for each value would not fit.
     most = int(np.argmax(np.ptp(means, 0)))
     bars = [
         bar_charts.Bar(inputs.tell_value(value), float(mean))

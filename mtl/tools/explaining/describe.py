@@ -35,6 +35,7 @@ def describe(found: explanation.Explanation) -> blocks.Page:
         state=f"step {found.step:,}",
         mood="",
         lead=_write_lead(found),
+        # Parts without results are left out; `left_out` says why.
         sections=[blocks.Section(*one) for one in built if one[2]],
         left_out=found.left_out,
     )
@@ -51,6 +52,7 @@ def _write_lead(found: explanation.Explanation) -> list[str]:
         f"{len(tasks)} task{'s' * (len(tasks) > 1)}: {', '.join(tasks[:12])}{more}",
         f"{which} of the split {rows.split}, by {found.path}.",
     ]
+    # On training rows, importance also counts rows that the model knows by heart.
     if rows.split == found.experiment.data.train_split:
         lines.append(_TRAINED)
     return [*lines, f"Written on {today}."]

@@ -59,6 +59,7 @@ def draw(
     """
     if group is None:
         total = _count_rows(data, split)
+        # Each row is a separate group. A short split needs no keys.
         keys = np.arange(total if total > most else 0)
     else:
         keys = _read_keys(data, split, group)
@@ -77,9 +78,11 @@ def keep(data: pipeline.Pipeline, split: str, drawn: Drawn) -> pipeline.Pipeline
 
 def _choose(keys: np.ndarray, max_rows: int, seed: int) -> np.ndarray:
     """Draw groups one by one until they have `max_rows` rows; return the places of these rows."""
-    _, groups, sizes = np.unique(keys, return_inverse=True, return_counts=True)
+    _, groups, sizes = np.unique(keys, return_inverse=True, return_counts=True)  # [N], [groups]
     order = np.random.default_rng(seed).permutation(len(sizes))
+    # The least number of groups that together have `max_rows` rows.
     count = int(np.searchsorted(np.cumsum(sizes[order]), max_rows)) + 1
+    # Ascending, which `_DrawnRows` needs for its binary search.
     return np.flatnonzero(np.isin(groups, order[:count]))
 
 
@@ -87,6 +90,7 @@ def _count_rows(data: pipeline.Pipeline, split: str) -> int:
     """Count the records without decoding them."""
 
     def count() -> tf.data.Dataset:
+        # Records stay raw: decoding takes most of the time of reading.
         batches = source_lib.read_batches(data.source, split, _ROWS_AT_ONCE)
         return batches.map(lambda *batch: types.count_rows({"": tf.nest.flatten(batch)[0]}))
 
@@ -95,6 +99,7 @@ def _count_rows(data: pipeline.Pipeline, split: str) -> int:
 
 def _read_keys(data: pipeline.Pipeline, split: str, group: str) -> np.ndarray:
     """Return the group of each row, [N]."""
+    # Without features, which are not needed to find groups.
     light = data.keep_labels().in_large_batches(split)
     labels = _iterate(lambda: light.one_pass(split).map(lambda _, labels: labels[group]))
     return np.concatenate([np.asarray(part) for part in labels] or [np.zeros(0, np.int64)])
@@ -120,6 +125,7 @@ class _DrawnRows(chosen_rows.ChosenRows):
         return chosen_rows.Choice(self._takes) if split == self.split else None
 
     def _takes(self, numbers: Any, _: Any) -> Any:
+        # Sources that list their rows ask with an array of NumPy, others within `tf.data`.
         if isinstance(numbers, np.ndarray):
             return np.isin(numbers, self.places)
         places = tf.constant(self.places)

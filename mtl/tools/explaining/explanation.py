@@ -87,6 +87,12 @@ def explain_run(
 ) -> Explanation:
     """Explain a checkpoint of a run, without writing files.
 
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      asked: what is explained, and how precisely.
+      progress: called with a line on the current work.
+
     Raises:
       UserError: a task, a field, a class, a row or a split is unknown, there are too few rows, or
         no task has a label among them.
@@ -108,9 +114,12 @@ def _explain_run(
     tasks = [task for task in model.tasks if not asked.tasks or task in asked.tasks]
     for task in asked.classes:
         checks.one_of("--class", task, tasks)
+    # Misspelt names fail here, before rows are read. Fields that no column reads fail below, as
+    # only the graph knows them.
     inputs.check_names(data.spec.features, asked.fields, asked.groups, asked.dependence)
     experiment.distribution.resources.take()
     read = rows.read_rows(experiment, asked.split, asked.limit, asked.rows)
+    # Before the graph is built.
     importance.require_rows(read.held)
     work = _Work(experiment, asked, read, tasks, progress)
     with opened.open_model(experiment, model_dir, path, read.held, work.build) as opening:
@@ -118,6 +127,7 @@ def _explain_run(
         used = [name for one in listed for name in one.fields]
         inputs.check_names(used, asked.fields, asked.groups, asked.dependence)
         work.explain(opening, inputs.choose_inputs(listed, asked.fields, asked.groups))
+    # In a separate graph, as gradients need variables as in training.
     work.compare_gradients(model_dir, path)
     work.tell_unused(used)
     return Explanation(
@@ -169,6 +179,7 @@ class _Work:
         known = {task: output for task, output in said.items() if output is not None}
         paths = {t: attributions.build_gradients(one, model.inputs) for t, one in known.items()}
         return _Built(
+            # Importance covers all tasks: it needs no backward pass.
             scores=scores.build_scores(model.heads, model.logits, model.labels, self._tasks),
             weights={task: head.label_weight(model.labels) for task, head in heads.items()},
             outputs=known,
@@ -210,6 +221,7 @@ class _Work:
     ) -> None:
         fed = model.feed({}, self._held.labels)
         weights = model.session.run(dict(built.weights), fed)
+        # `not >` instead of `<=`, so that a weight of NaN is lacking too.
         lacking = [task for task, weight in weights.items() if not weight > 0]
         where, rule = (
             f"split {self._held.split!r}",
@@ -241,6 +253,7 @@ class _Work:
             return
         self._progress("integrated gradients")
         shown = self._shown
+        # The mean of all drawn rows, not only of the explained ones.
         baseline = attributions.make_baseline(
             model.encode(self._held.features), self._asked.baseline
         )
@@ -255,6 +268,8 @@ class _Work:
                 found = attributions.explain_row(
                     model, own, shown, encoded, baseline, number, place, steps
                 )
+                # In the result, `row` is the place in the split; until here it was the place in
+                # `shown`.
                 self.attributions.append(dataclasses.replace(found, row=row))
 
     def _compute_dependence(
@@ -283,6 +298,7 @@ class _Work:
         """Return the most important fields with one value a row."""
         shapes = {name: field.shape for name, field in self._experiment.data.spec.fields.items()}
         order = importance.rank_inputs(self.importance) if self.importance else range(len(chosen))
+        # A group of fields has no single value to vary.
         single = [chosen[i].fields[0] for i in order if len(chosen[i].fields) == 1]
         return [field for field in single if not shapes[field]][:_MOST_FIELDS]
 
@@ -315,5 +331,6 @@ class _Work:
             return
         self.similarity = found
         for number, task in enumerate(tasks):
+            # The cosine of a gradient with itself is undefined only for 0 and for no label.
             if found.counts[0, number, number] == 0:
                 self.left_out.append(f"Gradients of {task}: no batch has one other than 0.")

@@ -28,6 +28,7 @@ def tell_gradients(found: explanation.Explanation) -> list[Any]:
     told: list[Any] = [blocks.Text(_GRADIENTS.format(batches=one.batches, size=one.rows))]
     drawn = [
         matrices.draw(f"cosines, {place}", one.tasks, one.tasks, one.mean[s], "task", "other task")
+        # Only all shared variables together: a matrix for each layer would fill the page.
         for s, place in enumerate(one.places[:1])
     ]
     told.append(blocks.Figures(drawn))
@@ -37,6 +38,7 @@ def tell_gradients(found: explanation.Explanation) -> list[Any]:
 def _list_pairs(one: gradients.Similarity) -> list[tuple[int, int]]:
     """Return the pairs of tasks with a known cosine, the strongest conflict first."""
     pairs = list(itertools.combinations(range(len(one.tasks)), 2))
+    # Two tasks may have no batch in which both have labels.
     known = [pair for pair in pairs if one.counts[0][pair] > 0]
     return sorted(known, key=lambda pair: one.mean[0][pair])
 

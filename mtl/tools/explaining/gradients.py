@@ -59,9 +59,12 @@ def build(tasks: Sequence[str]) -> Callable[[opened.Opened], Any]:
         variables = tf1.trainable_variables()
         if not variables:
             return [], tf.zeros([0, len(tasks), len(tasks)], tf.float64)
+        # For each variable the gradients of T tasks, None if a loss does not depend on it.
         columns = task_gradients.differentiate_tasks(losses, variables)
+        # Tasks cannot conflict in a variable that only one of them reaches.
         several = [n for n, own in enumerate(columns) if sum(g is not None for g in own) > 1]
         leaves = task_gradients.build_leaves([columns[n] for n in several])
+        # Inner products instead of gradients: T * T numbers a variable leave the session.
         products = [task_gradients.compute_gramian([leaf], len(tasks)) for leaf in leaves]
         shape = [0, len(tasks), len(tasks)]
         found = tf.stack(products) if products else tf.zeros(shape, tf.float64)
@@ -100,6 +103,7 @@ def compare(
     for index in map(int, np.flatnonzero(is_shared)):
         places[ALL].append(index)
         places.setdefault(scopes[index] or "(no scope)", []).append(index)
+    # Inner products of concatenated variables are sums, so a scope needs no further pass.
     sums = np.stack([gramians[:, own].sum(1) for own in places.values()])  # [S, n, T, T]
     counts = [variable.shape.num_elements() or 0 for variable in variables]
     sizes = [sum(counts[i] for i in own) for own in places.values()]
@@ -116,11 +120,12 @@ def _summarize_cosines(
     """Return means and standard errors of the cosines of [S, n, T, T] inner products."""
     cosines = find_cosines(sums)
     is_known = np.isfinite(cosines)
-    counts = is_known.sum(1)
+    counts = is_known.sum(1)  # [S, n, T, T] -> [S, T, T]
     known = np.where(is_known, cosines, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = known.sum(1) / counts
         squares = np.where(is_known, (cosines - mean[:, np.newaxis]) ** 2, 0).sum(1)
+        # The standard deviation of the sample, divided by the root of the number of batches.
         error = np.sqrt(squares / (counts - 1) / counts)
     error = np.where(counts > 1, error, np.nan)
     return Similarity(tasks, list(places), sizes, mean, error, counts, sums.shape[1], num_rows)
@@ -129,6 +134,7 @@ def _summarize_cosines(
 def find_cosines(products: np.ndarray) -> np.ndarray:
     """Return the cosines of [..., T, T] inner products; NaN if a gradient is 0 or not finite."""
     squares = np.diagonal(products, axis1=-2, axis2=-1)
+    # A gradient of 0 has no direction: the task had no label in this batch.
     squares = np.where((squares > 0) & np.isfinite(squares), squares, np.nan)
     norms = np.sqrt(squares)
     return products / (norms[..., :, np.newaxis] * norms[..., np.newaxis, :])

@@ -31,6 +31,7 @@ from mtl.tools.explaining import opened, rows, scores
 NUM_GROUPS = 20
 # Half of a 95% interval in standard errors: Student's t of NUM_GROUPS - 1 degrees of freedom.
 _QUANTILE = 2.093
+# Each group that the jackknife leaves out has two rows at least.
 FEWEST_ROWS = 2 * NUM_GROUPS
 
 Predictions = Mapping[str, np.ndarray]
@@ -69,7 +70,13 @@ class Importance(NamedTuple):
 
 
 def draw_orders(num_rows: int, repeats: int, seed: int) -> np.ndarray:
-    """Draw R permutations of N rows, [R, N]."""
+    """Draw R permutations of N rows, [R, N].
+
+    Args:
+      num_rows: N.
+      repeats: R.
+      seed: the seed of the draw.
+    """
     drawing = np.random.default_rng(seed)
     return np.stack([drawing.permutation(num_rows) for _ in range(repeats)])
 
@@ -113,6 +120,7 @@ def measure(
         changes.append(change)
         errors.append(error)
     shape = [len(inputs), len(measured.metrics)]
+    # The sign of each metric turns a change for the worse into a number above 0.
     drop = -np.reshape(changes, shape) * measured.signs
     return Importance(inputs, measured.metrics, base, drop, np.reshape(errors, shape))
 
@@ -139,6 +147,7 @@ class Paired:
         self._score, self._everything = score, np.arange(orders.shape[1])
         groups = _deal_rows(orders.shape[1])
         self._kept = [
+            # Row i gets values of row order[i]: both must lie outside of the left-out group.
             [np.flatnonzero((groups != g) & (groups[order] != g)) for order in orders]
             for g in range(NUM_GROUPS)
         ]
@@ -152,18 +161,23 @@ class Paired:
             [self._score(logits, own) for logits, own in zip(predicted, kept, strict=True)]
             for kept in self._kept
         ]
+        # [G, R, M] -> [G, M]: the mean over orders first, as it is the estimate whose error is
+        # wanted.
         return np.mean(found, 0), _find_error((np.stack(after) - self._before).mean(1))
 
 
 def _find_error(without: np.ndarray) -> np.ndarray:
     """Return the standard errors of M values, from the values without each group, [G, M]."""
     count = len(without)
+    # Unlike a plain variance, the jackknife multiplies by G - 1 instead of dividing by it: values
+    # without a group share most of their rows, and so differ little.
     return np.sqrt((count - 1) / count * np.sum((without - without.mean(0)) ** 2, 0))
 
 
 def _deal_rows(num_rows: int) -> np.ndarray:
     """Return the group of each row, [N]: random groups of equal size, as rows may be sorted."""
     groups = np.arange(num_rows) % NUM_GROUPS
+    # A fixed seed: two explanations of the same rows have the same intervals.
     return np.random.default_rng(0).permutation(groups)
 
 
@@ -176,6 +190,7 @@ def rank_inputs(found: Importance) -> list[int]:
     firsts = _find_firsts(found.metrics)
     if not firsts:
         return list(range(len(found.inputs)))
+    # A field whose permutation helps is needed as little as one without effect.
     drops = np.nan_to_num(np.maximum(found.drop[:, firsts], 0))
     most = drops.max(0, initial=0)
     shares = drops / np.where(most > 0, most, 1)

@@ -43,6 +43,7 @@ def tell_importance(found: explanation.Explanation) -> list[Any]:
         blocks.Text(_IMPORTANCE.format(repeats=found.asked.repeats)),
         blocks.Text(_ALONE, "warning"),
     ]
+    # Two tasks are compared well enough by their own tables.
     if len(tasks) > 2:
         told.append(blocks.Figures([_draw_overview(one, order, tasks)]))
     for task in tasks[:_MOST_TASKS]:
@@ -58,7 +59,7 @@ def _draw_overview(
     own = [_metrics_of(one, task)[0] for task in tasks[:_MOST_TASKS]]
     few = order[:_MOST_BARS]
     drops = one.drop[np.ix_(few, own)]
-    most = np.nanmax(np.where(np.isfinite(drops), np.abs(drops), 0), 0, initial=0)
+    most = np.nanmax(np.where(np.isfinite(drops), np.abs(drops), 0), 0, initial=0)  # [tasks]
     shares = drops / np.where(most > 0, most, 1)
     names = [one.inputs[i].name for i in few]
     title = "drop of the first metric, in shares of the largest of the task"
@@ -73,6 +74,7 @@ def _tell_task(one: importance.Importance, task: str) -> list[Any]:
     """Return a picture and a table of a task, the most important input first."""
     own = _metrics_of(one, task)
     first = own[0]
+    # An undefined drop comes last.
     drops = np.nan_to_num(one.drop[:, first], nan=-math.inf)
     order = sorted(range(len(one.inputs)), key=lambda i: -drops[i])
     bars = [
@@ -105,5 +107,6 @@ def _tell_change(one: importance.Importance, i: int, m: int) -> list[Any]:
     if not math.isfinite(low):
         return [drop, blocks.Right("n/a")]
     told = f"{summary.shorten(low)} to {summary.shorten(high)}"
+    # If a permutation clearly helps, the model does not need the field: only a drop stands out.
     is_clear = importance.is_clear(one, i, m) and drop > 0
     return [blocks.Marked(drop) if is_clear else drop, blocks.Right(told)]

@@ -40,11 +40,17 @@ def list_inputs(
     If one column reads several fields with several values a row, these are one input: their entries
     belong together, such as the items of a history and their times. Fields of a cross stay
     separate, as it combines all values.
+
+    Args:
+      spec: the fields of the data.
+      columns: the columns of the model.
+      used: the fields that predictions depend on; fields of columns count in any case.
     """
     read = _list_read(columns)
     crossed = _list_read([part for part in columns if isinstance(part, features_lib.Crossed)])
     several = {name for name, field in spec.feature_fields.items() if field.shape}
     joined = _join_groups(spec.features, [several & set(own) for own in read if own not in crossed])
+    # A column whose output no head uses still counts: its importance is then measured as 0.
     used = {*used, *itertools.chain.from_iterable(read)}
     found: dict[str, list[str]] = {}
     for name in spec.features:
@@ -63,6 +69,7 @@ def _join_groups(fields: Iterable[str], together: Iterable[Collection[str]]) -> 
     joined = {field: field for field in fields}
     for group in together:
         merged = {joined[field] for field in group}
+        # Any member would do; the least name makes the choice independent of the order of sets.
         new = min(merged, default="")
         joined = {field: new if one in merged else one for field, one in joined.items()}
     return joined
@@ -92,13 +99,20 @@ def check_names(
 def choose_inputs(
     found: Sequence[Input], fields: Sequence[str], groups: Sequence[Sequence[str]]
 ) -> list[Input]:
-    """Return the inputs of these fields, or all inputs, and one more input for each group."""
+    """Return the inputs of these fields, or all inputs, and one more input for each group.
+
+    Args:
+      found: the inputs, from `list_inputs`.
+      fields: fields of inputs; all inputs if empty.
+      groups: groups of fields, each permuted together.
+    """
     places = {field: one for one in found for field in one.fields}
     chosen = list(dict.fromkeys(places[name] for name in fields)) if fields else list(found)
     for group in groups:
         # Fields of the same input are also permuted together within a group.
         own = dict.fromkeys(field for name in group for field in places[name].fields)
         chosen.append(Input(" + ".join(own), tuple(own)))
+    # A group that equals an input is permuted once.
     return list(dict.fromkeys(chosen))
 
 
@@ -116,6 +130,7 @@ def fields_of_columns(columns: Sequence[types.Column]) -> dict[str, tuple[str, .
 
     def walk(name: str) -> Iterator[str]:
         yield from own[name]
+        # Columns may read columns that read others.
         for other in reads[name]:
             yield from walk(other)
 
@@ -128,6 +143,7 @@ def is_number(spec: spec_lib.Spec, columns: Sequence[types.Column], field: str) 
     A whole number has an order if a column reads it as a number.
     """
     dtype = spec.feature_fields[field].dtype
+    # A switch has two values and no order.
     if dtype in ("string", "bool"):
         return False
     if dtype == "float32":

@@ -57,6 +57,7 @@ class Opened:
 
         Not only columns read features: heads calibrate by them.
         """
+        # A walk back from the logits; a stack, as graphs are deeper than Python's recursion.
         ops = [tensor.op for tensor in self.logits.values()]
         reached = set(ops)
         while ops:
@@ -67,6 +68,7 @@ class Opened:
         return {
             name
             for name, value in self.features.items()
+            # A field of lists enters as two tensors: its values and its row splits.
             if any(part.op in reached for part in tf.nest.flatten(value, expand_composites=True))
         }
 
@@ -78,6 +80,10 @@ class Opened:
         """Return tensors for all rows, {name: [B, ...]} and {field: [N, ...]} -> {name: [N, ...]}.
 
         Batches have the size of an evaluation, since the size may change the last bits.
+
+        Args:
+          fetched: tensors of the graph.
+          features: fields of N rows.
         """
         parts = [
             self.session.run(dict(fetched), self.feed(part.features, {}))
@@ -86,7 +92,12 @@ class Opened:
         return {name: np.concatenate([part[name] for part in parts]) for name in fetched}
 
     def feed(self, features: rows_lib.Values, labels: rows_lib.Values) -> dict[Any, Any]:
-        """Return the feed of a session for rows."""
+        """Return the feed of a session for rows.
+
+        Args:
+          features: {field: [B, ...]}.
+          labels: {field: [B, ...]}; {} if no fetched tensor depends on labels.
+        """
         given = {self.features[name]: value for name, value in features.items()}
         return {**given, **{self.labels[name]: value for name, value in labels.items()}}
 
@@ -122,7 +133,9 @@ def open_model(
     ):
         tf1.train.create_global_step()
         tf1.set_random_seed(experiment.run.seed)
+        # With another vocabulary, ids would mean other tokens than in training.
         given_files.check_unchanged(model.column_files, model_dir)
+        # Filled while `build` runs, as `refuse_mismatch` only returns the EstimatorSpec.
         made: list[Opened] = []
 
         def build(features: types.Tensors, labels: types.Tensors, mode: str) -> Any:
@@ -159,15 +172,18 @@ def _build_opened(
         activations = model.infer_activations(features, labels, statistics)
         outputs = activations.inputs, activations.logits
         size = experiment.data.batch_size
+        # `add` gets the tensors before a session exists, as a session makes the graph final.
         made = Opened(None, model.heads_by_task, features, labels, *outputs, size)
         return dataclasses.replace(made, extra=add(made)), {}
 
     with outlets.drop_summaries():
         if is_trained:
+            # Held variables are not trainable here, and so get no gradients.
             return model.held.wrap_step(build)(*given)[0]
         # The same as in an evaluation: the numbers have to agree.
         with stacks.stack_tasks(model.stacks_tasks):
             made, _ = build(*given)
+        # Stacked variables are saved apart, by task.
         stacks.add_saver()
         return made
 
@@ -175,7 +191,7 @@ def _build_opened(
 def _make_input(value: Any) -> tf.Tensor | tf.RaggedTensor:
     """Return an input of the graph for any number of rows."""
     if isinstance(value, tf1.ragged.RaggedTensorValue):
-        return tf1.ragged.placeholder(_type_of(value), 1, [])
+        return tf1.ragged.placeholder(_type_of(value), 1, [])  # [B, (entries)]
     return tf1.placeholder(_type_of(value), [None, *np.shape(value)[1:]])
 
 

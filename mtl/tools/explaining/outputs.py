@@ -41,6 +41,10 @@ def describe_output(head: types.Head, logits: tf.Tensor) -> Output | None:
 
     Probabilities are explained as logits if each class has a logit. Other numbers are explained
     directly: a value, the logarithm of a density, or a score.
+
+    Args:
+      head: the fitted head.
+      logits: [B, C].
     """
     said = head.predictions(logits)
     classes = [str(name) for name in types.read_member(head, types.ClassHead, "class_names")]
@@ -55,8 +59,10 @@ def _describe_probability(
     task: str, said: types.Tensors, logits: tf.Tensor, classes: Sequence[str]
 ) -> Output | None:
     name = next((name for name in _PROBABILITIES if name in said), None)
+    # A probability of several logits has no single logit that stands for it.
     if name is None or logits.shape[-1] != 1:
         return None
+    # A binary head predicts the probability of its last class, class 1.
     own = classes[-1:] or [name]
     return Output(task, own, "probability", _widen_values(said[name]), "logit", logits)
 

@@ -61,18 +61,22 @@ def _draw_row(
     found: explanation.Explanation, one: attributions.Attribution
 ) -> list[figures.Figure]:
     """Draw the attribution of each field, and of each pixel of a small image."""
+    # By size, whatever the sign: a field that lowers the prediction matters as much.
     order = sorted(_add_columns(found, one).items(), key=lambda item: -abs(item[1]))
     bars = [bar_charts.Bar(name, value) for name, value in order[:_MOST_COLUMNS]]
     left = [value for _, value in order[_MOST_COLUMNS:]]
     if left:
+        # All bars together still add up to the difference of the predictions.
         bars.append(bar_charts.Bar(f"{len(left)} others", sum(left)))
     pixels = [
         matrices.draw_pixels(
             f"{_name_attribution(one)}: what pixels of {column} add", details.sum(-1)
         )
         for column, details in one.details.items()
+        # [H, W, C]; a cell for each pixel of a photo would make a page of megabytes.
         if details.ndim == 3 and details.shape[0] * details.shape[1] <= _MOST_PIXELS
     ]
+    # A bar for the only image would repeat the sum.
     if pixels and len(bars) == 1:
         return pixels
     title = f"{_name_attribution(one)}: what fields add"

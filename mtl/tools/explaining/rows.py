@@ -51,7 +51,13 @@ class Rows:
         return Rows(self.split, take(self.features, places), take(self.labels, places))
 
     def permute(self, fields: Sequence[str], order: np.ndarray) -> dict[str, Any]:
-        """Return the features; row i gets the values of row `order[i]` in these fields."""
+        """Return the features; row i gets the values of row `order[i]` in these fields.
+
+        Args:
+          fields: the fields to permute.
+          order: a permutation of the rows, [N].
+        """
+        # The counts of a list of lists belong to its values, and move with them.
         moved = [*fields, *map(spec_lib.counts_name, fields)]
         own = {name: self.features[name] for name in moved if name in self.features}
         return {**self.features, **take(own, order)}
@@ -107,8 +113,10 @@ def read_rows(
         for row in named:
             rule = f"be below {drawn.total}, the number of rows of split {split!r}"
             checks.require(row < drawn.total or not drawn.total, "--rows", rule, row)
+        # One pass reads both: `union1d` sorts, and the split is read in its order.
         places = np.union1d(drawn.places, np.asarray(named, np.int64))
         kept = drawn_rows.keep(data, split, drawn._replace(places=places))
+        # A single batch holds all rows, but a batch of 0 rows is refused.
         size = max(len(places), 1)
         found = source_lib.iterate(
             lambda: kept.dataset(split, training=False, seed=0, batch_size=size)
@@ -117,6 +125,7 @@ def read_rows(
         if isinstance(batch, Exception):
             raise batch
     both = Rows(split, *batch)
+    # `places` is sorted, so this finds the index of each row in the batch.
     held = both.take(np.searchsorted(places, drawn.places))
     return Read(held, both.take(np.searchsorted(places, named)), drawn.total)
 
@@ -141,6 +150,11 @@ def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -
     A single batch may be smaller. Rows come in a random order, as in training. Groups that a head
     ranks come one after another, and the end of a batch may cut a group.
 
+    Args:
+      experiment: the experiment of the run.
+      split: the split.
+      most: how many batches are read at most.
+
     Raises:
       UserError: a record is bad.
     """
@@ -149,10 +163,12 @@ def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -
         drawn = draw(experiment, split, most * data.batch_size)
         kept = drawn_rows.keep(data, split, drawn)
         rows, seed = len(drawn.places), experiment.run.seed
+        # Groups have to stay together; a single batch has no order.
         is_mixed = rows > data.batch_size and not find_groups(experiment)
         found = source_lib.iterate(
             lambda: _shuffle_rows(kept, split, seed, rows) if is_mixed else kept.one_pass(split)
         )
+        # Only whole batches, as the gradient of a small last batch has more noise.
         for batch in itertools.islice(found, max(1, min(most, rows // data.batch_size))):
             if isinstance(batch, Exception):
                 raise batch
@@ -161,12 +177,22 @@ def read_batches(experiment: experiment_lib.Experiment, split: str, most: int) -
 
 def _shuffle_rows(data: pipeline.Pipeline, split: str, seed: int, count: int) -> tf.data.Dataset:
     """Return batches of a split of `count` rows in a random order, as in training."""
+    # Without the sampler of training, which may repeat rows. The buffer holds all rows, so that
+    # every order may come.
     shuffled = dataclasses.replace(data, cache=False, sampler=None, shuffle_buffer=count)
     return shuffled.dataset(split, training=True, seed=seed)
 
 
 def take(values: Values, places: Any) -> dict[str, Any]:
-    """Return the rows at these places of {field: [N, ...]}."""
+    """Return the rows at these places of {field: [N, ...]}.
+
+    Args:
+      values: fields of N rows; lists are `tf1.ragged` values.
+      places: K indices in [0, N), in any order, also repeated.
+
+    Returns:
+      {field: [K, ...]}.
+    """
     places = np.asarray(places, np.int64)
     return {name: _take_rows(value, places) for name, value in values.items()}
 
@@ -174,9 +200,10 @@ def take(values: Values, places: Any) -> dict[str, Any]:
 def _take_rows(value: Any, places: np.ndarray) -> Any:
     if not isinstance(value, tf1.ragged.RaggedTensorValue):
         return np.asarray(value)[places]
-    splits = np.asarray(value.row_splits)
-    lengths = np.diff(splits)[places]
+    splits = np.asarray(value.row_splits)  # [N + 1]
+    lengths = np.diff(splits)[places]  # [K]
     ends = np.concatenate([[0], np.cumsum(lengths)])
+    # The place of each entry within its row: 0, 1, ..., then 0 again.
     inner = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
     entries = np.repeat(splits[:-1][places], lengths) + inner
     return tf1.ragged.RaggedTensorValue(

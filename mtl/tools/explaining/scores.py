@@ -61,9 +61,17 @@ class Scores:
 
         Rows are added at once, or in batches. With the batch size of an evaluation, even the last
         bits agree.
+
+        Args:
+          session: a session of the graph.
+          logits: {task: [N, C]}.
+          labels: {field: [N, ...]}.
+          batch_size: rows that are added at once; None for all N.
         """
+        # Only the labels that are inputs of this graph can be fed.
         values = {name: labels[name] for name in self.labels}
         together = rows_lib.Rows("", {task: logits[task] for task in self.logits}, values)
+        # Metrics add up in local variables, which still hold the rows of the last call.
         session.run(self.start)
         for part in together.split_up(batch_size) if batch_size else [together]:
             fed: dict[Any, Any] = {self.logits[task]: own for task, own in part.features.items()}
@@ -86,7 +94,14 @@ def build_scores(
     """Build the metrics of these tasks, in the graph with these logits and labels.
 
     Metrics of all heads are built as in an evaluation, but only the chosen ones are computed.
+
+    Args:
+      heads: {task: its fitted head}, of all tasks.
+      logits: {task: [B, C]}, for their types and shapes.
+      labels: {field: input [B, ...]}.
+      tasks: the tasks whose metrics are measured.
     """
+    # Logits are fed: a permuted field is predicted once, and then scored for each left-out group.
     fed = {task: tf1.placeholder(value.dtype, value.shape) for task, value in logits.items()}
     found, state = _build_metrics(list(heads.values()), fed, labels)
     chosen = [metric for task in tasks for metric in _choose_metrics(heads[task], found)]
@@ -107,6 +122,7 @@ def _build_metrics(
     heads: Sequence[types.Head], logits: types.Tensors, labels: types.Tensors
 ) -> tuple[types.Metrics, list[tf.Variable]]:
     """Return the metrics of all heads, and the variables that hold their sums."""
+    # Only the variables of these metrics may be reset.
     before = set(map(id, tf1.local_variables()))
     found = together.build_metrics(heads, logits, labels)
     made = {id(variable): variable for variable in tf1.local_variables()}
@@ -118,6 +134,7 @@ def _choose_metrics(head: types.Head, found: Mapping[str, Any]) -> list[Metric]:
     prefix = f"{head.name}/"
     names = [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
     declared = types.read_member(head, types.Head, "directions")
+    # Without directions, nobody knows whether a change is for the worse.
     if not declared:
         return []
     first = metrics_lib.find_directions(head, names)[:1]

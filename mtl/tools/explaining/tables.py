@@ -33,6 +33,7 @@ def write_tables(folder: str, found: explanation.Explanation) -> list[str]:
         if lines:
             written.append(path)
             atomic.write(path, csv_text.write([header, *map(_tell, lines)]))
+        # An old file would look like a part of this explanation.
         elif tf.io.gfile.exists(path):
             tf.io.gfile.remove(path)
     return written
@@ -79,6 +80,7 @@ def list_dependence(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
         for place, value in enumerate(one.grid):
             for task, means in one.means.items():
                 names, kind = found.outputs[task]
+                # Texts come as bytes. Numbers keep all digits.
                 told = inputs.tell_value(value) if one.grid.dtype.kind in "OSU" else value
                 for name, mean in zip(names, means[place], strict=True):
                     yield (one.field, told, one.counts[place], task, name, kind, mean)
@@ -92,6 +94,7 @@ def list_gradients(found: explanation.Explanation) -> Iterator[Sequence[Any]]:
         return
     for s, place in enumerate(one.places):
         for a, task in enumerate(one.tasks):
+            # Each pair once: the matrix is symmetric, and its diagonal is 1.
             for b, other in enumerate(one.tasks[:a]):
                 numbers = (one.mean[s, a, b], one.error[s, a, b], one.counts[s, a, b])
                 yield (place, one.sizes[s], other, task, *numbers)

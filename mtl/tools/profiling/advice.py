@@ -48,6 +48,7 @@ def advise(found: profile.Profile, settings: Settings) -> list[str]:
         )
     if lines:
         return lines
+    # Without waiting, the session and hooks, which have their own advice.
     rest = {word: found.share(word) for word in words.OPS}
     word = max(rest, key=lambda name: rest[name])
     return [
@@ -71,7 +72,9 @@ def _of_input(found: profile.Profile, settings: Settings) -> list[str]:
 def _of_surgery(found: profile.Profile, settings: Settings) -> list[str]:
     own = found.share(words.BALANCING)
     back = found.wall.get(words.Place(words.NETWORK, True), 0.0)
+    # A plain sum would take one of the `passes` backward passes through the network.
     more = back / found.total * (1 - 1 / found.passes) if found.total else 0.0
+    # No advice for settings that the run has already changed.
     if own + more <= _SURGERY or not settings.combines:
         return []
     return [
@@ -83,6 +86,7 @@ def _of_surgery(found: profile.Profile, settings: Settings) -> list[str]:
 
 def _of_calls(found: profile.Profile, settings: Settings) -> list[str]:
     between, session = found.share(words.BETWEEN), found.share(words.SESSION)
+    # Both shares count: each call pays for its start and for its hooks.
     if settings.steps_per_call == 1 and settings.may_repeat and between + session > _SESSION:
         return [
             f"Session calls take {between + session:.0%} beside their ops: Run.steps_per_call = "

@@ -23,6 +23,7 @@ from mtl.tools.profiling import advice, memory, op_times, profile, table, words
 _log = logging.getLogger(__name__)
 
 FOLDER = "profile"
+# TensorBoard's plug-in looks for profiles there.
 _RAW = os.path.join("plugins", "profile")
 
 
@@ -54,6 +55,7 @@ class Profiling:
     @property
     def due_at(self) -> tuple[int, ...]:
         """The global steps at which a session call has to end."""
+        # The call between the last two is the traced step, alone.
         return (self.begin, self.end - 1, self.end)
 
     def build_hook(self, result: training_loop.StepResult) -> _Hook:
@@ -78,6 +80,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
     def __init__(self, profiling: Profiling, result: training_loop.StepResult):
         self._profiling, self._result = profiling, result
         self._graph = tf1.get_default_graph()
+        # Built when the profile is written: a run may end before.
         self._attribution = functools.cache(lambda: words.Attribution(self._graph))
         self._is_active = self._is_done = False
         self._calls, self._timed = 0, 0
@@ -90,6 +93,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
         begin, end = self._profiling.begin, self._profiling.end
         if self._step > begin and not self._is_done:
             self._is_done = True
+            # An earlier process may have written this profile already.
             if not tf.io.gfile.exists(f"{self._profiling.name}.txt"):
                 line = "No profile of steps %d to %d: training goes on from step %d"
                 _log.warning(line, begin, end, self._step)
@@ -97,11 +101,13 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
     def before_run(self, run_context):
         if self._step == self._profiling.begin and not (self._is_active or self._is_done):
             self._start_profiler()
+        # The step after the call tells how many steps the call took.
         args = tf1.train.SessionRunArgs(self._result.step)
         if self._is_active:
             self._trace = tf.profiler.experimental.Trace(profile.CALL, step_num=self._step)
             self._trace.__enter__()
             if self._is_last and self._profiling.traces_ops:
+                # The times of the ops of the CPU, and the allocations of memory.
                 options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
                 return args._replace(options=options)
         return args
@@ -148,6 +154,7 @@ class _Hook(tf.compat.v1.train.SessionRunHook):
         """Write the table, and log it."""
         profiling = self._profiling
         folder = os.path.join(profiling.model_dir, _RAW)
+        # The profiler names folders by the time, so the greatest name is the newest.
         raw = os.path.join(folder, max(tf.io.gfile.listdir(folder)).rstrip("/"))
         find = self._attribution().find
         held, timed = None, []

@@ -43,7 +43,12 @@ class Held:
 def find_peak(
     metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place]
 ) -> Held | None:
-    """Return the memory at the peak, of the allocator with the highest peak; None without data."""
+    """Return the memory at the peak, of the allocator with the highest peak; None without data.
+
+    Args:
+      metadata: of a session call that was traced.
+      find: returns the place of an op by its name.
+    """
     changes: dict[str, list[tuple[int, int, str]]] = collections.defaultdict(list)
     largest: dict[str, Tensor] = {}
     for device in metadata.step_stats.dev_stats:
@@ -51,6 +56,7 @@ def find_peak(
             word = find(node.node_name).word
             for used in node.memory:
                 for record in used.allocation_records:
+                    # A release has negative bytes.
                     change = (record.alloc_micros, record.alloc_bytes, word)
                     changes[used.allocator_name].append(change)
             for output in node.output:
@@ -58,6 +64,7 @@ def find_peak(
                 if word not in largest or size > largest[word].num_bytes:
                     dims = [str(dim.size) for dim in output.tensor_description.shape.dim]
                     largest[word] = Tensor(node.node_name, size, f"[{', '.join(dims)}]")
+    # Each device has allocators, whose peaks come at different moments: they cannot be added.
     found = [_add_up(name, own, largest) for name, own in changes.items()]
     return max(found, key=lambda held: held.peak, default=None)
 
@@ -72,4 +79,5 @@ def _add_up(name: str, changes: list[tuple[int, int, str]], largest: dict[str, T
         total += change
         if total > peak:
             peak, at_peak = total, dict(held)
+    # A word whose tensors were released before the peak has no entry.
     return Held(name, peak, {word: n for word, n in at_peak.items() if n > 0}, largest)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from mtl.deferred import tf
 from mtl.tools.profiling import words
 
+# A label reads "<name> = <type>(<inputs>)".
 _TYPE = re.compile(r" = (\w+)\(")
 # The ops that these call are recorded themselves; in the last one, a step waits.
 _CALLING = {
@@ -41,7 +42,12 @@ class Timed(NamedTuple):
 
 
 def read(metadata: tf.compat.v1.RunMetadata, find: Callable[[str], words.Place]) -> list[Timed]:
-    """Return all ops of a traced step, without the time of tracing itself."""
+    """Return all ops of a traced step, without the time of tracing itself.
+
+    Args:
+      metadata: of a session call that was traced.
+      find: returns the place of an op by its name.
+    """
     found = []
     for device in metadata.step_stats.dev_stats:
         for node in device.node_stats:
@@ -62,9 +68,11 @@ def find_small(
       seen: {op: how often the profiler recorded it}, over all steps.
       steps: how many steps the profiler recorded.
     """
+    # Within one step an op in a loop runs several times.
     counts = collections.Counter(op.name for op in timed)
     found: dict[words.Place, float] = {}
     for op in timed:
+        # An op near the limit is recorded in some steps only: the rest of its runs is missing.
         told = min(1.0, seen.get(op.name, 0) / (steps * counts[op.name]))
         secs = (1 - told) * min(op.secs, _SMALL_SECS) * steps
         found[op.place] = found.get(op.place, 0.0) + secs
@@ -84,6 +92,7 @@ def divide_starting(
     found = dict(wall)
     starting = found.pop(words.Place(words.STARTING), 0.0)
     total = sum(small.values())
+    # The rest of this time, beside skipped ops, went into starting ops.
     share = min(1.0, total / busy) if busy > 0 else 0.0
     for place, secs in small.items():
         if secs:

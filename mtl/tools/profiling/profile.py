@@ -17,6 +17,7 @@ from mtl.tools.profiling import memory, op_times, shares, words
 CALL = "session_call"
 """What a session call is marked as. Estimator marks it too, but counts calls and not steps."""
 
+# Names that TensorFlow's profiler gives to events and to their statistics.
 _NUMBER = "id"
 _BUSY = "ExecutorState::Process"
 _WAIT = "IteratorGetNextOp::DoCompute"
@@ -110,12 +111,16 @@ def read(
     end = marks[calls][0] if calls < len(marks) else marks[-1][1]
     kept = recorded.keep_within(marks[:calls])
     wall = shares.divide((marks[0][0], end), marks, kept.busy, kept.waits, kept.ops)
+    # On a GPU, ops of the CPU only start kernels.
     has_gpu = any(op.is_kernel for op in kept.ops)
     ops = [op for op in kept.ops if op.is_kernel == has_gpu]
+    # The traced step has times of the CPU.
     of_one_step = () if has_gpu else timed
     small = op_times.find_small(of_one_step, _count_names(ops), steps)
+    # From picoseconds.
     in_secs = {place: value / 1e12 for place, value in wall.items()}
     scopes = _sum_secs(ops, lambda op: words.find_scope(op.name), start={})
+    # Ops outside of the model's scopes.
     scopes.pop("", None)
     return Profile(
         first=first,
@@ -144,6 +149,7 @@ def _read_planes(folder: str, attribution: words.Attribution) -> _Recorded:
             found.waits.extend(_list_intervals(events, _WAIT))
             of_steps = _keep_steps(events)
             found.busy.extend(_list_intervals(of_steps, _BUSY))
+            # Each line is a thread: only within one thread do ops nest.
             found.ops.extend(shares.cut_nested(_read_ops(of_steps, attribution)))
     return found
 
@@ -160,6 +166,7 @@ def _keep_steps(events: Sequence[xplane.Event]) -> list[xplane.Event]:
     """
     runs = [event for event in events if event.name == _BUSY]
     of_steps = [(e.start, e.end) for e in runs if int(e.stats.get(_NUMBER, -1)) >= 0]
+    # Overlapping intervals would break the binary search of `_is_within`.
     whole = _join_intervals(of_steps)
     return [event for event in events if _is_within(event.start, whole)]
 
@@ -177,6 +184,7 @@ def _join_intervals(intervals: Iterable[shares.Interval]) -> list[shares.Interva
 
 def _is_within(time: int, calls: Sequence[shares.Interval]) -> bool:
     """Return whether a time lies within a call; `calls` are sorted."""
+    # The last interval that starts at this time or before.
     at = bisect.bisect_right(calls, (time, float("inf"))) - 1
     return at >= 0 and time < calls[at][1]
 
@@ -185,6 +193,7 @@ def _read_ops(events: Sequence[xplane.Event], attribution: words.Attribution) ->
     ops = []
     for event in events:
         found = _OP.fullmatch(event.name)
+        # Waiting for a batch is counted by itself.
         if found and found.group(2) != _NEXT:
             name = found.group(1)
             ops.append(shares.Op(event.start, event.end, name, attribution.find(name)))

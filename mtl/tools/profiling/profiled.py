@@ -35,6 +35,7 @@ class Profile:
         rule = "be left out beside parameter servers, where workers take steps by themselves"
         checks.require(not run.place.has_servers, "Run.profile", rule, list(self.steps))
         known = _list_known(run.experiment, run.place)
+        # docs/profiling.md: in a cluster, the profile lacks memory and small ops.
         traces_ops = run.place.cluster is None
         return Profiled(hook.Profiling(self.steps, run.model_dir, known, traces_ops=traces_ops))
 
@@ -54,12 +55,14 @@ class Profiled(types.RunObserver):
 
     def __init__(self, profiling: hook.Profiling):
         self._profiling = profiling
+        # Calls of several steps end there, so that a call lies within the profile or outside of it.
         self.due_at = tuple(profiling.due_at)
         self.seen_at = tuple(range(profiling.begin, profiling.end))
 
     def build_hooks(
         self, result: Any, metrics: Callable[[], Mapping[str, Any] | None]
     ) -> types.RunHooks:
+        # Before all others, so that the time of other hooks lies between the marks of two calls.
         return types.RunHooks(first=[self._profiling.build_hook(result)])
 
     def close(self) -> None:
@@ -69,6 +72,7 @@ class Profiled(types.RunObserver):
 def _list_known(experiment: experiment_lib.Experiment, place: settings.Place) -> advice.Settings:
     """Return the settings of a run that advice from a profile could change."""
     run, surgery = experiment.run, experiment.model.surgery
+    # Only surgeries with this setting can decide less often.
     decides_often = getattr(surgery, "every_steps", None) == 1
     is_one = place.strategy == distribution.ONE
     return advice.Settings(

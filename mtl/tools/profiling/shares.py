@@ -40,7 +40,15 @@ def divide(
     waits: Iterable[Interval],
     ops: Iterable[Op],
 ) -> dict[words.Place, float]:
-    """Return {place: picoseconds}, which add up to the length of the window."""
+    """Return {place: picoseconds}, which add up to the length of the window.
+
+    Args:
+      window: start and end of the whole time, in picoseconds as all times here.
+      calls: the session calls.
+      busy: stretches in which a thread started or ran ops.
+      waits: stretches in which a step waited for its batch.
+      ops: stretches in which a thread or a GPU ran an op.
+    """
     first, last = window
     changes: list[tuple[int, int, tuple[int, words.Place]]] = []
     for start, end, rank, place in _rank_moments(window, calls, busy, waits, ops):
@@ -48,17 +56,21 @@ def divide(
         if start < end:
             changes.extend([(start, 1, (rank, place)), (end, -1, (rank, place))])
     found: dict[words.Place, float] = collections.defaultdict(float)
+    # One counter for each rank. The window has rank 0, so some rank is never empty.
     running: list[collections.Counter[words.Place]] = [collections.Counter() for _ in range(6)]
     before = first
+    # A sweep over all starts and ends: between two of them, nothing changes.
     for time, step, (rank, place) in sorted(changes, key=lambda change: change[0]):
         if time > before:
             highest = next(own for own in reversed(running) if own)
             total = sum(highest.values())
             for who, count in highest.items():
+                # n parallel ops share the moment.
                 found[who] += (time - before) * count / total
             before = time
         running[rank][place] += step
         if not running[rank][place]:
+            # A counter of zeros would count as running.
             del running[rank][place]
     return dict(found)
 
@@ -101,9 +113,11 @@ def cut_nested(ops: Sequence[Op]) -> list[Op]:
                 cut.append(op._replace(start=at))
                 at = op.end
 
+    # If two ops start together, the longer one is the outer.
     for op in sorted(ops, key=lambda op: (op.start, -op.end)):
         close(op.start)
         if stack and at < op.start:
+            # The stretch of the outer op before the inner one starts.
             cut.append(stack[-1]._replace(start=at, end=op.start))
         stack.append(op)
         at = op.start
@@ -116,8 +130,10 @@ def round_shares(values: Sequence[float]) -> list[float]:
     total = sum(values)
     if not total:
         return [0.0] * len(values)
+    # In tenths of a percent.
     exact = [1000 * value / total for value in values]
     whole = [int(value) for value in exact]
+    # The largest remainders are rounded up first.
     order = sorted(range(len(values)), key=lambda i: whole[i] - exact[i])
     for i in order[: 1000 - sum(whole)]:
         whole[i] += 1

@@ -30,6 +30,7 @@ def write_table(found: profile.Profile, advice: Sequence[str]) -> str:
     advised = [f"  - {line}" for line in advice]
     meaning = [_MEANING_OF_GPU]
     if not found.has_gpu:
+        # Memory and small ops come from the same traced step: without one, the other lacks too.
         meaning = [_MEANING, _ARE_LEFT_OUT if found.held is None else _WERE_TIMED]
     parts = [[_write_title(found)], told, meaning, _tell_scopes(found), _tell_memory(found)]
     parts.append(["What to try:", *advised])
@@ -109,6 +110,7 @@ def _list_rows(found: profile.Profile) -> list[dict[str, Any]]:
             "ops": count / found.steps,
             "held_mb": found.held.by_word.get(word, 0) / 1e6 if found.held else 0.0,
         }
+        # A word without ops, such as auxiliary losses in most runs, has no row.
         if wall or row["held_mb"]:
             rows.append(row)
     return rows
@@ -121,6 +123,7 @@ def _shorten_time(milliseconds: float) -> str:
 def to_json(found: profile.Profile, advice: Sequence[str]) -> dict[str, Any]:
     """Return the profile as plain values, for programs; times are per step."""
     return {
+        # `first` is the step after which the profile begins.
         "first_step": found.first + 1,
         "last_step": found.first + found.steps,
         "session_calls": found.calls,

@@ -36,6 +36,7 @@ _SCOPES = {
     "balancing": BALANCING,
     "update": UPDATE,
 }
+# {folder or file of mtl: word}, for ops outside of all scopes.
 _ROOMS = {
     "features": ENCODE,
     "histories": ENCODE,
@@ -78,6 +79,7 @@ class Attribution:
         self.find = functools.cache(self._find_place)
 
     def _find_place(self, name: str) -> Place:
+        # The graph optimizer keeps the old name behind its prefix.
         name = _REWRITTEN.sub("", name)
         return _place_op(graphs.find_operation(self._graph, name), name)
 
@@ -91,6 +93,7 @@ def _place_op(operation: tf.Operation | None, name: str) -> Place:
     match = _GRADIENTS.match(name)
     if match:
         return Place(_find_scope(match.group(2)) or _follow_gradients(operation), is_backward=True)
+    # Before scopes: the name of the variable follows, and would give the word of its layer.
     if _OPTIMIZER.search(name):
         return Place(UPDATE)
     return Place(_find_scope(name) or _find_line(operation) or OTHER)
@@ -109,6 +112,7 @@ def _follow_gradients(operation: tf.Operation | None) -> str:
         word = _find_scope(match.group(2)) if match else None
         if word:
             return word
+    # Gradients of no layer are summed or weighed.
     return BALANCING
 
 

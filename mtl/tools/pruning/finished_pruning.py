@@ -64,6 +64,7 @@ def require_parts(parts: Sequence[pruning.Pruning]) -> None:
         is_at_once = part.schedule.first_step == part.schedule.last_step
         rule = "be @pruning_schedules.OneShot() to prune a finished run"
         checks.require(is_at_once, "Pruning.schedule", rule, part.schedule)
+        # An average over rows can be computed here; other gathered values need steps.
         is_fit = not part.criterion.gathers or isinstance(part.criterion, criteria.Averaged)
         is_fit &= not part.criterion.reads_tasks
         rule = "need no training steps to prune a finished run"
@@ -113,6 +114,7 @@ def choose_cut(
     with explained, tf.Graph().as_default(), tf1.Session() as session:
         network = _Network(session, experiment, model_dir, checkpoint, rows)
         for part in parts:
+            # If several parts choose a variable, the first prunes it, as in training.
             own = {n: before[n] for n in before if cuts.find_part(parts, n) is part}
             progress = find_progress(part)
             if isinstance(part.criterion, criteria.SparseGpt):
@@ -146,6 +148,7 @@ def write_run(
     reader = tf.train.load_checkpoint(checkpoint)
     values = _read_values(reader, initial, is_served)
     for name, new in cut.weights.items():
+        # Evaluations and exports read the average of a weight, so it gets the new value too.
         same = {name, averaging.name_in(reader, name)} & values.keys()
         values |= dict.fromkeys(same, new.astype(values[name].dtype))
     # Cut weights are not cut again: see `pruned_step`.
@@ -156,6 +159,7 @@ def write_run(
         part = cuts.find_part(parts, name)
         values[pruned.mask_name(name)] = mask.astype(np.float32)
         _set_to_zero(values, initial, name, mask, part.hides_weights)
+        # A unit that is cut also loses its bias and its normalisation.
         for vector in cuts.list_beside(name) if part.granularity.is_of_units else []:
             if vector in values:
                 _set_to_zero(values, initial, vector, mask.reshape([-1]), is_hidden=False)
@@ -168,12 +172,14 @@ def write_run(
 def _read_values(reader: Any, initial: Arrays, is_served: bool) -> dict[str, np.ndarray]:
     """Return the values of a checkpoint before the cut; the served values if `is_served`."""
     values = {
+        # Masks of the new cut are written over these; the checkpoint may have none.
         name: first if pruned.is_of_pruning(name) else reader.get_tensor(name)
         for name, first in initial.items()
     }
     for name in initial if is_served else ():
         average = averaging.name_in(reader, name)
         if average != name:
+            # The average of a table's row is brought up to date only when it is read this way.
             values[name] = values[average] = averaging.value_in(reader, average)
         elif averaging.is_decay(name):
             values[name] = averaging.value_in(reader, name)
@@ -189,7 +195,9 @@ def _set_to_zero(
     """
     for owner in [n for n in values if pruned.is_owner(n, name)]:
         values[owner] = np.where(mask > 0, values[owner], np.zeros_like(values[owner]))
+    # Slots of the optimizer: a momentum would move cut weights away from 0.
     for other in [n for n in values if n.startswith(f"{name}/") and not pruned.is_state(n)]:
+        # Others, such as a step counter, belong to no single weight.
         if values[other].shape == values[name].shape:
             values[other] = np.where(mask > 0, values[other], initial[other])
     if not is_hidden:
@@ -205,6 +213,7 @@ def _build_initial(experiment: experiment_lib.Experiment, model_dir: str) -> Arr
         tf1.train.get_or_create_global_step()
         batches = tf1.data.make_initializable_iterator(data.one_pass(data.train_split))
         mode, precision = compat.estimator.ModeKeys.TRAIN, run.precision
+        # Never initialized: only shapes and types of the batch build the graph.
         features, labels = batches.get_next()
         model.model_fn(
             features,
@@ -221,6 +230,11 @@ def read_masks(
 ) -> dict[str, np.ndarray]:
     """Return {pruned variable: its mask in a checkpoint}; ones if the checkpoint has no mask.
 
+    Args:
+      experiment: the experiment with the parts that prune.
+      model_dir: the folder of the run with the checkpoint.
+      checkpoint: a path.
+
     Raises:
       UserError: the checkpoint belongs to another model, or its masks do not fit the parts.
     """
@@ -228,6 +242,7 @@ def read_masks(
     saved = dict(tf.train.list_variables(checkpoint))
     mismatch.require_same(
         checkpoint,
+        # A run may be pruned again, or for the first time: masks may be there or not.
         {name: shape for name, shape in saved.items() if not pruned.is_of_pruning(name)},
         {name: v.shape for name, v in initial.items() if not pruned.is_of_pruning(name)},
     )
@@ -271,10 +286,13 @@ class _Network:
         data, statistics = experiment.data, fitting.load_statistics(model_dir)
         batch = min(_BATCH, rows)
         batches = dataclasses.replace(data, batch_size=batch).one_pass(data.train_split)
+        # The buffer holds batches, and together as many rows as the buffer of training.
         batches = batches.shuffle(max(1, data.shuffle_buffer // batch), seed=experiment.run.seed)
+        # -(-a // b) rounds up.
         self._iterator = tf1.data.make_initializable_iterator(batches.take(-(-rows // batch)))
         model = experiment.model.fill_schedules(experiment.run.train_steps).fitted(statistics)
         tf1.train.get_or_create_global_step()
+        # Layers tell the inputs of their kernels while they are built.
         noted = layer_hooks.NoteInputs()
         features, labels = self._iterator.get_next()
         self._gradients: dict[str, Any] = {}
@@ -293,7 +311,9 @@ class _Network:
                 )
         self.inputs, self._session = noted.found, session
         self.variables = {patterns.variable_name(v): v for v in tf1.global_variables()}
+        # From the input of the network to its heads.
         self.order = [name for name in noted.found if name in self.variables]
+        # It reads averages if a checkpoint has them: the served weights are pruned.
         saver = average_saver.Saver()
         session.run(tf1.tables_initializer())
         saver.restore(session, checkpoint)
@@ -307,7 +327,9 @@ class _Network:
         return {name: total / count for name, total in totals.items()}
 
     def _run(self, fetches: Mapping[str, tf.Tensor]) -> Iterator[Arrays]:
+        # Each pass starts again from the first batch.
         self._session.run(self._iterator.initializer)
+        # A session without anything to fetch would never reach the end of the data.
         while fetches:
             try:
                 yield self._session.run(fetches)
@@ -363,6 +385,7 @@ def _select_masks(
         seen = [
             criteria.Seen(
                 name=name,
+                # Values and not variables: the scores are computed in a separate graph.
                 weights=tf.constant(network.read(name)),
                 gradient=_make_constant(means.get(name)),
                 total=_make_constant(totals.get(name)),
@@ -398,9 +421,11 @@ def _reconstruct_layers(
     is_by_few = isinstance(part.granularity, granularity.NOfM)
     n_of_m = (part.granularity.n, part.granularity.m) if is_by_few else None
     masks, weights = {}, {}
+    # In this order, a layer sees inputs that already lack the weights cut before it.
     for name in [name for name in network.order if name in before]:
-        flat = tf.reshape(network.inputs[name], [-1, before[name].shape[0]])
+        flat = tf.reshape(network.inputs[name], [-1, before[name].shape[0]])  # [rows, D]
         flat = tf.cast(flat, tf.float64)
+        # [D, D]. A mean in place of the sum: a common factor does not change the choice.
         gramian = network.average({name: tf.matmul(flat, flat, transpose_a=True)})[name]
         is_kept, new = sparse_gpt.prune_layer(
             network.read(name),
@@ -411,6 +436,7 @@ def _reconstruct_layers(
             block=criterion.block,
             damping=criterion.damping,
         )
+        # The session now computes the next layers with the pruned one.
         network.write(name, new)
         masks[name], weights[name] = is_kept.astype(np.float32), new
     return Cut(masks, weights)

@@ -35,17 +35,20 @@ def prune_layer(
       block: the number of inputs whose weights are compared with each other at once.
       damping: a share of the mean of the Gramian's diagonal, added to the diagonal.
     """
+    # A copy, as the loop below changes it.
     weights, is_silent = np.array(weights, np.float64), np.diag(gramian) == 0
     before = np.ones(weights.shape, bool) if kept is None else np.asarray(kept, bool)
     inverse = _factor_inverse(np.array(gramian, np.float64), damping)
     chosen = np.zeros(weights.shape, bool)
     num_inputs, num_units = weights.shape
+    # Exactly one group of m inputs is compared at once.
     block = block if n_of_m is None else n_of_m[1]
     for start in range(0, num_inputs, block):
         end = min(start + block, num_inputs)
         # With factors U of H^-1 = U'U, [H^-1]_jj of the inputs from j on is U_jj^2.
         scores = (weights[start:end] / np.diag(inverse)[start:end, np.newaxis]) ** 2
         scores = np.where(is_silent[start:end, np.newaxis], 0.0, scores)
+        # Below all squares: earlier cuts come first.
         scores = np.where(before[start:end], scores, -1.0)
         if n_of_m is None:
             # Count from the first block on, so that rounding errors do not add up.
@@ -54,11 +57,14 @@ def prune_layer(
             chosen[start:end] = _keep_largest(scores.reshape([1, -1]), count).reshape(scores.shape)
         else:
             chosen[start:end] = _keep_largest(scores.T, n_of_m[0]).T
+        # If more were cut earlier than now, they stay cut.
         chosen[start:end] &= before[start:end]
-        errors = np.empty([end - start, num_units])
+        errors = np.empty([end - start, num_units])  # [block, U]
         for j in range(start, end):
             errors[j - start] = np.where(chosen[j], 0, weights[j]) / inverse[j, j]
+            # The later inputs of the block make up for the error at once ...
             weights[j:end] -= np.outer(inverse[j, j:end], errors[j - start])
+        # ... and all others in a single product for the block, as in the paper.
         weights[end:] -= inverse[start:end, end:].T @ errors
     return chosen, np.where(chosen, weights, 0.0)
 
@@ -68,10 +74,12 @@ def _factor_inverse(gramian: np.ndarray, damping: float) -> np.ndarray:
     diagonal = np.diag(gramian).copy()
     diagonal[diagonal == 0] = 1.0  # Leaves out an input that is always 0.
     np.fill_diagonal(gramian, diagonal + damping * diagonal.mean())
+    # NumPy returns the lower factor L of L L' = U' U.
     return np.linalg.cholesky(np.linalg.inv(gramian)).T
 
 
 def _keep_largest(scores: np.ndarray, count: int) -> np.ndarray:
     """Return a mask of the `count` largest scores of each row; equal scores in order."""
+    # Sorting the order gives ranks.
     ranks = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
     return ranks < count

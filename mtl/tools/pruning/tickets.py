@@ -89,9 +89,11 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
         find_progress = functools.partial(_find_progress, share=number / rounds)
         folder = os.path.join(output_dir, name)
         _log.info("Round %d of %d, in %s", number, rounds, folder)
+        # Otherwise an interrupted call has already cut this round.
         if run_directory.find_latest(folder) is None:
             with run_directory.hold_checkpoint(before, "latest") as held:
                 cut = finished_pruning.choose_cut(experiment, before, held, rows, find_progress)
+            # The masks come from the trained weights, the weights from the early step.
             _write_cut(experiment, start, cut.masks, folder)
         yield _train_ticket(experiment, folder, name, on_start)
         for control in controls:
@@ -107,6 +109,7 @@ def train_tickets(  # noqa: PLR0913  Callers name them.
                 else:
                     _write_cut(experiment, _draw_anew(source, output_dir), masks, target)
             yield _train_ticket(experiment, target, own, on_start)
+        # The next round cuts more of the ticket that this one has trained.
         before = folder
 
 
@@ -117,6 +120,7 @@ def _check_settings(
     finished_pruning.require_parts(parts)
     for part in parts:
         rule = "keep the weights as they are where they go back to their first values"
+        # It changes the kept weights too, which would be lost at the early values.
         fits = not isinstance(part.criterion, criteria.SparseGpt)
         checks.require(fits, "Pruning.criterion", rule, part.criterion)
     rule = f"be below the steps of the run, {source.run.train_steps}"
@@ -134,6 +138,7 @@ def _find_progress(part: pruning.Pruning, share: float) -> float:
     Each round cuts the same share of the part's remaining weights.
     """
     sparsity = part.final_sparsity
+    # (1 - sparsity) ** share of the weights are left, the same factor each round.
     return (1 - (1 - sparsity) ** share) / sparsity
 
 
@@ -147,6 +152,7 @@ def _take_first_steps(source: experiment_lib.Experiment, folder: str, step: int)
         train_steps=steps,
         checkpoint_steps=steps,
         checkpoint_secs=None,
+        # The checkpoint of step 0, and the one at the end.
         keep_checkpoints=2,
     )
     made = dataclasses.replace(source, model=model, run=run)

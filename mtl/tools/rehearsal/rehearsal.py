@@ -110,6 +110,10 @@ def rehearse(experiment: experiment_lib.Experiment, model_dir: str) -> Rehearsed
 
     A run that exists goes on from its last checkpoint, in a copy.
 
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run, which may be missing.
+
     Raises:
       UserError: an error that ends `verbs.train` before its first steps, or several processes.
     """
@@ -142,13 +146,16 @@ class _Rehearsal(training.Training):
         alone = dataclasses.replace(experiment, refit=None)
         super().__init__(alone, scratch, lambda: None)
         given = types.ObservedRun(experiment=experiment, model_dir=scratch, place=self._place)
+        # It refuses items that the run cannot show, as in a training; nothing is shown.
         for shown in attached.select_observers(experiment, tensorboard.TensorBoard):
             shown(given)
         rule = "be left out where TF_CONFIG makes this process one of several"
         checks.require(self._place.cluster is None, "--dry_run", rule, True)
         # Schedules keep the run's number of steps, which they read from the experiment.
         self._run = dataclasses.replace(
-            experiment.run, train_steps=max(first, experiment.run.train_steps) + 10**9
+            # Far enough that `_Timing` ends the training, not its last step.
+            experiment.run,
+            train_steps=max(first, experiment.run.train_steps) + 10**9,
         )
         self._num_bytes = 0
 
@@ -157,7 +164,9 @@ class _Rehearsal(training.Training):
         experiment, data, folder = self._experiment, self._data, self._model_dir
         data.require_memory(data.batch_size)
         build = functools.partial(evaluation_graph.EvaluationGraph, experiment, folder)
+        # Computes the statistics of the columns, as a training does first.
         preparation.prepare_run(experiment, folder, build)
+        # Both may be the same split, which is then read once.
         names = dict.fromkeys((data.train_split, data.eval_split))
         with diagnosis.explain_run_errors(data, experiment.model, None, *names):
             splits = self._read_splits(list(names))
@@ -203,6 +212,7 @@ class _Rehearsal(training.Training):
                 options=graph_options.GraphOptions(statistics=statistics, may_stack=True),
             )
             updates = [update for _, update in made.eval_metric_ops.values()]
+            # The count depends on them, so that reading it also pays for losses and metrics.
             with tf.control_dependencies([made.loss, *updates]):
                 count = tf.identity(types.count_rows(features))
             config = estimators.build_config(self._experiment, model_dir).session_config
@@ -220,7 +230,9 @@ class _Rehearsal(training.Training):
         with tf.Graph().as_default():
             tf1.set_random_seed(self._run.seed)
             made = self._build_input(self._input_state(), first)
+            # With several steps a call, the input is an iterator in place of a batch.
             batch = made[0].get_next() if self._loop_settings else made
+            # A group has no output: no time goes into copies to Python.
             read = tf.group(tf.nest.flatten(batch, expand_composites=True))
             with tf1.Session() as session:
                 start = time.perf_counter()
@@ -269,6 +281,7 @@ class _Timing(tf.compat.v1.train.SessionRunHook):
     def pace(self) -> Pace:
         """The time of a step; the first call includes all work that is done once."""
         first, *later = self._paces
+        # A median, as single calls wait for the disk or for other processes.
         return Pace(first, statistics_lib.median(later))
 
     def after_create_session(self, session, coord):
@@ -292,6 +305,7 @@ def _read_split(
     session: tf.compat.v1.Session, count: tf.Tensor, fed: Mapping[tf.Tensor, bytes]
 ) -> Split:
     rows = batches = 0
+    # If no batch is read at all, the whole attempt counts as time.
     start = first_end = time.perf_counter()
     is_whole = False
     while time.perf_counter() - start < _READ_SECS:

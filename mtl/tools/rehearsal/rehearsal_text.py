@@ -95,13 +95,16 @@ def _estimate_times(found: rehearsal.Rehearsed) -> Iterator[Sequence[str]]:
     """Yield lines on the time of an evaluation and of the run."""
     if found.steps is None:
         return
+    # The evaluated split comes last, or is the only one.
     *_, held_out = found.splits.values()
     more = "" if held_out.is_whole else "at least "
+    # The seconds lack the first batch, whose time is mostly spent on work that is done once.
     evaluation = held_out.secs * held_out.batches / max(1, held_out.batches - 1)
     yield "one evaluation", _tell_secs(evaluation), f"{more}{held_out.rows:,} rows"
     steps = found.last_step - found.first_step
     secs, count = steps * found.steps.secs, found.evaluations
     if found.checkpoint_secs:
+        # At least the evaluation at the end.
         count = max(1, round(secs / found.checkpoint_secs))
     note = f"{steps:,} steps, {count:,} evaluations; exports come on top"
     yield "the run", more + _tell_secs(secs + count * evaluation), note

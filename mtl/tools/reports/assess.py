@@ -52,8 +52,14 @@ class Slice(NamedTuple):
 
 
 def count_confusion(rows: held_out.Rows, num_classes: int) -> np.ndarray:
-    """Return the weight of rows by true and predicted class, [C, C], for few classes."""
+    """Return the weight of rows by true and predicted class, [C, C], for few classes.
+
+    Args:
+      rows: labels and predictions of N rows.
+      num_classes: C; the matrix takes C * C numbers of memory.
+    """
     rows = _keep_counted(rows)
+    # A pair of classes as one number: `bincount` counts in one dimension.
     places = rows.target.astype(np.int64) * num_classes + rows.predicted.astype(np.int64)
     counts = np.bincount(places, rows.weight, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)
@@ -67,6 +73,7 @@ def count_confusions(rows: held_out.Rows) -> dict[tuple[int, int], float]:
     rows = _keep_counted(rows)
     both = np.stack([rows.target, rows.predicted], 1).astype(np.int64)
     pairs, places = np.unique(both, axis=0, return_inverse=True)
+    # NumPy 2.0 returns `places` with a further axis, other versions return it flat.
     weights = np.bincount(places.reshape(-1), rows.weight, minlength=len(pairs))
     order = np.argsort(-weights, kind="stable")
     found = {
@@ -85,6 +92,7 @@ def bin_scores(rows: held_out.Rows) -> list[Bin]:
     if rows.kind == held_out.NUMBER:
         places = _find_tenths(rows)
     else:
+        # The probability 1 belongs to the last bin.
         places = np.minimum((rows.score * _BINS).astype(np.int64), _BINS - 1)
     true = rows.target == rows.predicted if rows.kind == held_out.CLASSES else rows.target
     weights, scores, trues = (
@@ -108,6 +116,7 @@ def _find_tenths(rows: held_out.Rows) -> np.ndarray:
     """Return the decile of the score of each row."""
     if not len(rows.score):
         return np.zeros(0, np.int64)
+    # Equal scores make several deciles equal: these become one bin.
     edges = np.unique(np.quantile(rows.score, np.linspace(0, 1, _BINS + 1)))
     return np.clip(np.searchsorted(edges, rows.score, "right") - 1, 0, max(len(edges) - 2, 0))
 
@@ -125,6 +134,7 @@ def trace_roc(rows: held_out.Rows) -> list[tuple[float, float]]:
     negative = np.cumsum(weight * (1 - rows.target[order]))
     if not len(score) or not positive[-1] or not negative[-1]:
         return []
+    # The last row of each group of equal scores.
     ends = np.append(score[1:] != score[:-1], True)
     x, y = negative[ends] / negative[-1], positive[ends] / positive[-1]
     return [(0.0, 0.0), *zip(x.tolist(), y.tolist(), strict=True)]
@@ -137,7 +147,13 @@ def compare_slices(
 
     A slice holds the rows with the same value of a field, or a quarter of its numbers. If a field
     has two slices, only the worse is returned: the other says the same.
+
+    Args:
+      errors: the error of each row, [N]; NaN is left out.
+      weights: the weight of each label, [N]; 0 is left out.
+      fields: {field: its value in each row, [N]}.
     """
+    # Rows without a label, or with a prediction of NaN, have no error.
     labelled = (weights > 0) & np.isfinite(errors)
     found = []
     for field, values in fields.items():
@@ -154,6 +170,7 @@ def _compare_slice(
     field: str, value: str, members: np.ndarray, error: np.ndarray, weight: np.ndarray
 ) -> Slice | None:
     sizes = int(members.sum()), int((~members).sum())
+    # The others count too: a field with nearly one value has no comparison.
     if min(sizes) < _FEWEST_ROWS:
         return None
     means, squares = [], []
@@ -161,8 +178,10 @@ def _compare_slice(
         share = weight[mask] / weight[mask].sum()
         mean = float(np.sum(share * error[mask]))
         means.append(mean)
+        # The variance of a weighted mean.
         squares.append(float(np.sum(share**2 * (error[mask] - mean) ** 2)))
     spread = math.sqrt(sum(squares))
+    # All rows have the same error: a difference in standard errors is undefined.
     if not spread > 0:
         return None
     mean, others = means
@@ -182,6 +201,7 @@ def _slice_rows(values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return
+    # A frequent number may be several quartiles at once: then there are fewer slices.
     edges = np.unique(np.quantile(finite, _QUARTERS))
     yield f"up to {edges[0]:g}", values <= edges[0]
     for low, high in itertools.pairwise(edges):

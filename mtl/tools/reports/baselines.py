@@ -47,6 +47,7 @@ class Verdict(NamedTuple):
             return None
         perfect = 1.0 if self.higher else 0.0
         way = perfect - self.baseline
+        # Without a way, the trivial model is perfect already.
         return (self.value - self.baseline) / way if way else None
 
     @property
@@ -76,6 +77,7 @@ class Verdict(NamedTuple):
         """The sort key that puts doubtful tasks first: NaN, then the least skill."""
         if math.isnan(self.value):
             return -math.inf
+        # Tasks without a known baseline come last: nothing is wrong with them.
         return math.inf if self.skill is None else self.skill
 
 
@@ -92,6 +94,7 @@ def judge(
     prefix = f"{head.name}/"
     own = {name.removeprefix(prefix): v for name, v in metrics.items() if name.startswith(prefix)}
     order = metrics_lib.find_directions(head, list(own))
+    # The most telling metric first; the first that has a baseline decides.
     for metric, higher in order:
         for names, find, what in _BASELINES:
             if metric in names:
@@ -112,12 +115,14 @@ def _of_auc(own: Mapping[str, float], rows: held_out.Rows | None, head: types.He
 
 def _of_balanced(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
     names = types.read_member(head, types.ClassHead, "class_names")
+    # One class has the recall 1 and all others 0, whatever the class.
     return 1 / len(names) if names else None
 
 
 def _of_rmse(own: Mapping[str, float], rows: held_out.Rows | None, head: types.Head):
     """Return the standard deviation of the labels, computed from R2 and the RMSE if both exist."""
     if "r2" in own:
+        # R2 = 1 - MSE / variance, so the standard deviation is RMSE / sqrt(1 - R2).
         left = 1 - own["r2"]
         return own["rmse"] / math.sqrt(left) if left > 0 else None
     return _from_labels(rows, lambda labels: labels.mean(), lambda errors: errors**2, math.sqrt)
@@ -137,6 +142,7 @@ def _from_labels(
     if rows is None:
         return None
     labels = rows.target[rows.weight > 0].astype(np.float64)
+    # The median of weighted labels would differ from the plain one.
     if not len(labels) or len(np.unique(rows.weight[rows.weight > 0])) > 1:
         return None
     return finish(float(np.mean(penalise(labels - predict(labels)))))
@@ -149,11 +155,12 @@ def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
     """
     if rows is None:
         return None
-    counted = (rows.weight > 0) & np.isfinite(rows.score)
+    counted = (rows.weight > 0) & np.isfinite(rows.score)  # [N]
     target, weight = rows.target[counted].astype(np.float64), rows.weight[counted]
     predicted = rows.predicted[counted].astype(np.float64)
     if len(target) < 2:
         return None
+    # An AUC compares pairs of rows, so it has no lead for each row.
     if metric == "auc" and rows.kind == held_out.BINARY:
         return _rank_lead(rows.score[counted], target, weight)
     if metric not in _LEADS or (metric == "accuracy" and rows.kind == held_out.NUMBER):
@@ -162,6 +169,7 @@ def _measure_lead(metric: str, rows: held_out.Rows | None) -> float | None:
     share = weight / weight.sum()
     mean = float(np.sum(share * lead))
     spread = math.sqrt(float(np.sum(share**2 * (lead - mean) ** 2)))
+    # Without any spread, a lead in every row is certain, and no lead at all is 0.
     return mean / spread if spread > 0 else math.copysign(math.inf, mean) if mean else 0.0
 
 
@@ -172,6 +180,7 @@ def _lead_in_accuracy(target: np.ndarray, predicted: np.ndarray, weight: np.ndar
 
 
 def _lead_in_rmse(target: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    # In squares: an RMSE is the root of a mean, and has no share for each row.
     return (target - np.average(target, weights=weight)) ** 2 - (target - predicted) ** 2
 
 
@@ -198,8 +207,10 @@ def _rank_lead(score: np.ndarray, target: np.ndarray, weight: np.ndarray) -> flo
     positive = np.where(is_positive, weight, 0.0) / sums[0]
     negative = np.where(is_positive, 0.0, weight) / sums[1]
     distinct, places = np.unique(score, return_inverse=True)
+    # The share of negatives at each distinct score, from the lowest score on.
     at = np.bincount(places, negative, len(distinct))
     below = np.cumsum(at) - at / 2  # Ties count half.
+    # The AUC: the share of negatives below each positive, averaged over positives.
     area = float(np.sum(positive * below[places]))
     ours, theirs = float(np.sum(positive**2)), float(np.sum(negative**2))
     return (area - 0.5) / math.sqrt((ours + theirs + ours * theirs) / 12)

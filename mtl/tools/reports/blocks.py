@@ -128,4 +128,5 @@ class Page(NamedTuple):
 
 def say_cut(shown: int, total: int, what: str) -> list[Text]:
     """Return a line if fewer items are shown than exist, else []."""
+    # A cut without a line would look like the whole.
     return [Text(f"{shown} of {total} {what} shown.", "note")] if shown < total else []

@@ -96,6 +96,7 @@ class Comparison(NamedTuple):
         for run in self.runs.values():
             for field, rows in run.best.get("measured_on", {}).get("fields", {}).items():
                 found.setdefault(field, set()).add(rows)
+        # The key is "<field> <type>": fields of different types are never compared.
         return [field.rpartition(" ")[0] for field, rows in found.items() if len(rows) > 1]
 
     def best_of(self, metric: str) -> list[str]:
@@ -171,6 +172,7 @@ def compare(runs: Mapping[str, record.Run]) -> Comparison:
     directions = _find_directions(metrics, runs)
     experiments = {name: run.experiment for name, run in runs.items()}
     groups, repeats = _group_by_seed(experiments)
+    # Without a direction, a difference of means would be neither better nor worse.
     mains = [metric for metric in _find_main_metrics(runs, metrics) if metric in directions]
     return Comparison(
         runs=runs,
@@ -198,6 +200,7 @@ def _turn_figures(of_runs: Mapping[str, Mapping[str, float]]) -> dict[str, dict[
 def _find_main_metrics(
     runs: Mapping[str, record.Run], metrics: Mapping[str, Mapping[str, float]]
 ) -> list[str]:
+    # One run stands for all: their tasks are the same, or with --runs at least the given metric.
     model = next(iter(runs.values())).experiment.model
     chosen = [one.experiment.best.metric for one in runs.values()]
     names = dict.fromkeys([*model.find_main_metrics(metrics), *chosen])
@@ -215,6 +218,7 @@ def _find_direction(metric: str, runs: Mapping[str, record.Run]) -> bool | None:
     if known is not None:
         return known
     best = [run.experiment.best for run in runs.values()]
+    # If two runs disagree, the direction is unknown.
     said = {one.higher_is_better for one in best if one.metric == metric} - {None}
     return said.pop() if len(said) == 1 else None
 
@@ -231,6 +235,7 @@ def _group_by_seed(
     for group in flat_settings.group_by_seed(experiments):
         by_seed: dict[int, str] = {}
         for name in group:
+            # The run that comes first in the arguments stands for its seed.
             first = by_seed.setdefault(experiments[name].run.seed, name)
             if first != name:
                 repeats[name] = first
@@ -249,6 +254,7 @@ def _average_group(metric: str, group: Mapping[int, str], values: Mapping[str, f
 def _list_pairs(
     metric: str, groups: Sequence[Mapping[int, str]], values: Mapping[str, float]
 ) -> list[Pair]:
+    # Every two groups, in the order of the arguments.
     pairs = (_pair_groups(metric, *both, values) for both in itertools.combinations(groups, 2))
     return [pair for pair in pairs if pair]
 
@@ -261,11 +267,13 @@ def _pair_groups(
     seeds = [
         seed
         for seed in every
+        # A seed counts if both groups have a run of it with a defined value.
         if not any(math.isnan(values.get(one.get(seed, ""), math.nan)) for one in (first, second))
     ]
     if len(seeds) < 2:
         return None
     ours, theirs = (tuple(group[seed] for seed in seeds) for group in (first, second))
+    # Seed by seed: what both runs share, such as the order of rows, cancels out.
     differences = [values[b] - values[a] for a, b in zip(ours, theirs, strict=True)]
     mean = statistics.fmean(differences)
     left_out = tuple(seed for seed in every if seed not in seeds)
@@ -273,6 +281,7 @@ def _pair_groups(
 
 
 def _standard_error(values: Sequence[float]) -> float:
+    # One value says nothing about its spread.
     if len(values) < 2:
         return math.nan
     return statistics.stdev(values) / math.sqrt(len(values))
@@ -283,6 +292,7 @@ def _measure_runs(runs: Mapping[str, record.Run]) -> dict[str, dict[str, float]]
     for name, run in runs.items():
         measured = by_run[name] = dict(run.speeds)
         if run.checkpoint:
+            # A training may delete the checkpoint meanwhile.
             with run.holding():
                 counted = record.count_parameters(run.checkpoint)
             measured["parameters"], measured["checkpoint_bytes"] = counted
@@ -297,6 +307,7 @@ def sort_by(found: Comparison, metric: str) -> list[str]:
     Raises:
       UserError: all runs lack the metric, or it has no order.
     """
+    # A list without a value could not suggest anything.
     checks.one_of("--metric", metric, sorted(found.metrics) or ["(none is evaluated)"])
     rule = "be a metric of which a higher or a lower value is better"
     checks.require(metric in found.directions, "--metric", rule, metric)

@@ -15,6 +15,7 @@ _MOST_TASKS = 20
 
 def describe(found: comparison.Comparison, order: Sequence[str] = ()) -> blocks.Page:
     """Return the page, with the runs in this order; further runs come last."""
+    # `order` lacks runs without the metric.
     names = [*order, *(name for name in found.runs if name not in order)]
     built = [
         ("runs", "Runs", _tell_runs(found, names)),
@@ -29,6 +30,7 @@ def describe(found: comparison.Comparison, order: Sequence[str] = ()) -> blocks.
         state=f"{len(names)} runs",
         mood="",
         lead=["The better value of each metric stands out in green."],
+        # A text in place of blocks says why a section is left out.
         sections=[blocks.Section(*one) for one in built if not isinstance(one[2], str)],
         left_out=[f"{title}: {why}" for _, title, why in built if isinstance(why, str)],
     )
@@ -104,6 +106,7 @@ def _tell_settings(found: comparison.Comparison, names: Sequence[str]) -> list |
 
 
 def _draw_curves(found: comparison.Comparison, names: Sequence[str]) -> list | str:
+    # All runs have the same tasks: the first one tells the metrics to draw.
     first = found.runs[names[0]]
     told: list = []
     tasks = first.experiment.model.tasks
@@ -129,6 +132,7 @@ def _overlay_curves(
     for name in names:
         run = found.runs[name]
         source = run.training if is_training else run.evaluations
+        # Also without a curve, so that a run has the same colour in each picture.
         curves[name] = source.curves.get(tag, {})
     if not any(curves.values()):
         return None

@@ -64,6 +64,7 @@ def rank(found: comparison.Comparison, metric: str, width: int) -> str:
 def lay_out(rows: Sequence[Sequence[str]], width: int) -> str:
     """Return rows as columns; if these are too wide, return each row as a block of lines."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    # Two spaces before the first column, and two between columns.
     if 2 + sum(widths) + 2 * (len(widths) - 1) <= width:
         return "\n".join(f"  {line}" for line in aligned.align_columns(rows))
     header, *others = rows
@@ -172,6 +173,7 @@ def _tell_differences(found: comparison.Comparison, name: str) -> str:
     """Return the settings in which a run differs from most others."""
     told = []
     for setting, row in found.differing.items():
+        # If values are equally frequent, the value of the first run counts as usual.
         ((usual, _),) = collections.Counter(row.values()).most_common(1)
         if row[name] not in (usual, flat_settings.ABSENT):
             told.append(f"{setting}={flat_settings.cut_apart(row, _LONGEST)[name]}")
@@ -182,4 +184,5 @@ def iterate_names(folders: Sequence[str]) -> Iterator[str]:
     """Yield a short name for each folder: its last part, or the whole path if that repeats."""
     own = [folder.rstrip("/").rpartition("/")[2] for folder in folders]
     for folder, name in zip(folders, own, strict=True):
+        # Two runs named "a" in different folders need their paths.
         yield name if own.count(name) == 1 else folder

@@ -62,7 +62,9 @@ def main_metrics(run: record.Run, task: str) -> list[str]:
     own = [n.removeprefix(prefix) for n in run.evaluations.curves if n.startswith(prefix)]
     names = [name for name, _ in metrics_lib.find_directions(head, own)]
     left_out = ("average_loss", "nan_predictions")
+    # Metrics of slices of the rows would fill the page.
     names = [name for name in names if not metrics_lib.split_slice(name)[1]]
+    # A slash marks a metric of a single class.
     return [n for n in names if n not in left_out and "/" not in n and "error_bound" not in n]
 
 
@@ -72,6 +74,7 @@ def _draw_overall(run: record.Run) -> list[figures.Figure]:
     for tag, title in _OF_ALL.items():
         points = run.training.curves.get(tag, {})
         if points:
+            # A schedule is read by its shape, which a logarithm would bend.
             is_log = tag != "learning_rate"
             drawn = line_charts.draw_curves(title, {tag: points}, title, run.best_step, is_log)
             found.append(drawn)
@@ -84,6 +87,7 @@ def tell_balancing(run: record.Run) -> list | str:
     moving = {
         key: curves
         for key, curves in groups.items()
+        # A group without any change is told in words or in a table.
         if any(max(points.values()) > min(points.values()) for points in curves.values())
     }
     if not moving:
@@ -134,6 +138,7 @@ def tell_gates(run: record.Run) -> list | str:
     ]
     chosen = list(weights.items())[: row_sections.MOST_TASKS]
     drawn = [gates_picture.draw_gate(gate, curves) for gate, curves in chosen]
+    # These pictures hold all gates, so they need no cut.
     drawn += gates_picture.draw_kinds(others)
     return [
         blocks.Figures(drawn),

@@ -42,9 +42,14 @@ class Measured:
     def from_pairs(cls, pairs: affinity_picture.Pairs, tasks: Sequence[str]) -> "Measured":
         """Return the affinities among some tasks.
 
+        Args:
+          pairs: the measurements of a run.
+          tasks: the tasks, at least two, in the order of the result.
+
         Raises:
           UserError: only one task was given, or the run has not measured one of the pairs.
         """
+        # With pairs of a task and itself: they tell whether a step helps its own task.
         wanted = [(one, other) for one in tasks for other in tasks]
         fix = "One task alone has nothing to be grouped with."
         checks.require(len(tasks) > 1, _WHERE, "have two tasks or more", list(tasks), fix)
@@ -61,6 +66,7 @@ class Measured:
     @property
     def mean(self) -> np.ndarray:
         """The mean affinities, [T, T]."""
+        # A batch without labels of a task measures the other pairs.
         return np.nanmean(self.values, axis=0)
 
     def find_harmful_steps(self) -> list[str]:
@@ -120,10 +126,14 @@ def propose(
 def average_onto(affinities: np.ndarray) -> np.ndarray:
     """Return the affinity of each set of tasks onto each of its tasks, [2^T, T]; 0 if alone."""
     num_tasks = len(affinities)
+    # [2^T, T], 1 if a set holds a task.
     holds = (np.arange(2**num_tasks)[:, np.newaxis] >> np.arange(num_tasks)) & 1
     others = np.array(affinities, np.float64)
+    # A task does not count as its own partner.
     np.fill_diagonal(others, 0.0)
+    # At least 1: a task alone has the sum 0, and 0 / 1 is its affinity.
     partners = np.maximum(holds.sum(axis=1, keepdims=True) - 1, 1)
+    # `holds @ others` sums the affinities of a set onto any task; `holds *` keeps its members.
     return holds * (holds @ others) / partners
 
 
@@ -139,6 +149,7 @@ def _score_served(onto: np.ndarray, may_overlap: bool) -> tuple[np.ndarray, np.n
         num_tasks = onto.shape[1]
         for own in range(1, len(onto)):
             members = [task for task in range(num_tasks) if own >> task & 1]
+            # All supersets: the set with each subset of the other tasks.
             larger = own | _list_subsets(len(onto) - 1 & ~own)
             found = onto[larger][:, members].sum(axis=1)
             best = int(np.argmax(found))  # If all are equal, the first: the set itself.
@@ -159,9 +170,13 @@ def _find_best_partitions(
     best = {whole: [(float(scores[whole]), (whole,))] for whole in range(1, everything + 1)}
     best[0] = [(0.0, ())]
     for number in range(2, most + 1):
+        # The best score of each set so far, with one group less.
         tops = np.array([best[whole][0][0] for whole in range(everything + 1)])
+        # Nothing is left: fewer groups are allowed.
         found = {0: best[0]}
+        # The last round only needs the set of all tasks.
         for whole in [everything] if number == most else range(1, everything + 1):
+            # The lowest bit. One group must hold this task, so no partition is tried in two orders.
             first = whole & -whole
             parts = first | _list_subsets(whole ^ first)
             # The first set of a best partition is also among the best with the best rest.
@@ -180,6 +195,7 @@ def _list_subsets(whole: int) -> np.ndarray:
     """Return all subsets of a set, the empty one first."""
     subsets = np.zeros(1, np.int64)
     while whole:
+        # Each task doubles the list: subsets without it, then with it.
         bit = whole & -whole
         subsets = np.concatenate([subsets, subsets | bit])
         whole ^= bit
@@ -191,8 +207,17 @@ def compare(measured: Measured, one: Proposal, other: Proposal) -> tuple[float, 
 
     At each step, the difference is a sum of affinities of pairs, which vary together. Steps count
     as independent. The error leaves out steps with a missing pair.
+
+    Args:
+      measured: the affinities.
+      one: a proposal.
+      other: the proposal whose score is subtracted.
+
+    Returns:
+      The difference of the scores, and its standard error; NaN for fewer than two known steps.
     """
     weights = _weigh_pairs(one, len(measured.tasks)) - _weigh_pairs(other, len(measured.tasks))
+    # Pairs that both proposals weigh alike cancel out, and may even be missing.
     chosen = weights != 0
     of_steps = (measured.values[:, chosen] * weights[chosen]).sum(axis=1)
     known = of_steps[np.isfinite(of_steps)].tolist()
@@ -207,6 +232,7 @@ def _weigh_pairs(proposal: Proposal, num_tasks: int) -> np.ndarray:
         for task in _list_tasks(served):
             for partner in members:
                 if partner != task:
+                    # The affinity onto a task is a mean over its partners.
                     weights[partner, task] = 1 / (len(members) - 1)
     return weights
 
@@ -232,6 +258,7 @@ def describe(measured: Measured, proposals: Sequence[Proposal]) -> str:
         parts.append(f"  Next best: {groups}, {apart:.2g} ± {error:.2g} below.")
     if len(proposals) > 1:
         apart, error = compare(measured, best, proposals[1])
+        # `not >`, as an error of NaN, from a single measurement, proves nothing either.
         if not apart > 2 * error:
             parts.append("  That is within two standard errors: measure more often, or for longer.")
     return "\n\n".join(parts[:2]) + "".join(f"\n{part}" for part in parts[2:])

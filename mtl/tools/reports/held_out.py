@@ -23,6 +23,7 @@ from mtl.tf_internals import eager
 from mtl.tools.explaining import drawn_rows
 
 BINARY, CLASSES, NUMBER = "binary", "classes", "number"
+# A probability of 0 would have an infinite log loss, and so would the mean of its slice.
 _LEAST = 1e-7
 _UNLABELLED = ("log_density", "score")
 
@@ -101,10 +102,17 @@ def predict_rows(
 ) -> Seen:
     """Predict the split that the run evaluates, or `most_rows` rows drawn from it.
 
+    Args:
+      experiment: the experiment of the run.
+      model_dir: the folder of the run.
+      checkpoint: the path of the checkpoint.
+      most_rows: how many rows are predicted at most.
+
     Raises:
       UserError: the split cannot be read, or the checkpoint does not fit the settings.
     """
     data, model = experiment.data, experiment.model
+    # Slices need one value a row.
     single = [name for name, field in data.spec.feature_fields.items() if not field.shape]
     of_labels = _list_labels(experiment)
     keep = [*single, *of_labels]
@@ -163,6 +171,7 @@ def _read_head(
 ) -> Rows | Labels | Unlabelled | None:
     """Return the predictions of a head for a batch; None if their kind is unknown."""
     said = _select_entries(batch, f"{head.name}/")
+    # Densities and scores learn without labels: only their numbers are shown.
     if not isinstance(head, (types.ExampleHead, base.Labelled)):
         for name in _UNLABELLED:
             if name in said:
@@ -172,8 +181,10 @@ def _read_head(
     target, present = (tensor.numpy() for tensor in head.targets(labels[head.field]))
     if target.ndim == 2 and {"probabilities", "multi_hot"} <= said.keys():
         return _read_labels(head, said, labels)
+    # Maps have a label for each place, which this page does not show.
     if not target.ndim == present.ndim == 1:
         return None
+    # A missing label may be -1 or NaN, which cannot be a place among the classes.
     return _read_rows(said, np.where(present, target, 0), head.row_weights(labels).numpy())
 
 
@@ -191,6 +202,7 @@ def _read_rows(said: Mapping[str, Any], target: np.ndarray, weight: np.ndarray) 
     if {"class_id", "probabilities"} <= said.keys():
         probabilities, ids = said["probabilities"], target.astype(int)
         chosen = said["class_id"]
+        # [B, C] -> [B], the probability of each row's predicted class.
         score = np.take_along_axis(probabilities, chosen[:, np.newaxis], 1)[:, 0]
         true = np.take_along_axis(probabilities, ids[:, np.newaxis], 1)[:, 0]
         return _rows(CLASSES, target, chosen, score, true, weight)
@@ -205,13 +217,15 @@ def _read_labels(
     head: types.WeighingHead, said: Mapping[str, Any], labels: types.Tensors
 ) -> Labels:
     score = said["probabilities"]
+    # Only targets and weights are needed, so any logits of this shape do.
     _, target, weight = head.examples(tf.zeros(score.shape), labels)
     target, weight = target.numpy(), weight.numpy()
     true = np.where(target > 0.5, score, 1 - score)
+    # [B, C] -> [B C]: each label of a row is a binary task.
     flat = (x.reshape(-1) for x in (target, said["multi_hot"], score, true, weight))
     entries = _rows(BINARY, *flat)
     total = weight.sum(1)
-    errors = np.where(weight > 0, entries.error.reshape(weight.shape) * weight, 0).sum(1)
+    errors = np.where(weight > 0, entries.error.reshape(weight.shape) * weight, 0).sum(1)  # [B]
     return Labels(entries, np.divide(errors, total, where=total > 0, out=0 * errors), total)
 
 
@@ -224,6 +238,7 @@ def _rows(
 
 def _join_parts(parts: list[Any]) -> Any:
     """Join the results of all batches, column by column."""
+    # All parts of a task have the same class, as the head decides it.
     first, columns = parts[0], zip(*parts, strict=True)
     return type(first)(
         *(

@@ -30,9 +30,11 @@ def _make_environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
+        # A misspelt name in a template fails, in place of an empty cell.
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # Each value passes it before it is escaped: XML forbids some characters.
         finalize=_clean_text,
     )
     environment.filters.update(short=shorten, exact=summary.exactly, percent=_write_percent)
@@ -45,6 +47,7 @@ def _make_environment() -> jinja2.Environment:
 
 def is_number(value: Any) -> bool:
     """Return whether a cell holds a number."""
+    # In Python, True is an int.
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
@@ -85,5 +88,6 @@ def _list_cells(matrix: blocks.Matrix) -> list[tuple[str, list[tuple[float, floa
 
 
 def _clean_text(value: Any) -> Any:
+    # Markup is our own SVG and HTML.
     is_text = isinstance(value, str) and not isinstance(value, markupsafe.Markup)
     return texts.replace_unprintable(value) if is_text else value

@@ -66,6 +66,7 @@ class Run:
         if self.step >= last:
             return "finished", "good"
         patience = self.experiment.best.patience
+        # A run that stopped early is as complete as one that took all steps.
         if patience is not None and self.best.get("evaluations_since", 0) >= patience:
             return f"ended early, at step {self.step:,} of {last:,}", "good"
         return f"stopped at step {self.step:,} of {last:,}", "warning"
@@ -83,6 +84,7 @@ class Run:
     @functools.cached_property
     def evaluated_steps(self) -> set[int]:
         """The steps of the evaluations."""
+        # An evaluation whose values are all NaN has points only in `broken`.
         finite = (step for points in self.evaluations.curves.values() for step in points)
         return {*finite, *(step for steps in self.evaluations.broken.values() for step in steps)}
 
@@ -105,8 +107,10 @@ class Run:
     @functools.cached_property
     def checkpoint(self) -> str | None:
         """The best checkpoint, or else the latest one; None before the first."""
+        # The numbers of the page belong to the best checkpoint.
         for folder in (os.path.join(self.model_dir, "best"), self.model_dir):
             paths = run_directory.list_checkpoints(folder)
+            # A checkpoint that is just being written or deleted lacks files.
             if paths and run_directory.is_checkpoint(paths[-1]):
                 return paths[-1]
         return None
@@ -124,7 +128,10 @@ class Run:
         """The medians of steps and examples per second."""
         curves = {name: self.training.curves.get(name, {}) for name in _SPEEDS}
         return {
-            name: statistics.median(points.values()) for name, points in curves.items() if points
+            # A mean would count pauses, such as the first call.
+            name: statistics.median(points.values())
+            for name, points in curves.items()
+            if points
         }
 
     @functools.cached_property
@@ -139,6 +146,10 @@ class Run:
 
 def read_run(experiment: experiment_lib.Experiment, model_dir: str) -> Run:
     """Read the facts about a run from its folder.
+
+    Args:
+      experiment: the settings of the run.
+      model_dir: its folder, which stays unchanged.
 
     Raises:
       UserError: its record of the best, or its checkpoint, is damaged.
@@ -171,6 +182,7 @@ def count_parameters(checkpoint: str) -> tuple[int, int]:
         is_state = name.rpartition("/")[0] in shapes or pruned.is_of_pruning(name)
         if is_model and not is_state:
             total += math.prod(shape)
+    # With the dot: "model.ckpt-1" is also the beginning of "model.ckpt-10".
     files = storage.listed(*os.path.split(f"{checkpoint}."))
     return total, sum(tf.io.gfile.stat(file).length for file in files)
 
@@ -179,6 +191,7 @@ def _read_export(model_dir: str, kinds: Sequence[str]) -> dict[str, Any]:
     for kind in kinds:
         folder = os.path.join(model_dir, "export", kind)
         versions = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
+        # By number, not by letters; object stores list folders with a slash.
         numbered = sorted((v.rstrip("/") for v in versions if v.rstrip("/").isdigit()), key=int)
         if numbered:
             path = os.path.join(folder, numbered[-1])
@@ -208,6 +221,7 @@ def _bytes_of(folder: str) -> int:
 
 def _is_training(model_dir: str) -> bool:
     try:
+        # A lock tells a training that runs from one that was killed.
         lock.require_free(model_dir)
     except checks.UserError:
         return True

@@ -127,6 +127,7 @@ def _look(run: record.Run, most_rows: int) -> _Looked:
         return _Looked(None, (), [])
     problems: list[str] = []
     experiment, data = run.experiment, run.experiment.data
+    # A report without its data is still of use: problems are listed, and the page goes on.
     facts = [
         _try_finding(problems, splits.look_at, experiment, split, most_rows)
         for split in dict.fromkeys((data.train_split, data.eval_split))
@@ -144,12 +145,14 @@ def _try_finding(
     try:
         return find(*arguments)
     except checks.UserError as error:
+        # Both splits may lack the same file.
         if str(error) not in problems:
             problems.append(str(error))
         return None
 
 
 def _judge(run: record.Run, seen: held_out.Seen | None) -> list[baselines.Verdict]:
+    # Metrics belong to the whole split: a sample of its rows would have other baselines.
     tasks = seen.tasks if seen and seen.is_whole else {}
     metrics = run.metrics
     judged = [
@@ -166,6 +169,7 @@ def _tell_verdict(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> lis
         told.append(blocks.Text(_CHOSEN, "note"))
     shown = sorted(verdicts, key=lambda one: one.rank)
     few = shown[: row_sections.MOST_TASKS]
+    # Chosen by skill, but shown in the order of the tasks.
     told.append(blocks.Verdicts([one for one in verdicts if one in few]))
     if len(shown) > len(few):
         told.append(
@@ -179,6 +183,7 @@ def _sum_up(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list[tupl
     tasks = _group_by_outcome(verdicts)
     better, unknown = len(tasks[_BETTER]), len(tasks[_UNKNOWN])
     lines = []
+    # No task is worse, unclear or undefined.
     if better and better + unknown == len(verdicts):
         every = {1: "The task beats", 2: "Both tasks beat"}.get(better)
         every = every or f"All {better} tasks beat"
@@ -221,6 +226,7 @@ def _find_outcome(verdict: baselines.Verdict) -> str:
 
 def _tell_settings(run: record.Run) -> list:
     all_settings = list(flat_settings.flatten(run.experiment))
+    # Settings that somebody chose come first; the page folds all others.
     own = [one for one in all_settings if not one.is_default]
     defaults = [one for one in all_settings if one.is_default]
     header = ["part", "setting", "value", "default"]

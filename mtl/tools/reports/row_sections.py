@@ -34,6 +34,7 @@ def choose_tasks(run: record.Run, verdicts: Sequence[baselines.Verdict]) -> list
     """Return the tasks to draw, in their order: all, or the tasks with the least skill."""
     tasks = list(run.experiment.model.tasks)
     ranks = {one.task: one.rank for one in verdicts}
+    # A task without a verdict comes first, as nothing is known of it.
     few = set(sorted(tasks, key=lambda task: ranks.get(task, -math.inf))[:MOST_TASKS])
     return [task for task in tasks if task in few]
 
@@ -99,6 +100,7 @@ def _tell_classes(run: record.Run, facts: Sequence[splits.Facts]) -> list:
     for task in run.experiment.model.tasks:
         seen = {one.split: one.tasks[task] for one in facts if task in one.tasks}
         found = {split: labels.counts for split, labels in seen.items()}
+        # All splits have the same classes.
         names = list(next(iter(found.values()), {}))
         if 0 < len(names) <= _MOST_COUNTED:
             rows = [[name, *(of.get(name, 0) for of in found.values())] for name in names]
@@ -117,6 +119,7 @@ def _say_large(tasks: Sequence[str]) -> list[blocks.Text]:
 
 
 def _tell_missing(facts: Sequence[splits.Facts]) -> list:
+    # Fields that are full in all splits are not listed.
     lacking = [name for name in facts[0].missing if any(one.missing.get(name) for one in facts)]
     if not lacking:
         return [blocks.Text("No value is missing in any field.", "note")]
@@ -164,6 +167,7 @@ def tell_evaluation(
 def _tell_head(run: record.Run, head: types.Head, seen: held_out.Seen | None) -> list:
     prefix = f"{head.name}/"
     names = [name for name in run.metrics if name.startswith(prefix)]
+    # One for each class: folded, as there may be thousands.
     recalls = [name for name in names if "/recall/" in name]
     table = _tell_metrics(run, [n for n in names if n not in recalls], prefix)
     pictures, slices = _picture_head(head, seen) if seen else ([], [])
@@ -187,10 +191,12 @@ def _is_wide(picture: Any) -> bool:
 
 def _picture_head(head: types.Head, seen: held_out.Seen) -> tuple[list, list]:
     """Return pictures of a head's predictions, and slices of the rows; empty without rows."""
+    # A head without labels has no errors: its numbers are shown instead.
     if (unlabelled := seen.unlabelled.get(head.name)) and np.isfinite(unlabelled.values).any():
         what = unlabelled.name.replace("_", " ")
         return [blocks.Figures([_draw_shares(what, unlabelled.values)])], []
     labels = seen.labels.get(head.name)
+    # A head with several labels a row is drawn as one binary task of all labels.
     rows = labels.entries if labels else seen.tasks.get(head.name)
     if rows is None or not ((rows.weight > 0) & np.isfinite(rows.score)).any():
         return [], []
@@ -207,6 +213,7 @@ def _picture_head(head: types.Head, seen: held_out.Seen) -> tuple[list, list]:
 def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.Table:
     """Return the metrics at the best checkpoint and at the last evaluation."""
     best, last = run.metrics, run.metrics_at(run.last_evaluated)
+    # One column is enough then.
     is_same = run.shown_step == run.last_evaluated
     what = "last" if run.best_step is None else "best"
     header = ["metric", f"{what} (step {run.shown_step})"]
@@ -214,6 +221,7 @@ def _tell_metrics(run: record.Run, names: Sequence[str], prefix: str) -> blocks.
         header.append(f"last (step {run.last_evaluated})")
     rows = []
     for name in sorted(names):
+        # These metrics are 0 unless something is wrong.
         is_warning = name.endswith(("nan_predictions", "_error_bound"))
         if not is_warning or best[name] != 0:
             row = [name.removeprefix(prefix), best[name]]
@@ -225,6 +233,7 @@ def _draw_head(rows: held_out.Rows, of_all: str) -> list[figures.Figure]:
     """Draw the reliability of scores, and the ROC of a binary task; `of_all` completes titles."""
     bins = [(one.score, one.true) for one in assess.bin_scores(rows)]
     if rows.kind == held_out.NUMBER:
+        # The least and the greatest coordinate: the diagonal spans both axes.
         low, high = (pick(pick(point) for point in bins) for pick in (min, max))
         lines = {"label": bins, "perfect": [(low, low), (high, high)]}
         title = "mean label by predicted number, in tenths of the rows"
@@ -250,6 +259,7 @@ def _tell_confusion(head: types.Head, rows: held_out.Rows) -> list:
     """Return the rows by true and predicted class; for many classes, only frequent confusions."""
     if rows.kind == held_out.NUMBER:
         return []
+    # Binary heads may lack names of their classes.
     names = list(types.read_member(head, types.ClassHead, "class_names")) or ["0", "1"]
     if len(names) > _MOST_CLASSES:
         return [_tell_confusions(names, assess.count_confusions(rows))]
@@ -268,6 +278,7 @@ def _draw_errors(rows: held_out.Rows) -> figures.Figure:
 def _draw_shares(what: str, values: np.ndarray) -> figures.Figure:
     """Draw the cumulative share of rows by a value, whose name is `what`."""
     values = np.sort(values[np.isfinite(values)])
+    # The i-th least of n values has the share i / n at or below it.
     shares = (np.arange(len(values)) + 1) / len(values)
     points = list(zip(values.tolist(), shares.tolist(), strict=True))
     title = f"share of rows whose {what} is at most"
@@ -287,6 +298,7 @@ def _tell_slices(errors: np.ndarray, weights: np.ndarray, seen: held_out.Seen, w
     far = [one for one in slices if one.deviations > _FAR]
     few = far[:_MOST_SLICES]
     if not far:
+        # Without any slice, such as for a table of lists, there is nothing to say.
         line = f"No slice of the rows, of {number}, is far worse than all others." if number else ""
         return [blocks.Text(line, "note")] if line else []
     table = blocks.Table(

@@ -40,7 +40,7 @@ def tell_size(run: record.Run) -> list | str:
         rows += [
             ["weights that may be cut", cut[1]],
             ["of these cut", cut[0]],
-            ["their bytes", 4 * cut[1]],
+            ["their bytes", 4 * cut[1]],  # float32
             ["their bytes, packed by zlib", cut[2]],
         ]
     for name, median in run.speeds.items():
@@ -60,6 +60,7 @@ def tell_size(run: record.Run) -> list | str:
 def _tell_export(export: dict) -> blocks.Text:
     if not export:
         return blocks.Text("There is no export.", "note")
+    # Exports may be published without held-out rows to check them on.
     if "difference" not in export:
         return blocks.Text(f"The export {export['path']} was not checked.", "note")
     return blocks.Text(
@@ -124,6 +125,7 @@ def tell_problems(run: record.Run, problems: Sequence[str]) -> list:
     """Return a line for each certain or possible problem."""
     lines = [*run.doubts, *_tell_broken(run), *_tell_predictions(run), *_tell_dead(run)]
     skipped = run.training.curves.get("skipped_steps")
+    # The scalar counts all steps so far, so the last one is the total.
     if skipped and skipped[max(skipped)] > 0:
         lines.append(f"{skipped[max(skipped)]:.0f} steps were skipped, as a value was not finite.")
     lines += problems
@@ -161,6 +163,7 @@ def _tell_dead(run: record.Run) -> list[str]:
     return [
         f"{100 * points[max(points)]:.0f}% of the units of {name} are dead at the end."
         for name, points in curves.items()
+        # The last step: units may be dead early and come back.
         if points[max(points)] > _DEAD_SHARE
     ]
 
@@ -169,6 +172,7 @@ def tell_commands(run: record.Run) -> list:
     """Return the commands that repeat the run, predict with it and serve it."""
     folder, name = shlex.quote(run.model_dir), run.experiment.serving.model_name
     which = "best" if run.best.get("step") is not None else "latest"
+    # The command must not go on with this run.
     again = shlex.quote(f"{run.model_dir.rstrip('/')}_again")
     config = shlex.quote(os.path.join(run.model_dir, "config.gin"))
     lines = [

@@ -65,11 +65,17 @@ class Facts(NamedTuple):
 def look_at(experiment: experiment_lib.Experiment, split: str, most_rows: int) -> Facts:
     """Read a split, or `most_rows` rows drawn from it.
 
+    Args:
+      experiment: the experiment of the run.
+      split: the split.
+      most_rows: how many rows are read at most.
+
     Raises:
       UserError: the split cannot be read.
     """
     data, model = experiment.data, experiment.model
     counters = [LabelCounter(head) for head in model.heads if isinstance(head, types.WeighingHead)]
+    # A head knows which values of its label are missing, such as -1 for a class.
     of_labels = {head.field: head for head in model.heads if isinstance(head, base.Labelled)}
     missing: collections.Counter[str] = collections.Counter()
     fields = data.spec.fields
@@ -95,12 +101,14 @@ def _count_missing(
     If the field is the label of a head, the head decides which values are missing.
     """
     if isinstance(values, tf.RaggedTensor):
+        # A list without values counts as missing.
         lengths = values.row_lengths().numpy()
         return len(lengths), int((lengths == 0).sum())
     array = values.numpy()
     is_missing = np.zeros(array.shape, bool)
     if array.dtype.kind == "f":
         is_missing |= np.isnan(array)
+    # Strings come as bytes; an empty one means that the value is missing.
     elif array.dtype == object:
         is_missing |= array == b""
     if head is not None:
@@ -108,6 +116,7 @@ def _count_missing(
     if field.default is not None:
         default = field.default
         is_missing |= array == (default.encode() if isinstance(default, str) else default)
+    # A row with several values lacks the field only if all of them are missing.
     return len(array), int(is_missing.reshape(len(array), -1).all(1).sum())
 
 
@@ -138,10 +147,12 @@ class LabelCounter:
         """Count the labels of a batch: weights [B], targets [B, ...], present labels [B, ...]."""
         counted = weights > 0
         self._labelled += int(counted.sum())
+        # Several labels a row: [B, C] of 0 and 1.
         if targets.ndim == 2 and targets.shape[1] == len(self._names):
             known = present.reshape(len(targets), -1) & counted[:, np.newaxis]
             hits = (targets > 0.5) & known
             self._counts.update(hits.nonzero()[1].tolist())
+        # One class a row: [B] ids.
         elif targets.ndim == 1 and self._names:
             self._counts.update(targets[counted & present].astype(int).tolist())
         elif targets.ndim == 1:
@@ -154,6 +165,7 @@ class LabelCounter:
         mean, number = float(numbers.mean()), self._number + len(numbers)
         apart = mean - self._mean
         self._squares += float(np.square(numbers - mean).sum())
+        # The distance between both means, by which a sum of squares within parts falls short.
         self._squares += apart**2 * self._number * len(numbers) / number
         self._mean += apart * len(numbers) / number
         self._number = number
@@ -165,6 +177,7 @@ class LabelCounter:
         counts = {name: counted[place] for place, name in enumerate(names)} if is_few else {}
         largest = None
         if counted:
+            # If classes are equally frequent, the first one, whatever order they came in.
             place = max(counted, key=lambda place: (counted[place], -place))
             largest = (names[place], counted[place])
         mean = spread = None

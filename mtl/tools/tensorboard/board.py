@@ -39,6 +39,7 @@ class Board:
     @property
     def due_every(self) -> tuple[int, ...]:
         """Numbers of steps; a session call has to end at each of their multiples."""
+        # Only items of training steps: evaluations run between session calls.
         return tuple(sorted({due.every for due in self.due_items if due.every}))
 
     @property
@@ -49,4 +50,5 @@ class Board:
     def list_due(self, step: int) -> list[str]:
         """Return the items of evaluations that are due at a step."""
         on = self.settings.list_on(settings_lib.OF_EVALUATIONS)
+        # `True` means every evaluation, hence 1.
         return [name for name in on if self.settings.due_of(name, 1).includes(step)]

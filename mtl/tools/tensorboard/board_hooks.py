@@ -40,6 +40,7 @@ class Showing(types.RunObserver):
         self._experiment, self._model_dir = run.experiment, run.model_dir
         self._is_chief = run.place.is_chief
         self._board = board_lib.Board(settings, run.experiment.run.summary_steps)
+        # Other workers write nothing, and so need no session calls that end at due steps.
         if self._is_chief:
             self.due_every, self.due_at = self._board.due_every, self._board.due_at
             self.has_due_items = bool(self._board.due_items)
@@ -55,11 +56,13 @@ class Showing(types.RunObserver):
         """Return the hooks that write the items of a training, given its built graph."""
         on, start = self._board.settings, {}
         if on.graph and self._board.graph is not None:
+            # Functions and not events: a run that goes on writes only what has changed.
             start["graph"] = functools.partial(_make_graph, self._board.graph, self._experiment)
         if on.configuration:
             start["configuration"] = functools.partial(_make_configuration, self._model_dir)
         if on.custom_scalars:
             model = self._experiment.model
+            # A plain sum of losses has no norms of the tasks' gradients.
             layout = once.lay_out(model.heads, model.loss_names, not model.adds_losses)
             start["custom_scalars"] = functools.partial(_make_event, layout)
         if on.hparams:
@@ -69,12 +72,14 @@ class Showing(types.RunObserver):
         last: list[tf.compat.v1.train.SessionRunHook] = []
         if on.hparams:
             named = list(_name_metrics(self._experiment))
+            # Behind the hooks that evaluate, whose metrics it writes.
             last.append(writing.Session(self._model_dir, metrics, named))
         writes = writing.Writing(result, self._model_dir, start)
         return types.RunHooks(of_steps=[writes], last=last)
 
     def watch_evaluation(self, checkpoint: str) -> types.EvaluationHooks | None:
         """Return a function that builds the hooks of an evaluation; None if no item is due then."""
+        # An evaluation belongs to the step of its checkpoint, even if training has gone on.
         items = self._board.list_due(run_directory.step_in_name(checkpoint))
         if not items:
             return None
@@ -90,6 +95,7 @@ class Showing(types.RunObserver):
                 any(item in items for item in kind)
                 for kind in (settings_lib.CURVES, settings_lib.MATRICES)
             )
+            # One pass over the rows counts for all curves and matrices.
             write = evaluations.CurveWriter(heads, items, folder)
             made: list[tf.compat.v1.train.SessionRunHook] = []
             if has_curves or has_matrices:
@@ -140,6 +146,7 @@ def _make_graph(
     graph: tf.compat.v1.GraphDef, experiment: experiment_lib.Experiment, time: float
 ) -> tf.compat.v1.Event:
     model = experiment.model
+    # Your own update may lack this setting.
     optimizer = getattr(model.update, "optimizer", model.update)
     kinds = {
         "balancing/weighting": type(model.weighting).__name__,
@@ -155,6 +162,7 @@ def _make_configuration(model_dir: str, time: float) -> tf.compat.v1.Event:
     path, text = os.path.join(model_dir, "config.gin"), "(no config.gin)"
     if tf.io.gfile.exists(path):
         with tf.io.gfile.GFile(path, "rb") as file:
+            # A byte that is not UTF-8 must not end the run.
             text = file.read().decode(errors="replace")
     return _make_event(once.write_text("configuration", text), time)
 
@@ -168,6 +176,7 @@ def _name_metrics(experiment: experiment_lib.Experiment) -> dict[str, str]:
     metrics: dict[str, str] = {}
     for head in experiment.model.heads:
         names = types.read_member(head, types.Head, "directions")
+        # A "*" stands for classes: a pattern names no single metric.
         first = next((name for name in names if "*" not in name), None)
         metrics |= {f"{head.name}/{first}": f"{head.name} {first}"} if first else {}
     best = experiment.best.metric

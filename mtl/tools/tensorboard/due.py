@@ -19,6 +19,7 @@ from mtl.deferred import tf
 def check(where: str, when: Any) -> None:
     """Fail unless `when` is False, True, a number of steps or a list of global steps."""
     rule = "be True, False, a number of steps or a list of steps"
+    # First, as True is an int too.
     if isinstance(when, bool):
         return
     checks.is_a(where, when, (int, list, tuple), rule)
@@ -49,7 +50,13 @@ class Due(NamedTuple):
 
     @classmethod
     def from_setting(cls, when: When, every: int) -> Due | None:
-        """Return the steps of a setting; None for False, multiples of `every` for True."""
+        """Return the steps of a setting; None for False, multiples of `every` for True.
+
+        Args:
+          when: the setting.
+          every: the number of steps that True stands for.
+        """
+        # Not `if when`, as 1 equals True but means every step.
         if when is True or when is False:
             return cls(every) if when else None
         return cls(when) if isinstance(when, int) else cls(0, tuple(sorted(when)))
@@ -62,4 +69,5 @@ class Due(NamedTuple):
         """Return whether these steps include a step, int64 scalar -> bool scalar."""
         if self.every:
             return tf.equal(step % self.every, 0)
+        # The chosen steps are a constant of the graph.
         return tf.reduce_any(tf.equal(step, np.array(self.at, np.int64)))

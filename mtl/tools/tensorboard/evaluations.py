@@ -1,7 +1,7 @@
 """Shows an evaluation in TensorBoard: curves over its rows, and its first rows as images.
 
 write = evaluations.CurveWriter(heads, items, writer_dir)            # for `curves.Counting`
-hook = evaluations.Rows(features, labels, heads, logits, columns, writer_dir, num_images)
+hook = evaluations.Rows(features, labels, logits, heads, columns, writer_dir, num_images)
 """
 
 from __future__ import annotations
@@ -67,10 +67,18 @@ class CurveWriter:
 
 
 def draw_pr_curve(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1.Summary:
-    """Draw the precision-recall curve of a class."""
+    """Draw the precision-recall curve of a class.
+
+    Args:
+      tag: the tag of the summary, with the task and the class.
+      sums: the sums of the task.
+      number: the index of the class.
+    """
     hits, misses = sums.hits[number], sums.misses[number]
+    # Sums from the highest threshold down, without the first of all bins: [thresholds]
     true, false = (np.cumsum(own[:0:-1])[::-1] for own in (hits, misses))
     missed, rejected = hits.sum() - true, misses.sum() - false
+    # Thresholds above all scores have no rows: 0 / 0 becomes 0.
     precision = true / np.maximum(true + false, 1e-12)
     recall = true / np.maximum(true + missed, 1e-12)
     return pr_curves.raw_data_pb(
@@ -82,7 +90,7 @@ def _draw_histogram(tag: str, sums: curves.Counted, number: int) -> tf.compat.v1
     """Draw the weights of rows by the probability of a class."""
     bars = sums.count_predictions(number)
     counts = [bar.positives + bar.negatives for bar in bars]
-    weights, predicted, _ = sums.by_share[:, number].sum(1)
+    weights, predicted, _ = sums.by_share[:, number].sum(1)  # [3, bins] -> [3]
     histogram = tf1.HistogramProto(
         min=0.0,
         max=1.0,
@@ -130,6 +138,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         self._step = int(session.run(tf1.train.get_global_step()))
 
     def before_run(self, run_context):
+        # Later batches fetch nothing, so that only the first ones pay for pictures.
         is_full = self._kept >= self._num_images
         return None if is_full else tf1.train.SessionRunArgs([self._said, self._pixels])
 
@@ -137,6 +146,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         if run_values.results is None:
             return
         said, images = run_values.results
+        # The last batch may hold more rows than are still wanted.
         left = self._num_images - self._kept
         for field, values in images.items():
             self._images[field].append(values[:left])
@@ -148,6 +158,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
         captions, are_right = self._write_captions()
         for field, parts in self._images.items():
             if parts:
+                # A picture for each image field, all with the same captions.
                 drawn = pictures.draw_rows(np.concatenate(parts), captions, are_right)
                 writer.add_summary(_to_summary(f"predictions/{field}", drawn), self._step)
         writer.flush()
@@ -171,6 +182,7 @@ class Rows(tf.compat.v1.train.SessionRunHook):
     ) -> list[tuple[str, bool]]:
         return [
             _tell_prediction(self._heads[task], {name: value[row] for name, value in own.items()})
+            # Further lines would make the caption higher than its image.
             for task, own in list(batch.items())[:_MOST_LINES]
         ]
 
@@ -182,10 +194,16 @@ def _is_told(head: types.Head, said: types.Tensors) -> bool:
 
 
 def read_images(features: types.Tensors, columns: Sequence[types.Column]) -> dict[str, tf.Tensor]:
-    """Return {field: [B, H, W, C] in [0, 1]} of the image columns, without normalisation."""
+    """Return {field: [B, H, W, C] in [0, 1]} of the image columns, without normalisation.
+
+    Args:
+      features: {field: [B, ...]}.
+      columns: the columns of the model.
+    """
     found = {}
     for column in columns:
         if isinstance(column, features_lib.Image):
+            # An image column reads a single field.
             for (field,) in column.columns.values():
                 found[field] = column.pixels(features, field)
     return found
@@ -200,6 +218,7 @@ def _tell_prediction(head: types.Head, said: Mapping[str, Any]) -> tuple[str, bo
     elif "value" in said and np.ndim(said["value"]) == 0:
         line = f"{said['value']:.4g}" + (f", was {target:.4g}" if is_known else "")
     else:
+        # Several labels a row: all that are more likely than not.
         high = [n for n, p in zip(names, said["probabilities"], strict=True) if p > 0.5]
         line = ", ".join(high) or "(none)"
     whole = f"{head.name}: {line}"
@@ -209,6 +228,7 @@ def _tell_prediction(head: types.Head, said: Mapping[str, Any]) -> tuple[str, bo
 def _tell_class(names: Sequence[str], said: Mapping[str, Any], is_known: bool) -> tuple[str, bool]:
     chosen, true, share = int(said["class_id"]), int(said["targets"]), np.nan
     if "probability" in said:
+        # "probability" always means class 1.
         share = said["probability"] if chosen else 1 - said["probability"]
     elif "probabilities" in said:
         share = said["probabilities"][chosen]

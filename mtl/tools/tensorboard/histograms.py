@@ -18,8 +18,17 @@ MOST_ENTRIES = 1 << 20
 
 
 def draw(tag: str, values: tf.Tensor) -> tf.Tensor:
-    """Draw a histogram of the finite entries of a tensor, as a serialized summary."""
+    """Draw a histogram of the finite entries of a tensor, as a serialized summary.
+
+    Args:
+      tag: the name of the summary.
+      values: a float tensor of any shape.
+
+    Returns:
+      A string scalar.
+    """
     flat = tf.cast(tf.reshape(_thin_values(values), [-1]), tf.float32)
+    # TensorFlow's op fails at a NaN, and would end the run.
     finite = tf.boolean_mask(flat, tf.math.is_finite(flat))
     return tf.raw_ops.HistogramSummary(tag=tag, values=finite)
 
@@ -35,16 +44,31 @@ def join(summaries: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def draw_gradient(prefix: str, gradient: types.Gradient, variable: tf.Variable) -> list[tf.Tensor]:
-    """Draw the gradient of a variable; for a table, each row that the batch looked up once."""
+    """Draw the gradient of a variable; for a table, each row that the batch looked up once.
+
+    Args:
+      prefix: the beginning of the tag, such as "gradients".
+      gradient: dense, sparse, or None for a variable without a gradient.
+      variable: the variable; a stack gets a histogram for each member.
+
+    Returns:
+      Serialized summaries, string scalars.
+    """
     if gradient is None:
         return []
+    # A row that was looked up twice has two slices; its gradient is their sum.
     merged = gradients_lib.merge_rows(gradient)
     values = merged.values if isinstance(merged, tf.IndexedSlices) else merged
     return [draw(f"{prefix}/{name}", own) for name, own in split(variable, values)]
 
 
 def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Tensor]]:
-    """Yield (name, values) of a variable, or of each member of a stack."""
+    """Yield (name, values) of a variable, or of each member of a stack.
+
+    Args:
+      variable: a variable, or a stack of equal variables of several tasks.
+      values: a tensor of its shape; for looked-up rows, only these as the first axis.
+    """
     stack = stacks.find_stack(variable)
     if stack is None:
         yield patterns.shard_name(variable), values
@@ -56,6 +80,7 @@ def split(variable: tf.Variable, values: tf.Tensor) -> Iterator[tuple[str, tf.Te
 def _thin_values(values: tf.Tensor) -> tf.Tensor:
     """Return every n-th entry of a large tensor, [N]."""
     count = values.shape.num_elements()
+    # An activation has the rows of a batch, whose number may not be static.
     if count is None or count <= MOST_ENTRIES:
         return values
     stride = math.ceil(count / MOST_ENTRIES)

@@ -2,7 +2,7 @@
 
 summary = once.write_text("configuration", gin)
 summary = once.lay_out(heads, losses, has_surgery=False)
-summary = once.start_session(experiment)
+summary = once.start_session(experiment, metrics, time.time())
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def write_text(tag: str, text: str) -> tf.compat.v1.Summary:
     """Return a text as a block of code; it is indented, as a text may hold any fence."""
     block = "\n".join(f"    {line}" for line in text.splitlines())
     described = text_metadata.create_summary_metadata(display_name=tag, description="")
+    # TensorBoard's messages are other classes than TensorFlow's, with the same bytes.
     metadata = tf1.SummaryMetadata.FromString(described.SerializeToString())
     tensor = tf.make_tensor_proto(block.encode(), tf.string)
     return tf1.Summary(value=[tf1.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
@@ -61,9 +62,11 @@ def lay_out(
     by_task = {head.name: head for head in heads}
 
     def draw(title: str, *tags: str) -> Any:
+        # Tags are regular expressions: without anchors, "loss" would match all losses.
         return chart(title=title, multiline=multiline(tag=[f"^{tag}$" for tag in tags]))
 
     categories = []
+    # Tasks without a loss, such as composed ones, have metrics only.
     for name in dict.fromkeys([*losses, *by_task]):
         own = re.escape(name)
         charts = [draw("loss", f"{own}/loss", f"{own}/average_loss")]
@@ -72,6 +75,7 @@ def lay_out(
         # A pattern may match no metric of the run.
         shown = [metric for metric in known if metric != "average_loss" and "*" not in metric]
         charts += [draw(metric, f"{own}/{re.escape(metric)}") for metric in shown]
+        # A run writes one of the two, or both.
         charts.append(draw("weight", f"weight/{own}", f"surgery/weight/{own}"))
         if has_surgery:
             charts.append(draw("norm of its gradient", f"surgery/norm/{own}"))
@@ -83,6 +87,7 @@ def lay_out(
         draw("weights", "weight/.*", "surgery/weight/.*"),
         draw("speed", "steps_per_sec"),
     ]
+    # On top of the page.
     categories.insert(0, layout_pb2.Category(title="all tasks", chart=everything))
     return custom_scalars.pb(layout_pb2.Layout(category=categories))
 
@@ -109,6 +114,7 @@ def start_session(experiment: Any, metrics: Mapping[str, str], time: float) -> t
         hparams.experiment_pb(described, infos, time_created_secs=time),
         hparams.session_start_pb(settings, start_time_secs=time),
     ):
+        # Repeated fields of merged messages are joined: the values of both lie in one summary.
         summary.MergeFromString(part.SerializeToString())
     for value in summary.value:
         # Settings are a protobuf map; the order of its bytes differs between processes.
@@ -148,6 +154,7 @@ def _list_settings(experiment: Any) -> Iterator[tuple[str, bool | float | str]]:
 
 def _flatten(value: Any, path: str) -> Iterator[tuple[str, bool | float | str]]:
     """Yield (path, setting) of numbers, texts and bools in a value, and classes of its parts."""
+    # Prefixes: "run.keep" also leaves out run.keep_checkpoints.
     if path.startswith(_LEFT_OUT) or value is None:
         return
     if isinstance(value, _PLAIN):
@@ -166,10 +173,12 @@ def _list_within(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the values in a part, a list or a mapping, each with its suffix of the path."""
     if checks.is_part(value):
         for field in dataclasses.fields(value):
+            # Without fields that a part computes from others.
             if field.init:
                 yield f".{field.name}", getattr(value, field.name)
     elif isinstance(value, list | tuple):
         for number, one in enumerate(value):
+            # A head has a name, which stays the same if heads are added before it.
             yield f"[{getattr(one, 'name', None) or number}]", one
     elif isinstance(value, Mapping):
         for key, one in value.items():

@@ -41,6 +41,7 @@ def require_pillow(where: str) -> None:
     try:
         from PIL import ImageFont
 
+        # Older versions of Pillow take no size here, and raise a TypeError.
         ImageFont.load_default(_TEXT)
     except (ImportError, TypeError):
         rule = "be False without the package pillow, from 10.1 on"
@@ -48,11 +49,19 @@ def require_pillow(where: str) -> None:
 
 
 def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
-    """Draw sums [C, C] of true by predicted classes; the colour is the share of the row."""
+    """Draw sums [C, C] of true by predicted classes; the colour is the share of the row.
+
+    Args:
+      cells: [C, C], sums of weights by true and predicted class.
+      names: C names.
+      title: the text above.
+    """
     count = len(names)
+    # Pixels of a cell: the whole picture stays below about 1,000.
     side = max(2, min(46, 900 // count))
     with_names, with_numbers = count <= _MOST_NAMES, count <= _MOST_NUMBERS
     shown = [_shorten_name(name) for name in names]
+    # About 7 pixels a letter.
     margin = 8 + 7 * max(map(len, shown)) if with_names else 24
     size = margin + side * count + _GAP
     heading = f"{title}: true down, predicted across"
@@ -60,6 +69,7 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
     image, draw, font = _start_picture(max(size, wide), size + 2 * _TEXT)
     draw.text((_GAP, 2), heading, _INK, font)
     top = margin + 2 * _TEXT
+    # A class without rows has shares of 0.
     shares = cells / np.maximum(cells.sum(axis=1, keepdims=True), 1e-12)
     for row in range(count):
         for column in range(count):
@@ -68,6 +78,7 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
             x, y = margin + column * side, top + row * side
             draw.rectangle((x, y, x + side - 1, y + side - 1), color)
             if with_numbers and cells[row, column]:
+                # White on dark cells.
                 ink = _PAPER if share > 0.5 else _INK
                 center = (x + side / 2, y + side / 2)
                 draw.text(center, _write_number(cells[row, column]), ink, font, anchor="mm")
@@ -79,9 +90,15 @@ def draw_matrix(cells: np.ndarray, names: Sequence[str], title: str) -> Picture:
 
 
 def draw_shares(lines: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Picture:
-    """Draw {name: [(x, y), ...]} of shares, with the diagonal; points that are NaN are left out."""
+    """Draw {name: [(x, y), ...]} of shares, with the diagonal; points that are NaN are left out.
+
+    Args:
+      lines: numbers in [0, 1].
+      title: the text above.
+    """
     names, side = [_shorten_name(name) for name in lines], 3 * _SIDE
     rows = names if len(names) > 1 else []
+    # A single line needs no legend: the title names it.
     legend = 2 * _GAP + 24 + 7 * max(map(len, rows), default=0) if rows else 0
     heading, left, top = _load_font().getlength(title), 3 * _TEXT, 2 * _TEXT
     wide = max(left + side + _GAP + legend, heading + 2 * _GAP)
@@ -130,18 +147,21 @@ def draw_rows(
     from PIL import Image
 
     count, lines = len(images), max(map(len, captions), default=0)
+    # About a square.
     columns = min(count, max(4, math.ceil(math.sqrt(count))))
     width = max(_SIDE, 7 * max((len(line) for own in captions for line in own), default=0))
     tile = width + _GAP, _SIDE + lines * _TEXT + 2 * _GAP
     sheet, draw, font = _start_picture(columns * tile[0], math.ceil(count / columns) * tile[1])
     for place, values in enumerate(images):
         x, y = place % columns * tile[0], place // columns * tile[1]
+        # Without the clip, a value above 1 would wrap around to black.
         pixels = np.clip(np.nan_to_num(values) * 255, 0, 255).astype(np.uint8)
         if pixels.shape[-1] not in (1, 3, 4):
             pixels = pixels[..., :1]
         own = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert("RGB")
         scale = _SIDE / max(own.size)
         size = [max(1, round(edge * scale)) for edge in own.size]
+        # Enlarged pixels keep their edges; a smaller picture is smoothed.
         resized = own.resize(size, Image.Resampling.NEAREST if scale > 1 else None)
         sheet.paste(resized, (x, y))
         for line, (text, is_right) in enumerate(
@@ -178,6 +198,7 @@ def _write_upright(image: Any, font: Any, text: str, x: float, bottom: float) ->
     length = max(1, math.ceil(font.getlength(text)))
     label = Image.new("RGB", (length, _TEXT + 2), _PAPER)
     ImageDraw.Draw(label).text((0, 0), text, _INK, font)
+    # Pillow cannot write upwards itself.
     turned = label.rotate(90, expand=True)
     image.paste(turned, (round(x - turned.width / 2), round(bottom - turned.height)))
 

@@ -1,6 +1,7 @@
 """Names rows of tables for TensorBoard's projector, which reads tables from the checkpoint.
 
-projector.write(model_dir, projector.choose({"features/word/embedding": (100, 16)}, names), names)
+shapes = {"features/word/embedding": (100, 16)}
+projector.write(model_dir, projector.choose(shapes, names), shapes)
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def choose(shapes: Shapes, named: Mapping[str, types.RowNames]) -> dict[str, typ
     for name, shape in shapes.items():
         names = row_names.find_row_names(named, name)
         is_table = names is not None and names.axis == 0 and len(shape) == 2
+        # Names of a changed vocabulary would label the wrong rows.
         if not is_table or names is None or not row_names.fit_shape(names, shape):
             continue
         if shape[0] > MOST_ROWS:
@@ -58,8 +60,10 @@ def write(model_dir: str, chosen: Mapping[str, types.RowNames], shapes: Shapes) 
     config = projector_config_pb2.ProjectorConfig()
     tf.io.gfile.makedirs(os.path.join(model_dir, FOLDER))
     for number, (name, names) in enumerate(chosen.items()):
+        # The number keeps names apart that are equal after the cut; file systems limit names.
         path = os.path.join(FOLDER, f"{number}_{name.replace('/', '_')[-80:]}.tsv")
         lines = list(map(_clean_name, row_names.read_names(names)))
+        # The projector needs a line for each row: rows of unknown words have no name.
         lines += [f"(unknown {place})" for place in range(shapes[name][0] - len(lines))]
         atomic.write(os.path.join(model_dir, path), "\n".join(lines) + "\n")
         config.embeddings.add(tensor_name=name, metadata_path=path)
@@ -68,5 +72,6 @@ def write(model_dir: str, chosen: Mapping[str, types.RowNames], shapes: Shapes) 
 
 def _clean_name(name: str) -> str:
     """Return a name as one cell of a table: a tab or the end of a line would start another one."""
+    # Tokens may hold halves of characters (surrogates), which UTF-8 cannot write.
     plain = name.encode(errors="replace").decode()
     return " ".join(plain.split()) or "(empty)"

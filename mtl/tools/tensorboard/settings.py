@@ -102,6 +102,7 @@ class Items:
 
     def list_on(self, names: Sequence[str]) -> list[str]:
         """Return the items of these names that are on."""
+        # `is not False`, as a list of steps or a number also switches an item on.
         return [name for name in names if getattr(self, name) is not False]
 
     def due_of(self, name: str, every: int) -> due.Due:
@@ -122,6 +123,7 @@ class Items:
                 where, fix = f"TensorBoard.{name}", "No task has classes."
                 checks.require(bool(found), where, "be False", getattr(self, name), fix)
         if self.list_on(_DRAWN):
+            # Before the training, and only if a picture is drawn.
             pictures.require_pillow(f"TensorBoard.{self.list_on(_DRAWN)[0]}")
 
     def check_run(
@@ -147,6 +149,7 @@ class Items:
             checks.require(
                 num_losses <= _MOST_TASKS, where, rule, value, f"There are {num_losses}."
             )
+        # Without a surgery, these are the gradients that the update has anyway.
         needs_all = [] if adds_losses else ["gradients_before_surgery"]
         for name in self.list_on(["task_gradients", *needs_all]):
             rule = "be False with several replicas: they cannot meet only at some steps"
@@ -157,6 +160,7 @@ class Items:
     def _check_due(self, where: str, value: Any, every: int, last: int) -> None:
         found = due.Due.from_setting(value, every)
         assert found is not None
+        # The first multiple is the number itself.
         late = [step for step in found.at or (found.every,) if step > last]
         rule = f"be due up to the last step, {last}"
         fix = f"Run.summary_steps is {every}." if value is True else ""
@@ -168,6 +172,7 @@ class Items:
         every = run.checkpoint_steps
         rule = "be True or False if Run.checkpoint_secs says when to evaluate"
         checks.require(every is not None, where, rule, value)
+        # The last step is always evaluated.
         evaluated = {*range(every, run.train_steps + 1, every), run.train_steps}
         found = due.Due.from_setting(value, every)
         assert found is not None

@@ -40,6 +40,7 @@ def draw(losses: Mapping[str, tf.Tensor], batch: Any) -> tf.compat.v1.GraphDef:
       batch: tensors in any nesting; the walk back from the losses ends there.
     """
     inputs = tf.nest.flatten(batch, expand_composites=True)
+    # Ops are compared by identity: ops of a loop and of its outer graph may share names.
     ends = {id(tensor.op) for tensor in inputs if isinstance(tensor, tf.Tensor)}
     resolve = _Resolver()
     names = _name_ops(losses, ends, resolve)
@@ -47,6 +48,7 @@ def draw(losses: Mapping[str, tf.Tensor], batch: Any) -> tf.compat.v1.GraphDef:
     graph.versions.producer = tf.version.GRAPH_DEF_VERSION
     for op, name in names.values():
         node = graph.node.add(name=name, op=_kind_of(op))
+        # TensorBoard shows the shapes of outputs from this attribute.
         node.attr["_output_shapes"].list.shape.extend(
             tensor.shape.as_proto() for tensor in op.outputs
         )
@@ -69,6 +71,7 @@ def add_training(
       tasks: the tasks whose losses the first part reads.
     """
     whole = tf1.GraphDef()
+    # A copy: the forward pass is drawn once, but `writing` may make its event several times.
     whole.CopyFrom(graph)
     inputs = [f"{_LOSS}/{task}/loss" for task in tasks]
     for name, kind in kinds.items():
@@ -94,6 +97,7 @@ def _name_ops(
     named, left = _name_outer(losses, ends, resolve)
     while left:
         op = left.pop()
+        # An op of a loss that also feeds a head belongs to the head's side.
         if op.type == "Const" or (id(op) in named and not named[id(op)][1].startswith(_LOSS)):
             continue
         name = _name_of(op)
@@ -115,6 +119,7 @@ def _name_outer(
             op = left.pop()
             if id(op) in named or op.type == "Const":
                 continue
+            # Here the walk back enters a head, or reaches the batch, such as labels.
             if _has_scope(op) or id(op) in ends:
                 inner.append(op)
                 continue
@@ -140,6 +145,7 @@ class _Resolver:
     """Finds the origin of a tensor: behind ops that change nothing, and outside of a loop."""
 
     def __init__(self) -> None:
+        # {id of a graph: its captures}
         self._outside: dict[int, dict[int, tf.Tensor]] = {}
 
     def __call__(self, tensor: tf.Tensor) -> tf.Tensor:
@@ -155,6 +161,7 @@ class _Resolver:
     def _list_captures(self, graph: tf.Graph) -> dict[int, tf.Tensor]:
         """Return {id of a tensor within a loop: the tensor outside}, cached for each graph."""
         if id(graph) not in self._outside:
+            # Only the graph of a function, such as the body of a loop, has captures.
             pairs = getattr(graph, "captures", [])
             self._outside[id(graph)] = {id(inside): outside for outside, inside in pairs}
         return self._outside[id(graph)]

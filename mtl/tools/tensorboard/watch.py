@@ -66,6 +66,7 @@ class Watch(types.StepExtension):
             return forward
 
         def seen(features: Any, labels: Any) -> whole_batch.ForwardPass:
+            # Further slices and passes build the same ops again.
             if self._has_seen:
                 return forward(features, labels)
             self._has_seen = True
@@ -92,6 +93,7 @@ class Watch(types.StepExtension):
             return
         del batch
         self._found = found
+        # Fails if a pattern matches nothing, before the step is built.
         self._choose(found.variables)
         self._require_outputs()
         yield
@@ -105,10 +107,12 @@ class Watch(types.StepExtension):
         found = self._found
         if found is None:
             return
+        # The step in progress ends at this number, by which items are due.
         step = tf1.train.get_or_create_global_step().read_value() + 1
         combined = self._only_chosen(found.variables, found.gradients)
         taken = self._only_chosen(variables, gradients)
         for due, items in self._items.items():
+            # One branch for all items that are due at the same steps.
             part = _Part(due.tell(step), taken if "updates" in items else [])
             part.look(functools.partial(self._draw, items, combined, taken, found.scaled))
             self._parts.append(part)
@@ -158,6 +162,7 @@ class Watch(types.StepExtension):
         if "gradients_before_surgery" in items:
             before = combined
             if not self._adds_losses:
+                # Over slices and replicas, in the branch: other steps do not pay for this pass.
                 summed = batch.sum(lambda part: _differentiate_sum(part, variables))
                 before = list(zip(variables, summed, strict=True))
             drawn += _draw_all("gradients_before_surgery", before)
@@ -200,6 +205,7 @@ class _Part:
             return [histograms.join(draw()), *(_read_entries(*pair) for pair in self._moving)]
 
         def else_nothing() -> list[tf.Tensor]:
+            # Both branches need the same number and types of outputs.
             return [tf.constant(""), *(tf.zeros([0]) for _ in self._moving)]
 
         self._summary, *self._kept = tf.cond(self._is_due, when_due, else_nothing)
@@ -217,6 +223,7 @@ class _Part:
                 drawn += _draw_update(variable, gradient, before)
             return histograms.join([self._summary, *drawn])
 
+        # The change is known only after the weights have moved.
         with tf.control_dependencies([train_op]):
             return tf.cond(self._is_due, when_due, lambda: tf.constant(""))
 
@@ -257,6 +264,7 @@ def _draw_tasks(batch: whole_batch.WholeBatch, variables: Sequence[tf.Variable])
 def _read_entries(variable: tf.Variable, gradient: types.Gradient) -> tf.Tensor:
     """Return a variable's entries, [N]; for a table, only of rows with a gradient."""
     if isinstance(gradient, tf.IndexedSlices):
+        # `unique` keeps the order, so the rows before and after the update agree.
         values = tf.gather(variable, tf.unique(gradient.indices).y)
     else:
         values = variable.read_value()
@@ -269,6 +277,7 @@ def _draw_update(
     change = _read_entries(variable, gradient) - before
     shape, is_table = variable.shape, isinstance(gradient, tf.IndexedSlices)
     if is_table:
+        # The number of looked-up rows depends on the batch.
         shape = tf.TensorShape([None, *shape[1:]])
     form = [-1, *shape[1:]]
     changes = histograms.split(variable, tf.reshape(change, form))
@@ -276,6 +285,7 @@ def _draw_update(
     drawn = []
     for (name, moved), (_, weights) in zip(changes, found, strict=True):
         drawn.append(histograms.draw(f"updates/{name}", moved))
+        # Weights of 0 give NaN or infinity, which `writing.keep_whole` drops.
         share = tf.linalg.norm(moved) / tf.linalg.norm(weights)
         drawn.append(histograms.draw_scalar(f"update_ratio/{name}", share))
     return drawn
@@ -283,6 +293,7 @@ def _draw_update(
 
 def _share_dead(outputs: tf.Tensor, num_tasks: int) -> tf.Tensor:
     """Return the share of units, along the last axis, that are 0 everywhere."""
+    # All but the units: rows, and the places of a map.
     axes = list(range(outputs.shape.rank - 1))
     # In a stack, [B, T, H], each task has separate units.
     if stacks.are_stacked(num_tasks) and outputs.shape[1:-1] == [num_tasks]:

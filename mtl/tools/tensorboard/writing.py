@@ -1,6 +1,6 @@
 """Writes the items of a training for TensorBoard: some once at its start, others at due steps.
 
-hook = writing.Writing(result, board, model_dir, start)     # start: the items written once
+hook = writing.Writing(result, model_dir, start)     # start: the items written once
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Writing(hooks.StepHook):
         self._write_start(step)
 
     def choose_more(self, step):
+        # Runs without items of steps have no such output.
         return () if self._result.due is None else (self._result.due,)
 
     def on_step(self, run_context, step: int, values: np.ndarray, due: bytes = b"") -> None:
@@ -64,6 +65,7 @@ class Writing(hooks.StepHook):
 
     def _write_start(self, step: int) -> None:
         path = os.path.join(self._model_dir, FILE)
+        # A run that starts anew writes everything, even over the file of an earlier run.
         before = _read_file(path) if step else {}
         after = {}
         for item, make in self._start.items():
@@ -71,6 +73,7 @@ class Writing(hooks.StepHook):
             after[item] = zlib.crc32(make(0).SerializeToString(deterministic=True))
             if before.get(item) != after[item]:
                 event = make(time.time())
+                # Not 0: TensorBoard takes a step back for a restart, and hides later events.
                 event.step = step
                 self._writer.add_event(event)
         self._writer.flush()
@@ -140,6 +143,7 @@ def _read_file(path: str) -> dict[str, Any]:
     with tf.io.gfile.GFile(path, "rb") as file:
         try:
             content = json.loads(file.read())
+        # A damaged file: the items are written once more. Deep nesting is a RecursionError.
         except (ValueError, RecursionError):
             return {}
     return content if isinstance(content, dict) else {}

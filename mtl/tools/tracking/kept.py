@@ -42,6 +42,7 @@ class Kept:
             "destination": checks.mask(destination),
         }
         self._part = part
+        # The parts of a run are one run of the tracker: all of them read the id of the whole.
         self._whole = Kept(part.folder, name, destination) if part else None
 
     def read_id(self) -> str | None:
@@ -49,6 +50,7 @@ class Kept:
         if self._whole:
             return self._whole.read_id()
         found = self._read("run")
+        # A kept destination may hold a password, which `_owner` masks.
         is_own = {name: _mask_value(found.get(name)) for name in self._owner} == self._owner
         run_id = found.get("run_id")
         return run_id if is_own and isinstance(run_id, str) else None
@@ -57,6 +59,7 @@ class Kept:
         """Keep the tracker's id of this run."""
         if self._part and self._read("run").get("run_id", run_id) != run_id:
             tf.io.gfile.rmtree(self.folder)  # The whole run is new, and lacks this part.
+        # Later commands on the folder of a part, such as launch.evaluate, get no `part`.
         prefix = {"part": self._part.name} if self._part else {}
         self._write("run", {"run_id": run_id, **self._owner, **prefix})
         if self._whole:
@@ -78,6 +81,7 @@ class Kept:
         """Forget the run: later reports begin a new run, or a new part of a run."""
         if tf.io.gfile.isdir(self.folder):
             tf.io.gfile.rmtree(self.folder)
+        # Later parts must not forget the run that the first one has begun.
         if self._whole and self._part and self._part.is_first:
             self._whole.forget()
 
@@ -86,10 +90,15 @@ class Kept:
 
         The mark comes before the report: a process that is killed in between skips a step, but
         never repeats one. Training only goes forward; evaluations may take any checkpoint.
+
+        Args:
+          stream: "train", "eval" or "eval_<split>".
+          step: the global step.
         """
         known = self._read(stream)
         if stream == TRAIN:
             last = known.get("last_step", -1)
+            # A run that goes on from a checkpoint repeats steps that were reported already.
             if step <= last:
                 return False
             self._write(stream, {"last_step": step})
@@ -116,6 +125,7 @@ class Kept:
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
         tf.io.gfile.makedirs(self.folder)
+        # Whole or not at all: a file that is cut off would begin a new run.
         atomic.write(self._path(name), json.dumps(content) + "\n")
 
 

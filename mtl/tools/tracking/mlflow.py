@@ -20,6 +20,7 @@ from mtl.tools.tracking import packages
 _STATES = {types.FINISHED: "FINISHED", types.FAILED: "FAILED", types.KILLED: "KILLED"}
 # MLflow limits the parameters of a request to this many.
 _AT_ONCE = 100
+# User and password of an address, up to the "@".
 _LOGIN = re.compile(r"//[^/\s]*@")
 _NOT_IN_NAMES = re.compile(r"[^\w\-. /]", re.ASCII)
 
@@ -63,10 +64,12 @@ class MLflow(types.Tracker):
 
     def start(self, run: types.RunDescription) -> "_Run":
         """Begin a run, or go on with the run of this id."""
+        # In the thread of the tracker, as the import takes seconds.
         mlflow = importlib.import_module("mlflow")
         client = mlflow.MlflowClient(tracking_uri=self.tracking_uri)
         run_id = run.run_id or self._create_run(client, run)
         tracked = _Run(client, run_id)
+        # Only the process that owns the run has parameters.
         if run.parameters:
             client.update_run(run_id, status="RUNNING")
             tracked.set_parameters(run.parameters)
@@ -97,6 +100,7 @@ class _Run(types.TrackedRun):
         known = self._client.get_run(self._id).data.params
         given = {_spell(name): value for name, value in parameters.items()}
         for name, value in given.items():
+            # MLflow refuses a batch that changes a parameter.
             if known.get(name, value) != value:
                 self._client.set_tag(self._id, f"changed/{name}", value)
         entities = importlib.import_module("mlflow.entities")
@@ -105,6 +109,7 @@ class _Run(types.TrackedRun):
             self._client.log_batch(self._id, params=new[first : first + _AT_ONCE])
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        # MLflow takes milliseconds.
         metric, now = importlib.import_module("mlflow.entities").Metric, int(time.time() * 1000)
         made = [metric(_spell(name), value, now, step) for name, value in metrics.items()]
         for first in range(0, len(made), _AT_ONCE):

@@ -64,6 +64,7 @@ class Reporter:
         self._tracker, self._is_owner = tracker, is_owner
         self.kept = kept.Kept(model_dir, self.name, destination, part)
         self._waiting: collections.deque[_Report] = collections.deque()
+        # Guards the queue and the flags below, and wakes the thread.
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._state: str | None = None
@@ -75,15 +76,26 @@ class Reporter:
         """Begin to report; earlier reports in the queue come first."""
         if self._thread is None:
             self._thread = threading.Thread(
-                target=self._report_all, args=(run,), name=f"tracker {self.name}", daemon=True
+                # A daemon: Python does not wait at its end for a server that never answers.
+                target=self._report_all,
+                args=(run,),
+                name=f"tracker {self.name}",
+                daemon=True,
             )
             self._thread.start()
 
     def log(self, stream: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Report the metrics of a step, unless they were reported before."""
+        """Report the metrics of a step, unless they were reported before.
+
+        Args:
+          stream: "train", "eval" or "eval_<split>", the beginning of the names.
+          step: the global step.
+          metrics: {name: value}.
+        """
         values = {f"{stream}/{name}": float(value) for name, value in metrics.items()}
 
         def act(tracked: types.TrackedRun) -> None:
+            # In the thread, not at the call: the mark writes a file, which may be slow.
             if self.kept.claim(stream, step):
                 part = self.kept.read_part()
                 tracked.log(step, {os.path.join(part, name): x for name, x in values.items()})
@@ -99,7 +111,12 @@ class Reporter:
         self._add_report(_Report(act, path, is_metric=False))
 
     def add_export(self, path: str, folder: str) -> None:
-        """Add an export; if it exceeds the tracker's limit, log a line instead."""
+        """Add an export; if it exceeds the tracker's limit, log a line instead.
+
+        Args:
+          path: the folder of the export.
+          folder: the folder in the tracked run.
+        """
         if not self._limit_mb:
             return
         size = _measure_bytes(path) / 1e6
@@ -125,8 +142,10 @@ class Reporter:
         with self._changed:
             self._state, self._is_closing = state, True
             self._changed.notify()
+        # The thread takes what is left in the queue until then.
         self._thread.join(self._flush_secs)
         with self._changed:
+            # A report that the thread works on has left the queue, but may not arrive.
             left = sum(one.is_metric for one in self._waiting) + self._is_busy
             files = sum(not one.is_metric for one in self._waiting)
             self._waiting.clear()
@@ -150,7 +169,9 @@ class Reporter:
     def _add_report(self, report: _Report) -> None:
         with self._changed:
             self._waiting.append(report)
+            # Files are never dropped: they are few, and come once.
             if sum(one.is_metric for one in self._waiting) > _WAITING:
+                # The oldest: the newest values tell more about a run that goes on.
                 self._waiting.remove(next(one for one in self._waiting if one.is_metric))
                 self._dropped += 1
             self._changed.notify()
@@ -177,6 +198,7 @@ class Reporter:
         """Begin or go on with the run once the tracker can be reached; None if it never can."""
         while True:
             run_id = self.kept.read_id()
+            # Without an id, another process has not begun the run yet: wait for it.
             if self._is_owner or run_id:
                 try:
                     tracked = self._tracker.start(dataclasses.replace(run, run_id=run_id))
@@ -186,6 +208,7 @@ class Reporter:
                     return tracked
                 except Exception as error:
                     self._tell("the start of the run", error)
+            # At the end of a run, a tracker out of reach gets no further attempt.
             if self._is_closing:
                 return None
             with self._changed:
@@ -195,6 +218,7 @@ class Reporter:
         """Return the next report; None if the run is closed and the queue is empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_closing)
+            # Set under the same lock as the queue, so that `close` counts each report once.
             self._is_busy = bool(self._waiting)
             return self._waiting.popleft() if self._waiting else None
 
@@ -236,6 +260,7 @@ class Reporters:
         """Forget the ids of an earlier run in this folder, if this is a new run."""
         for one in self._all:
             other = one.kept.tell_other()
+            # A copied folder brings the id of another run, which it must not go on with.
             if is_new or other:
                 one.kept.forget()
             if other and not is_new:
@@ -277,6 +302,7 @@ class Reporters:
             lines[number] = self._all[number].close(state)
 
         for number in range(len(self._all)):
+            # In parallel, a slow tracker does not take the time of the others.
             threads.append(threading.Thread(target=end, args=(number,), daemon=True))
             threads[-1].start()
         for thread in threads:

@@ -47,6 +47,7 @@ class Reporting:
 
     def __call__(self, run: types.ObservedRun) -> Report | None:
         """Return the observer that reports a run; None in a process that does not report."""
+        # Workers and servers have no further metrics to report.
         reports = run.place.is_chief or run.place.job == tf_config.EVALUATOR
         return Report(run, self.trackers) if reports and self.trackers else None
 
@@ -64,6 +65,7 @@ class Report(types.RunObserver):
         self._trackers = trackers
         self._experiment, self._model_dir, self._part = run.experiment, run.model_dir, run.part
         self._is_owner = run.place.is_chief and not is_evaluator
+        # Chief and evaluator are two processes of one tracked run.
         self._is_beside = bool(run.place.cluster) and run.experiment.distribution.evaluator
         self._has_begun = False
         self._reporters = reporter.Reporters(trackers, run.model_dir, self._is_owner, run.part)
@@ -76,9 +78,11 @@ class Report(types.RunObserver):
           UserError: a tracker needs a package that is not installed.
         """
         for tracker in self._trackers:
+            # Before the training, so that a missing package costs no trained step.
             types.read_member(tracker, types.Tracker, "require")()
         try:
             yield
+        # A run that a signal ends has not failed.
         except (SystemExit, KeyboardInterrupt):
             self._end_run(types.KILLED)
             raise
@@ -94,6 +98,7 @@ class Report(types.RunObserver):
     def begin(self) -> None:
         """Begin to report, now that the model is built and restored."""
         folder, prefix = self._model_dir, ""
+        # All parts report to one tracked run, which has the name of the whole run.
         if self._part:
             folder, prefix = self._part.folder, f"{self._part.name}/"
         parameters = _list_parameters(self._experiment) if self._is_owner else {}
@@ -128,6 +133,7 @@ class Report(types.RunObserver):
         """Report the files of the run and how it ended; lost reports become a doubt of the run."""
         if self._is_owner:
             _add_files(self._reporters, self._model_dir)
+        # An evaluator may end before the training, and says nothing about its end.
         lines = self._reporters.close(state if self._is_owner else None)
         if self._is_owner and self._has_begun:  # Otherwise the doubts of an earlier process hold.
             doubts.record_doubts(self._model_dir, "tracking", lines)
@@ -138,6 +144,10 @@ def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporte
     """Yield reporters that add to the run of a finished training; its state stays as it is.
 
     Logs a line for a tracker that does not know the run, or whose package is not installed.
+
+    Args:
+      trackers: the services of the run.
+      model_dir: the folder of the run.
     """
     able = []
     for tracker in trackers:
@@ -152,6 +162,7 @@ def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporte
             able.append(tracker)
         else:
             _log.info("Nothing is reported: tracker %s knows no run of %s", name, model_dir)
+    # Not the owner: the state of the finished run stays.
     reporters = reporter.Reporters(able, model_dir, is_owner=False)
     name, folder = run_directory.name_run(model_dir), storage.make_absolute(model_dir)
     reporters.start(types.RunDescription(name, folder))
@@ -165,6 +176,7 @@ def go_on(trackers: Sequence[types.Tracker], model_dir: str) -> Iterator[reporte
 def _list_parameters(experiment: experiment_lib.Experiment) -> dict[str, str]:
     """Return {setting: value} of all settings; too long values are cut, with a log line."""
     found = {one.path: one.value for one in flat_settings.flatten(experiment)}
+    # The place of the reports does not describe the run.
     found = {name: value for name, value in found.items() if not name.startswith("trackers")}
     long = [name for name, value in found.items() if len(value) > _LONGEST]
     if long:
@@ -181,6 +193,7 @@ def _add_files(reporters: reporter.Reporters, model_dir: str) -> None:
         for name in sorted(names):
             if name.endswith(_PICTURES):
                 reporters.add_file(os.path.join(lying, name), folder)
+    # Only one export: the best, or else the latest.
     for kind in ("best", "latest"):
         folder = os.path.join(model_dir, "export", kind)
         exported = versions.list_versions(folder)

@@ -41,9 +41,11 @@ class Tracked(hooks.StepHook):
 
     def on_step(self, run_context, step, values):
         last, then = self._last
+        # Calls of several steps may jump over a multiple: a report is due once one was passed.
         if step // self._every == last // self._every:
             return
         self._last = (step, dataclasses.replace(self.time))
+        # The time since the last report, without evaluations and saving.
         secs = self.time.secs - then.secs
         speed = (step - last) / secs
         scalars = dict(zip(self._result.names, values.tolist(), strict=True))

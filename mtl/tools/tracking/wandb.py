@@ -74,11 +74,13 @@ class WandB(types.Tracker):
             tags=list(self.tags) or None,
             dir=run.folder,
             resume="allow",
+            # `create_new` leaves other runs of this process open.
             reinit="create_new",
             settings=wandb.Settings(**({"mode": self.mode} | settings)),
         )
         made.config.update(dict(run.parameters), allow_val_change=True)
         made.define_metric(_STEP)
+        # All charts have the global step below them, in place of W&B's count of calls.
         made.define_metric("*", step_metric=_STEP)
         return _Run(made)
 

@@ -15,6 +15,7 @@ from mtl import deferred
 
 with deferred.imports():
     from mtl import verbs
+    from mtl.files import storage
 
 CHECKPOINT = flags.DEFINE_string(
     "checkpoint", "all", "all, latest, best, or a path such as DIR/model.ckpt-500."
@@ -39,8 +40,7 @@ def main() -> None:
     path = verbs.audit_clipping(
         experiment, model_dir, CHECKPOINT.value, OUTPUT.value, KEY.value, COMPARE.value
     )
-    with open(path) as file:
-        print(file.read())
+    print(storage.read(path).decode())
     print(f"Report: {os.path.dirname(path)}", file=sys.stderr)
 
 

@@ -184,6 +184,7 @@ def _make_handler(members: Members, asked: list[int]) -> Callable[[int, Any], No
 def main() -> None:
     """Start the processes that the flags describe, and exit with their common code."""
     checks.at_least("--workers", WORKERS.value, 1)
+    checks.at_least("--restarts", RESTARTS.value, 0)
     checks.at_least("--ps", SERVERS.value, 0)
     _, model_dir = app.load()  # A mistake shows once, before anything is started.
     # Otherwise all processes would start, and each would fail at the lock.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -111,10 +112,10 @@ def _prune_at_once(
     print("\nNext:")
     step = made.run.train_steps
     print(
-        f"  python -m launch.train --model_dir {output_dir} "
+        f"  python -m launch.train --model_dir {shlex.quote(output_dir)} "
         f"--gin_param 'Run.train_steps = {step + max(1, step // 4)}'"
     )
-    print(f"  python -m launch.export --model_dir {output_dir}")
+    print(f"  python -m launch.export --model_dir {shlex.quote(output_dir)}")
 
 
 def _find_tickets(

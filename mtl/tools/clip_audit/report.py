@@ -194,7 +194,9 @@ def _list_points(values: np.ndarray) -> line_charts.Points:
 
 
 def _write_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
+    # Ids of samples may hold any text.
+    cells = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
+    lines = [header, ["---"] * len(header), *cells]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

@@ -217,13 +217,18 @@ def by_class(samples: tables.Columns, task: str) -> dict[float, tuple[int, float
       task: the task.
     """
     labels = samples[f"label/{task}"]
+    known_rows = np.flatnonzero(~np.isnan(labels))
+    distinct, places = np.unique(labels[known_rows], return_inverse=True)
+    # Sorted once: a mask for each of many labels would look at all rows again.
+    order = known_rows[np.argsort(places, kind="stable")]
+    groups = np.split(order, np.cumsum(np.bincount(places, minlength=1))[:-1])
     return {
         float(label): (
-            int(np.sum(labels == label)),
-            average(samples[f"norm/task/{task}/mean/all"][labels == label]),
-            average(samples["share_above"][labels == label]),
+            len(rows),
+            average(samples[f"norm/task/{task}/mean/all"][rows]),
+            average(samples["share_above"][rows]),
         )
-        for label in np.unique(labels[~np.isnan(labels)])
+        for label, rows in zip(distinct, groups, strict=False)
     }
 
 

@@ -70,7 +70,16 @@ def _show_value(value: Any) -> str:
 def save(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays to a file that `numpy.load` reads, without pickle: texts become Unicode."""
     written = io.BytesIO()
-    texts = {name: own.astype(str) for name, own in arrays.items() if own.dtype == object}
+    texts = {name: _decode_texts(own) for name, own in arrays.items() if own.dtype == object}
     named: dict[str, Any] = {**arrays, **texts}
     np.savez(written, **named)
     atomic.write(path, written.getvalue())
+
+
+def _decode_texts(values: np.ndarray) -> np.ndarray:
+    """Return texts in place of bytes, in the same shape; bytes that are no text are escaped."""
+    texts = [
+        value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+        for value in values.ravel().tolist()
+    ]
+    return np.array(texts, str).reshape(values.shape)

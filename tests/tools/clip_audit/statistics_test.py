@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mtl.tools.clip_audit import ClipAudit, statistics, tables, visits
+from mtl.tools.clip_audit import ClipAudit, report, statistics, tables, visits
 
 BATCHES, ROWS = 12, 7
 
@@ -148,3 +148,18 @@ def test_tables_are_read_back_and_a_nan_is_an_empty_cell(tmp_path):
         np.testing.assert_array_equal(found[name], values)
     tables.write_csv(str(tmp_path / "t.csv"), columns)
     assert (tmp_path / "t.csv").read_text() == "id,x,n\na,0.5,1\nb,,2\n"
+
+
+def test_each_label_has_the_samples_that_hold_it():
+    samples = {
+        "label/y": np.array([2.0, np.nan, -1, 2]),
+        "norm/task/y/mean/all": np.array([1.0, 9, 5, 3]),
+        "share_above": np.array([0.0, 1, 0.5, 1]),
+    }
+    assert statistics.by_class(samples, "y") == {-1.0: (1, 5.0, 0.5), 2.0: (2, 2.0, 0.5)}
+    samples["label/y"][:] = np.nan
+    assert statistics.by_class(samples, "y") == {}
+
+
+def test_a_cell_with_any_text_is_one_cell():
+    assert report._write_table(["id"], [["a|b\nc"]]).endswith("| a\\|b c |")

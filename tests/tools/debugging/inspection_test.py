@@ -140,11 +140,14 @@ def test_values_as_text_and_in_a_file(tmp_path):
         "1",
         "b",
     ]
-    arrays = {"a:0": np.float32([[1, 2]]), "text": np.array([b"x", b"yy"], object)}
+    arrays = {
+        "a:0": np.float32([[1, 2]]),
+        "text": np.array([b"x", "größe".encode(), b"\xff"], object),
+    }
     values.save(str(tmp_path / "x.npz"), arrays)
     with np.load(tmp_path / "x.npz") as found:
         np.testing.assert_array_equal(found["a:0"], arrays["a:0"])
-        assert found["text"].tolist() == ["x", "yy"]
+        assert found["text"].tolist() == ["x", "größe", "\\xff"]
 
 
 @pytest.mark.parametrize("field", ["hours per week", "_hidden", "größe", "a/b:0", "é"])

@@ -13,6 +13,7 @@ import ipaddress
 import json
 import logging
 import os
+import re
 import socket
 import sys
 import threading
@@ -106,11 +107,7 @@ def read_cluster() -> Cluster | None:
         rule = 'be JSON such as {"cluster": {"chief": ["host:port"]}, "task": {"type": "chief"}}'
         checks.fail(_VARIABLE, rule, text)
     for name, addresses in jobs.items():
-        rule = "be a list of addresses"
-        checks.texts(f"{_VARIABLE}.cluster.{name}", addresses, rule)
-        for address in addresses if name != EVALUATOR else ():
-            has_port = address.rpartition(":")[2].isdecimal() and ":" in address
-            checks.require(has_port, f"{_VARIABLE}.cluster.{name}", "hold host:port", address)
+        _check_addresses(f"{_VARIABLE}.cluster.{name}", addresses, needs_port=name != EVALUATOR)
     # An evaluator may be described without the cluster, in which it has no part.
     if not jobs and task.get("type") != EVALUATOR:
         return None
@@ -123,6 +120,13 @@ def read_cluster() -> Cluster | None:
     os.environ[_VARIABLE] = json.dumps(place)
     # A cluster of one process trains like a process without TF_CONFIG.
     return made if sum(map(len, made.jobs.values())) > 1 else None
+
+
+def _check_addresses(where: str, addresses: Any, needs_port: bool) -> None:
+    checks.texts(where, addresses, "be a list of addresses")
+    for address in addresses if needs_port else ():
+        has_port = re.fullmatch(r".*:[0-9]+", address) is not None
+        checks.require(has_port, where, "hold host:port", address)
 
 
 @contextlib.contextmanager

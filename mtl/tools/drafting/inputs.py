@@ -107,7 +107,7 @@ def _leave_empty(facts: columns.Facts, table: inspection.Inspection) -> Input | 
         value = next(iter(facts.values))
         return Input(name=name, why=f"left out: always {value!r}")
     if not name or re.search(r"[\x00-\x1f]", name):
-        # `DataFrame.to_csv` writes the index as a column without a name.
+        # pandas writes the index of a DataFrame as a column without a name.
         is_index = not name and _is_dense(facts)
         reason = "the number of a row" if is_index else "the column has no name"
         return Input(name=name, why=f"left out: {reason}")

@@ -225,7 +225,7 @@ def _find_ending(dialect: lines.Dialect) -> str:
 
 
 def _require_texts(arguments: argparse.Namespace, dialect: lines.Dialect) -> None:
-    """Fail if a flag about texts comes with JSON lines, whose types say what a value is."""
+    """Fail if a flag about texts comes with JSON lines: their values have types already."""
     flags = {"--missing": arguments.missing, "--number_form": arguments.number_form}
     flags |= {"--value": arguments.value, "--list_delimiter": arguments.list_delimiter}
     # Texts of CSV have no types, so only there flags give texts a meaning.

@@ -7,6 +7,7 @@ A time is compared as a number of its digits: year, month, day, hour, minute, se
 fractions of a second do not count.
 """
 
+import calendar
 import math
 import re
 from collections.abc import Mapping
@@ -61,8 +62,6 @@ LETTERS = " ".join(f"%{letter}" for letter in _DIRECTIVES)
 """The directives that a form may have."""
 
 _WITHOUT_DAY = {"month": "1", "day": "1"}
-# Of 365 days; February has a day more in leap years.
-_LENGTHS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 class Form(NamedTuple):
@@ -139,14 +138,8 @@ def read_parts(text: str, form: Form) -> tuple[int, ...] | None:
     if found is None:
         return None
     year, month, day, hour = found[:4]
-    is_day = 1 <= month <= 12 and day <= count_days(year, month) and hour < 24
+    is_day = 1 <= month <= 12 and day <= calendar.monthrange(year, month)[1] and hour < 24
     return found if is_day else None
-
-
-def count_days(year: int, month: int) -> int:
-    """Return the number of days of a month."""
-    is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    return _LENGTHS[month - 1] + (month == 2 and is_leap)
 
 
 def _find_parts(text: str, form: Form) -> tuple[int, ...] | None:

@@ -233,7 +233,7 @@ class Teacher:
           name: the name of an op whose first output is float32 [B, D], with D known.
 
         Raises:
-          UserError: there is no such op.
+          UserError: the graph has no op of this name.
         """
         shapes = {
             op.name: op.outputs[0].shape

@@ -106,8 +106,7 @@ class Arrow(types.Source):
     def column_names(self) -> list[str]:
         """The columns of the first file, as fields name them."""
         schema, _ = self._open(self._find(next(iter(self.files)))[0])
-        fields = {column: name for name, column in self.rename.items()}
-        return [fields.get(column, column) for column in schema.names]
+        return source.name_columns(schema.names, self.rename)
 
     def find_key_type(self, name: str) -> str:
         """Return "int64" for a column of whole numbers, in the first file, and else "string"."""

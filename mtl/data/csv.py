@@ -130,14 +130,14 @@ class Csv(types.Source):
     @functools.cached_property
     def names(self) -> list[str]:
         """The names of the columns as fields name them."""
-        fields = {column: name for name, column in self.rename.items()}
-        is_unique = len(fields) == len(self.rename)
+        columns = set(self.rename.values())
+        is_unique = len(columns) == len(self.rename)
         checks.require(is_unique, "Csv.rename", "give each column once", dict(self.rename))
         for name in self.rename:
-            is_free = name not in self._header or name in fields
+            is_free = name not in self._header or name in columns
             rule = "name a field that no column is called; rename that column, too"
             checks.require(is_free, "Csv.rename", rule, name)
-        return [fields.get(column, column) for column in self._header]
+        return source.name_columns(self._header, self.rename)
 
     @functools.cached_property
     def _header(self) -> list[str]:

@@ -8,7 +8,7 @@ csv.Csv.columns = ("age", "workclass", "income")
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,17 @@ def check(where: str, value: Any) -> None:
     """Fail unless `value` is a source."""
     rule = "be a source, such as @csv.Csv()"
     checks.has(where, value, ("records", "decode", "scan"), rule)
+
+
+def name_columns(columns: Sequence[str], rename: Mapping[str, str]) -> list[str]:
+    """Return the names by which fields know columns.
+
+    Args:
+      columns: the columns of a file, in order.
+      rename: {field: its column}, if the names differ.
+    """
+    fields = {column: field for field, column in rename.items()}
+    return [fields.get(column, column) for column in columns]
 
 
 def check_order(source: Any, sampler: Any) -> None:

@@ -8,10 +8,13 @@ parts["weekday"]                                         # 0 for Monday
 
 from __future__ import annotations
 
+import calendar
+
 from mtl import times
 from mtl.deferred import tf
 
-_LENGTHS = [times.count_days(2023, month) for month in range(1, 13)]
+# Days of the months, without leap days.
+_LENGTHS = [calendar.monthrange(2023, month)[1] for month in range(1, 13)]
 _DAY, _HOUR = 86_400, 3_600
 # Days of 400 years, and from March of the year 0 to 1970, in the Gregorian calendar.
 _ERA, _TO_1970 = 146_097, 719_468

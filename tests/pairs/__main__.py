@@ -1,7 +1,7 @@
 """Holds every pair of features, or triples drawn by a seed, against the claims of all runs.
 
-python -m tests.pairs --output pairs.jsonl              # goes on where it was stopped
-python -m tests.pairs --output pairs.jsonl --only mixup
+python -m tests.pairs --output tests/pairs/checked.jsonl   # goes on where it was stopped
+python -m tests.pairs --output tests/pairs/checked.jsonl --only mixup
 python -m tests.pairs --output triples.jsonl --triples 40
 
 One run has several features, and so it checks a claim for many pairs at once; if the claim does not

@@ -82,9 +82,10 @@ def _written(kind: str, count: int, folder: pathlib.Path) -> pathlib.Path:
         f"model.MultiTaskModel.columns = [{', '.join(objects)}]",
         f"features.Numeric.names = {columns}",
         *(f"features.Categorical.names = {[name]}" for name in text),
-        f"model.MultiTaskModel.heads = [{', '.join(f'@{task}/heads.{head}()' for task in tasks)}]",
-        *(f'{task}/heads.{head}.name = "{task}"' for task in tasks),
-        *(f"{task}/heads.{head}.classes = {count}" for task in tasks if kind == "classes"),
+        "model.MultiTaskModel.heads = [@heads.Block()]",
+        f"heads.Block.head = @heads.{head}",
+        f"heads.Block.tasks = {tasks}",
+        *([f"heads.{head}.classes = {count}"] if kind == "classes" else []),
     ]
     with (folder / "rows.csv").open() as file:
         (folder / "few.csv").write_text("".join(next(file) for _ in range(_ROWS)))

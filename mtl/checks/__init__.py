@@ -5,7 +5,7 @@ checks.one_of("MLP.activation", activation, ACTIVATIONS)
 # UserError: MLP.activation must be one of relu, tanh, got 'rleu'. Did you mean 'relu'?
 """
 
-from mtl.checks.declared import dataclass, describe_settings
+from mtl.checks.declared import dataclass, describe_settings, takes_class
 from mtl.checks.rules import (
     AtLeast,
     AtMost,
@@ -22,6 +22,7 @@ from mtl.checks.rules import (
     NotNegative,
     OneOf,
     Part,
+    PartClass,
     Positive,
     Rate,
     Rule,
@@ -72,6 +73,7 @@ __all__ = [
     "NotNegative",
     "OneOf",
     "Part",
+    "PartClass",
     "Positive",
     "Rate",
     "Rule",
@@ -84,6 +86,7 @@ __all__ = [
     "closest",
     "dataclass",
     "describe_settings",
+    "takes_class",
     "escape",
     "fail",
     "has",

@@ -191,6 +191,13 @@ class _Items:
                 self.value(f"{where}[{key!r}]", each)
 
 
+def takes_class(cls: type, setting: str) -> bool:
+    """Return True if a setting of a part takes a class, which the part itself calls."""
+    annotations = (vars(base).get("__annotations__", {}).get(setting) for base in cls.__mro__)
+    # As texts: the annotations of a user's class may name what only a type checker imports.
+    return any(f"{rules.PartClass.__name__}(" in str(annotation) for annotation in annotations)
+
+
 def describe_settings(cls: type) -> dict[str, str]:
     """Return {setting: its type, and which values it takes} of a part, such as `int, at least 1`.
 

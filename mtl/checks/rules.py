@@ -120,6 +120,27 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class PartClass:
+    """A class of parts, such as `@example` without brackets, or a function that returns a part.
+
+    Its owner calls it, once for each part.
+
+    Attributes:
+      example: a class as gin names it.
+      attributes: names that a part has, but no function.
+    """
+
+    example: str
+    attributes: Collection[str] = ()
+
+    def __call__(self, where: str, value: Any) -> None:
+        """Fail unless `value` is one."""
+        is_part = values.is_built(value) and any(hasattr(value, a) for a in self.attributes)
+        rule = f"be a class without brackets, such as @{self.example}"
+        values.require(callable(value) and not is_part, where, rule, value)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Scheduled:
     """A number that passes a check, or a schedule such as `@example()`."""
 

@@ -226,13 +226,16 @@ def _resolve_binding(
             # too.
             use.selector = full(use.selector)
             use.target = names.resolve(use.selector)
-            if isinstance(use.target, type) and not use.called:
-                raise checks.UserError(f"{use!r} must be built, as in '{use!r}()'.")
     selector, target, parameter = statement.selector, None, statement.arg_name
     if parameter:
         selector = full(selector)
         target = names.resolve(selector)
         gin_names.check_parameter(selector, parameter, target)
+    for use in uses:
+        if not isinstance(use, Reference) or not isinstance(use.target, type) or use.called:
+            continue
+        if not (isinstance(target, type) and checks.takes_class(target, parameter)):
+            raise checks.UserError(f"{use!r} must be built, as in '{use!r}()'.")
     gin_names.check_value(f"{selector}.{parameter}".rstrip("."), statement.value)
     return Binding(
         scope=statement.scope,

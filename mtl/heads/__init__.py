@@ -6,6 +6,7 @@ income/heads.Binary.positive = [">50K", ">50K."]
 """
 
 from mtl.heads.binary import Binary
+from mtl.heads.block import Block
 from mtl.heads.categorical_mixture import CategoricalMixture
 from mtl.heads.depth import Depth
 from mtl.heads.estimator_head import EstimatorHead
@@ -28,6 +29,7 @@ from mtl.heads.zero_inflated import ZeroInflatedLogNormal
 
 __all__ = [
     "Binary",
+    "Block",
     "CategoricalMixture",
     "Depth",
     "EstimatorHead",

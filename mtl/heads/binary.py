@@ -111,6 +111,15 @@ class Binary(base.Base):
         where = self._where("calibration_slices")
         return calibrated.calibrate(logits, self.knots, self.calibration_slices, features, where)
 
+    @property
+    def joint_kind(self) -> str | None:
+        """All settings except for name and label; None for settings that need a head of its own."""
+        # A subclass may compute anything, and these settings take the rows of one task.
+        is_plain = type(self) is Binary and self.within is None and self.group is None
+        if not is_plain or self.knots or self.calibration_slices:
+            return None
+        return repr(dataclasses.replace(self, name="any", label=None))
+
     def initial_bias(self) -> float:
         """Return the logit of the prior."""
         return 0.0 if self.prior is None else base.logit(self.prior)

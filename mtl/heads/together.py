@@ -5,24 +5,27 @@ weights = together.sum_label_weights(heads, labels)          # {task: scalar}
 metrics = together.build_metrics(heads, logits, labels)       # {"<task>/<metric>": (value, update)}
 predictions = together.build_predictions(heads, logits)       # {"<task>/<prediction>": [B, ...]}
 
-At least `FROM` binary heads that differ only in names and labels are built together. Sums over a
-batch then have another order and may round differently. Predictions are built together if variables
-are stacks. All other heads are built one by one. Names of tasks, variables, metrics and predictions
-are the same either way.
+At least `FROM` heads that differ only in names and labels are built together if their class can do
+that (`types.JointHead`). Sums over a batch then have another order and may round differently.
+Predictions are built together if variables are stacks. All other heads are built one by one. Names
+of tasks, variables, metrics and predictions are the same either way.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mtl import types
 from mtl.deferred import tf
-from mtl.heads import base, binary, values
+from mtl.heads import base, values
 from mtl.heads import metrics as metrics_lib
 from mtl.layers import stacked
 from mtl.variables import stacks
+
+if TYPE_CHECKING:
+    from mtl.heads import binary
 
 # The number of equal heads from which they share ops. The metrics of a head alone take some 800
 # ops.
@@ -334,25 +337,18 @@ def _group_heads(heads: Sequence[types.Head], labels: types.Tensors | None = Non
     """Return the groups of equal heads, and all other heads."""
     if len(heads) < FROM:
         return list(heads)
-    kinds: dict[Any, list[types.Head]] = {}
-    for head in heads:
-        kinds.setdefault(_describe_kind(head, labels), []).append(head)
+    heads_by_kind: dict[Any, list[types.Head]] = {}
     parts: list[Any] = []
-    for kind, equal_heads in kinds.items():
-        # Only Binary heads have a kind.
-        are_many = kind and len(equal_heads) >= FROM
-        parts += [Alike(cast(list[binary.Binary], equal_heads))] if are_many else equal_heads
+    for head in heads:
+        kind = types.read_member(head, types.JointHead, "joint_kind")
+        if kind is None:
+            parts.append(head)
+        else:
+            # Labels of several types cannot be stacked.
+            dtype = None if labels is None else labels[head.field].dtype
+            heads_by_kind.setdefault((type(head), kind, dtype), []).append(head)
+    for equal_heads in heads_by_kind.values():
+        # The type checker cannot know that a head with a kind has the members of `Binary`.
+        joint_heads = cast(list["binary.Binary"], equal_heads)
+        parts += [Alike(joint_heads)] if len(equal_heads) >= FROM else equal_heads
     return parts
-
-
-def _describe_kind(head: types.Head, labels: types.Tensors | None = None) -> str | None:
-    """Return a text that equal heads share, or None if a head is built alone."""
-    if type(head) is not binary.Binary:  # Another class may compute anything.
-        return None
-    # Only the code for a single head handles sample spaces, groups and calibrations.
-    is_calibrated = head.knots or head.calibration_slices
-    if head.within is not None or head.group is not None or is_calibrated:
-        return None
-    # Labels of several types cannot be stacked.
-    dtype = labels[head.field].dtype.name if labels is not None else ""
-    return repr(dataclasses.replace(head, name="any", label=None)) + dtype

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from mtl import checks, types
 from mtl import features as features_lib
@@ -29,7 +29,8 @@ class Settings:
     Attributes:
       columns: turn features into the network's inputs; scope `features/<column>`.
       network: turns the inputs into one tower for each task; scope `network`.
-      heads: the tasks; scope `head/<task>`.
+      heads: the tasks; scope `head/<task>`. A block of heads, such as `heads.Block`, becomes its
+        heads.
       update: turns gradients into a training step.
       weighting: scales the losses of the tasks; scope `balancing`. Equal weights by default.
       surgery: combines the tasks' gradients; a plain sum by default.
@@ -76,6 +77,8 @@ class Settings:
             checks.is_a(where, given, (list, tuple), f"be a list, such as [@{example}()]")
             for part in given:
                 checks.require_part(where, part, example, arguments)
+        checks.is_a("MultiTaskModel.heads", self.heads, (list, tuple), "be a list")
+        object.__setattr__(self, "heads", _list_heads(self.heads))
         self._check_heads()
         example = "be a list, such as [@pruning.Pruning()]"
         checks.is_a("MultiTaskModel.pruning", self.pruning, (list, tuple), example)
@@ -110,7 +113,6 @@ class Settings:
 
     def _check_heads(self) -> None:
         """Fail unless there are columns and heads, and the names of the tasks differ."""
-        checks.is_a("MultiTaskModel.heads", self.heads, (list, tuple), "be a list")
         for setting in ("columns", "heads"):
             value = getattr(self, setting)
             checks.require(bool(value), f"MultiTaskModel.{setting}", "not be empty", value)
@@ -362,6 +364,16 @@ class Settings:
             of_head = types.read_member(head, types.NamingHead, "row_names")
             named |= {f"head/{head.name}/": of_head} if of_head else {}
         return named
+
+
+def _list_heads(entries: Sequence[types.Head]) -> list[types.Head]:
+    """Return the heads, with the heads of a block in place of the block."""
+    heads: list[types.Head] = []
+    for entry in entries:
+        # A class without brackets is no block yet; the check of the heads refuses it.
+        is_block = isinstance(entry, types.HeadBlock) and checks.is_built(entry)
+        heads += cast(types.HeadBlock, entry).list_heads() if is_block else [entry]
+    return heads
 
 
 def _check_sampler(sampler: Any, head: types.Head) -> None:

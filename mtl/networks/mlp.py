@@ -100,6 +100,8 @@ class MLP:
     @property
     def can_stack(self) -> bool:
         """True if `build_stack` supports these settings."""
+        if type(self) is not MLP:  # `build_stack` does not know the layers of a subclass.
+            return False
         is_known = self.activation != _SWIGLU and not self.dropout and self._has_bias
         # `build_stack` has no code for the other settings.
         return bool(self.layers) and is_known and not self.residual and self.trainable

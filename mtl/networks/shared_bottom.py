@@ -8,12 +8,11 @@ tower/networks.MLP.layers = [32]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, cast
 
 from mtl import checks, types
 from mtl.deferred import tf
 from mtl.layers import precision
-from mtl.networks import mlp
 from mtl.networks import trunk as trunk_lib
 from mtl.variables import stacks
 
@@ -45,8 +44,8 @@ class SharedBottom:
         with tf.compat.v1.variable_scope("trunk"):
             hidden, shared = precision.share_output(self.trunk(inputs, training))
         tower = self.tower
-        # Only MLP itself: `build_stack` does not know the layers that a subclass builds.
-        if stacks.are_stacked(len(tasks)) and type(tower) is mlp.MLP and tower.can_stack:
+        if stacks.are_stacked(len(tasks)) and getattr(tower, "can_stack", False):
+            tower = cast(trunk_lib.StackingTrunk, tower)
             scopes = [f"tower_{task}" for task in tasks]
             outputs = tower.build_stack({"trunk": hidden}, scopes)
             return types.Towers(dict(zip(tasks, outputs, strict=True)), shared=[shared])

@@ -7,6 +7,7 @@ hidden = trunk.dense_layers(hidden, (128, 64), "relu", 0.1, False, training)
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,22 @@ class Trunk(Protocol):
 
     def __call__(self, inputs: types.Tensors, training: bool) -> tf.Tensor:
         """Build the trunk: {column: [B, D] or [B, H, W, C]} -> [B, H], or a map [B, H, W, C]."""
+
+
+class StackingTrunk(Trunk, Protocol):
+    """A trunk that can build the copies of many tasks as stacked variables."""
+
+    @property
+    @abc.abstractmethod
+    def can_stack(self) -> bool:
+        """True if `build_stack` supports its settings."""
+
+    @abc.abstractmethod
+    def build_stack(self, inputs: types.Tensors, scopes: Sequence[str]) -> list[tf.Tensor]:
+        """Build a copy in each of T scopes, with stacked variables: {column: [B, D]} -> T [B, H].
+
+        The first values are those of copies that are built one by one; see `mtl.variables.stacks`.
+        """
 
 
 def separate_tasks(when: bool) -> contextlib.AbstractContextManager[bool]:

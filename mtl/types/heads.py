@@ -29,8 +29,9 @@ class Head(Protocol):
     """One task: turns its tower into logits, loss, predictions and metrics; scope `head/<task>`.
 
     A head may have more members: those of `FittedHead`, `CalibratedHead`, `ClassHead`, `MapHead`,
-    `GroupHead`, `AddingHead`, `BatchHead`, `ComposingHead`, `UnlabelledHead`, `NamingHead` and
-    `CheckingHead`. A head without a member has the default that the protocol declares.
+    `GroupHead`, `AddingHead`, `BatchHead`, `ComposingHead`, `UnlabelledHead`, `JointHead`,
+    `NamingHead` and `CheckingHead`. A head without a member has the default that the protocol
+    declares.
     """
 
     name: str
@@ -267,6 +268,30 @@ class UnlabelledHead(Protocol):
     def has_loss(self) -> bool:
         """True if training adds its loss; if False, it learns from losses that read its logits."""
         return True
+
+
+class JointHead(Protocol):
+    """A head that can be computed together with equal heads; see `mtl.heads.together`.
+
+    It then has the members that `together.Alike` calls, for tensors [B, T] of T tasks.
+    """
+
+    @property
+    def joint_kind(self) -> str | None:
+        """A text that it shares with the heads that differ only in name and label field.
+
+        None if the head has to be computed alone.
+        """
+        return None
+
+
+@runtime_checkable
+class HeadBlock(Protocol):
+    """An entry of `MultiTaskModel.heads` that stands for several heads."""
+
+    @abc.abstractmethod
+    def list_heads(self) -> Sequence[Head]:
+        """Build its heads, one for each task."""
 
 
 class NamingHead(Protocol):

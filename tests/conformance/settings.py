@@ -135,6 +135,7 @@ _REQUIRED: dict[str, Callable[[], dict[str, Any]]] = {
     "Periodic": lambda: {"names": ["x"]},
     "PiecewiseLinear": lambda: {"names": ["x"]},
     "Binary": lambda: {"name": "y"},
+    "Block": lambda: {"head": heads.Binary, "tasks": ["y", "z"]},
     "CategoricalMixture": lambda: {"name": "y", "sizes": [3, 2]},
     "GaussianMixture": lambda: {"name": "y"},
     "MixtureDensity": lambda: {"name": "y"},

@@ -159,9 +159,5 @@ def test_a_class_of_ones_own_is_built_by_itself():
     class Own(heads.Binary):
         pass
 
-    assert together._describe_kind(Own(name="a")) is None
-    assert (
-        together._describe_kind(_HEADS[0])
-        == together._describe_kind(_HEADS[1])
-        != together._describe_kind(_HEADS[5])
-    )
+    assert Own(name="a").joint_kind is None
+    assert _HEADS[0].joint_kind == _HEADS[1].joint_kind != _HEADS[5].joint_kind

@@ -1,0 +1,53 @@
+"""A block of heads that differ only in name and label: many equal tasks in three lines of gin.
+
+model.MultiTaskModel.heads = [@heads.Block()]
+heads.Block.head = @heads.Binary                 # without brackets: the block calls it
+heads.Block.tasks = ["news", "sport", "music"]
+heads.Binary.positive_weight = 2.0               # holds for all tasks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from mtl import checks, types
+
+_TASK = "{task}"
+
+
+def _check_label(where: str, value: Any) -> None:
+    rule = f"be a text with {_TASK}, such as 'likes_{_TASK}'"
+    checks.is_a(where, value, str, rule)
+    checks.require(_TASK in value, where, rule, value)
+
+
+@checks.dataclass
+class Block:
+    """T heads with the same settings, one for each task.
+
+    A model treats the block as T heads: it names variables, metrics and predictions by task. Heads
+    with a `joint_kind`, such as `Binary`, are computed together: 16 or more share ops, 64 or more
+    share variables of the graph (see docs/many_tasks.md). A list of T equal heads is computed in
+    the same way.
+
+    Attributes:
+      head: a class of heads, or a function that returns a head. The block calls it for each task
+        with the keyword arguments `name` and `label`.
+      tasks: the T names of the tasks.
+      label: the label field of a task, with {task} in place of its name.
+    """
+
+    head: Annotated[
+        Callable[..., types.Head], checks.PartClass("heads.Binary", attributes=["metrics"])
+    ]
+    tasks: checks.SomeNames
+    label: Annotated[str, _check_label] = _TASK
+
+    def list_heads(self) -> list[types.Head]:
+        """Build the heads, in the order of the tasks."""
+        fields = [self.label.replace(_TASK, task) for task in self.tasks]
+        return [
+            self.head(name=task, label=None if field == task else field)
+            for task, field in zip(self.tasks, fields, strict=True)
+        ]

@@ -60,6 +60,8 @@ LABELS_ROWS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "mean teacher": (("mean_teacher",), ()),
     "pseudo-labels": (("pseudo_labels",), ()),
     "entropy 0.1": (("entropy",), ()),
+    "contrastive": (("contrastive",), ()),
+    "supervised contrastive": (("supervised_contrastive",), ()),
 }
 # Madry et al. train on perturbed inputs alone.
 _ALONE = 'weighting.Fixed.weights = {"digit": 0.0, "parity": 0.0, "adversarial": 1.0}'
@@ -83,6 +85,8 @@ COST_ROWS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "mean teacher": (("mean_teacher",), ()),
     "pseudo-labels": (("pseudo_labels",), ()),
     "entropy": (("entropy",), ()),
+    "contrastive": (("contrastive",), ()),
+    "supervised contrastive": (("supervised_contrastive",), ()),
 }
 _SMALL = "networks.MLP.layers = [32, 16]"
 
@@ -157,7 +161,8 @@ def measure_robustness(name: str, seed: int) -> dict[str, float]:
 def measure_distillation(seed: int, labelled: int = 100) -> dict[str, float]:
     """Return test accuracies of a teacher, of a small network alone, and with the teacher.
 
-    The teacher has all labels. The small networks have few; their other rows have none.
+    The small network is taught by the teacher's predictions, or hinted by its hidden layer. The
+    teacher has all labels. The small networks have few; their other rows have none.
     """
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -165,8 +170,9 @@ def measure_distillation(seed: int, labelled: int = 100) -> dict[str, float]:
         found["teacher"] = verbs.evaluate(made, model_dir, "test")["digit/accuracy"]
         (version,) = pathlib.Path(model_dir, "export", "latest").iterdir()
         for name, labels in (("all labels", None), (f"{labelled} labels", labelled)):
-            taught = (("distillation",), (_SMALL, f'teacher = "{version}"'))
-            for kind, row in (("alone", ((), (_SMALL,))), ("taught", taught)):
+            params = (_SMALL, f'teacher = "{version}"')
+            taught, hinted = (("distillation",), params), (("feature_distillation",), params)
+            for kind, row in (("alone", ((), (_SMALL,))), ("taught", taught), ("hinted", hinted)):
                 where = os.path.join(folder, f"{kind}-{labels}")
                 made, model_dir = train(row, labels, seed, where)
                 accuracy = verbs.evaluate(made, model_dir, "test")["digit/accuracy"]
@@ -253,8 +259,9 @@ def show_distillation() -> str:
     lines = []
     for name in results[0]:
         own = [each[name] for each in results]
-        alone = [each.get(name.replace("taught", "alone"), 0.0) for each in results]
-        lines.append([name, describe(own, alone if name.startswith("taught") else None)])
+        kind, _, labels = name.partition(", ")
+        alone = [each.get(f"alone, {labels}", 0.0) for each in results]
+        lines.append([name, describe(own, alone if kind in ("taught", "hinted") else None)])
     return rows.markdown(["network", "accuracy"], lines)
 
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 from mtl import checks, types
 from mtl.deferred import tf
 from mtl.features import accumulators, statistics, tables
-from mtl.features import column as columns_lib
+from mtl.step import draws
 from mtl.variables import freezing
 
 
@@ -153,7 +153,7 @@ def encode_columns(
     pairs = list(zip(columns, reads, strict=True))
     first: dict[str, tf.Tensor] = {}
     others: dict[str, tf.Tensor] = {}
-    with tf.compat.v1.variable_scope("features"), columns_lib.train_columns(training):
+    with tf.compat.v1.variable_scope("features"), draws.train_columns(training):
         # Columns that read other columns come last, when the others are encoded.
         for column, targets in sorted(pairs, key=lambda pair: bool(pair[1])):
             with freezing.hold_part(types.read_member(column, types.Column, "trainable")):

@@ -94,7 +94,7 @@ class Image(column.PerField):
     ) -> tf.Tensor:
         """Turn [B, H, W], [B, H, W, C] or [B] strings into [B, H, W, C]."""
         pixels = self.pixels(features, field)
-        if self.augmentations and column.are_training():
+        if self.augmentations and draws.are_columns_training():
             pixels = self._augment_images(pixels, output)
         if self.normalization == "per_image":
             return tf.image.per_image_standardization(pixels)

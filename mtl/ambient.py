@@ -15,9 +15,8 @@ A training step enters values from the outside in:
 3. `training_loop.run_repeatedly`: the steps in which monitors are due.
 4. `MultiTaskModel`: freezing, then precision, then the extensions of the step in their order.
 5. `moved.move`, if a surgery measures affinities: the moved variables.
-6. `whole_batch.build_batch`: the slice of the pass, and separate replicas if there are several slices.
+6. `whole_batch.build_batch`: the slice, and separate replicas if there are several slices.
 7. `ReadMoved`, then `MultiTaskModel`: quantisation; under a surgery, separate tasks; held parts.
-   `encode_columns` marks training columns.
 8. A column: the storage of its tables during lookup.
 9. `precision.run_network`: the precision of the network.
 

@@ -27,7 +27,6 @@ class _Pass(NamedTuple):
       again: the number of the pass over this slice; 0 is the first.
       names: gets the names of the draws of this pass; None if nobody reads them.
       features: {field: [B, ...]} in predictions, whose draws depend on them; None in training.
-      moves_inputs: True if columns encode for a training step, which draws augmentations.
     """
 
     number: tf.Tensor | int = 0
@@ -35,7 +34,6 @@ class _Pass(NamedTuple):
     again: int = 0
     names: list[str] | None = None
     features: Mapping[str, Any] | None = None
-    moves_inputs: bool = False
 
 
 _PASS: ambient.Ambient[_Pass] = ambient.Ambient("pass", default=_Pass())
@@ -49,16 +47,6 @@ def know_rows(features: Mapping[str, Any]) -> contextlib.AbstractContextManager[
 def read_rows() -> Mapping[str, Any] | None:
     """Return the rows by which predictions draw, {field: [B, ...]}; None in training."""
     return _PASS.get().features
-
-
-def train_columns(when: bool = True) -> contextlib.AbstractContextManager[object]:
-    """Have columns within the context encode for a training step."""
-    return _PASS.set(_PASS.get()._replace(moves_inputs=when))
-
-
-def are_columns_training() -> bool:
-    """Return True if columns encode for a training step, and not for an evaluation."""
-    return _PASS.get().moves_inputs
 
 
 def draw_for_slice(

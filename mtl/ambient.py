@@ -1,8 +1,8 @@
 """Values that hold while a part of the graph is being built, for code that they are not passed to.
 
-_IS_HELD = ambient.Ambient("held", default=False)        # at the end of the module that owns it
-with _IS_HELD.set(True): ...                             # from here on, in this thread
-_IS_HELD.get()                                           # wherever a layer asks
+_PRUNED = ambient.Ambient("pruned", default={})          # at the end of the module that owns it
+with _PRUNED.set(masks): ...                             # from here on, in this thread
+_PRUNED.get()                                            # wherever a layer asks
 
 A network of a user's calls `layers.dense` and `get_variable`; it does not know that its variables
 are frozen, quantised, cut into shards or cast, nor which slice of the batch it sees. These settings
@@ -15,9 +15,8 @@ A training step enters values from the outside in:
 3. `training_loop.run_repeatedly`: the steps in which monitors are due.
 4. `MultiTaskModel`: freezing, then precision, then the extensions of the step in their order.
 5. `moved.move`, if a surgery measures affinities: the moved variables.
-6. `whole_batch.build_batch`: the slice index, and separate replicas if there are several slices.
+6. `whole_batch.build_batch`: the slice, and separate replicas if there are several slices.
 7. `ReadMoved`, then `MultiTaskModel`: quantisation; under a surgery, separate tasks; held parts.
-   `encode_columns` marks training columns.
 8. A column: the storage of its tables during lookup.
 9. `precision.run_network`: the precision of the network.
 

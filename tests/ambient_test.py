@@ -47,5 +47,5 @@ def test_there_is_one_mechanism_and_the_page_names_all_of_it():
             found = re.findall(r'ambient\.Ambient\(\s*"([^"]+)"', text)
             assert not found or str(path.relative_to(ROOT)) in page, path
             names += found
-    assert len(names) == 16
+    assert len(names) == 12
     assert [name for name in names if f"`{name}`" not in page] == []

@@ -233,10 +233,12 @@ def _take_part(value: Any, index: tf.Tensor, size: int) -> Any:
 
 
 def set_batch_size(values: Mapping[str, Any], size: int) -> None:
-    """Set the static number of rows of lists, which slices and replicas need."""
+    """Set the static number of rows of a batch, which parts of a step, such as slices, need."""
     for value in values.values():
         if isinstance(value, tf.RaggedTensor):
             value.row_splits.set_shape([size + 1])
+        else:
+            value.set_shape([size, *value.shape[1:]])
 
 
 def mask_labels(spec: spec_lib.Spec, labels: dict[str, Any], is_row: tf.Tensor) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mtl import ambient, checks, layers, types
+from mtl import checks, layers, types
 from mtl.deferred import tf
 from mtl.layers import half_tables
 from mtl.variables import sharding
@@ -135,20 +135,6 @@ class Lookup(types.Column):
     def _store(self) -> contextlib.AbstractContextManager[Any]:
         """Have tables that are created inside it store numbers of the type `storage`."""
         return sharding.store_tables(tf.as_dtype(self.storage))
-
-
-# It is ambient because only augmentations need it, and most columns do not.
-def train_columns(when: bool = True) -> contextlib.AbstractContextManager[bool]:
-    """Have columns inside it encode for a training step."""
-    return _ARE_TRAINING.set(when)
-
-
-def are_training() -> bool:
-    """Return True if columns encode for a training step, and not for an evaluation."""
-    return _ARE_TRAINING.get()
-
-
-_ARE_TRAINING = ambient.Ambient("columns are training", default=False)
 
 
 def name(prefix: str, *fields: str) -> str:

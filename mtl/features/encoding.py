@@ -17,7 +17,6 @@ from typing import Any, cast
 from mtl import checks, types
 from mtl.deferred import tf
 from mtl.features import accumulators, statistics, tables
-from mtl.features import column as columns_lib
 from mtl.variables import freezing
 
 
@@ -153,12 +152,13 @@ def encode_columns(
     pairs = list(zip(columns, reads, strict=True))
     first: dict[str, tf.Tensor] = {}
     others: dict[str, tf.Tensor] = {}
-    with tf.compat.v1.variable_scope("features"), columns_lib.train_columns(training):
+    with tf.compat.v1.variable_scope("features"):
         # Columns that read other columns come last, when the others are encoded.
         for column, targets in sorted(pairs, key=lambda pair: bool(pair[1])):
             with freezing.hold_part(types.read_member(column, types.Column, "trainable")):
                 if not targets:
-                    first |= column(features, fitted)
+                    encode = types.read_member(column, types.Column, "encode_training")
+                    first |= (encode if training else column)(features, fitted)
                     continue
                 for name in targets:
                     checks.one_of(f"{type(column).__name__} column's target", name, first)

@@ -77,6 +77,10 @@ class History(types.Column):
         needs = types.read_member(self.encoder, types.HistoryEncoder, "needs_target")
         rule = f"name the columns that {type(self.encoder).__name__} compares events with"
         checks.require(bool(self.target) or not needs, "History.target", rule, list(self.target))
+        for part in self.events:
+            rule = "be empty in the events of a history, whose images are not one a row"
+            changes = list(getattr(part, "augmentations", ()))
+            checks.require(not changes, f"{type(part).__name__}.augmentations", rule, changes)
         if self.place_dimension is not None:
             checks.whole("History.place_dimension", self.place_dimension, 1)
             rule = "be set where places are embedded"

@@ -93,9 +93,19 @@ class Image(column.PerField):
         self, features: types.Tensors, field: str, output: str, fitted: types.Statistics
     ) -> tf.Tensor:
         """Turn [B, H, W], [B, H, W, C] or [B] strings into [B, H, W, C]."""
-        pixels = self.pixels(features, field)
-        if self.augmentations and column.are_training():
-            pixels = self._augment_images(pixels, output)
+        return self._normalise(self.pixels(features, field), output, fitted)
+
+    def encode_training(self, features: types.Tensors, fitted: types.Statistics) -> types.Tensors:
+        """Encode columns after their augmentations: {field: [B, ...]} -> {column: [B, H, W, C]}."""
+        outputs = {}
+        for output, (field,) in self.columns.items():
+            with self._open_scope(output):
+                pixels = self._augment_images(self.pixels(features, field), output)
+                outputs[output] = self._normalise(pixels, output, fitted)
+        return outputs
+
+    def _normalise(self, pixels: tf.Tensor, output: str, fitted: types.Statistics) -> tf.Tensor:
+        """Normalise pixels [B, H, W, C] by the setting."""
         if self.normalization == "per_image":
             return tf.image.per_image_standardization(pixels)
         if self.normalization == "z_score":
@@ -106,10 +116,7 @@ class Image(column.PerField):
 
     def _augment_images(self, pixels: tf.Tensor, output: str) -> tf.Tensor:
         """Change every image [B, H, W, C] with separate random draws."""
-        size = pixels.shape[0]
-        # Draws need the number of images, which is unknown for the events of a history.
-        rule = "be empty where images are not one a row"
-        checks.require(size is not None, f"features.{output}: Image.augmentations", rule, "events")
+        size = pixels.shape[0] or tf.shape(pixels)[0]
         # By number, so that two augmentations of one class draw different numbers.
         for number, part in enumerate(self.augmentations):
             uniform = draws.draw_rows(f"augmentation_{number}", size, part.num_draws)

@@ -24,8 +24,8 @@ from mtl.layers import precision as precision_lib
 from mtl.model import combined as combined_lib
 from mtl.model import graph_options, passes
 from mtl.optimization import schedules
+from mtl.step import draws, outlets, training_loop, whole_batch
 from mtl.step import extensions as extensions_lib
-from mtl.step import outlets, row_draws, training_loop, whole_batch
 from mtl.variables import stacks
 
 
@@ -114,7 +114,7 @@ class MultiTaskModel(passes.Passes):
     ) -> compat.estimator.EstimatorSpec:
         """Build the graph of evaluation or of prediction."""
         scope = tf1.get_variable_scope()
-        with row_draws.know_rows(features):
+        with draws.know_rows(features):
             outputs = self.build_outputs(features, options.statistics, training=False)
         logits = outputs.logits
         if options.attack is not None and mode == compat.estimator.ModeKeys.EVAL:

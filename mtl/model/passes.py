@@ -16,12 +16,11 @@ from mtl.example_gradients import proof
 from mtl.heads import together
 from mtl.layers import precision as precision_lib
 from mtl.model import settings
-from mtl.networks import trunk
-from mtl.step import outlets, row_draws, whole_batch
+from mtl.step import draws, outlets, whole_batch
 from mtl.variables import freezing as freezing_lib
 
 with deferred.imports():
-    from mtl.variables import average_saver
+    from mtl.variables import average_saver, stacks
 
 
 class Outputs(NamedTuple):
@@ -48,7 +47,7 @@ class Passes(settings.Settings):
         scope = tf1.get_variable_scope()
         with (
             whole_batch.withhold_collections(),
-            row_draws.know_rows(features),
+            draws.know_rows(features),
             outlets.collect_losses() as found,
         ):
             outputs = self.build_outputs(features, statistics, training=False)
@@ -155,9 +154,9 @@ class Passes(settings.Settings):
         is_hidden = any(part.hides_weights for part in self.pruning)
         return tf1.train.Scaffold(saver=average_saver.Saver()) if averaged or is_hidden else None
 
-    def _separate_tasks(self, training: bool) -> contextlib.AbstractContextManager[bool]:
+    def _separate_tasks(self, training: bool) -> contextlib.AbstractContextManager[object]:
         # Surgery reads from the graph which variables belong to one task: see `separate_tasks`.
-        return trunk.separate_tasks(training and not self.adds_losses)
+        return stacks.separate_tasks(training and not self.adds_losses)
 
     def _encode(
         self, features: types.Tensors, statistics: features_lib.Statistics, training: bool

@@ -8,13 +8,13 @@ hidden = trunk.dense_layers(hidden, (128, 64), "relu", 0.1, False, training)
 from __future__ import annotations
 
 import abc
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Protocol
 
-from mtl import ambient, checks, layers, types
+from mtl import checks, layers, types
 from mtl.deferred import tf
+from mtl.variables import stacks
 
 
 class Trunk(Protocol):
@@ -40,18 +40,12 @@ class StackingTrunk(Trunk, Protocol):
         """
 
 
-def separate_tasks(when: bool) -> contextlib.AbstractContextManager[bool]:
-    """Build the parts of each task separately within the context, not as one product.
-
-    If variables of tasks were stacked, each would have a gradient of zeros, not None, from the
-    losses of other tasks. A surgery would then treat it as a shared variable.
-    """
-    return _ARE_SEPARATE.set(when)
-
-
 def group_tasks(tasks: Sequence[str]) -> list[list[str]]:
-    """Return the tasks in groups that are built at once: all, or one by one (`separate_tasks`)."""
-    return [[task] for task in tasks] if _ARE_SEPARATE.get() else [list(tasks)]
+    """Return the tasks in groups that are built at once: all, or one by one.
+
+    See `stacks.separate_tasks`.
+    """
+    return [[task] for task in tasks] if stacks.are_separate() else [list(tasks)]
 
 
 def build_towers(
@@ -252,6 +246,3 @@ def finish_layer(
         hidden = layers.batch_norm(hidden, f"{name}_norm", training)
     hidden = layers.ACTIVATIONS[activation](hidden)
     return layers.dropout(hidden, dropout, f"{name}_dropout", training)
-
-
-_ARE_SEPARATE = ambient.Ambient("tasks are separate", default=False)

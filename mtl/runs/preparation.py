@@ -22,6 +22,7 @@ from mtl import model as model_lib
 from mtl.checkpoints import given_files, mismatch, run_directory, training_files
 from mtl.data import chosen_rows, pipeline
 from mtl.data import files as files_lib
+from mtl.data import source as source_lib
 from mtl.deferred import compat, tf, tf1
 from mtl.model import graph_options
 from mtl.monitoring import doubts
@@ -161,7 +162,7 @@ def _enlarge_tables(experiment: experiment_lib.Experiment, model_dir: str) -> No
     def build_graph() -> tf.Graph:
         training_graph = tf.Graph()
         with training_graph.as_default():
-            _build_training(experiment.data, experiment.model, experiment.run, model_dir)
+            build_training(experiment.data, experiment.model, experiment.run, model_dir)
             # Refuse a mismatch here, before any checkpoint is rewritten.
             needed_shapes = {
                 patterns.variable_name(v): v.shape.as_list() for v in tf1.global_variables()
@@ -204,7 +205,7 @@ def open_plan(
       UserError: an error of `WarmStart.plan`, or the network cannot go on from the source.
     """
     with tf.Graph().as_default():
-        _build_training(data, model, run, model_dir)
+        build_training(data, model, run, model_dir)
         statistics = fitting.load_statistics(model_dir)
         plan = warm_start.plan(tf1.global_variables(), model.row_names(statistics))
         names = [entry.name for entry in plan.entries]
@@ -212,7 +213,7 @@ def open_plan(
         yield plan
 
 
-def _build_training(
+def build_training(
     data: pipeline.Pipeline,
     model: model_lib.MultiTaskModel,
     run: experiment_lib.Run,
@@ -223,9 +224,12 @@ def _build_training(
     model = model.fill_schedules(run.train_steps).fitted(statistics)
     tf1.set_random_seed(run.seed)
     tf1.train.get_or_create_global_step()
-    # Any batches will do: the graph is built for its variables and never reads a row.
+    # Any batches will do: the graph is built for its variables and never reads a row. But parts of
+    # the step need the number of rows, which the last batch of one pass does not have.
     batches = data.one_pass(data.train_split)
     features, labels = tf1.data.make_initializable_iterator(batches).get_next()
+    for fields in (features, labels):
+        source_lib.set_batch_size(fields, data.batch_size)
     mode, precision = compat.estimator.ModeKeys.TRAIN, run.precision
     model.model_fn(
         features,

@@ -11,30 +11,42 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from mtl import ambient
 from mtl.deferred import tf, tf1
 
 
-class _Slice(NamedTuple):
-    """The place of a slice among equal slices of the batch, and the pass over it.
+class _Pass(NamedTuple):
+    """A pass over a slice of the batch, for the parts that draw in it.
 
     Attributes:
-      number: of the slice, from 0.
+      number: of the slice among equal slices, from 0.
       total: how many slices there are.
-      again: the number of the pass; 0 is the first.
+      again: the number of the pass over this slice; 0 is the first.
       names: gets the names of the draws of this pass; None if nobody reads them.
+      features: {field: [B, ...]} in predictions, whose draws depend on them; None in training.
     """
 
     number: tf.Tensor | int = 0
     total: tf.Tensor | int = 1
     again: int = 0
     names: list[str] | None = None
+    features: Mapping[str, Any] | None = None
 
 
-_SLICE: ambient.Ambient[_Slice] = ambient.Ambient("slice index", default=_Slice())
+_PASS: ambient.Ambient[_Pass] = ambient.Ambient("pass", default=_Pass())
+
+
+def know_rows(features: Mapping[str, Any]) -> contextlib.AbstractContextManager[object]:
+    """Let predictions within the context draw by the rows of {field: [B, ...]}."""
+    return _PASS.set(_PASS.get()._replace(features=features))
+
+
+def read_rows() -> Mapping[str, Any] | None:
+    """Return the rows by which predictions draw, {field: [B, ...]}; None in training."""
+    return _PASS.get().features
 
 
 def draw_for_slice(
@@ -48,7 +60,7 @@ def draw_for_slice(
       index: the number of the slice, from 0.
       count: the number of slices, which only `draw_rows` needs.
     """
-    return _SLICE.set(_SLICE.get()._replace(number=index, total=count))
+    return _PASS.set(_PASS.get()._replace(number=index, total=count))
 
 
 @contextlib.contextmanager
@@ -58,7 +70,7 @@ def draw_again(number: int) -> Iterator[list[str]]:
     Yields a list, which gets the name of each draw that `make_step_seed` seeds.
     """
     names: list[str] = []
-    with _SLICE.set(_SLICE.get()._replace(again=number, names=names)):
+    with _PASS.set(_PASS.get()._replace(again=number, names=names)):
         yield names
 
 
@@ -102,12 +114,12 @@ def make_step_seed(name: str) -> tf.Tensor:
     step = tf.cast(tf1.train.get_global_step(), tf.int32)
     # Multiples of the golden ratio modulo 2^32 lie far apart, so slices get unlike seeds; the
     # product wraps.
-    slice_seed = tf.cast(_SLICE.get().number, tf.int32) * 0x61C88647
+    slice_seed = tf.cast(_PASS.get().number, tf.int32) * 0x61C88647
     # Another factor than for slices: a second pass must not draw like the first pass of another
     # slice.
-    if repeat := _SLICE.get().again:
+    if repeat := _PASS.get().again:
         slice_seed += (repeat * 0x27D4EB2F) & 0x7FFFFFFF
-    if (names := _SLICE.get().names) is not None:
+    if (names := _PASS.get().names) is not None:
         names.append(scope)
     # A CRC, because Python's `hash` of a text differs from process to process.
     slice_seed = tf.bitwise.bitwise_xor(
@@ -130,7 +142,7 @@ def draw_rows(name: str, num_rows: tf.Tensor | int, size: int) -> tf.Tensor:
     Returns:
       float32 in [0, 1), [num_rows, size].
     """
-    slice_info = _SLICE.get()
+    slice_info = _PASS.get()
     with draw_for_slice(0):
         seed = make_step_seed(name)
     # Draws for all rows at once: TensorFlow's generators take no seed per row.

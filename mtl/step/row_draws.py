@@ -1,6 +1,6 @@
 """Random numbers that depend on the values of a row, for predictions that are samples.
 
-with row_draws.know_rows(features):                      # {field: [B, ...]}
+with draws.know_rows(features):                          # {field: [B, ...]}
     numbers = row_draws.draw("head/price", 16)           # [B, 16] in (0, 1), or None outside
 
 The numbers depend only on the values of all fields of the row and on the name. A row has the same
@@ -11,13 +11,13 @@ that no column reads.
 
 from __future__ import annotations
 
-import contextlib
 import zlib
 
 import numpy as np
 
-from mtl import ambient, types
+from mtl import types
 from mtl.deferred import tf
+from mtl.step import draws
 
 # Hashes are the lowest 32 bits of int64: overflows leave these bits right.
 _LOW_BITS = 0xFFFFFFFF
@@ -28,14 +28,9 @@ _STRIDE = 0x9E3779B9
 _EXACT_BITS = 23
 
 
-def know_rows(features: types.Tensors) -> contextlib.AbstractContextManager[object]:
-    """Let the rows of {field: [B, ...]} draw within the context."""
-    return _FEATURES.set(features)
-
-
 def are_rows_known() -> bool:
     """Return whether rows can draw: in predictions, and not in training."""
-    return _FEATURES.get() is not None
+    return draws.read_rows() is not None
 
 
 def draw(name: str, size: int) -> tf.Tensor | None:
@@ -48,7 +43,7 @@ def draw(name: str, size: int) -> tf.Tensor | None:
     Returns:
       float32 in (0, 1), [B, size]; None if rows are unknown, as in training.
     """
-    features = _FEATURES.get()
+    features = draws.read_rows()
     if features is None:
         return None
     keys = _mix(_make_keys(features) + zlib.crc32(name.encode()))
@@ -112,6 +107,3 @@ def _mix(values: tf.Tensor) -> tf.Tensor:
 
 def _make_constant(value: int) -> tf.Tensor:
     return tf.constant(value, tf.int64)
-
-
-_FEATURES: ambient.Ambient[types.Tensors | None] = ambient.Ambient("rows", default=None)

@@ -94,6 +94,13 @@ class Column(emitting.Emitting, Protocol):
           {column: [B, D], or [B, H, W, C] for images}, for the names in `columns`.
         """
 
+    def encode_training(self, features: values.Tensors, fitted: Statistics) -> values.Tensors:
+        """Encode fields as `__call__` does, but for a training step, which may change them.
+
+        Columns of the events of a history encode them by `__call__` alone.
+        """
+        return self(features, fitted)
+
     def accumulators(self) -> Mapping[str, Accumulator]:
         """Return accumulators for its statistics, by the names that statistics keep."""
         return {}

@@ -14,7 +14,7 @@ import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 from mtl import ambient, checks
 from mtl.deferred import tf, tf1
@@ -105,32 +105,32 @@ def hold_part(trainable: bool) -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def _hold_variables() -> Iterator[None]:
-    scope = _SCOPE.get()
+    scope = _FREEZING.get().scope
     creates = tf.variable_creator_scope(scope.create) if scope else contextlib.nullcontext()
-    with _IS_HELD.set(True), creates:
+    with _FREEZING.set(_Ambient(scope, is_held=True)), creates:
         yield
 
 
-def release_part() -> contextlib.AbstractContextManager[bool]:
+def release_part() -> contextlib.AbstractContextManager[object]:
     """Train the variables that are created inside it, even inside `hold_part`."""
-    return _IS_HELD.set(False)
+    return _FREEZING.set(_FREEZING.get()._replace(is_held=False))
 
 
 def holds_some() -> bool:
     """Return True if a setting of `Freezing` chooses variables of the step that is being built."""
-    scope = _SCOPE.get()
+    scope = _FREEZING.get().scope
     return scope is not None and scope.freezing.holds_some
 
 
 def first_step(variable: tf.Variable) -> float:
     """Return the step from which a variable moves, in the step that is being built."""
-    scope = _SCOPE.get()
+    scope = _FREEZING.get().scope
     return scope.first_step(variable) if scope else 0
 
 
 def find_mask(variable: tf.Variable) -> Mask | None:
     """Return the mask of a variable's moving entries in the step being built; None for all."""
-    scope = _SCOPE.get()
+    scope = _FREEZING.get().scope
     entries = scope.freezing.entries if scope else {}
     mask = next((entries[p] for p in entries if patterns.matches(p, variable)), None)
     shard = shards.find_shard(variable)
@@ -156,7 +156,7 @@ def _of_shard(mask: Mask, shard: shards.Shard, weights: tf.Tensor, name: str) ->
 
 def averages_move(average: tf.Variable) -> bool | tf.Tensor:
     """Return True if training moves an average; a bool scalar if that depends on the step."""
-    scope = _SCOPE.get()
+    scope = _FREEZING.get().scope
     if scope is None or not (scope.held or scope.freezing.holds_some):
         return True
     if scope.freezing.batch_norm == "adapt":
@@ -170,13 +170,13 @@ def is_reached(step: float) -> bool | tf.Tensor:
     # A Python bool adds neither an op nor a branch to the graph of most models.
     if step in (0, _NEVER):
         return step == 0
-    scope = cast(_Scope, _SCOPE.get())  # Other steps occur only inside of a scope.
+    scope = cast(_Scope, _FREEZING.get().scope)  # Other steps occur only inside of a scope.
     return scope.step >= int(step)
 
 
 def frozen_names() -> list[str]:
     """Return the names of variables that would be trainable if they were not frozen for good."""
-    scope = _SCOPE.get()
+    scope = _FREEZING.get().scope
     if scope is None:
         return []
     return list(scope.frozen_sizes)
@@ -192,7 +192,7 @@ def _enter_freezing(freezing: Freezing) -> Iterator[_Scope]:
     scope = _Scope(freezing)
     chooses = bool(freezing.frozen)
     creates = tf.variable_creator_scope(scope.create) if chooses else contextlib.nullcontext()
-    with _SCOPE.set(scope), creates:
+    with _FREEZING.set(_FREEZING.get()._replace(scope=scope)), creates:
         yield scope
     if freezing.holds_some:
         scope.require_used()
@@ -245,7 +245,7 @@ class _Scope:
         """Create a variable; it is not trainable if it is frozen for good."""
         scopes = tf1.get_default_graph().get_name_scope()
         name = sharding.table_name(f"{scopes}/{settings['name']}".lstrip("/"))
-        if _IS_HELD.get():
+        if _FREEZING.get().is_held:
             # Before the return below, because `averages_move` asks for averages as well.
             self.held.add(name)
         if settings.get("trainable") is False:
@@ -285,10 +285,21 @@ class _Scope:
         return total
 
 
+class _Ambient(NamedTuple):
+    """Knowledge about the step that is being built, and about the part inside it.
+
+    Attributes:
+      scope: the knowledge about the step; None outside of steps.
+      is_held: True inside a part whose variables are frozen for good.
+    """
+
+    scope: _Scope | None = None
+    is_held: bool = False
+
+
 _NEVER = float("inf")
-_IS_HELD = ambient.Ambient("held", default=False)
 # The freezing of the first replica, for the others: {graph: (frozen sizes, held)}.
 _CREATED: weakref.WeakKeyDictionary[tf.Graph, tuple[dict[str, int], set[str]]] = (
     weakref.WeakKeyDictionary()
 )
-_SCOPE: ambient.Ambient[_Scope | None] = ambient.Ambient("freezing", default=None)
+_FREEZING = ambient.Ambient("freezing", default=_Ambient())

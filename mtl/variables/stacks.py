@@ -1,6 +1,7 @@
 """Stacks: one variable of the graph holds the variables of many equal tasks.
 
 with stacks.stack_tasks(when=True): ...           # a network and heads may build stacks inside it
+with stacks.separate_tasks(when=True): ...        # networks build the parts of each task apart
 stacks.create(["head/a", "head/b"], "logits/bias", [2, 1], axis=0, initializer=zeros)
 stacks.list_members(variable)                    # {"head/a/logits/bias": [1], "head/b/...": [1]}
 
@@ -34,6 +35,13 @@ Seed = tuple[int | None, int | None]
 """The two seeds of a random op; None if the graph has no seed."""
 
 
+class _Tasks(NamedTuple):
+    """How networks and heads build equal tasks."""
+
+    may_stack: bool = False
+    are_separate: bool = False
+
+
 class Stack(NamedTuple):
     """The names of a stack's members, and the axis along which they lie."""
 
@@ -41,14 +49,28 @@ class Stack(NamedTuple):
     axis: int
 
 
-def stack_tasks(when: bool) -> contextlib.AbstractContextManager[bool]:
+def stack_tasks(when: bool) -> contextlib.AbstractContextManager[object]:
     """Let parts build equal tasks as stacks inside it."""
-    return _MAY_STACK.set(when)
+    return _TASKS.set(_TASKS.get()._replace(may_stack=when))
 
 
 def are_stacked(count: int) -> bool:
     """Return True if `count` equal tasks should be built as stacks."""
-    return _MAY_STACK.get() and count >= FROM
+    return _TASKS.get().may_stack and count >= FROM
+
+
+def separate_tasks(when: bool) -> contextlib.AbstractContextManager[object]:
+    """Build the parts of each task separately inside it, not as one product.
+
+    In one product, the variables of a task have a gradient of zeros, not None, from the losses of
+    other tasks. A surgery would then treat them as shared variables.
+    """
+    return _TASKS.set(_TASKS.get()._replace(are_separate=when))
+
+
+def are_separate() -> bool:
+    """Return True if the parts of each task have to be built separately."""
+    return _TASKS.get().are_separate
 
 
 def create(
@@ -166,5 +188,5 @@ def start_uniform(seeds: Sequence[Seed], axis: int) -> Callable[..., tf.Tensor]:
 
 
 _PHILOX = 1
-_MAY_STACK = ambient.Ambient("tasks may be stacked", default=False)
+_TASKS = ambient.Ambient("tasks", default=_Tasks())
 _STACKS: weakref.WeakKeyDictionary[tf.Graph, dict[str, Stack]] = weakref.WeakKeyDictionary()

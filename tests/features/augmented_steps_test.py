@@ -131,17 +131,9 @@ def test_clipped_examples_are_changed_as_in_their_batch(caplog):
 
 
 def test_the_events_of_a_history_are_not_changed_silently():
-    column = features.History(
-        name="seen",
-        events=[features.Image(names=["photos"], augmentations=PARTS)],
-        encoder=histories.Pooling(),
-    )
-    with tf.Graph().as_default():
-        tf1.train.create_global_step()
-        flat = tf1.placeholder(tf.uint8, [None, 6, 5, 3])
-        given = {"photos": tf.RaggedTensor.from_row_splits(flat, [0, 2, 5], validate=False)}
-        with pytest.raises(checks.UserError, match="must be empty where images are not one a row"):
-            features.encode_columns([column], given, images.STATISTICS, training=True)
+    events = [features.Image(names=["photos"], augmentations=PARTS)]
+    with pytest.raises(checks.UserError, match="must be empty in the events of a history"):
+        features.History(name="seen", events=events, encoder=histories.Pooling())
 
 
 def test_a_part_that_changes_the_size_is_refused():

@@ -8,7 +8,7 @@ import tensorflow as tf
 from scipy import stats
 
 from mtl import checks, heads, types
-from mtl.step import row_draws
+from mtl.step import draws
 from tests.heads import harness
 
 mixture = pytest.importorskip("sklearn.mixture")
@@ -47,7 +47,7 @@ class Built:
                 if rows is None:
                     self.logits = head.logits(self.tower)
                 else:
-                    with row_draws.know_rows({"row": tf.constant(rows)}):
+                    with draws.know_rows({"row": tf.constant(rows)}):
                         self.logits = head.logits(self.tower)
             self.loss = head.loss(self.logits, {})
             self.predictions = head.predictions(self.logits)

@@ -9,7 +9,7 @@ from scipy import special, stats
 
 from mtl import checks, heads
 from mtl.heads import objectives
-from mtl.step import row_draws
+from mtl.step import draws
 from tests.heads import harness
 
 sklearn_metrics = pytest.importorskip("sklearn.metrics")
@@ -115,7 +115,7 @@ def test_predictions_are_in_the_unit_of_the_label():
 def test_samples_have_the_density_of_their_row():
     head = make(num_samples=4000)
     with tf.Graph().as_default(), tf1.Session() as session:
-        with row_draws.know_rows({"x": tf.constant([1.0, 2.0, 3.0])}):
+        with draws.know_rows({"x": tf.constant([1.0, 2.0, 3.0])}):
             logits = head.logits(tf.random.stateless_normal([3, 5], [0, 1], stddev=2.0))
         predictions = head.predictions(logits)
         session.run(tf1.global_variables_initializer())

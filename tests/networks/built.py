@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from mtl import types
-from mtl.networks import trunk
 from mtl.step import outlets
+from mtl.variables import stacks
 
 tf1 = tf.compat.v1
 
@@ -33,7 +33,7 @@ class Built:
         with tf.Graph().as_default(), tf1.Session() as session:
             tf1.set_random_seed(1)
             tf1.train.get_or_create_global_step()
-            with tf1.variable_scope("network"), trunk.separate_tasks(apart):
+            with tf1.variable_scope("network"), stacks.separate_tasks(apart):
                 towers = network(
                     {column: tf.constant(value) for column, value in given.items()},
                     tasks,

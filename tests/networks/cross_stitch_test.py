@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, networks
-from mtl.networks import trunk
+from mtl.variables import stacks
 
 tf1 = tf.compat.v1
 
@@ -114,7 +114,7 @@ def test_tasks_that_keep_to_themselves_are_single_tasks(kind):
 
 
 def test_what_the_last_stitch_reads_is_shared():
-    with tf.Graph().as_default(), trunk.separate_tasks(True):
+    with tf.Graph().as_default(), stacks.separate_tasks(True):
         towers = networks.CrossStitch(stages=_stages(4, 6))({"x": tf.constant(X)}, TASKS, True)
         (shared,) = towers.shared
         assert shared.shape == [9, 3, 6]

@@ -10,9 +10,10 @@ import tensorflow as tf
 from mtl import checks, networks, types
 from mtl.balancing import methods, surgery, task_gradients
 from mtl.monitoring import event_files
-from mtl.networks import gates, trunk
+from mtl.networks import gates
 from mtl.optimization import optimizers
 from mtl.tools.drawing import gates_picture
+from mtl.variables import stacks
 from tests import tiny
 from tests.networks.built import TASKS, Built, X, run_mlp, softmax
 
@@ -196,7 +197,7 @@ def test_what_belongs_to_one_task_is_not_shared(network, own):
 def test_surgery_weighs_only_what_is_shared():
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
-        with tf1.variable_scope("network"), trunk.separate_tasks(True):
+        with tf1.variable_scope("network"), stacks.separate_tasks(True):
             towers = _mmoe()({"x": tf.constant(X)}, TASKS, True)
         losses = [tf.reduce_sum(tower**2) for tower in towers.values()]
         variables = tf1.trainable_variables()

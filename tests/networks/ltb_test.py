@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from mtl import checks, networks
 from mtl.balancing import task_gradients
-from mtl.networks import trunk
 from mtl.optimization import schedules
 from mtl.step import draws, outlets
+from mtl.variables import stacks
 
 tf1 = tf.compat.v1
 
@@ -52,7 +52,7 @@ class Built:
         with tf.Graph().as_default(), tf1.Session() as session:
             tf1.set_random_seed(seed)
             global_step = tf1.train.get_or_create_global_step()
-            with tf1.variable_scope("network"), trunk.separate_tasks(apart):
+            with tf1.variable_scope("network"), stacks.separate_tasks(apart):
                 towers = network({"x": tf.constant(X)}, TASKS, training)
             variables = tf1.trainable_variables()
             self.names = [v.op.name for v in variables]

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from mtl import checks, networks
 from mtl.balancing import task_gradients
-from mtl.networks import trunk
+from mtl.variables import stacks
 
 tf1 = tf.compat.v1
 
@@ -30,7 +30,7 @@ class Built:
         with tf.Graph().as_default(), tf1.Session() as session:
             tf1.set_random_seed(1)
             tf1.train.get_or_create_global_step()
-            with tf1.variable_scope("network"), trunk.separate_tasks(True):
+            with tf1.variable_scope("network"), stacks.separate_tasks(True):
                 towers = network({c: tf.constant(v) for c, v in inputs.items()}, TASKS, training)
             variables = tf1.trainable_variables()
             self.names = [v.op.name.removeprefix("network/") for v in variables]

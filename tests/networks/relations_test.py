@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from mtl import checks, networks
 from mtl.balancing import task_gradients
-from mtl.networks import trunk
+from mtl.variables import stacks
 
 tf1 = tf.compat.v1
 
@@ -44,7 +44,7 @@ class Built:
         with tf.Graph().as_default(), tf1.Session() as session:
             tf1.set_random_seed(1)
             tf1.train.get_or_create_global_step()
-            with tf1.variable_scope("network"), trunk.separate_tasks(apart):
+            with tf1.variable_scope("network"), stacks.separate_tasks(apart):
                 towers = network({"x": tf.constant(X)}, TASKS, True)
             variables = tf1.trainable_variables()
             losses = [tf.reduce_sum(tower**2) for tower in towers.values()]

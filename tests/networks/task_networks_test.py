@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from mtl import checks, networks
-from mtl.networks import trunk
+from mtl.variables import stacks
 from tests.networks.built import (
     TASKS,
     Built,
@@ -206,7 +206,7 @@ def test_stem_stops_the_gradients_into_other_tasks_tables_and_experts(apart):
     with tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         inputs = {column: tf.constant(value) for column, value in GROUPED.items()}
-        with trunk.separate_tasks(apart):
+        with stacks.separate_tasks(apart):
             towers = _stem()(inputs, TASKS, True)
         for task, own, other in (
             ("click", "click_job", "long_job"),

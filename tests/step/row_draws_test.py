@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from mtl.step import row_draws
+from mtl.step import draws, row_draws
 
 
 def fields(num=4000, seed=0):
@@ -27,7 +27,7 @@ def draw(features, size=4, name="head/y"):
             else tf.constant(value)
             for key, value in features.items()
         }
-        with row_draws.know_rows(given):
+        with draws.know_rows(given):
             assert row_draws.are_rows_known()
             return session.run(row_draws.draw(name, size))
 
@@ -100,6 +100,6 @@ def test_names_draw_apart_and_equal_numbers_draw_alike():
 def test_no_random_op_is_in_the_graph():
     """What an export may hold, `mtl/serving/verification.py` says."""
     with tf.Graph().as_default() as graph:
-        with row_draws.know_rows({"x": tf.zeros([3])}):
+        with draws.know_rows({"x": tf.zeros([3])}):
             row_draws.draw("y", 2)
         assert not [op.type for op in graph.get_operations() if "andom" in op.type]

@@ -17,7 +17,7 @@ from mtl.features import embeddings
 from mtl.model import graph_options
 from mtl.optimization import optimizers
 from mtl.transfer import source as source_lib
-from tests import tiny
+from tests import pairs, tiny
 
 pytestmark = pytest.mark.medium
 
@@ -372,6 +372,14 @@ def test_statistics_of_the_source(source, tmp_path):
         for directory in (source, tmp_path)
     ]
     assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("name", ["clipped examples", "images moved at random"])
+def test_a_step_that_counts_its_rows_can_start_from_a_run(name, tmp_path):
+    made = pairs.make([pairs.BY_NAME[name]], train_steps=1)
+    tiny.train(made, tmp_path / "source")
+    again = _with(made, source=str(tmp_path / "source"))
+    assert tiny.train(again, tmp_path / "run")["global_step"] == 1
 
 
 def test_a_run_starts_once_and_then_goes_on_by_itself(source, tmp_path):

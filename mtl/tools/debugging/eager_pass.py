@@ -18,7 +18,7 @@ from mtl import checks
 from mtl import experiment as experiment_lib
 from mtl.deferred import tf, tf1
 from mtl.runs import diagnosis, fitting
-from mtl.step import row_draws
+from mtl.step import draws
 from mtl.tf_internals import eager
 from mtl.tools.debugging import inspection
 from mtl.variables import patterns
@@ -83,7 +83,7 @@ def run_eagerly(
 
     def build(features: Any, labels: Any) -> tuple[Any, Any]:
         # A prediction that draws does so by the values of a row's fields, as in the graph.
-        with row_draws.know_rows(features):
+        with draws.know_rows(features):
             return model.build_outputs(features, statistics, is_training).logits, labels
 
     def run() -> Values:

@@ -18,7 +18,7 @@ from mtl import experiment as experiment_lib
 from mtl.checkpoints import input_state, mismatch, run_directory
 from mtl.deferred import compat, tf, tf1
 from mtl.model import graph_options
-from mtl.runs import diagnosis, fitting
+from mtl.runs import diagnosis, fitting, preparation
 from mtl.sparsity import criteria, cuts, densities, granularity, pruning
 from mtl.step import layer_hooks
 from mtl.tools.pruning import sparse_gpt
@@ -206,21 +206,8 @@ def _set_to_zero(
 
 def _build_initial(experiment: experiment_lib.Experiment, model_dir: str) -> Arrays:
     """Return the initial value of every variable of a training."""
-    data, run, statistics = experiment.data, experiment.run, fitting.load_statistics(model_dir)
-    model = experiment.model.fill_schedules(run.train_steps).fitted(statistics)
     with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.set_random_seed(run.seed)
-        tf1.train.get_or_create_global_step()
-        batches = tf1.data.make_initializable_iterator(data.one_pass(data.train_split))
-        mode, precision = compat.estimator.ModeKeys.TRAIN, run.precision
-        # Never initialized: only shapes and types of the batch build the graph.
-        features, labels = batches.get_next()
-        model.model_fn(
-            features,
-            labels,
-            mode,
-            options=graph_options.GraphOptions(statistics=statistics, precision=precision),
-        )
+        preparation.build_training(experiment.data, experiment.model, experiment.run, model_dir)
         session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
         return session.run({patterns.variable_name(v): v for v in tf1.global_variables()})
 

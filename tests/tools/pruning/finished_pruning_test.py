@@ -18,7 +18,7 @@ from mtl.sparsity import criteria, densities, granularity, pruning, pruning_sche
 from mtl.tools.pruning import finished_pruning, tickets
 from mtl.transfer import checkpoint
 from mtl.variables import average_saver, averaging, pruned
-from tests import tiny
+from tests import pairs, tiny
 
 pytestmark = pytest.mark.medium
 
@@ -94,6 +94,15 @@ def test_cuts_the_weights_that_are_served(finished, halved):
     assert {"head/sign/logits/kernel", "features/categorical_word/embedding"} <= set(others)
     for name in others:
         np.testing.assert_array_equal(new[name], source[f"{name}/average"])
+
+
+@pytest.mark.parametrize("name", ["clipped examples", "images moved at random"])
+def test_prunes_a_run_whose_step_counts_its_rows(name, tmp_path):
+    made = pairs.make([pairs.BY_NAME[name]], train_steps=2)
+    tiny.train(made, tmp_path / "run")
+    part = _part(patterns=["trunk/hidden_0/kernel$"])
+    _, share = verbs.prune(_with(made, part), str(tmp_path / "run"), str(tmp_path / "pruned"))
+    assert share == pytest.approx(0.5, abs=0.02)
 
 
 def test_goes_on_with_the_masks(halved, tmp_path):

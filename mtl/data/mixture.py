@@ -26,7 +26,15 @@ import numpy as np
 
 from mtl import checks, types
 from mtl import spec as spec_lib
-from mtl.data import filled_fields, memory_rows, mixed_order, order, packed, pipeline
+from mtl.data import (
+    filled_fields,
+    memory_rows,
+    mixed_order,
+    moved_rates,
+    order,
+    packed,
+    pipeline,
+)
 from mtl.data import source as source_lib
 from mtl.deferred import tf
 from mtl.distribution import memory
@@ -40,9 +48,7 @@ _FIXES = {
     "field": " Mixture.absent_features and Mixture.labels say which fields a source lacks.",
 }
 
-_Rate = Annotated[
-    float | types.Schedule, checks.Scheduled(checks.AtLeast(0), "schedules.Polynomial")
-]
+_Rate = float | types.Schedule
 
 
 class _Part(NamedTuple):
@@ -66,6 +72,15 @@ class _Held(NamedTuple):
     rows: memory_rows.Rows
 
 
+def _check_rates(where: str, value: Any) -> None:
+    if isinstance(value, moved_rates.ByLosses) or value is None:
+        return
+    checks.mapping(where, value, "map sources to rates, or be @moved_rates.ByLosses()")
+    check = checks.Scheduled(checks.AtLeast(0), "schedules.Polynomial")
+    for name, rate in value.items():
+        check(f"{where}[{name!r}]", rate)
+
+
 @checks.dataclass
 class Mixture(types.Source):
     """A source that mixes the rows of several sources for training.
@@ -82,7 +97,8 @@ class Mixture(types.Source):
     Attributes:
       sources: {name: source}.
       rates: {name: rate} of all sources: they receive batches in this proportion. A rate is a
-        number, or a schedule over the steps. None takes the numbers of rows, by `temperature`.
+        number, or a schedule over the steps. `moved_rates.ByLosses` moves them by the losses. None
+        takes the numbers of rows, by `temperature`.
       temperature: T; without `rates`, a source of n rows has the rate n^(1 / T). 1 draws all rows
         equally often, and a large T all sources.
       batches: "mixed" puts rows of all sources into each batch; "alternating" takes each batch from
@@ -102,7 +118,7 @@ class Mixture(types.Source):
         checks.Map("map names to sources"),
         checks.Filled("name a source"),
     ]
-    rates: Annotated[Mapping[str, _Rate], checks.Map("map sources to rates")] | None = None
+    rates: Annotated[Mapping[str, _Rate] | moved_rates.ByLosses | None, _check_rates] = None
     temperature: checks.Positive = 1.0
     batches: Annotated[str, checks.OneOf((MIXED, ALTERNATING))] = MIXED
     labels: Annotated[Mapping[str, Sequence[str]], checks.Map("map sources to labels")] = (
@@ -133,6 +149,9 @@ class Mixture(types.Source):
             for name in names:
                 checks.one_of(where, name, self.sources)
         if self.rates is not None:
+            rule = "be left out beside Mixture.rates"
+            checks.require(self.temperature == 1, "Mixture.temperature", rule, self.temperature)
+        if isinstance(self.rates, Mapping):
             self._check_rates(self.rates)
 
     def _check_lists(
@@ -153,8 +172,6 @@ class Mixture(types.Source):
             checks.require(name in rates, "Mixture.rates", rule, list(rates))
         has_rate = any(callable(rate) or rate > 0 for rate in rates.values())
         checks.require(has_rate, "Mixture.rates", "hold one above 0", dict(rates))
-        rule = "be left out beside Mixture.rates"
-        checks.require(self.temperature == 1, "Mixture.temperature", rule, self.temperature)
 
     @property
     def names(self) -> list[str]:
@@ -193,16 +210,41 @@ class Mixture(types.Source):
             own_seed = seed + zlib.crc32(name.encode())
             streams.append(order.Epochs(rows, own_seed, batch_size, is_shuffled))
             first += count
-        dealt = mixed_order.make_shares(self._list_rates(counts), size)
         is_alternating = self.batches == ALTERNATING
+        if isinstance(self.rates, moved_rates.ByLosses):
+            base = _weigh_counts(counts, self.rates.temperature)
+            return mixed_order.MovedOrder(
+                streams,
+                counts,
+                self.rates.make_shares(base, size),
+                batch_size,
+                is_alternating,
+                mixed_order.make_shares(base, size),
+                self.rates.every,
+            )
+        rates = (
+            _weigh_counts(counts, self.temperature)
+            if self.rates is None
+            else [self.rates[name] for name in counts]
+        )
+        dealt = mixed_order.make_shares(rates, size)
         return mixed_order.MixedOrder(streams, counts, dealt, batch_size, is_alternating)
 
-    def _list_rates(self, counts: Mapping[str, int]) -> list[float | types.Schedule]:
-        if self.rates is not None:
-            return [self.rates[name] for name in counts]
-        # Relative to the largest: a small temperature must not overflow.
-        largest = max(counts.values())
-        return [(count / largest) ** (1 / self.temperature) for count in counts.values()]
+    @property
+    def known_steps(self) -> int | None:
+        """How many steps ahead the order is known, if the losses move the rates; None otherwise."""
+        if not isinstance(self.rates, moved_rates.ByLosses):
+            return None
+        # Shares look a few steps ahead for rows that are due early.
+        return self.rates.every - len(self.sources) - 2
+
+    def list_tasks(self, heads: Sequence[types.Head], spec: spec_lib.Spec) -> dict[str, list[str]]:
+        """Return {source: the tasks whose labels its rows have}."""
+        own_labels = {name: self.labels.get(name, spec.labels) for name in self.sources}
+        return {
+            name: [head.name for head in heads if head.field in labels]
+            for name, labels in own_labels.items()
+        }
 
     def _check_fields(self, spec: spec_lib.Spec) -> None:
         """Fail unless the settings name fields of the specification of a training."""
@@ -393,6 +435,13 @@ def _name_source(part: _Part) -> Iterator[None]:
         word = next((word for word in _FIXES if word in text and "must be one of" in text), None)
         fix = _FIXES[word] if word else ""
         raise checks.UserError(f"Mixture.sources[{part.name!r}]: {text}{fix}") from error
+
+
+def _weigh_counts(counts: Mapping[str, int], temperature: float) -> list[float]:
+    """Return the rate of each source by its number of rows, relative to the largest."""
+    # A small temperature must not overflow.
+    largest = max(counts.values())
+    return [(count / largest) ** (1 / temperature) for count in counts.values()]
 
 
 def _read_part(part: _Part, spec: spec_lib.Spec) -> dict[str, packed.Values]:

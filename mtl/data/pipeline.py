@@ -421,7 +421,9 @@ class Pipeline:
     def _count_together(self, batch_size: int) -> int:
         """Return the number of batches whose rows one call of Python takes: a call costs 0.1 ms."""
         row = sum(map(_least_bytes, self.spec.fields.values()))
-        return max(1, min(_ROWS_OF_CALL, _BYTES_OF_CALL // row) // batch_size)
+        count = max(1, min(_ROWS_OF_CALL, _BYTES_OF_CALL // row) // batch_size)
+        known_steps = types.read_member(self.source, types.Source, "known_steps")
+        return count if known_steps is None else min(count, known_steps)
 
     def require_memory(self, batch_size: int, training: bool = True) -> None:
         """Fail if a batch or the shuffle buffer surely exceeds memory.

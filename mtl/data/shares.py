@@ -96,19 +96,26 @@ class Scheduled(Shares):
         at least 0, and each step has one above 0.
       num_sources: S.
       size: the number of places of a step.
+      at_once: the number of steps that are evaluated at a time.
     """
 
-    def __init__(self, evaluate: Callable[[int, int], np.ndarray], num_sources: int, size: int):
+    def __init__(
+        self,
+        evaluate: Callable[[int, int], np.ndarray],
+        num_sources: int,
+        size: int,
+        at_once: int = _STEPS,
+    ):
         super().__init__(num_sources)
-        self._evaluate, self._size = evaluate, size
+        self._evaluate, self._size, self._at_once = evaluate, size, at_once
         self._shares = np.zeros([0, num_sources])
         self._sums = np.zeros([1, num_sources])  # One row more: the sums before each step.
 
     def _reach(self, step: int) -> None:
         """Evaluate the schedules up to a step."""
         parts = []
-        for first in range(len(self._shares), step, _STEPS):
-            rates = self._evaluate(first, first + _STEPS)
+        for first in range(len(self._shares), step, self._at_once):
+            rates = self._evaluate(first, first + self._at_once)
             shares = np.rint(rates / rates.sum(axis=1, keepdims=True) / _UNIT) * _UNIT
             largest = np.argmax(shares, axis=1)
             shares[np.arange(len(shares)), largest] += 1 - shares.sum(axis=1)

@@ -187,6 +187,11 @@ class Source(Protocol):
         """True if the source decides how often and when rows come up, as a mixture does."""
         return False
 
+    @property
+    def known_steps(self) -> int | None:
+        """How many steps ahead the order is known, if losses of the training decide it, or None."""
+        return None
+
     def order_rows(
         self, split: str, spec: spec_lib.Spec, *, batch_size: int, seed: int, is_shuffled: bool
     ) -> RowOrder | None:

@@ -63,6 +63,7 @@ class Image(column.PerField):
 
     @property
     def reads_files(self) -> bool:
+        """True: strings of its fields are encoded images."""
         return True
 
     def accumulators(self) -> dict[str, types.Accumulator]:
@@ -110,7 +111,7 @@ class Image(column.PerField):
         # Draws need the number of images, which is unknown for the events of a history.
         rule = "be empty where images are not one a row"
         checks.require(size is not None, f"features.{output}: Image.augmentations", rule, "events")
-        # By number, so that two augmentations of one class draw different numbers.
+        # The name holds the position: two augmentations of one class must draw different numbers.
         for number, part in enumerate(self.augmentations):
             uniform = draws.draw_rows(f"augmentation_{number}", size, part.num_draws)
             new_pixels = part(pixels, uniform)
@@ -141,7 +142,7 @@ class Image(column.PerField):
 
     def _decode_images(self, encoded: tf.Tensor, field: str) -> tf.Tensor:
         if self.shape is None:
-            fix = f"Field {field!r} holds strings; say to which size they are scaled."
+            fix = f"Field {field!r} holds encoded images, which are scaled to this size."
             checks.fail("Image.shape", "be (height, width, channels)", None, fix)
         height, width, channels = self.shape
         where = f"Image.shape for the encoded images of {field!r}"
@@ -151,7 +152,7 @@ class Image(column.PerField):
             image = images.decode(image_bytes, channels)
             return tf.ensure_shape(tf.image.resize(image, [height, width]), self.shape)
 
-        if tf.executing_eagerly():  # In a loop, the error of a bad image would also list ops.
+        if tf.executing_eagerly():  # `map_fn` would add names of ops to the error of a bad image.
             return tf.reshape([decode(image_bytes) for image_bytes in encoded], [-1, *self.shape])
         signature = tf.TensorSpec(self.shape, tf.float32)
         return tf.map_fn(decode, encoded, fn_output_signature=signature)

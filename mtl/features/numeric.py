@@ -20,9 +20,10 @@ from mtl.deferred import tf
 from mtl.features import accumulators, column
 
 _NORMALIZATIONS = ("z_score", "min_max", "none")
-# Up to here float32 holds every integer.
+# float32 holds every integer up to this one.
 _EXACT_UP_TO = 2.0**24
-# Fewer fields take logs one by one: TensorFlow rounds the last bit by the place in the tensor.
+# Fewer fields than this take logs one by one: the last bit of a log depends on the place of the
+# number in its tensor, so logs of fields in one tensor would differ in the last bit.
 _LOGS_TOGETHER = 16
 
 
@@ -83,7 +84,7 @@ class Numbers(column.PerField):
         outputs = list(fields)
         entries = [self._find_entry(output, fitted) for output in outputs]
         (first, *_), columns = fields.values(), [features[field] for field in fields.values()]
-        # As if the first field held n numbers: [B, n].
+        # Read all fields like one field with n numbers: [B, n].
         joint_field = {first: tf.stack(columns, axis=1)}
         values = self._read_values(joint_field, first, self._choose_precision(entries[0]))
         numbers, is_known = self._normalise_values(values, entries)
@@ -113,14 +114,14 @@ class Numbers(column.PerField):
         Return the numbers, and a mask of the known values.
         """
         is_known = tf.math.is_finite(values)
-        # Missing values are replaced before use: in a gradient too, NaN times zero is NaN.
+        # Replace missing values before use: in a gradient, too, NaN times zero is NaN.
         numbers = tf.where(is_known, values, tf.zeros_like(values))
-        fitted = [entry for entry in entries if entry is not None]
-        if fitted:
-            pairs = [self._shift_and_scale(entry) for entry in fitted]
+        statistics = [entry for entry in entries if entry is not None]
+        if statistics:
+            pairs = [self._shift_and_scale(entry) for entry in statistics]
             shift, scale = map(np.concatenate, zip(*pairs, strict=True))
             deviations = tf.cast(numbers - tf.constant(shift, values.dtype), tf.float32)
-            stand_in = np.concatenate([self._stand_in(entry) for entry in fitted])
+            stand_in = np.concatenate([self._stand_in(entry) for entry in statistics])
             numbers = tf.where(is_known, deviations * scale, tf.constant(stand_in, tf.float32))
         return numbers, is_known
 
@@ -128,11 +129,11 @@ class Numbers(column.PerField):
         """Read the values of an eager batch for the fit, [N, n]."""
         values = features[field]
         if values.dtype in (tf.float32, tf.int64) and values.shape.rank == 1 and not self.log:
-            return values.numpy()[:, np.newaxis]  # Ten times as fast as three ops.
+            return values.numpy()[:, np.newaxis]  # Ten times as fast as the ops below.
         return self._read_values(features, field, tf.float64).numpy()
 
     def _choose_precision(self, entry: Mapping[str, Any] | None) -> tf.DType:
-        """Return the type for integers: float32 if it is exact for the training split."""
+        """Return the type for integers: float32 if it holds the training split exactly."""
         if entry is None:
             return tf.float32
         greatest = np.abs([entry["least"], entry["greatest"]]).max()

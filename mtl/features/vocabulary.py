@@ -40,15 +40,16 @@ def create_table(
 ) -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
     """Build the lookup table of a vocabulary, or of a file with one, once in each graph.
 
-    It gives tokens their places. A hash gives other tokens one of `num_unknown` places behind them.
+    The table maps each token of the vocabulary to its index. A hash maps other tokens to one of
+    `num_unknown` ids after them.
 
     Args:
       entries: the tokens, or the path of a file with one a line.
-      num_unknown: at least 1.
+      num_unknown: the number of ids for other tokens, at least 1.
     """
 
     def create() -> tf.lookup.StaticHashTable | tf.lookup.StaticVocabularyTable:
-        if num_unknown == 1:  # One place needs no hash.
+        if num_unknown == 1:  # A single id needs no hash.
             return tf.lookup.StaticHashTable(_make_initializer(entries), _count_entries(entries))
         return tf.lookup.StaticVocabularyTable(_make_initializer(entries), num_unknown)
 
@@ -56,10 +57,10 @@ def create_table(
 
 
 def make_once(key: Hashable, make: Callable[[], Any]) -> Any:
-    """Return the result of `make`, the same for each call with this key in an outermost graph.
+    """Return the result of `make`, which runs once for each key in an outermost graph.
 
     Args:
-      key: equal for equal results.
+      key: identifies the result.
       make: builds tensors or tables; they must not depend on a loop or a branch.
     """
     if tf.executing_eagerly():

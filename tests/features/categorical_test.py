@@ -31,7 +31,9 @@ def test_min_count_one_keeps_what_occurs_once_and_max_size_cuts(encode):
 
 def test_a_field_without_a_frequent_category_is_refused(encode):
     column = features.Categorical(names=["job"])
-    with pytest.raises(checks.UserError, match=r"categorical_job must see a value 2 times"):
+    with pytest.raises(
+        checks.UserError, match=r"categorical_job must hold a value that occurs 2 times"
+    ):
         encode([column], {"job": np.array(["a", "b", "c"], object)})
 
 

@@ -23,7 +23,7 @@ class Pieces(NamedTuple):
 
     Attributes:
       size: the number of pieces.
-      longest: the most characters of a piece, without the mark `##`.
+      longest: the number of characters of the longest piece, without the mark `##`.
       unknown: the id of a word that cannot be cut.
     """
 
@@ -153,7 +153,7 @@ def _follow_pieces(row_splits: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor
     The masks are bool [M] for characters, and bool [N] for words.
     """
     ends = row_splits[1:]
-    # A place behind the last word has length 0.
+    # After the last word, add a place of length 0.
     lengths_and_end = tf.concat([lengths, tf.zeros([1], tf.int64)], axis=0)
 
     def find_steps(places: tf.Tensor) -> tf.Tensor:

@@ -136,7 +136,7 @@ def test_learning_without_the_library_says_what_to_install(fit, monkeypatch):
 
 
 def test_texts_without_a_frequent_character_are_refused(fit):
-    with pytest.raises(checks.UserError, match="text_x must see a character 2 times"):
+    with pytest.raises(checks.UserError, match="text_x must hold a character that occurs 2 times"):
         _learn(fit, ["a", "b", ""])
 
 

@@ -76,6 +76,6 @@ class FiBiNET:
         if self.bilinear == "interaction":
             return tf.einsum("bpd,pde->bpe", left, kernel) * right
         equation = "bfd,de->bfe" if self.bilinear == "all" else "bfd,fde->bfe"
-        # Each field is mapped once, and not once for each of its pairs.
+        # Map each field once, and not once for each of its pairs.
         maps = tf.einsum(equation, field_vectors, kernel)
         return tf.gather(maps, [i for i, _ in pairs], axis=1) * right

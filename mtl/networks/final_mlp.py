@@ -27,9 +27,9 @@ class FinalMLP:
 
     Attributes:
       streams: two trunks on the gated, joined columns; variables in `stream_<i>`.
-      contexts: names of the columns that each gate sees, in which `*` matches any text. With an
-        empty list the gate sees a learned vector, the same for all rows, as in the paper. Variables
-        in `gate_<i>`.
+      contexts: names of the columns that each gate reads, in which `*` matches any text. With an
+        empty list the gate reads a learned vector, the same for all rows, as in the paper.
+        Variables in `gate_<i>`.
       gate_units: the hidden units of a gate, at least 1.
       num_heads: the number of parts of each stream's output, at least 1; it divides their units.
       trainable: False freezes all variables of the trunk.
@@ -38,7 +38,7 @@ class FinalMLP:
     streams: Annotated[
         Sequence[trunk.Trunk],
         trunk.check_trunks,
-        checks.Rule("be two", lambda value: len(value) == 2),
+        checks.Rule("hold two trunks", lambda value: len(value) == 2),
     ]
     contexts: Annotated[
         Sequence[Annotated[Sequence[str], fields.check_patterns]],

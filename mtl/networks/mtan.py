@@ -63,11 +63,11 @@ class MTAN(types.Network):
 
     def __post_init__(self):
         sizes = {"layers": self.layers, "filters": self.filters}
-        fix = "Stages are of dense layers, for vectors, or of filters, for images."
+        fix = "Vectors need stages of dense layers, and images need stages of filters."
         is_one = (len(self.layers) > 0) != (len(self.filters) > 0)
         checks.require(is_one, "MTAN", "have either layers or filters", sizes, fix)
         fits = not self.decoder or len(self.filters) > 0
-        checks.require(fits, "MTAN.decoder", "be False where stages are dense", self.decoder)
+        checks.require(fits, "MTAN.decoder", "be False for dense stages", self.decoder)
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
         """Build the towers, {column: [B, ...]} -> {task: [B, H]}, or maps with a decoder.
@@ -81,7 +81,7 @@ class MTAN(types.Network):
             hidden, vectors = trunk.join_images("MTAN", inputs)
         else:
             hidden = trunk.join_columns("MTAN", inputs)
-        masked: Mapping[str, tf.Tensor | None] = dict.fromkeys(tasks)
+        task_outputs: Mapping[str, tf.Tensor | None] = dict.fromkeys(tasks)
         shared: list[tf.Tensor] = []
         outputs: list[tf.Tensor] = []
         sizes = self.filters or self.layers
@@ -89,8 +89,8 @@ class MTAN(types.Network):
             with tf1.variable_scope(f"stage_{level}"):
                 if level > 0:
                     hidden = self._shrink_map(hidden)
-                hidden, masked = self._build_stage(
-                    hidden, masked, units, self._shrink_map, shared, training
+                hidden, task_outputs = self._build_stage(
+                    hidden, task_outputs, units, self._shrink_map, shared, training
                 )
             outputs.append(hidden)
         for level in reversed(range(len(sizes) - 1)) if self.decoder else ():
@@ -99,10 +99,10 @@ class MTAN(types.Network):
             enlarge = functools.partial(self._enlarge_map, like=outputs[level])
             with tf1.variable_scope(f"decoder_{level}"):
                 maps = tf.concat([enlarge(hidden), outputs[level]], axis=-1)
-                hidden, masked = self._build_stage(
-                    maps, masked, sizes[level], enlarge, shared, training
+                hidden, task_outputs = self._build_stage(
+                    maps, task_outputs, sizes[level], enlarge, shared, training
                 )
-        ends = list(masked.values())
+        ends = list(task_outputs.values())
         if not self.decoder:
             ends = [trunk.join_columns("MTAN", {"": _average_places(h), **vectors}) for h in ends]
         return types.Towers(trunk.build_towers(self.tower, ends, tasks, training), shared=shared)
@@ -110,7 +110,7 @@ class MTAN(types.Network):
     def _build_stage(
         self,
         hidden: tf.Tensor,
-        masked: Mapping[str, tf.Tensor | None],
+        task_outputs: Mapping[str, tf.Tensor | None],
         units: int,
         resize: Callable[[tf.Tensor], tf.Tensor],
         shared: list[tf.Tensor],
@@ -120,16 +120,16 @@ class MTAN(types.Network):
 
         Args:
           hidden: the input of the shared layers.
-          masked: {task: masked output of the previous stage}; None at the first stage.
+          task_outputs: {task: masked output of the previous stage}; None at the first stage.
           units: the units of every layer.
-          resize: brings the passed-on outputs of tasks to the size of this stage.
+          resize: brings the outputs of tasks to the size of this stage.
           shared: a list to which the outputs of the shared layers are appended.
           training: as for the network.
         """
         task_inputs = {
-            # One by one: common batch moments would make each task depend on the masks of others.
+            # Apply f task by task: with joint batch moments a task would depend on other masks.
             task: self._pass_on(task, task_output, units, resize, index > 0, training)
-            for index, (task, task_output) in enumerate(masked.items())
+            for index, (task, task_output) in enumerate(task_outputs.items())
         }
         with tf1.variable_scope("shared"):
             first = self._build_layer(hidden, units, "first", 3, self.activation, training)
@@ -158,7 +158,7 @@ class MTAN(types.Network):
             sums = self._build_sums(task_output, units, "hidden", 3)
         with tf1.variable_scope(f"task_{task}"):
             hidden = self._finish(sums, "passed_on", self.activation, training)
-        # After f, so that its convolution sees the map in the size of the stage before.
+        # Resize after f, so that its convolution reads the map in the size of the previous stage.
         return [resize(hidden)]
 
     def _build_mask(

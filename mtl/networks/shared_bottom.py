@@ -35,6 +35,7 @@ class SharedBottom:
 
     @property
     def is_entrywise(self) -> bool:
+        """True for this class, but not for subclasses; see `types.EntrywisePart`."""
         return type(self) is SharedBottom
 
     def __call__(self, inputs: types.Tensors, tasks: Sequence[str], training: bool) -> types.Towers:
@@ -45,7 +46,7 @@ class SharedBottom:
         with tf.compat.v1.variable_scope("trunk"):
             hidden, shared = precision.share_output(self.trunk(inputs, training))
         tower = self.tower
-        # Only MLP itself: `build_stack` does not know the layers that a subclass builds.
+        # A subclass of MLP may build other layers than `build_stack`.
         if stacks.are_stacked(len(tasks)) and type(tower) is mlp.MLP and tower.can_stack:
             scopes = [f"tower_{task}" for task in tasks]
             outputs = tower.build_stack({"trunk": hidden}, scopes)

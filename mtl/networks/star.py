@@ -66,7 +66,7 @@ class STAR:
         one_hot = inputs[self.domain]
         fields.require_vectors("STAR", self.domain, one_hot)
         domains, count = tf.argmax(one_hot, axis=1, output_type=tf.int32), one_hot.shape[-1]
-        # The domain chooses the weights, so it is no input of the layers.
+        # The domain chooses the weights, so it is not an input of the layers.
         features = {column: value for column, value in inputs.items() if column != self.domain}
         with freezing.hold_part(self.trainable):
             hidden = trunk.join_columns("STAR", features)
@@ -98,10 +98,10 @@ def _apply_layer(
             # All ones: every domain starts with the shared kernel.
             kernels = tf1.get_variable("kernel", [count, width, units], dtype, ones)
             biases = tf1.get_variable("bias", [count, units], dtype, zeros)
-    # A look-up makes the gradient sparse.
+    # `tf.gather` by the domains in the batch makes the gradient sparse.
     present, places = tf.unique(domains)
-    # All rows by the kernel of each present domain: n products of the batch, but no kernel for each
-    # row.
+    # Multiply all rows by the kernel of each domain in the batch. This takes n products, but does
+    # not copy a kernel for each row.
     of_all = tf.linalg.matmul(inputs[tf.newaxis], kernel * tf.gather(kernels, present))  # [n, B, H]
     # [B, 2]: row i of the product with the kernel of its domain.
     at = tf.stack([places, tf.range(tf.shape(inputs)[0])], axis=1)

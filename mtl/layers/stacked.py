@@ -27,7 +27,7 @@ def dense(
       units: the units of each layer.
       name: the name of the layer in its scope.
       scopes: T scopes, within the current variable scope.
-      seeds: T seeds, for the first values of the kernels.
+      seeds: T seeds, for the initial values of the kernels.
       bias_initializer: the initializer of all biases; zeros by default.
     """
     count, size = len(scopes), inputs.shape[-1]

@@ -218,7 +218,7 @@ def test_rows_that_are_frozen_stay_to_the_bit():
                 "optimizer": optimizers.LazyAdam(),
                 "average": averaging.ExponentialAverage(decay=0.9),
             },
-            "Update.average must stay None where tables have 16 bits, as 'embedding', got Expon",
+            "Update.average must be None if tables have 16 bits, such as 'embedding', got Expon",
         ),
     ],
 )
@@ -246,7 +246,7 @@ def test_a_dense_gradient_is_refused():
         (table,) = tf1.trainable_variables()
         return update.Update()([tf.zeros([5, 3])], [table])
 
-    with pytest.raises(checks.UserError, match="must be one of looked-up rows, got 'a dense one'"):
+    with pytest.raises(checks.UserError, match="must be sparse, got 'dense'"):
         training.train(step_fn, 1, looped=False)
 
 

@@ -29,7 +29,7 @@ class Seen(NamedTuple):
       inputs: [D], the mean squares of the layer's inputs; None if the criterion does not need them.
       task_gradients: {task: the gradient of its loss}, None for a task that does not depend on the
         variable; empty if the criterion does not need them.
-      is_moving: which weights training moves, bool of their shape; None if it moves all of them.
+      is_moving: True for weights that training changes, in their shape; None if it changes all.
     """
 
     name: str
@@ -129,8 +129,8 @@ class Averaged(Criterion):
         new = self.observe(seen)
         if new is None:
             return seen.total
-        # It starts at 0, which lowers all first averages by the same factor: only their order
-        # counts.
+        # The average starts at 0. This scales all averages of a step by one factor, and only their
+        # order counts.
         return self.momentum * seen.total + (1 - self.momentum) * new
 
 
@@ -158,11 +158,11 @@ class Taylor(Averaged):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Movement(Criterion):
-    """`-sum_t w_t dL/dw_t`: high for weights that training moves away from 0.
+    """`-sum_t w_t dL/dw_t`: high for weights that training drives away from 0.
 
     V. Sanh et al., "Movement Pruning: Adaptive Sparsity by Fine-Tuning", 2020, arXiv:2005.07683,
     for networks that start from another run. The paper's learning rate of the scores is left out,
-    because it does not change their order. In the paper, a cut weight keeps its value behind the
+    because it does not change their order. In the paper, a cut weight keeps its value under the
     mask, and its score still changes. Here only `Pruning.gradient = "straight_through"` does so,
     and also trains the weight. Otherwise a cut weight is 0, and its score stays the same.
     """
@@ -181,7 +181,7 @@ class Movement(Criterion):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanda(Averaged):
-    """`|w| sqrt(mean x^2)` with the input x of the weight: the size of its term in its unit.
+    """`|w| sqrt(mean x^2)` with the input x of the weight: how much it adds to its unit.
 
     M. Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
     arXiv:2306.11695, which compares only weights of the same unit: `Uniform.per_unit`. It is only
@@ -241,23 +241,27 @@ class TaskSaliency(Criterion):
         )
 
     def merge(self, scores: Sequence[tf.Tensor], is_global: bool) -> list[tf.Tensor]:
-        """Merge the scores of T tasks, [T, ...] for each of N variables, into one score a weight.
+        """Merge the scores of T tasks into one score for each weight.
 
         Args:
-          scores: N.
+          scores: [T, ...] for each of N variables.
           is_global: True if weights of different variables are compared with each other.
+
+        Returns:
+          The scores of the weights, [...] for each of N variables.
         """
-        sizes = [own.shape[1:].num_elements() for own in scores]
-        flat = [tf.reshape(own, [own.shape[0], -1]) for own in scores]
+        sizes = [tensor.shape[1:].num_elements() for tensor in scores]
+        flat_scores = [tf.reshape(tensor, [tensor.shape[0], -1]) for tensor in scores]
         if self.combine == "sum":
             # [T, 1], over all variables: each task's scores then add up to 1.
-            totals = tf.add_n([tf.reduce_sum(own, 1, keepdims=True) for own in flat])
-            merged = [tf.reduce_sum(tf.math.divide_no_nan(own, totals), 0) for own in flat]
+            totals = tf.add_n([tf.reduce_sum(flat, 1, keepdims=True) for flat in flat_scores])
+            merged = [tf.reduce_sum(tf.math.divide_no_nan(flat, totals), 0) for flat in flat_scores]
         elif is_global:
-            merged = tf.split(_best_ranks(tf.concat(flat, 1)), sizes)
+            merged = tf.split(_best_ranks(tf.concat(flat_scores, 1)), sizes)
         else:
-            merged = [_best_ranks(own) for own in flat]
-        return [tf.reshape(own, like.shape[1:]) for own, like in zip(merged, scores, strict=True)]
+            merged = list(map(_best_ranks, flat_scores))
+        pairs = zip(merged, scores, strict=True)
+        return [tf.reshape(weights, tensor.shape[1:]) for weights, tensor in pairs]
 
 
 def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
@@ -270,7 +274,7 @@ def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
 
 @checks.dataclass
 class SparseGpt(Criterion):
-    """Cuts the weights of a layer that its others replace best, and gives the others new values.
+    """Cuts weights that the other weights of a layer can replace, and adapts the others to it.
 
     E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in
     One-Shot", 2023, arXiv:2301.00774. Only `launch.prune` computes it, for kernels of
@@ -286,7 +290,7 @@ class SparseGpt(Criterion):
     is_of_finished_runs = True
 
     def scores(self, seen: Seen) -> tf.Tensor:
-        """Return NaN, because a training step must not cut by it."""
+        """Return NaN, so that a training step cuts no weights by it."""
         return tf.fill(seen.weights.shape, tf.constant(np.nan, seen.weights.dtype))
 
 

@@ -35,7 +35,7 @@ class Saver(tf.compat.v1.train.Saver):
         self._restored = tf.group(*assignments)
 
     def restore(self, sess: tf.compat.v1.Session, save_path: str) -> None:
-        """Restore all variables of the graph, from their averages where these exist."""
+        """Restore all variables of the graph, from their averages if these exist."""
         reader = tf.train.load_checkpoint(save_path)
         names = [averaging.name_in(reader, name) for name in self._plain]
         sess.run(self._restored, {self._path: save_path, self._names: names})

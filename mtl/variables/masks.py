@@ -1,4 +1,4 @@
-"""Masks choose which entries of a variable move; see `freezing.Freezing.entries`.
+"""Masks choose the entries of a variable that train; see `freezing.Freezing.entries`.
 
 freezing.Freezing.entries = {"^head/digit/": @masks.Rows(), "^network/.*/kernel$": @masks.Nonzero()}
 masks.Rows.rows = [3, 7]
@@ -21,7 +21,7 @@ from mtl.files import storage
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nonzero:
-    """Entries that are exactly 0 do not move: a pruned network trains on, equally sparse."""
+    """Trains all entries except those that are exactly 0: a pruned network stays as sparse."""
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
         """Return a bool mask of the weights, in a shape that broadcasts to theirs."""
@@ -31,7 +31,7 @@ class Nonzero:
 
 @checks.dataclass
 class Rows:
-    """Some rows move, or columns along another axis, such as the rows of new classes or tokens.
+    """Trains some rows, or columns along another axis, such as the rows of new classes or tokens.
 
     Attributes:
       rows: the numbers of the rows, from 0.
@@ -64,7 +64,7 @@ class FromFile:
     """A mask of zeros and ones from a file that `numpy.save` wrote.
 
     Attributes:
-      path: the file; the array's shape broadcasts to the variable's. Entries other than 0 move.
+      path: the file; the array's shape broadcasts to the variable's. Entries other than 0 train.
     """
 
     path: Annotated[

@@ -54,7 +54,7 @@ def shard_name(variable: tf.Variable) -> str:
 
 
 def matches(pattern: str, variable: Variable) -> bool:
-    """Return True if a pattern is found in the name of a variable.
+    """Return True if a pattern matches the name of a variable.
 
     Args:
       pattern: a regular expression; it may match any part of the name.

@@ -194,7 +194,7 @@ def test_a_head_of_tf_estimator_is_refused(source, tmp_path):
     head = heads.EstimatorHead(name="kind", head=compat.estimator.MultiClassHead(n_classes=3))
     model = dataclasses.replace(made.model, heads=[head, *made.model.heads[1:]])
     with pytest.raises(
-        checks.UserError, match="task must name a head MultiClass, got 'EstimatorHead'"
+        checks.UserError, match="task must name a task with a MultiClass head, got 'EstimatorHead'"
     ):
         verbs.train(dataclasses.replace(made, model=model), str(tmp_path / "run"))
 

@@ -42,9 +42,9 @@ class RelatedTasks(simulated.Simulated):
       dimension: D, at least 2.
       scale: c, above 0; a larger one bends the sines more.
       num_sines: how many sines are added, at least 0.
-      noise: the standard deviation of the noise, at least 0; the paper has a variance of 0.01.
+      noise: the standard deviation of the noise, at least 0; in the paper the variance is 0.01.
       rows: {split: how many rows it has}, of the splits "train", "validation" and "test".
-      seed: of weights, inputs and noise, from 0 on.
+      seed: the seed of weights, inputs and noise, at least 0.
     """
 
     correlation: Annotated[float, checks.In("[-1, 1]")] = 0.5
@@ -63,8 +63,8 @@ class RelatedTasks(simulated.Simulated):
     @functools.cached_property
     def weights(self) -> np.ndarray:
         """w_1 and w_2, [D, 2]."""
-        found = simulated.draw_directions(self.seed, self.dimension, self.correlation)
-        return self.scale * found
+        directions = simulated.draw_directions(self.seed, self.dimension, self.correlation)
+        return self.scale * directions
 
     @property
     def fields(self) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -72,10 +72,11 @@ class RelatedTasks(simulated.Simulated):
         return {"x": ("float32", (self.dimension,)), **dict.fromkeys(TASKS, ("float32", ()))}
 
     def draw(self, split: int, part: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return rows that are drawn together, of a split by its number."""
+        """Return a part of a split, see `Simulated.draw`."""
         shapes = ([simulated.ROWS_TOGETHER, count] for count in (self.dimension, len(TASKS)))
         x, noise = (
-            # A seed of two numbers: which run and which of x and noise, which rows.
+            # The first number is for the run, the split, and x or noise; the second is for the
+            # part.
             tf.random.stateless_normal(shape, [6 * self.seed + 2 * split + side, part])
             for side, shape in enumerate(shapes)
         )

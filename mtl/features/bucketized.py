@@ -114,15 +114,22 @@ class Crossed(tables.Embedded):
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
         """{column: the fields that it reads}."""
-        return {column.name(self.prefix, *cross): tuple(cross) for cross in self.crosses}
+        crosses = {"_x_".join(cross): tuple(cross) for cross in self.crosses}
+        names = column.name_columns(self.prefix, list(crosses))
+        return {names[text]: cross for text, cross in crosses.items()}
 
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {`<prefix>_<field>`: the accumulator of the quantiles of a field}."""
         return {
-            column.name(self.prefix, field): _make_quantiles("Crossed", field, boundaries)
+            self._boundary_names[field]: _make_quantiles("Crossed", field, boundaries)
             for field, boundaries in self.boundaries.items()
             if isinstance(boundaries, int)
         }
+
+    @property
+    def _boundary_names(self) -> dict[str, str]:
+        """{field: the name of the statistics of its boundaries}."""
+        return column.name_columns(self.prefix, list(self.boundaries))
 
     def row_names(self, fitted: types.Statistics) -> dict[str, types.RowNames]:
         """Return {column: names of its rows}, if its table is smaller than the hash."""
@@ -145,7 +152,7 @@ class Crossed(tables.Embedded):
     ) -> column.Values:
         if field not in self.boundaries:
             return column.tokens("Crossed", features, field)
-        name = column.name(self.prefix, field)
+        name = self._boundary_names[field]
         boundaries = _find_boundaries(self.boundaries[field], name, fitted)
         return _find_buckets(column.numbers("Crossed", features, field), boundaries)
 

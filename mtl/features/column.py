@@ -8,10 +8,12 @@ column.vectors("hashed_job", ids, 1000, 8, "mean")       # [B] or [B, (L)] -> [B
 from __future__ import annotations
 
 import abc
+import collections
 import contextlib
 import dataclasses
 import itertools
 import re
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeAlias
 
@@ -51,7 +53,7 @@ class PerField(types.Column):
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
         """{column: the fields that it reads}."""
-        return {name(self.prefix, field): (field,) for field in self.names}
+        return {output: (field,) for field, output in name_columns(self.prefix, self.names).items()}
 
     def accumulators(self) -> dict[str, types.Accumulator]:
         """Return {column: the accumulator of its statistics}; empty if nothing is fitted."""
@@ -151,9 +153,23 @@ def are_training() -> bool:
 _ARE_TRAINING = ambient.Ambient("columns are training", default=False)
 
 
-def name(prefix: str, *fields: str) -> str:
-    """Return `<prefix>_<field>[_x_<field>...]`; '_' replaces characters that scopes forbid."""
-    return re.sub(r"[^A-Za-z0-9_.\-]", "_", f"{prefix}_{'_x_'.join(fields)}")
+def name(prefix: str, text: str) -> str:
+    """Return `<prefix>_<text>`; '_' replaces characters that scopes forbid."""
+    return re.sub(r"[^A-Za-z0-9_.\-]", "_", f"{prefix}_{text}")
+
+
+def name_columns(prefix: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return {text: `<prefix>_<text>`}, with different names for different texts.
+
+    Scopes forbid letters of other alphabets, so two fields could have the same name. Each of them
+    then gets a checksum at the end of its name.
+    """
+    names = {text: name(prefix, text) for text in texts}
+    counts = collections.Counter(names.values())
+    for text, output in names.items():
+        if counts[output] > 1:
+            names[text] = f"{output}_{zlib.crc32(text.encode(errors='surrogatepass')):08x}"
+    return names
 
 
 def check_fields(where: str, fields: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ heavy/features.Numeric.log = True
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -72,9 +71,10 @@ class Numbers(column.PerField):
         for fields in fields_by_kind.values():
             if len(fields) >= (_LOGS_TOGETHER if self.log else 2):
                 outputs |= self._encode_together(features, fields, fitted)
-            else:
-                single = dataclasses.replace(self, names=list(fields.values()))
-                outputs |= super(Numbers, single).__call__(features, fitted)
+                continue
+            for output, field in fields.items():
+                with self._open_scope(output):
+                    outputs[output] = self._encode(features, field, output, fitted)
         return outputs
 
     def _encode_together(

@@ -87,8 +87,9 @@ class TimeParts(column.Lookup, column.PerField):
     @property
     def _units(self) -> dict[str, tuple[str, str]]:
         """{column: (field, unit)}."""
+        names = column.name_columns(self.prefix, self.names)
         pairs = [(field, unit) for field in self.names for unit in self.units]
-        return {column.name(self.prefix, "_".join(pair)): pair for pair in pairs}
+        return {f"{names[field]}_{unit}": (field, unit) for field, unit in pairs}
 
     @property
     def coded_columns(self) -> dict[str, str]:

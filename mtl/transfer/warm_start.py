@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -88,6 +89,12 @@ class WarmStart:
         patterns.check_patterns("WarmStart.rename", list(self.rename))
         replacements = list(self.rename.values())
         checks.texts("WarmStart.rename", replacements, "map patterns to replacements")
+        for pattern, replacement in self.rename.items():
+            try:
+                re.sub(pattern, replacement, "")
+            except (re.error, IndexError) as error:
+                where, rule = f"WarmStart.rename[{pattern!r}]", "be a replacement as in re.sub"
+                checks.fail(where, rule, replacement, f"It has a mistake: {error}.")
         patterns.check_patterns("WarmStart.row_names", list(self.row_names))
 
     def check_source(self, model_dir: str) -> None:

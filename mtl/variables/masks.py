@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import zipfile
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -75,10 +76,15 @@ class FromFile:
     def _mask(self) -> np.ndarray:
         try:
             with tf.io.gfile.GFile(self.path, "rb") as file:
-                return np.load(file, allow_pickle=False) != 0
-        except (ValueError, tf.errors.OpError) as error:
+                array = np.load(file, allow_pickle=False)
+        except (ValueError, EOFError, zipfile.BadZipFile, tf.errors.OpError) as error:
             rule = f"FromFile.path must be a file of numpy.save, got {self.path!r}."
             raise checks.UserError(rule) from error
+        # `numpy.savez` writes several arrays, which `numpy.load` returns in another class.
+        is_array = isinstance(array, np.ndarray) and array.dtype.kind in "biuf"
+        rule = "hold one array of numbers, as numpy.save writes it"
+        checks.require(is_array, "FromFile.path", rule, self.path)
+        return array != 0
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
         """Return a bool mask of the weights, in a shape that broadcasts to theirs.

@@ -252,6 +252,12 @@ def _read_rows(session: tf.compat.v1.Session, rows: Rows) -> Iterator[Rows]:
             return
 
 
+def _normalise_columns(kernel: np.ndarray, tau: float) -> np.ndarray:
+    """Divide each column by its length to the power of tau; a column of zeros stays zero."""
+    lengths = np.linalg.norm(kernel, axis=0)
+    return kernel / np.where(lengths > 0, lengths, 1) ** tau
+
+
 @checks.dataclass
 class _Computed(Refit):
     """Computes the classifier of a `MultiClass` head from its classes."""
@@ -299,7 +305,7 @@ class NearestMean(_Computed):
         checks.require(not empty_classes, "NearestMean", rule, f"none of class {empty_classes[:3]}")
         means = (sums / total[:, np.newaxis]).T
         if self.distance == "cosine":
-            return Classifier(means / np.linalg.norm(means, axis=0), np.zeros_like(old.bias))
+            return Classifier(_normalise_columns(means, 1), np.zeros_like(old.bias))
         # -|h - m|^2 / 2 is <h, m> - |m|^2 / 2, less |h|^2 / 2, which all classes share.
         return Classifier(means, -np.sum(means**2, axis=0) / 2)
 
@@ -351,6 +357,8 @@ class _Tau(_Computed):
                 np.add.at(hit, targets, weights * is_correct)
         # Classes without a row in the split have no recall.
         has_rows = total > 0
+        rule = "hold a row with a label"
+        checks.require(has_rows.any(), f"split {self.split!r}", rule, "none")
         accuracies = (hits[:, has_rows] / total[has_rows]).mean(axis=1)
         best = int(np.argmax(accuracies))
         accuracies_by_tau = ", ".join(
@@ -382,9 +390,7 @@ class TauNormalized(_Tau):
     def at(self, tau: float, old: Classifier, counts: Sequence[int] | None) -> Classifier:
         """Return the classifier with normalised columns of the kernel."""
         del counts
-        lengths = np.linalg.norm(old.kernel, axis=0)
-        factors = np.where(lengths > 0, lengths, 1) ** tau  # A column of zeros stays zero.
-        return Classifier(old.kernel / factors, np.zeros_like(old.bias))
+        return Classifier(_normalise_columns(old.kernel, tau), np.zeros_like(old.bias))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ ids = vocabulary.create_table("jobs.txt", num_unknown=1).lookup(tokens)
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -23,12 +24,17 @@ def read_file(where: str, path: str) -> list[bytes]:
       path: the file.
 
     Raises:
-      UserError: the file does not exist, or has an empty or a repeated line.
+      UserError: the file does not exist, begins with a byte order mark, or has an empty or a
+        repeated line.
     """
     exists = tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path)
     checks.require(exists, where, "be an existing file", path)
     with tf.io.gfile.GFile(path, "rb") as file:
         lines = row_names.split_lines(file.read())
+    # Lookup tables would take the mark for a part of the first token.
+    has_mark = bool(lines) and lines[0].startswith(codecs.BOM_UTF8)
+    rule, fix = "be a file without a byte order mark", "Save it as UTF-8 without one."
+    checks.require(not has_mark, where, rule, path, fix)
     is_valid = lines and all(lines) and len(set(lines)) == len(lines)
     rule = "be a file with one category a line, none empty and none twice"
     checks.require(bool(is_valid), where, rule, path)

@@ -39,14 +39,14 @@ class Update(types.Update):
         value 1. You can keep it when you choose an optimizer with another rate. None for no factor.
       rates: {pattern: factor of the learning rate, above 0, or a schedule of it}. The factors of
         all patterns that match a variable are multiplied. A pretrained trunk with small factors,
-        and heads with larger ones, have the discriminative rates of J. Howard and S. Ruder,
+        and heads with larger factors, have the discriminative rates of J. Howard and S. Ruder,
         "Universal Language Model Fine-tuning for Text Classification", 2018, arXiv:1801.06146.
       average: keeps an average of the weights, which evaluation and export use; None for none.
       if_not_finite: what to do with a step whose loss or gradient is NaN or infinite. "fail" ends
         the run before any variable changes; the error names the tasks and variables. "skip" goes on
         to the next batch: weights, their average and optimizer state stay, and averages of
-        normalisations and balancing keep finite values. "zero" sets such entries of the gradient to
-        0.
+        normalisations and balancing keep finite values. "zero" sets entries of the gradient that
+        are NaN or infinite to 0.
     """
 
     optimizer: Annotated[types.Optimizer, groups.check_optimizer] = optimizers_lib.LazyAdam()
@@ -75,7 +75,11 @@ class Update(types.Update):
             checks.require_part("Update.schedule", self.schedule, "schedules.Cosine", 1)
             value = getattr(self.schedule, "value", 1)
             where, rule = f"{type(self.schedule).__name__}.value of Update.schedule", "be 1"
-            checks.require(value == 1, where, rule, value, "The optimizer has the learning rate.")
+            fix = "The optimizer has the learning rate."
+            checks.require(value == 1, where, rule, value, fix)
+            if isinstance(self.schedule, schedules.Piecewise):
+                where, values = "Piecewise.values of Update.schedule", self.schedule.values
+                checks.require(1 in values, where, "hold 1", values, fix)
             for part in (self.optimizer, *self.optimizers.values()):
                 where = f"{type(part).__name__}.learning_rate"
                 is_other = part.learning_rate != self.schedule

@@ -239,6 +239,10 @@ def test_entries_that_are_not_finite_count_as_zero(looped):
             "Cosine.value of Update.schedule must be 1, got 0.002. The optimizer has the learning",
         ),
         (
+            {"schedule": schedules.Piecewise(boundaries=[9], values=[0.01, 0.001])},
+            r"Piecewise.values of Update.schedule must hold 1, got \[0.01, 0.001\]. The optimizer",
+        ),
+        (
             {
                 "optimizer": optimizers.Adam(learning_rate=schedules.Cosine(value=1)),
                 "schedule": schedules.Cosine(value=1),

@@ -40,19 +40,19 @@ class ClickStream(simulated.Simulated):
     """Rows with an item that is shown to a user, and the items that the user has clicked before.
 
     Item i has category i mod `categories`. A user is interested in `interests` categories. A
-    history has up to `max_events` clicked items: a share `noise` of them has any category, the
-    others have a category of interest. Every second shown item has one, too. Let n be the number of
-    clicked items with the category of the shown item, and r be 1 if one of the last 3 has it, else
-    0:
+    history has up to `max_events` clicked items: a share `noise` of these items has any category,
+    the other items have a category of interest. Every second shown item also has a category of
+    interest. Let n be the number of clicked items with the category of the shown item, and r be 1
+    if one of the last 3 clicked items has this category, else 0:
 
         P(click) = sigmoid(-1.5 + 1.2 log(1 + n))
         P(purchase) = sigmoid(-2.5 + 0.4 log(1 + n) + 2.5 r)
 
-    So the mean of a history says little; only events with the category of the shown item count.
-    The mean time between two clicks is an hour. A session shows `shown` items to a user, in rows
-    that follow each other. Each user has a hidden tendency to click, which both sigmoids add to
-    their argument. A row depends only on the seed, the split and its number, so a larger split
-    starts with the rows of a smaller one.
+    So the mean of a history says little; only events with the category of the shown item count. The
+    mean time between two clicks is an hour. A session shows `shown` items to a user, in rows that
+    follow each other. Each user has a hidden tendency to click, which both sigmoids add to their
+    argument. A row depends only on the seed, the split and its number, so a larger split starts
+    with the rows of a smaller one.
 
     Fields: session, item, category and now; the lists clicked_items, clicked_categories and
     clicked_times, the last click last; the labels click and purchase; and their true probabilities,

@@ -41,7 +41,7 @@ class Funnel(simulated.Simulated):
     Clicks choose impressions of a high a, where orders fall with a; among all impressions they rise
     up to a = 0. A model that is linear in a learns a slope from clicked rows that is wrong for
     other rows. `order_probability` is P(order | click) of every impression, clicked or not, and
-    `would_order` is thresholds by it: the order after a click, even if nobody clicked.
+    `would_order` is drawn by it: the order after a click, even if nobody clicked.
 
     Every row depends on the seed, the split and its number alone: a larger split starts with the
     rows of a smaller one. The vectors depend on the seed and the dimension.

@@ -30,13 +30,14 @@ _MOST_ELEMENTS = 16
 class Moments:
     """The mean, standard deviation, least and greatest of the finite values of each element.
 
-    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). It stays precise
-    even if the mean is much larger than the standard deviation.
+    Batches are merged in float64 by the update of Chan, Golub and LeVeque (1979). This update stays
+    precise even if the mean is much larger than the standard deviation.
 
     Attributes:
       source: describes the measured values; statistics of another source are not reused.
       read: features -> [N, n].
-      by_example: True if N is the number of examples. `together` then updates it with others.
+      by_example: True if N is the number of examples. `together` then updates several accumulators
+        with one call.
     """
 
     source: str
@@ -90,7 +91,7 @@ class Moments:
 
 
 def together(gathered: Sequence[types.Accumulator]) -> list[Callable[[types.Tensors], None]]:
-    """Return functions that update all accumulators; `Moments` with `by_example` share one."""
+    """Return functions that update accumulators, one for all `Moments` with `by_example`."""
     moments: list[Moments] = []
     updates: list[Callable[[types.Tensors], None]] = []
     for part in gathered:

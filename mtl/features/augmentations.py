@@ -6,8 +6,8 @@ features.Image.augmentations = [
 augmentations.Crop.padding = 4
 augmentations.Cutout.size = 8
 
-Pixels are in [0, 1]: they are divided by `Image.greatest` and not yet normalised. The parts of the
-list change an image one after the other.
+Pixels are in [0, 1]: they are divided by `Image.greatest` and not yet normalised. The augmentations
+change an image in the order of the list.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Flip(types.Augmentation):
     """Mirrors a share of the images, left to right or top to bottom.
 
     A. Krizhevsky, I. Sutskever, G. E. Hinton, "ImageNet Classification with Deep Convolutional
-    Neural Networks", 2012. A mirrored digit or letter may look like another one, or like none.
+    Neural Networks", 2012. Do not mirror digits or letters: a mirrored b looks like a d.
 
     Attributes:
       rate: the probability that an image is mirrored, in (0, 1].

@@ -35,7 +35,8 @@ class Bucketized(column.Lookup, column.PerField):
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
     """
@@ -61,7 +62,7 @@ class Bucketized(column.Lookup, column.PerField):
     ) -> tf.Tensor:
         boundaries = _find_boundaries(self.boundaries, output, fitted)
         ids = _find_buckets(column.numbers("Bucketized", features, field), boundaries)
-        # One more bucket than boundaries, and one for NaN.
+        # There is one more bucket than boundaries, and a bucket for NaN.
         size = len(boundaries) + 2
         return self._look_up(output, ids, size)
 
@@ -79,7 +80,8 @@ class Crossed(tables.Embedded):
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       embedding: a smaller table, see `mtl.features.embeddings`; None gives each bucket a row.
       prefix: starts the column's name.
@@ -162,7 +164,7 @@ class Crossed(tables.Embedded):
             values[:, tf.newaxis] if values.shape.rank == 1 else values for values in categories
         ]
         crosses = tf.ragged.cross_hashed(rows, self.num_buckets)
-        # If each field has one value in a row, a row has one cross: return [B], like the fields.
+        # If each field has a single value in a row, a row has a single cross: return [B].
         has_one_each = all(values.shape.rank == 1 for values in categories)
         return crosses.flat_values if has_one_each else crosses
 
@@ -199,7 +201,8 @@ def _bucket_of_integers(numbers: tf.Tensor, boundaries: Sequence[float]) -> tf.T
     An integer is at least b if and only if it is at least b rounded up.
     """
     limits = np.iinfo(np.int64)
-    # A boundary below all int64 becomes the least int64; one above all of them is never reached.
+    # A boundary below all int64 becomes the least int64. No int64 reaches a boundary above all
+    # int64.
     wholes = [limits.min if b < limits.min else math.ceil(b) for b in boundaries if b <= limits.max]
     # `searchsorted` expects a list of boundaries for each row of numbers: make it one row.
     flat = tf.reshape(numbers, [-1])

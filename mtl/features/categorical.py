@@ -26,8 +26,8 @@ from mtl.spec import literals
 class Categorical(tables.Embedded, tables.Coded):
     """Strings or integers by vocabulary, then embedded or one-hot: [B], [B, n], [B, (L)] -> [B, D].
 
-    Unknown categories have extra ids after the vocabulary. The empty string (also an empty cell
-    of a CSV file) is unknown unless it stands in a given list.
+    Unknown categories have extra ids after the vocabulary. The empty string (also an empty cell of
+    a CSV file) is unknown unless it stands in a given list.
 
     Attributes:
       names: the fields; each has its own vocabulary and embedding.
@@ -42,14 +42,15 @@ class Categorical(tables.Embedded, tables.Coded):
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table. All columns with this name share one vocabulary and one embedding,
-        in `features/<table>`. None gives each field a separate table.
+      table: the name of a table. All columns with this table name share one vocabulary and one
+        embedding, in `features/<table>`. None gives each field a separate table.
       embedding: a smaller table from `mtl.features.embeddings`; None gives each id a row.
-      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. They are the
-        first values of the categories in the file; other categories start at random.
+      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. Categories in
+        the file start from these vectors; other categories start at random.
     """
 
     vocabulary: Sequence[str | int | float] | str | None = None
@@ -247,10 +248,11 @@ class Hashed(tables.Embedded, tables.Coded):
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table. All columns with this name share one embedding, in
+      table: the name of a table. All columns with this table name share one embedding, in
         `features/<table>`. None gives each field a separate table.
       embedding: a smaller table from `mtl.features.embeddings`; None gives each id a row.
     """
@@ -294,10 +296,11 @@ class Identity(tables.Embedded, tables.Ids):
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table. All columns with this name share one embedding, in
+      table: the name of a table. All columns with this table name share one embedding, in
         `features/<table>`. None gives each field a separate table.
       embedding: a smaller table from `mtl.features.embeddings`; None gives each id a row.
     """

@@ -96,7 +96,8 @@ class Lookup(types.Column):
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
     """
 

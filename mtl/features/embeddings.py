@@ -122,8 +122,8 @@ class MixedDimensions(types.Embedding):
     most frequent. The block has the dimension `round(dimension * (p / p_0) ** temperature)`, at
     least 1. A block of the full dimension has no matrix.
 
-    Only `Categorical` columns can use it: their ids come by falling frequency, or in the order of
-    the vocabulary in the settings. The last block also holds the unknown categories.
+    Only `Categorical` columns can use this part: their ids come by falling frequency, or in the
+    order of the vocabulary in the settings. The last block also holds the unknown categories.
 
     The variables are `block_<n>/embedding` and `projection_<n>` in `features/<column>`. In a warm
     start a row follows its token within a block; a token in another block starts anew.

@@ -163,7 +163,8 @@ def encode_columns(
                     continue
                 for name in targets:
                     checks.one_of(f"{type(column).__name__} column's target", name, first)
-                # `types.Column.__call__` has no third argument: only such columns take it.
+                # `types.Column.__call__` has no third argument: only columns with `reads_columns`
+                # take it.
                 compare: Any = column
                 others |= compare(features, fitted, {name: first[name] for name in targets})
     return dict(sorted({**first, **others}.items()))

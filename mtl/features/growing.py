@@ -33,23 +33,24 @@ class Growing(tables.Ids):
       capacity: the largest number of keys in a table, rounded up to a multiple of 8. A continued
         run may raise it.
       min_count: how often a key must occur to get a row. A sketch of `4 capacity` counters counts
-        keys without a row (Cormode and Muthukrishnan, "Count-Min Sketch", 2005). It may admit a key
-        too early, but never too late.
+        keys without a row (Cormode and Muthukrishnan, "Count-Min Sketch", 2005). The sketch may
+        admit a key too early, but never too late.
       admission_rate: the probability that a key gets a row at each occurrence, in (0, 1].
-      eviction: which key loses its row to a new key that finds no free row. "age": the key that
-        has not occurred for the longest time. "count": the key with the fewest occurrences, unless
-        it has more than the new key. "norm": the key with the shortest vector. Keys of the batch
-        keep their rows. Weights and optimizer state of the row start anew. None evicts no key: the
-        new key stays unknown.
+      eviction: which key loses its row to a new key that finds no free row. "age": the key that has
+        not occurred for the longest time. "count": the key with the fewest occurrences, unless it
+        has more than the new key. "norm": the key with the shortest vector. Keys of the batch keep
+        their rows. Weights and optimizer state of the row start anew. None evicts no key: the new
+        key stays unknown.
       num_unknown: rows for unknown keys; a hash spreads the keys over them.
       dimension: the length of the embedding's vectors.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name, `<prefix>_<field>`.
-      table: the name of a table, in `features/<table>`. All columns with this name share it. None
-        gives each field a separate table.
+      table: the name of a table, in `features/<table>`. All columns with this table name share the
+        table. None gives each field a separate table.
     """
 
     capacity: Annotated[

@@ -1,4 +1,4 @@
-"""The keys of tables that grow: which keys get a row after a step, and which lose theirs.
+"""The keys of growing tables: chooses the keys that get or lose a row after a step.
 
 moved = growth.grow_tables(columns, features, moved)     # after the op that moves the weights
 
@@ -135,7 +135,7 @@ class _Write(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """One table in the step that is being built; its variable scope is open.
+    """A growing table in the training step that is being built; its variable scope is open.
 
     Attributes:
       part: the settings of the table.
@@ -177,7 +177,7 @@ class _Table:
         placed_keys = new_keys.select(is_placed)
         size = self._create_variable("size", shape=[])
         num_added, num_evicted = (tf.shape(values, tf.int64)[0] for values in (rows, evicted_rows))
-        # An evicted row goes to a new key at once, so it counts on both sides.
+        # An evicted row goes to a new key at once, so it is subtracted and added.
         new_size = size.read_value() + num_added - num_evicted
         writes += [
             _Write(size, new_size, None),
@@ -203,7 +203,7 @@ class _Table:
         return writes, evicted_rows if eviction else None
 
     def _require_free_rows(self) -> None:
-        """Fail if pruning or freezing fixes values of rows, because keys change rows here."""
+        """Fail if pruning or freezing fixes values of rows, because rows change their keys."""
         name = f"{self.scope}/embedding"
         rule = "choose no growing table"
         checks.require(not pruned.is_cut(name), "Pruning.patterns", rule, name)
@@ -265,7 +265,8 @@ class _Table:
         places = tf.range(key_table.PLACES, dtype=tf.int64)
         rows = buckets[:, :, tf.newaxis] * key_table.PLACES + places  # [M, 2, 8]
         is_free = tf.equal(tf.gather(self.part.create_keys(), buckets), key_table.NO_KEY)
-        # All rows of both buckets are candidates: a free one is best, then the lowest score.
+        # All rows of both buckets are candidates: best is a free row, then the row of the lowest
+        # score.
         scores = self._score_rows(rows, keys.counts, last_seen, comings)
         # Rows of the batch stay: the update has just changed their weights.
         scores = tf.where(_is_among(in_use, rows), tf.constant(_NEVER, scores.dtype), scores)

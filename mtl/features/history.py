@@ -41,8 +41,8 @@ class History(types.Column):
 
     Attributes:
       name: the name of the column.
-      events: the columns that encode an event, of fields that are lists. They may share a table
-        with other columns, and their variables lie in `features/<their name>`.
+      events: the columns that encode an event, of fields that are lists. These columns may share a
+        table with other columns, and their variables lie in `features/<name of the column>`.
       encoder: turns events into one vector, such as `histories.TargetAttention`; its variables lie
         in `features/<name>`.
       target: names of other columns; events are compared with their joined vectors.
@@ -127,7 +127,8 @@ class History(types.Column):
         """Return {column or table: accumulator} of the columns of events."""
         return {
             name: part_accumulator
-            # A vocabulary reads lists itself; wrapped, it could not join those of other columns.
+            # A vocabulary reads lists itself. If wrapped, it could not join vocabularies of other
+            # columns.
             if isinstance(part_accumulator, accumulators.Vocabulary)
             else accumulators.OfEvents(part_accumulator, tuple(self._fields_with_lists))
             for part in self.events

@@ -111,7 +111,7 @@ class Image(column.PerField):
         # Draws need the number of images, which is unknown for the events of a history.
         rule = "be empty where images are not one a row"
         checks.require(size is not None, f"features.{output}: Image.augmentations", rule, "events")
-        # The name holds the position: two augmentations of one class must draw different numbers.
+        # The name holds the position, so that two augmentations of a class draw different numbers.
         for number, part in enumerate(self.augmentations):
             uniform = draws.draw_rows(f"augmentation_{number}", size, part.num_draws)
             new_pixels = part(pixels, uniform)

@@ -4,9 +4,10 @@ rows, is_known = key_table.find_rows(table, keys)        # in the graph: [N] -> 
 origins = key_table.place_keys(saved, capacity)          # in NumPy, for a table of another size
 
 A table of R rows has R / 8 buckets. The key alone determines two buckets. A key may take any place
-in them, and its place is its row. So looking up and adding keys cost the same for any number of
-rows, the keys are one ordinary variable, and a key stays in its place while others come and go. The
-choice of two buckets fills them evenly (Azar et al., "Balanced Allocations", 1999).
+in these buckets, and its place is its row. So the cost of looking up and adding keys does not
+depend on the number of rows, an ordinary variable holds the keys, and a key keeps its row while
+others are added and removed. The choice between two buckets fills all buckets evenly (Azar et al.,
+"Balanced Allocations", 1999).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class _Vectors(numeric.Numbers):
     """Vectors of normalised numbers; all fields are encoded together, which takes few ops.
 
     Attributes:
-      dimension: the length of the vector of each number; None returns the encoding itself.
+      dimension: the length of the vector of each number; None returns the encoding of the number.
     """
 
     dimension: checks.Count | None = None
@@ -64,7 +64,7 @@ class _Vectors(numeric.Numbers):
         Args:
           numbers: the elements of all fields; each is encoded by itself.
           sizes: {column: n}, which sum to N.
-          fitted: the statistics, as for the column.
+          fitted: the statistics of the training split.
         """
 
 
@@ -191,7 +191,7 @@ class Periodic(_Vectors, numeric.Numeric):
     Y. Gorishniy, I. Rubachev, A. Babenko, "On Embeddings for Numerical Features in Tabular Deep
     Learning", NeurIPS 2022, arXiv:2203.05556, section 3.3, called PLR there. x is normalised as in
     `Numeric`. A missing value becomes 0 after the normalisation: under "z_score", the mean of the
-    training split. Each element has separate c, W and b.
+    training split. Each element of a field has a separate c, W and b.
 
     [B] -> [B, D] and [B, n] -> [B, n D].
 
@@ -237,8 +237,8 @@ class AutoDis(_Vectors, numeric.Numeric):
     as in `Numeric`. A missing value becomes 0 after the normalisation: under "z_score", the mean of
     the training split.
 
-    As in the paper, layers have no bias. So 0 always becomes the mean of the vectors, and numbers
-    with the same sign differ only in how sharply they choose among the vectors. Take
+    As in the paper, layers have no bias. So the number 0 always becomes the mean of the vectors,
+    and numbers of equal sign differ only in how sharply they choose among the vectors. Take
     `PiecewiseLinear` if buckets should lie anywhere on the line.
 
     [B] -> [B, dimension] and [B, n] -> [B, n dimension].
@@ -290,7 +290,7 @@ def _apply_layers(
     Args:
       inputs: the elements of all columns.
       sizes: {column: the number of its elements}.
-      counts: {column: how many of the K inputs it reads}, the first ones.
+      counts: {column: how many of the K inputs it reads, from the first on}.
       units: the units of the layer.
     """
     kernels = []

@@ -19,7 +19,7 @@ from mtl.deferred import tf
 from mtl.features import accumulators, column
 
 _NORMALIZATIONS = ("z_score", "min_max", "none")
-# float32 holds every integer up to this one.
+# float32 holds every integer up to 2^24 exactly.
 _EXACT_UP_TO = 2.0**24
 # Fewer fields than this take logs one by one: the last bit of a log depends on the place of the
 # number in its tensor, so logs of fields in one tensor would differ in the last bit.
@@ -159,7 +159,7 @@ class Numbers(column.PerField):
 class Numeric(Numbers):
     """Normalised numbers: [B] -> [B, 1] and [B, n] -> [B, n], each element by its own statistics.
 
-    A value that is not finite counts as missing: the fit ignores it. It becomes 0, which under
+    A value that is not finite counts as missing: the fit ignores it, and it becomes 0, which under
     "z_score" is the mean of the training split.
 
     The mean of integers beyond 2^24, such as seconds since 1970, is subtracted in float64, which is
@@ -170,9 +170,9 @@ class Numeric(Numbers):
       normalization: "z_score", (x - mean) / stddev; "min_max", (x - least) / (greatest - least),
         in [0, 1] on the training split; or "none". An element that never varies becomes 0.
       log: takes sign(x) log(1 + |x|) first, for heavy tails such as sums of money.
-      missing_flags: adds n inputs that are 1 if the value is missing; off, because most data have
-        no gaps.
-      prefix: starts the column's name, `<prefix>_<field>`; set another one to give a field to
+      missing_flags: adds n inputs that are 1 if the value is missing; False by default, because
+        most data have no missing values.
+      prefix: starts the column's name, `<prefix>_<field>`; set another prefix to give a field to
         two Numeric columns.
     """
 

@@ -39,7 +39,7 @@ class Statistics(types.Statistics):
         """Return the statistics of `column`.
 
         Raises:
-          UserError: there are none.
+          UserError: the column was not fitted.
         """
         if tf.io.gfile.exists(self.path(_FILE)):
             fix = f"The statistics in {self.directory!r} belong to other columns."

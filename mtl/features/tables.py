@@ -27,8 +27,8 @@ class Ids(column.Lookup, column.PerField):
     """Columns of ids; several of them may share a table.
 
     Attributes:
-      table: the name of the table, in `features/<table>`. All columns with this name share it; None
-        gives each field a separate table.
+      table: the name of the table, in `features/<table>`. All columns with this table name share
+        the table; None gives each field a separate table.
     """
 
     table: str | None = None

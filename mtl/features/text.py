@@ -30,13 +30,13 @@ class Text(column.PerField):
       encoder: turns vectors of tokens into one vector, such as `histories.Convolution`; it must not
         need a target.
       dimension: the length of the vectors of tokens, in `features/<column>/embedding`.
-      max_tokens: reads only this many tokens from the beginning of a text; None reads all. It
-        bounds the memory for long texts, which grows with the square of their length in a
+      max_tokens: reads only this many tokens from the beginning of a text; None reads all. This
+        limit bounds the memory for long texts, which grows with the square of their length in a
         transformer.
       place_dimension: the length of an embedding of a token's position, counted from the beginning,
         which is joined to its vector; needs `max_tokens`. None adds no such embedding.
-      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. They are the
-        first values of the tokens in the file; other tokens start at random.
+      word_vectors: the path of a file of vectors, see `mtl.features.word_vectors`. Tokens in the
+        file start from these vectors; other tokens start at random.
       prefix: starts the column's name, `<prefix>_<field>`.
       trainable: False freezes its variables, including the encoder's.
     """

@@ -64,7 +64,8 @@ class TimeParts(column.Lookup, column.PerField):
       dimension: the length of the embedding's vectors; None gives one-hot inputs.
       pooling: how a field with several values is combined: "sum", "mean" or "sqrtn".
       initial_stddev: the standard deviation of the embedding's initial values, above 0; None for
-        `dimension ** -0.5`. Their normal distribution is cut off at two standard deviations.
+        `dimension ** -0.5`. The values come from a normal distribution that is cut off at two
+        standard deviations.
       storage: the type of the table's numbers: "float32", or "bfloat16" in half the memory.
       prefix: starts the column's name.
     """
@@ -101,7 +102,7 @@ class TimeParts(column.Lookup, column.PerField):
         del fitted
         field, unit = self._units[column]
         parts, is_time = _read_times("TimeParts", tf.reshape(values, [-1]), field, self.form)
-        # Id 0 stands for other values, so the first value has id 1.
+        # Id 0 stands for values that are not times, so the first value of a unit has id 1.
         ids = tf.where(is_time, parts[unit] - _SIZES[unit][0] + 1, 0)
         return tf.reshape(ids, tf.shape(values))
 

@@ -128,7 +128,7 @@ def conv(  # noqa: PLR0913  Callers pass them by name.
 
 
 def replace_kernel(op: tf.Operation, kernel: tf.Tensor) -> tf.Tensor:
-    """Return a Conv2D with another kernel on the same images; the padding is "SAME" or "VALID"."""
+    """Apply a Conv2D op again with another kernel; its padding must be "SAME" or "VALID"."""
     settings = {name: op.get_attr(name) for name in ("strides", "dilations")}
     return tf.nn.conv2d(op.inputs[0], kernel, padding=op.get_attr("padding").decode(), **settings)
 
@@ -296,7 +296,8 @@ def _normalise_fused(
     # both.
     outputs, mean, variance = tf1.nn.fused_batch_norm(images, gamma, beta, epsilon=epsilon)
     count = tf.cast(tf.size(images) / images.shape[3], tf.float32)
-    return outputs, (mean, variance * (count - 1) / count)  # TensorFlow returns the unbiased one.
+    # TensorFlow returns the unbiased variance.
+    return outputs, (mean, variance * (count - 1) / count)
 
 
 def create_average(name: str, shape: Sequence[int], initializer: Callable) -> tf.Variable:
@@ -330,7 +331,7 @@ def update_averages(
       moments: a tensor of the same shape for each average.
       momentum: the share of an average that a step keeps, in [0, 1].
     """
-    # If layers share averages, they update them one after the other.
+    # Layers that share averages update these averages one after the other.
     is_shared = tf1.get_variable_scope().reuse
     before = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS) if is_shared else []
     with tf.control_dependencies(before):

@@ -84,7 +84,7 @@ def _find_moments(
     means = _sum_over_rows(members, values) / tf.maximum(counts, 1)
     deviations = values - tf.linalg.matmul(members, means)
     squares = _sum_over_rows(members, deviations**2)
-    # A group of one row has no variance; its share below is 0.
+    # A group of a single row has no variance; `group_share` is 0 for it.
     variances = squares / tf.maximum(counts - 1, 1)
     # Moments of all rows: the variance is within the groups plus between their means.
     size = tf.reduce_sum(counts)

@@ -234,7 +234,7 @@ def _current_step() -> _Step:
 
 
 def _create_uncompiled(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-    """Create a variable with its initial values without XLA; XLA would draw other ones."""
+    """Create a variable and draw its initial values without XLA, which would draw other values."""
     with draws.draw_without_xla():
         return next_creator(**settings)
 

@@ -6,9 +6,9 @@ quantization.Quantization.activations = {"^network/trunk/hidden_": @quantization
 quantization.Uniform.bits = 4
 
 The network's code does not change: `get_variable` returns quantised weights, and `layers.dense` and
-`layers.conv` quantise their inputs. Training, evaluation and the exported model compute with the
-same few values, in float arithmetic. Training changes the float weights before the rounding, which
-are also saved, averaged and warm-started.
+`layers.conv` quantise their inputs. Training, evaluation and the exported model compute with these
+few values, in float arithmetic. Training changes the float weights before the rounding, which are
+also saved, averaged and warm-started.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class Quantization:
     """Chooses quantised weights and activations by pattern; the first matching pattern counts.
 
     In training, the bound of activations is their largest magnitude in the batch, and
-    `<layer>/input_bound` keeps its moving average. Otherwise the bound is this average, so a
-    prediction does not depend on the other rows of its batch.
+    `<layer>/input_bound` keeps its moving average. In evaluation and prediction the bound is this
+    average, so a prediction does not depend on the other rows of its batch.
 
     Attributes:
       weights: {pattern of variables: a quantizer}. A quantised embedding table gets a dense
@@ -221,7 +221,7 @@ def _running_bound(values: tf.Tensor, training: bool) -> tf.Tensor:
     bound = tf.reduce_max(tf.abs(values))
     if moves is not True:
         bound = tf.where(moves, bound, average)
-    # The first bound sets the average.
+    # The first batch sets the average of the bounds.
     share = tf.where(tf.equal(average, 0), 1.0, 1 - _MOMENTUM)
     change = tf.cast(share, values.dtype) * (bound - average)
     update = average.assign_add(tf.where(tf.math.is_finite(change), change, tf.zeros_like(change)))

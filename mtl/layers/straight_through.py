@@ -1,4 +1,4 @@
-"""Straight-through and partial gradients: a function's values with another one's gradient.
+"""Straight-through and partial gradients: the values of one function with the gradient of another.
 
 levels = straight_through.round_to_integers(7 * x)                       # forward round, gradient 1
 y = straight_through.replace_gradient(tf.sign, lambda x: tf.clip_by_value(x, -1, 1))(x)

@@ -25,9 +25,9 @@ class AdaTT(types.Network):
     D. Li et al., "AdaTT: Adaptive Task-to-Task Fusion Network for Multitask Learning in
     Recommendations", KDD 2023, arXiv:2304.04959. At each level every task has native experts. The
     gate g of a task weighs the experts of all tasks. A linear combination of the native experts is
-    added. Its weights v start equal, with the sum 1; the authors' code starts them at random.
-    Shared experts form another group, which fuses like a task at all levels except the last (the
-    general form of the paper).
+    added. The weights v of this combination start equal, with the sum 1; the authors' code starts
+    them at random. Shared experts form another group, which fuses like a task at all levels except
+    the last (the general form of the paper).
 
     Attributes:
       experts: a trunk for each level, in order; variables in `level_<l>/task_<task>/expert_<i>` and

@@ -108,14 +108,14 @@ class Piggyback(types.Network):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackNet(types.Network):
-    """h[t] = network with kernels that keep the weights of t and earlier tasks; others are 0.
+    """h[t] = network with kernels of the weights of t and earlier tasks; other weights are 0.
 
     A. Mallya, S. Lazebnik, "PackNet: Adding Multiple Tasks to a Single Network by Iterative
     Pruning", CVPR 2018, arXiv:1711.05769. Each run adds the last task of `order`: the run trains
     the free weights, and `Pruning` frees a part of them again, for later tasks. The weights that a
     task keeps never change again, so the predictions of old tasks stay equal bit for bit. From the
-    second task on, a run starts from the previous run, by a warm start. It also freezes all other
-    variables that old tasks use, such as biases and norms.
+    second task on, a run starts from the previous run, by a warm start. The run also freezes all
+    other variables that old tasks use, such as biases and norms.
 
     `Pruning.sparsity` is the share of all weights that is free after the run, so set a smaller
     value in each run. A task owns the weights whose entry in `<kernel>_of_<task>` is above 0. A run
@@ -211,7 +211,7 @@ class PackNet(types.Network):
             if training:
                 # Pruning sets some weights to 0; the task owns the other free weights.
                 new_mask = tf.cast(tf.not_equal(tf.convert_to_tensor(kernel), 0), tf.float32)
-                # Weights of earlier tasks are not 0 either, but the task does not own them.
+                # Weights of earlier tasks differ from 0, too, but the last task does not own them.
                 new_mask *= 1 - _join_masks(masks[:-1]) if masks[:-1] else 1
                 assignment = masks[-1].assign(new_mask, read_value=False)
                 tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, assignment)
@@ -290,7 +290,7 @@ def _run_for(
             kernels.append(name)
             return view(kernel, name, getter, settings)
 
-    # Towers are new variables, and in a first run all variables are; others exist already.
+    # Towers, and all variables of a first run, are new; other variables exist already.
     scope, reuse = tf1.get_variable_scope(), tf1.AUTO_REUSE
     with (
         tf1.variable_scope(scope, reuse=reuse, auxiliary_name_scope=False),

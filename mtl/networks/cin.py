@@ -21,7 +21,8 @@ class CIN:
 
     J. Lian et al., "xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender
     Systems", KDD 2018, arXiv:1803.05170: a compressed interaction network. x[0] holds the columns
-    as fields of the same width. Each layer adds a degree: its products have one more factor.
+    as fields of the same width. The products of each layer have one factor more than the products
+    of the previous layer.
 
     Attributes:
       layers: the number of feature maps in each layer, at least one; variables in `hidden_<l>`.

@@ -32,14 +32,14 @@ class Codes:
 
     A. van den Oord, O. Vinyals, K. Kavukcuoglu, "Neural Discrete Representation Learning" (VQ-VAE),
     2017, arXiv:1711.00937. The trunk emits two auxiliary losses: "codebook", `|stop(z) - e[k]|^2`,
-    trains only the codes, and "commitment", `|z - stop(e[k])|^2`, only the trunk. Both are sums
-    over the values of a vector. Balancing treats them like tasks. As in the paper, gradients train
-    the codes; moving averages would differ between slices and replicas.
+    trains only the codes, and "commitment", `|z - stop(e[k])|^2`, only the trunk. Both losses are
+    sums over the values of a vector. Balancing treats them like tasks. As in the paper, gradients
+    train the codes; moving averages would differ between slices and replicas.
 
     The vector z is cut into groups of equal size. Each group has separate codes, so z can take
     `num_codes ^ num_groups` values. A code that is never the nearest gets no gradient and stays
     unused. The monitor `codes/<scope>/used` shows the share of codes that a batch uses, and
-    `codes/<scope>/perplexity` the exponential of their entropy, both as means over the groups.
+    `codes/<scope>/perplexity` the exponential of their entropy, as means over the groups.
 
     Attributes:
       trunk: computes z; variables in `coded`.
@@ -104,16 +104,15 @@ class Categories:
     """h = [c[1], c[2], ...], c[i] ~ Categorical(softmax(W[i] trunk(x) + b[i])), each one-hot.
 
     Training draws each c by `layers.gumbel_softmax`, with straight-through gradients. Evaluation
-    and prediction use the most likely class.
-    E. Jang, S. Gu, B. Poole, "Categorical Reparameterization with Gumbel-Softmax", 2017,
-    arXiv:1611.01144.
+    and prediction use the most likely class. E. Jang, S. Gu, B. Poole, "Categorical
+    Reparameterization with Gumbel-Softmax", 2017, arXiv:1611.01144.
 
     Attributes:
       trunk: computes the inputs of W; variables in `categorised`. W and b lie in `logits`.
       num_variables: the number of variables c, at least 1.
       num_classes: the classes of each variable, at least 2.
-      temperature: a number above 0, or a schedule that is clipped to at least 0.01. Near 0 the
-        softmax is close to the draw, but its gradients are large.
+      temperature: a number above 0, or a schedule that is clipped to at least 0.01. At temperatures
+        near 0 the softmax is close to the draw, but its gradients are large.
     """
 
     trunk: Annotated[trunk_lib.Trunk, checks.Part("networks.MLP", arguments=2)]

@@ -32,8 +32,8 @@ class Cross:
     Attributes:
       num_layers: the number of cross layers, at least 1; variables in `layer_<l>`.
       rank: the rank of W, at least 1; None for a full matrix.
-      num_experts: the experts that a gate mixes; more than 1 need a `rank`. With 1 there is only W,
-        without act and C.
+      num_experts: the experts that a gate mixes; more than 1 need a `rank`. With 1 expert there is
+        only W, without act and C.
       gated: True lets a gate weigh each new product; only with one expert.
       trainable: False freezes all variables of the trunk.
     """
@@ -85,7 +85,8 @@ class Cross:
         count, rank, width = self.num_experts, cast(int, self.rank), hidden.shape[-1]
         logits = layers.dense(hidden, count, "gate", use_bias=False)
         weights = tf.cast(tf.nn.softmax(tf.cast(logits, tf.float32)), hidden.dtype)
-        # One matrix holds the V of all experts, and another one the U: this takes two products.
+        # A matrix holds the V of all experts, and a second matrix the U, so two products are
+        # enough.
         low = tf.tanh(layers.dense(hidden, count * rank, "down", use_bias=False))
         low = tf.reshape(low, [-1, count, rank])
         initializer = tf1.glorot_uniform_initializer()

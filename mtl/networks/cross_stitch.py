@@ -32,8 +32,8 @@ class CrossStitch(types.Network):
       stages: a trunk for each stage, in order, built once for each task; variables in
         `stage_<l>/task_<task>`. The weights a of a stage lie in `stitch_<l>`.
       own: the initial weight of the stage of the task itself, in (0, 1].
-      per_unit: True learns a weight for each unit, as in the paper; False learns one for all units
-        of a pair of tasks.
+      per_unit: True learns a weight for each unit, as in the paper; False learns a weight for all
+        units of a pair of tasks.
     """
 
     stages: Annotated[Sequence[trunk.Trunk], trunk.check_trunks]
@@ -72,7 +72,7 @@ class Sluice(types.Network):
     S. Ruder, J. Bingel, I. Augenstein, A. Søgaard, "Latent Multi-task Architecture Learning", AAAI
     2019, arXiv:1705.08142. The units of each stage are cut into g subspaces for each of T tasks,
     and a [T g, T g] matrix mixes the subspaces. A task's tower is `sum_l b[t, l] h[l][t]`; b starts
-    at 1 for the last stage and at 0 for others. A penalty in REGULARIZATION_LOSSES keeps the
+    at 1 for the last stage, and at 0 for other stages. A penalty in REGULARIZATION_LOSSES keeps the
     subspaces of a task apart: `orthogonality * sum |G_i' G_j|^2` over pairs. In the paper G are
     weights. Here a stage may be any trunk, so G are the outputs of the subspaces in the batch,
     centred and divided by the square root of the batch size.
@@ -164,7 +164,7 @@ def _multiply_pairs(means: tf.Tensor, num_subspaces: int) -> tf.Tensor:
 
 
 def _choose_pairs(num_subspaces: int) -> np.ndarray:
-    """Return 1 for each pair of subspaces, in one of its two orders, else 0: [g, g, 1, 1]."""
+    """Return ones below the diagonal, so that each pair of subspaces counts once: [g, g, 1, 1]."""
     return np.tril(np.ones([num_subspaces, num_subspaces]), -1)[:, :, np.newaxis, np.newaxis]
 
 

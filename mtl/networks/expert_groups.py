@@ -54,7 +54,7 @@ def mix_experts(
     sources: Sequence[str],
     training: bool,
 ) -> tf.Tensor:
-    """Weigh the experts of some groups for one group: {group: [B, E, H]} -> [B, H].
+    """Weigh the experts of several groups by the gate of a group: {group: [B, E, H]} -> [B, H].
 
     Args:
       gate: weighs the experts; variables in `<group>/gate`.

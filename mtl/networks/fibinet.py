@@ -29,7 +29,8 @@ class FiBiNET:
       dimension: the width of a field; columns of other widths are projected to it (see
         `fields.stack_fields`). None requires columns of equal width.
       reduction: A has `fields // reduction` units, at least one.
-      bilinear: "all" has one W, "each" one for each field i, "interaction" one for each pair.
+      bilinear: "all" has a single W, "each" has a W for each field i, "interaction" a W for each
+        pair.
       trainable: False freezes all variables of the trunk.
     """
 

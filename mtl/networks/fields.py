@@ -59,7 +59,8 @@ def stack_fields(
     """Stack the columns in the order of the inputs, {column: [B, D]} -> [B, F, dimension].
 
     A matrix without a bias, `field_<column>/projection/kernel`, projects each column whose width
-    differs from `dimension`. So a number scales a vector, as in factorisation machines.
+    differs from `dimension`. So a column of single numbers scales a vector, as in factorisation
+    machines.
 
     Args:
       kind: the trunk that reads the fields, for errors.

@@ -23,7 +23,7 @@ class FinalMLP:
     K. Mao et al., "FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction", AAAI 2023,
     arXiv:2304.00902. o[k] is the k-th part of a stream's output. The paper adds linear terms and
     products to a logit, `b + w1' o1 + w2' o2 + sum_k o1[k]' W[k] o2[k]`. Here a linear head adds
-    them, and also learns a weight for each product.
+    these terms, and also learns a weight for each product.
 
     Attributes:
       streams: two trunks on the gated, joined columns; variables in `stream_<i>`.
@@ -89,5 +89,5 @@ class FinalMLP:
             parts.append(tf.reshape(output, [-1, count, units // count]))
         widths = [part.shape[-1] for part in parts]
         kernel = tf1.get_variable("products/kernel", [count, *widths], first.dtype)
-        # Part k of both streams meets in W[k], [H1 / K, H2 / K].
+        # W[k], [H1 / K, H2 / K], multiplies part k of the two streams.
         return tf.einsum("bkd,kde,bke->bk", parts[0], kernel, parts[1])

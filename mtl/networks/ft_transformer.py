@@ -30,8 +30,8 @@ class FTTransformer:
 
     The order of the columns does not matter. The work grows with the square of their number.
 
-    Unlike in the paper, kernels start Glorot-uniform. The last block computes the learned token
-    only, because the output does not depend on the others.
+    Unlike in the paper, kernels start Glorot-uniform. The last block computes only the learned
+    token, because the output does not depend on other tokens.
 
     Attributes:
       dimension: the width of a token, a multiple of `num_heads`. The paper uses 192.

@@ -72,7 +72,7 @@ class Softmax:
         return tf.cast(weights, inputs.dtype)
 
     def _drop_weights(self, weights: tf.Tensor, scope: str) -> tf.Tensor:
-        # One draw for all gates that are built together; the first scope names it.
+        # All gates that are built together share one draw, which has the name of the first scope.
         uniform = draws.draw_uniform(tf.shape(weights), draws.make_step_seed(f"{scope}/drop"))
         remaining = tf.where(uniform >= self.dropout, weights, tf.zeros_like(weights))
         total = tf.reduce_sum(remaining, axis=-1, keepdims=True)
@@ -183,8 +183,8 @@ _SHOWN_ROWS = 128
 def smooth_step(numbers: tf.Tensor, gamma: float) -> tf.Tensor:
     """Map numbers to [0, 1] by a cubic with a continuous slope.
 
-    It is 0 below -gamma/2, 1 above gamma/2, and `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between.
-    Outside of this range the derivative is 0.
+    The result is 0 for t below -gamma/2, 1 above gamma/2, and
+    `-2 (t / gamma)^3 + 3/2 (t / gamma) + 1/2` between. Outside of this range the derivative is 0.
 
     Args:
       numbers: t, of any shape.
@@ -224,7 +224,7 @@ def build_mixtures(
     fits = weights.shape[1:].as_list() == shape
     checks.require(fits, f"{kind} weights", rule, tuple(weights.shape))
     _monitor_gates(scopes, names, weights, experts, training)
-    # One small product for each example; a sum over experts would build N copies of them.
+    # This takes one small product for each example; a sum over experts would copy them N times.
     return tf.unstack(tf.linalg.matmul(weights, experts), len(scopes), axis=1)
 
 

@@ -28,8 +28,8 @@ class HoME(types.Network):
     2024, arXiv:2408.05430. At the first level every group of tasks has experts, and all tasks share
     more experts. The gate of a group weighs the experts of the group and the shared experts; the
     shared gate weighs all experts. At the second level single tasks have experts as well, whose
-    input is the mixture of their group. The gate of a task weighs the experts of the task,
-    of its group, and the shared experts.
+    input is the mixture of their group. The gate of a task weighs the experts of the task, of its
+    group, and the shared experts.
 
     Three settings keep experts alive. You can switch each off to see its effect:
 

@@ -25,19 +25,19 @@ with deferred.imports():
 class KerasModel:
     """h = model(x), the model of `tf.keras` (Keras 2: tf-keras from TensorFlow 2.16 on).
 
-    Updates of the model, such as the moving averages of batch norm, join UPDATE_OPS. Its losses, of
-    weights, activities and `add_loss`, join REGULARIZATION_LOSSES. (In a graph of TensorFlow 1,
-    Keras adds neither.) Its variables are named `<scope>/<layer>/<weight>`, and are frozen,
-    warm-started, saved and exported like all others. Weights that `build` loads are lost: write
-    them to a checkpoint (`transfer.write_checkpoint`) and start from it. Layers with `trainable =
-    False` stay frozen. Keras draws initial weights and dropout without `Run.seed`: give the layers
-    seeds. Quantisation and 16-bit numbers (`Run.precision`) apply to weights that are attributes of
-    layers.
+    Updates of the model, such as the moving averages of batch norm, join UPDATE_OPS. The losses of
+    the model, of weights, activities and `add_loss`, join REGULARIZATION_LOSSES. (In a graph of
+    TensorFlow 1, Keras adds neither updates nor losses.) Its variables are named
+    `<scope>/<layer>/<weight>`, and are frozen, warm-started, saved and exported like all others.
+    Weights that `build` loads are lost: write them to a checkpoint (`transfer.write_checkpoint`)
+    and start from it. Layers with `trainable = False` stay frozen. Keras draws initial weights and
+    dropout without `Run.seed`: give the layers seeds. Quantisation and 16-bit numbers
+    (`Run.precision`) apply to weights that are attributes of layers.
 
     Attributes:
-      build: a function that makes the model; in gin `@name` without parentheses. It runs in each
-        graph, once for each scope. The model takes one input, or {column: input} if there are
-        several, and returns [B, H].
+      build: a function that makes the model; in gin `@name` without parentheses. This function runs
+        in each graph, once for each scope. The model takes one input, or {column: input} if there
+        are several, and returns [B, H].
       trainable: False freezes all variables of the model (see `mtl.variables.freezing`).
     """
 

@@ -39,7 +39,7 @@ class LTB(types.Network):
         start equal.
       tower: built for each task on its mixture x; variables in `tower_<task>`. None hands x to the
         head.
-      temperature: a number above 0, or a schedule; both are clipped to at least 0.01.
+      temperature: a number above 0, or a schedule, clipped to at least 0.01.
       warm_steps: the number of first steps, at least 0, which do not change the probabilities, so
         that all nodes learn.
     """

@@ -51,7 +51,8 @@ class MaskNet:
             for index, size in enumerate(self.blocks):
                 with tf1.variable_scope(f"block_{index}"):
                     output = self._build_block(vectors, hidden, size)
-                # Parallel blocks all read the normalised columns; others read the previous block.
+                # Parallel blocks all read the normalised columns; stacked blocks read the previous
+                # block.
                 hidden = hidden if self.parallel else output
                 outputs.append(output)
         return tf.concat(outputs, axis=1) if self.parallel else hidden

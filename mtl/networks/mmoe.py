@@ -76,8 +76,8 @@ class MMoE(types.Network):
 class OMoE(MMoE):
     """MMoE with one gate for all tasks; its variables are in `gate`.
 
-    It is the baseline of the MMoE paper: the experts of R. A. Jacobs et al., "Adaptive Mixtures of
-    Local Experts", Neural Computation 3, 1991, with a tower for each task.
+    OMoE is the baseline of the MMoE paper: the experts of R. A. Jacobs et al., "Adaptive Mixtures
+    of Local Experts", Neural Computation 3, 1991, with a tower for each task.
     """
 
     def _mix_experts(

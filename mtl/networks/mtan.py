@@ -25,20 +25,21 @@ class MTAN(types.Network):
     arXiv:1803.10704. A stage j has two shared layers, with the outputs u and p. Each task has a
     mask with weights W1 and W2. The mask sees u and c, the task's output of the previous stage
     after a layer f. All tasks share f, except for its norm. (In the authors' code tasks share the
-    norm too, so evaluation uses moving averages that mix all tasks.) The first stage has only u.
-    The last h of a task feeds its tower.
+    norm too, so evaluation uses moving averages that mix all tasks.) In the first stage, masks see
+    only u. The last h of a task feeds its tower.
 
     In stages of convolutions, f and the shared layers have 3x3 kernels, W1 and W2 have 1x1 kernels,
     and p and c are pooled between stages. The paper has two to three shared layers in a stage.
-    Global average pooling follows the last stage; other inputs than images join there.
+    Global average pooling follows the last stage. After it, inputs that are not images are joined.
 
     With a decoder, stages with the same filters enlarge the output to the size of the image, and
-    each task gets a map. The decoder enlarges p and c between stages. Its shared layers also see
-    the output of the encoder stage of their size; the paper's network, SegNet, reuses the pooling
-    positions instead. All inputs must then be images.
+    each task gets a map. The decoder enlarges p and c between stages. The shared layers of the
+    decoder also read the output of the encoder stage of their size; the paper's network, SegNet,
+    reuses the pooling positions instead. With a decoder, all inputs must be images.
 
-    Variables lie in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`. In the
-    decoder they lie in `decoder_<j>/...`, with the j of the encoder stage of the same size.
+    Variables lie in `stage_<j>/shared`, `stage_<j>/passed_on` and `stage_<j>/task_<task>`. The
+    variables of the decoder lie in `decoder_<j>/...`, with the j of the encoder stage of equal
+    size.
 
     Attributes:
       layers: the units of each stage of dense layers, on all inputs flattened and joined.

@@ -26,8 +26,8 @@ class PEPNet(types.Network):
     the gate of the inputs, which all tasks share. PPNet has a gate for each layer of each task's
     tower.
 
-    Columns of a prior enter the network only through gates. To use such a field as an input too,
-    add a second column object of the field, with another prefix.
+    Columns of a prior enter the network only through gates. To use the field of a prior as an input
+    too, add a second column object of the field, with another prefix.
 
     Attributes:
       domain: names of the prior columns of EPNet, in which `*` matches any text; () leaves EPNet

@@ -66,8 +66,8 @@ class AITM(types.Network):
     D. Xi et al., "Modeling the Sequential Dependence among Audience Multi-step Conversions with
     Multi-task Learning in Targeted Display Advertising", KDD 2021, arXiv:2105.08489. q are the
     towers of the inner network, s the tasks before t, and H the units of q[t]. A task attends to
-    q[t] and to g(z[s]) of each task s; g is a dense layer with ReLU. Each task has linear
-    maps h1, h2 and h3, the same for every u. If no task comes before t, z[t] = q[t].
+    q[t] and to g(z[s]) of each task s; g is a dense layer with ReLU. Each task has linear maps h1,
+    h2 and h3, which apply to every u. If no task comes before t, z[t] = q[t].
 
     The paper also penalises a task that is more probable than the task before it. For this, use
     `auxiliary.Calibrator`.
@@ -135,14 +135,14 @@ class ResFlow(types.Network):
 
     C. Fu et al., "Residual Multi-Task Learner for Applied Ranking", 2024, arXiv:2411.09705. The
     inner network gives each task its input, and ResFlow builds the towers of dense layers f. The
-    output of each f is added to the outputs of the same layer of the tasks before. The paper also
-    adds the logits along the funnel; here the logits of each head are separate.
+    output of each f is added to the outputs of this layer in the towers of the tasks before. The
+    paper also adds the logits along the funnel; here the logits of each head are separate.
 
     `Towers.shared` comes from the inner network. The loss of a task also moves the towers before
     it; a surgery detects this from the graph.
 
     Attributes:
-      network: gives the inputs of the towers, preferably without towers itself. Its variables keep
+      network: gives the inputs of the towers, preferably without towers itself; its variables keep
         the names that they have without relations.
       after: {task: the task before it, or a list of them}, without a cycle.
       layers: the units of each layer, the same in all towers, at least one layer; variables in

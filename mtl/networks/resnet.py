@@ -91,6 +91,6 @@ class ResNet:
             return inputs
         if self.shortcut == "projection":
             return self._convolve_inputs(inputs, filters, "shortcut", stride, training, size=1)
-        # Half of the zero channels come before the others, and half after them.
+        # Half of the channels of zeros come before the other channels, and half after them.
         sides = [[0, 0]] * 3 + [[num_added // 2, num_added - num_added // 2]]
         return tf.pad(inputs[:, ::stride, ::stride], sides)

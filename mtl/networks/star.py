@@ -28,8 +28,8 @@ class STAR:
     in the batch; domains with few rows use all rows (see `mtl.layers.partitioned_norm`).
 
     STAR is a trunk, and works for several tasks. The paper adds the logits of STAR and of an
-    auxiliary network. Here the outputs of both are joined, and the linear layer of each head adds
-    them up.
+    auxiliary network. Here the outputs of STAR and of the auxiliary network are joined, and the
+    linear layer of each head adds them up.
 
     A step computes each layer once for each domain in the batch, then picks the result of each
     row's domain: n domains cost n times the products of an MLP. The gradient of the domains'
@@ -95,7 +95,7 @@ def _apply_layer(
             kernel = tf1.get_variable("kernel", [width, units], dtype)
             bias = tf1.get_variable("bias", [units], dtype, zeros)
         with tf1.variable_scope("domains"):
-            # All ones: every domain starts with the shared kernel.
+            # Start with ones, so that every domain starts with the shared kernel.
             kernels = tf1.get_variable("kernel", [count, width, units], dtype, ones)
             biases = tf1.get_variable("bias", [count, units], dtype, zeros)
     # `tf.gather` by the domains in the batch makes the gradient sparse.

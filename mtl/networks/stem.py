@@ -31,8 +31,9 @@ class STEM(types.Network):
     The gate of a task weighs the experts of all groups. The loss of a task trains its experts, the
     shared experts, and the columns of both: "all forward, task-specific backward".
 
-    In the paper the gate reads the sum of the task's and the shared embeddings. Here it reads both,
-    joined, because their widths may differ; a linear gate of the sum is a special case.
+    In the paper the gate reads the sum of the task's and the shared embeddings. Here the gate reads
+    both embeddings, joined, because their widths may differ; a linear gate of the sum is a special
+    case.
 
     Attributes:
       expert: built in each group; variables in `task_<task>/expert_<i>` and `shared/expert_<i>`.
@@ -62,7 +63,7 @@ class STEM(types.Network):
         `Towers.shared` holds the shared experts.
 
         Raises:
-          UserError: a task lacks columns, two tasks name the same column, or none is shared.
+          UserError: a task lacks columns, two tasks name the same column, or no column is shared.
         """
         inputs_of_groups = {
             group: trunk.join_columns("STEM", columns)
@@ -74,7 +75,7 @@ class STEM(types.Network):
         )
         experts_by_group[_SHARED], shared = precision.share_output(experts_by_group[_SHARED])
         mixtures = []
-        # The last group is the shared one, which gets no tower.
+        # The last group is the shared group, which gets no tower.
         for group in list(inputs_of_groups)[:-1]:
             sources = {
                 # "All forward, task-specific backward": a task uses all experts, but does not

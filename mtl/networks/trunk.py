@@ -33,7 +33,7 @@ def separate_tasks(when: bool) -> contextlib.AbstractContextManager[bool]:
 
 
 def group_tasks(tasks: Sequence[str]) -> list[list[str]]:
-    """Return the tasks in groups that are built at once: all, or one by one (`separate_tasks`)."""
+    """Return tasks in groups that are built at once: all, or each alone (`separate_tasks`)."""
     return [[task] for task in tasks] if _ARE_SEPARATE.get() else [list(tasks)]
 
 

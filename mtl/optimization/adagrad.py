@@ -22,8 +22,8 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
     """Adagrad with a vector as the state of a table: one entry for each row.
 
     Attributes:
-      tables: the names (`patterns.shard_name`) of the variables with such state. Set it before the
-        optimizer is applied: state is created before the first gradient.
+      tables: the names (`patterns.shard_name`) of the variables with one entry for each row. Set it
+        before the optimizer is applied: state is created before the first gradient.
     """
 
     moves_half_tables = True
@@ -37,7 +37,8 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
         super()._create_slots([v for v in var_list if patterns.shard_name(v) not in self.tables])
         start = tf1.constant_initializer(self._initial_accumulator_value)
         for variable in tables:
-            # A slot of TensorFlow has the shape of the table; this one has one number for each row.
+            # A slot of TensorFlow has the shape of the table; this slot has one number for each
+            # row.
             rows = variable.shape[:1]
             self._get_or_make_slot_with_initializer(variable, start, rows, tf.float32, _SLOT, _NAME)
 
@@ -54,6 +55,6 @@ class RowWiseAdagradOptimizer(tf.compat.v1.train.AdagradOptimizer):
         with tf.control_dependencies([addition]):
             total = tf.gather(accumulator, indices)
         scale = tf.cast(self._learning_rate_tensor, grad.dtype) * tf.math.rsqrt(total)
-        # [rows, 1]: one rate for all numbers of a row.
+        # [rows, 1]: all numbers of a row have the same rate.
         change = grad * tf.reshape(scale, [-1] + [1] * len(others))
         return half_tables.move_rows(var, change, indices)

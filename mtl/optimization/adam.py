@@ -32,8 +32,8 @@ class _Scalars(NamedTuple):
 class AdamOptimizer(tf.compat.v1.train.AdamOptimizer):
     """Adam that updates all rows of a table with the fused op for dense gradients.
 
-    TensorFlow's Adam reads a large table a dozen times and takes two to three times as long.
-    The values differ only in their last bits.
+    TensorFlow's Adam reads a large table a dozen times and takes two to three times as long. The
+    values differ only in their last bits.
     """
 
     def _resource_apply_sparse_duplicate_indices(

@@ -33,7 +33,7 @@ class AGC:
 
     Attributes:
       max_ratio: the largest norm of a gradient in units of the norm of the weights, above 0; the
-        paper's lambda, from 0.01 for large batches to 0.16 for small ones.
+        paper's lambda, from 0.01 for large batches to 0.16 for small batches.
       least_norm: replaces smaller norms of weights, above 0; otherwise weights would stay at 0.
       skipped: patterns (see `mtl.variables.patterns`) of variables that are not clipped; by default
         the last layer of every head, as the paper advises.

@@ -6,8 +6,8 @@ clipping.GlobalNorm.max_norm = 5.0
 
 The clipped gradient is the gradient of the whole batch: summed over micro-batches and replicas,
 with merged rows of looked-up tables. A finite gradient has a finite norm, at most float32's largest
-number. NaN and infinite entries stay, and never spread to others: see `Update.if_not_finite`. An
-infinite bound clips nothing.
+number. NaN and infinite entries stay, and never spread to other entries: see
+`Update.if_not_finite`. An infinite bound clips nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class GlobalNorm:
     that is not finite scales nothing, so one bad variable does not turn all the others NaN.
 
     Attributes:
-      max_norm: the largest norm, above 0; infinity clips nothing. Compare it with the monitor
-        `gradient_norm`, which has the same unit, before you choose.
+      max_norm: the largest norm, above 0; infinity clips nothing. Before you choose it, look at the
+        monitor `gradient_norm`, which shows this norm.
     """
 
     max_norm: checks.Bound
@@ -58,7 +58,7 @@ class GlobalNorm:
 class Norm:
     """Scales the gradient of each variable so that its norm is at most `max_norm`.
 
-    This changes the direction of the update; `GlobalNorm` keeps it.
+    Scaling each variable changes the direction of the update; `GlobalNorm` keeps it.
 
     Attributes:
       max_norm: the largest Euclidean norm of a variable's gradient, above 0; infinity clips

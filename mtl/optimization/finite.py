@@ -74,7 +74,7 @@ def guard_update(
     scale, overflows = precision.current_loss_scale(), False
     if scale:
         monitors["loss_scale"] = scale.value
-        # An overflow is expected: the loss scale skips such a step under every policy.
+        # Overflows are expected: the loss scale skips their steps under every policy.
         overflows = scale.overflows(checked.losses_are_finite, checked.is_finite)
         moves = ~overflows
     before = extensions.check_update(losses, gradients, step, overflows)

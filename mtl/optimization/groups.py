@@ -157,7 +157,7 @@ def moves_all_rows(
 ) -> list[bool]:
     """Return for each variable True if its optimizer also changes rows without a gradient.
 
-    This concerns looked-up tables. Among TensorFlow's optimizers, only Adam changes all rows. An
+    Rows are rows of looked-up tables. Among TensorFlow's optimizers, only Adam changes all rows. An
     optimizer of your code declares it by the attribute `moves_all_rows`.
     """
     owners = _find_owners(variables, [*filter(None, optimizers)])
@@ -186,7 +186,7 @@ def _set_tables(
 
 
 # TensorFlow's kernels crash the process if a table has 16 bits and its gradient 32. So an optimizer
-# has to declare that it writes such a table itself.
+# has to declare that it writes tables of 16 bits itself.
 def _require_half_tables(
     optimizer: tf.compat.v1.train.Optimizer, name: str, pairs: types.GradientsAndVariables
 ) -> None:

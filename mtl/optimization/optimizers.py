@@ -4,8 +4,8 @@
     update.Update.optimizer = @optimizers.LazyAdam()
     optimizers.LazyAdam.learning_rate = 0.001            # or a schedule: @schedules.Cosine()
 
-Each builds a `tf.compat.v1.train.Optimizer`, whose state is saved as `<variable>/<name>`. All
-except `Adam` touch only the rows of looked-up tables that are in the batch.
+Each part builds a `tf.compat.v1.train.Optimizer`, whose state is saved as `<variable>/<name>`. In
+looked-up tables, all optimizers except `Adam` change only the rows of the batch.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class RowWiseAdagrad(Adagrad):
     """`a <- a + mean(g^2);  w <- w - rate * g / sqrt(a)`, with one `a` for a row of a table.
 
     The state of a table is one number for each row; the state of `Adagrad` is as large as the
-    table. This is the exact row-wise Adagrad of FBGEMM and TorchRec, where `a` starts at 0. A row
-    that is looked up several times in a batch adds the square of its summed gradient. Variables
+    table. The rule is the exact row-wise Adagrad of FBGEMM and TorchRec, where `a` starts at 0. A
+    row that is looked up several times in a batch adds the square of its summed gradient. Variables
     with dense gradients use the state and steps of `Adagrad`. The attributes come from `Adagrad`.
     Gradients of a mean over the batch are small for each row. Set `initial_accumulator` far below
     0.1 then, or `a` hardly changes.

@@ -24,14 +24,14 @@ class Regularization:
     The gradient is added after balancing and before clipping. With an adaptive optimizer, this
     differs from weight decay; use `AdamW` for weight decay.
 
-    A step penalises only the rows of a table that the batch looks up, and each row once. Its cost
-    grows with the batch and not with the vocabulary, and frequent rows shrink more. The reported
-    value covers the same rows.
+    A step penalises only the rows of a table that the batch looks up, and each row once. So the
+    cost grows with the batch and not with the vocabulary, and frequent rows shrink more. The
+    reported value of the penalty covers these rows.
 
     Attributes:
       l1: {pattern: factor}, factors above 0; see `mtl.variables.patterns`. The factors of all
         patterns that match a variable add up.
-      l2: {pattern: factor} of half the squared norm, with the same rules.
+      l2: {pattern: factor} of half the squared norm, with the rules of `l1`.
     """
 
     l1: Mapping[str, float] = dataclasses.field(default_factory=dict)

@@ -96,9 +96,9 @@ class Cosine(_Schedule):
 
     Attributes:
       value: the rate at step 0, above 0.
-      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set it
-        if you want to add steps to a run later and stay on the same curve.
-      end_value: the rate from there on, at least 0.
+      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set
+        `decay_steps` if you want to add steps to a run later and stay on the curve.
+      end_value: the rate from `decay_steps` on, at least 0.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
 
@@ -144,9 +144,9 @@ class Polynomial(_Schedule):
 
     Attributes:
       value: the rate at step 0, above 0.
-      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set it
-        if you want to add steps to a run later and stay on the same curve.
-      end_value: the rate from there on, at least 0.
+      decay_steps: the step at which `end_value` is reached; by default `Run.train_steps`. Set
+        `decay_steps` if you want to add steps to a run later and stay on the curve.
+      end_value: the rate from `decay_steps` on, at least 0.
       power: above 0; 1 falls linearly.
       warmup_steps: steps of linear warm-up; 0 for none.
     """
@@ -165,8 +165,9 @@ class Polynomial(_Schedule):
 class Sigmoid(_Schedule):
     """`rate = value * (2 / (1 + exp(-steepness * step / rise_steps)) - 1)`, then its last value.
 
-    It rises from 0. For weights of losses, and for the reversal of `auxiliary.GradientReversal`, as
-    in Y. Ganin et al., "Domain-Adversarial Training of Neural Networks", 2016, arXiv:1505.07818.
+    The rate rises from 0. Use this schedule for weights of losses, and for the reversal of
+    `auxiliary.GradientReversal`, as in Y. Ganin et al., "Domain-Adversarial Training of Neural
+    Networks", 2016, arXiv:1505.07818.
 
     Attributes:
       value: the limit of the rise, above 0; with the default steepness the last rate is 0.9999 of

@@ -3,7 +3,7 @@
 from mtl.optimization import transforms
 update.Update.transforms = [@transforms.Centralization(), @transforms.Noise()]     # in this order
 
-Parts of `mtl.optimization.clipping` may also stand in this list: all have one protocol,
+The list may also hold parts of `mtl.optimization.clipping`, because all follow the protocol
 `types.Clipping`.
 """
 
@@ -27,7 +27,7 @@ class Centralization:
     H. Yong et al., "Gradient Centralization: A New Optimization Technique for Deep Neural
     Networks", 2020, arXiv:2004.01461. The sum of a unit's weights stays the same. If only some
     entries train (`Freezing.entries`, `Pruning`), the mean is taken over those entries. Biases,
-    scales and looked-up tables have no such units, and keep their gradients.
+    scales and looked-up tables keep their gradients.
     """
 
     def __call__(
@@ -113,7 +113,7 @@ def _draw_noise(
     if all(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
         pairs = zip(gradients, firsts, strict=True)
         rows = tf.concat([gradient.indices + first for gradient, first in pairs], 0)
-        # One draw for the rows of all shards, so that it does not depend on where shards begin.
+        # Draw for the rows of all shards at once, so that the noise does not depend on the shards.
         shape = tf.concat([tf.shape(rows), whole[1:]], 0)
         draw = tf.random.stateless_normal(shape, seed, dtype=values[0].dtype)
         # The rank of each row among all rows.

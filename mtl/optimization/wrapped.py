@@ -79,7 +79,7 @@ class Masked(Wrapped):
 class Lookahead(Wrapped):
     """Calls another optimizer, and steps back after it.
 
-    It counts its steps itself, so a group that starts later begins with a whole round.
+    The wrapper counts its steps itself, so a group that starts later begins with a whole round.
     """
 
     def __init__(self, inner: tf.compat.v1.train.Optimizer, steps: int, rate: float):

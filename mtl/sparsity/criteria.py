@@ -25,7 +25,8 @@ class Seen(NamedTuple):
       name: the name of the variable.
       weights: their values before the update of the step.
       gradient: the gradient of the batch's loss, in the shape of the weights; None for a table.
-      total: the sum or average that the criterion gathers over the steps; None without one.
+      total: the sum or average that the criterion gathers over the steps; None if it gathers no
+        values.
       inputs: [D], the mean squares of the layer's inputs; None if the criterion does not need them.
       task_gradients: {task: the gradient of its loss}, None for a task that does not depend on the
         variable; empty if the criterion does not need them.
@@ -129,8 +130,8 @@ class Averaged(Criterion):
         new = self.observe(seen)
         if new is None:
             return seen.total
-        # The average starts at 0. This scales all averages of a step by one factor, and only their
-        # order counts.
+        # The average starts at 0. So all averages of a step are too small by a common factor, which
+        # does not change their order.
         return self.momentum * seen.total + (1 - self.momentum) * new
 
 
@@ -139,7 +140,8 @@ class Taylor(Averaged):
     """The average of `(w dL/dw)^2` over the steps.
 
     P. Molchanov et al., "Importance Estimation for Neural Network Pruning", 2019, arXiv:1906.10771,
-    equation 8, with its momentum. It keeps a number for each weight while weights are cut.
+    equation 8, with its momentum. The criterion saves a number for each weight while weights are
+    cut.
 
     Attributes:
       momentum: the share of the average that a step keeps, in [0, 1).
@@ -163,8 +165,9 @@ class Movement(Criterion):
     V. Sanh et al., "Movement Pruning: Adaptive Sparsity by Fine-Tuning", 2020, arXiv:2005.07683,
     for networks that start from another run. The paper's learning rate of the scores is left out,
     because it does not change their order. In the paper, a cut weight keeps its value under the
-    mask, and its score still changes. Here only `Pruning.gradient = "straight_through"` does so,
-    and also trains the weight. Otherwise a cut weight is 0, and its score stays the same.
+    mask, and its score still changes. Here only `Pruning.gradient = "straight_through"` keeps the
+    value, and also trains the weight. With other gradients a cut weight is 0, and its score stays
+    the same.
     """
 
     reads_gradients = True
@@ -184,8 +187,8 @@ class Wanda(Averaged):
     """`|w| sqrt(mean x^2)` with the input x of the weight: how much it adds to its unit.
 
     M. Sun et al., "A Simple and Effective Pruning Approach for Large Language Models", 2024,
-    arXiv:2306.11695, which compares only weights of the same unit: `Uniform.per_unit`. It is only
-    for kernels of `layers.dense` and `layers.conv`.
+    arXiv:2306.11695, which compares only weights of the same unit: `Uniform.per_unit`. The
+    criterion works only for kernels of `layers.dense` and `layers.conv`.
 
     Attributes:
       momentum: the share of the average that a step keeps, in [0, 1).
@@ -212,9 +215,9 @@ class TaskSaliency(Criterion):
 
     X. Sun et al., "DiSparse: Disentangled Sparsification for Multitask Model Compression", 2022,
     arXiv:2206.04662: a weight is cut only if no task needs it. In the paper each task marks the
-    same number of weights, and all marked weights are kept. Here this number is chosen such that
-    the marked weights reach the requested density. If a weight belongs to one task alone, that task
-    ranks it. Only the order of a task's scores counts, so a large loss does not outweigh others.
+    same number of weights, and all marked weights are kept. Here the number of marked weights
+    follows from the requested density. If a weight belongs to one task alone, that task ranks it.
+    Only the order of a task's scores counts, so a large loss does not outweigh others.
 
     Steps that cut take a backward pass for each task; other steps take none. Synchronous
     replicas also exchange a gradient for each task in every step: zeros if no cut is due.
@@ -274,10 +277,10 @@ def _best_ranks(scores: tf.Tensor) -> tf.Tensor:
 
 @checks.dataclass
 class SparseGpt(Criterion):
-    """Cuts weights that the other weights of a layer can replace, and adapts the others to it.
+    """Cuts weights that the other weights of a layer can replace, and adapts these other weights.
 
     E. Frantar, D. Alistarh, "SparseGPT: Massive Language Models Can Be Accurately Pruned in
-    One-Shot", 2023, arXiv:2301.00774. Only `launch.prune` computes it, for kernels of
+    One-Shot", 2023, arXiv:2301.00774. Only `launch.prune` computes this criterion, for kernels of
     `layers.dense`: see `mtl.tools.pruning.sparse_gpt`. A training step cannot.
 
     Attributes:
@@ -298,7 +301,7 @@ class SparseGpt(Criterion):
 class Random(Criterion):
     """A random draw: a control for all other criteria, and the start of `Regrowth`.
 
-    It depends only on the run's seed and the variable's name: a cut weight stays cut.
+    The draw depends only on the run's seed and the variable's name: a cut weight stays cut.
     """
 
     def scores(self, seen: Seen) -> tf.Tensor:

@@ -56,7 +56,7 @@ def share_name(index: int) -> str:
 
 
 def find_part(parts: Sequence[Part], name: str) -> Part:
-    """Return the first part that cuts a variable; one of them does."""
+    """Return the first part that cuts a variable; the list must hold such a part."""
     return next(part for part in parts if chooses(part, name))
 
 

@@ -21,7 +21,7 @@ _HALF = 1 << 16  # The number of values of 16 bits, half of a float32.
 
 @checks.dataclass
 class Uniform:
-    """Every layer loses the same share of its groups.
+    """Every layer loses an equal share of its groups.
 
     A high sparsity leaves too little of small layers: at 98%, only 18 of 100 units before a head
     still have inputs (`benchmarks/pruning.py`).
@@ -171,10 +171,10 @@ def _count_groups(size: int, density: float, progress: tf.Tensor, least: int = 1
 
 
 def keep_largest(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return ones at the largest scores, and zeros elsewhere; of equal scores the first ones win.
+    """Return ones at the largest scores, and zeros elsewhere; among equal scores the first win.
 
     Counting finds the least of the largest scores many times as fast as sorting: first its upper 16
-    bits, and then its lower ones.
+    bits, and then its lower 16 bits.
 
     Args:
       scores: finite, [N].
@@ -218,7 +218,7 @@ def _keep_largest_of_units(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def keep_largest_of_last(scores: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return ones at the largest scores along the last axis, else 0; the first of equals win.
+    """Return ones at the largest scores of the last axis, else 0; the first of equal scores win.
 
     Args:
       scores: [..., N].

@@ -31,7 +31,7 @@ def take_gradient(name: str, cut: cuts_lib.Cut, gradient: types.Gradient) -> tf.
       gradient: None if no loss depends on the variable.
 
     Raises:
-      UserError: the criterion reads gradients, and there is no dense one.
+      UserError: the criterion reads gradients, and the variable has no dense gradient.
     """
     gradient = _make_dense(gradient, cut)
     is_dense = isinstance(gradient, tf.Tensor)
@@ -128,7 +128,7 @@ class Change(NamedTuple):
 
     def _as_one_op(self, select: Callable[[], Any]) -> Callable[[], Any]:
         """Return a branch that is one op, because each op of an unused branch slows a step."""
-        # A function needs all its ops on one device, and cannot reach losses outside of it.
+        # A `tf.function` needs all its ops on one device, and cannot use losses outside of it.
         is_here = not any("/job:" in cut.variable.device for cut in self.cuts.values())
         if replicas.count() > 1 or not is_here or self.part.criterion.reads_tasks:
             return select
@@ -155,7 +155,7 @@ class Change(NamedTuple):
     ) -> Callable[[], Mapping[str, Sequence[tf.Tensor | None]]]:
         """Return a function that gives {task: N gradients} of the whole batch.
 
-        Call the function within the branch of `is_due`. It returns {} if the criterion does not
+        Call the function within the branch of `is_due`. The result is {} if the criterion does not
         need the gradients; a gradient is None if the loss does not depend on the variable.
         """
         if not self.part.criterion.reads_tasks:
@@ -232,7 +232,7 @@ class Change(NamedTuple):
 def _watch_overlaps(
     name: str, shared: Sequence[str]
 ) -> tuple[Callable[[], tf.Tensor], Callable[[tf.Tensor], None]]:
-    """Return a function that reads the overlaps of the last cut, and one that shows and saves new.
+    """Return functions that read the overlaps of the last cut, and that show and save new overlaps.
 
     Args:
       name: the name of the variable that saves the overlaps.

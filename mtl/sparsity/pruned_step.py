@@ -120,7 +120,8 @@ class _Pruner:
         self._parts, self.is_watched = parts, is_watched
         self._can_be_cut: dict[str, bool] = {}  # {variable: True if it can be cut}.
         self._cuts: dict[str, cuts_lib.Cut] = {}
-        self._beside: dict[str, tuple[str, tf.Variable]] = {}  # {name: its kernel, the vector}.
+        # {name of a bias, scale or offset: (the name of its kernel, the variable)}.
+        self._beside: dict[str, tuple[str, tf.Variable]] = {}
         self.masks: dict[str, tf.Tensor | None] = {}
         self.reads_inputs = any(part.criterion.reads_inputs for part in parts)
 
@@ -180,7 +181,8 @@ class _Pruner:
         self._can_be_cut[name] = False
         if freezing.first_step(name) > 0:
             return value
-        if name not in self._beside:  # Only once: tensors of a loop over slices stay in the loop.
+        # Only the first call, because a tensor from a loop over slices cannot leave the loop.
+        if name not in self._beside:
             self._beside[name] = (kernel, value)
             self.masks[name] = tf.reshape(self._cuts[kernel].mask_value, [-1])
         return self._mask_value(value, cast(tf.Tensor, self.masks[name]), self._cuts[kernel].part)

@@ -6,9 +6,9 @@ pruning.Pruning.schedule = @pruning_schedules.Cubic()
 pruning_schedules.Cubic.end_step = 2000
 
 The network's code does not change. Each pruned variable gets a mask of zeros and ones,
-`<variable>/pruning_mask`. It is saved and restored with the model, and UPDATE_OPS change it. If the
-mask is 0, so are the weight, its optimizer state and its average. So evaluation, prediction and
-exports read the weights as they are.
+`<variable>/pruning_mask`. The mask is saved and restored with the model, and UPDATE_OPS change it.
+If the mask is 0, so are the weight, its optimizer state and its average. So evaluation, prediction
+and exports read the weights as they are.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Pruning:
       criterion: scores the importance of weights.
       density: how much of each layer stays.
       granularity: the groups of weights that are cut together.
-      regrowth: swaps some weights for cut ones, which then grow; None if cut weights stay cut.
+      regrowth: lets cut weights grow again in exchange for others; None if cut weights stay cut.
       gradient: the gradient of cut weights. "stopped": 0, also for balancing and clipping. "dense":
         it is computed for balancing and for the criterion, but does not change the weights;
         `Regrowth` needs it. "straight_through": cut weights keep their values under the masks,
@@ -217,7 +217,7 @@ class Pruning:
 
     @staticmethod
     def _any_of(weights: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-        """Return ones for entries of a mask that cover a True weight, in the shape of the mask."""
+        """Reduce flags of weights to the shape of a mask: 1 if the entry covers a True flag."""
         axes = [n for n, size in enumerate(mask.shape) if size == 1]
         weights = tf.cast(weights, mask.dtype)
         return tf.reduce_max(weights, axes, keepdims=True) if axes else weights
@@ -238,9 +238,9 @@ class Selection(NamedTuple):
     Attributes:
       is_finite: True if all scores are finite; else the masks stay.
       masks: N, of zeros and ones.
-      overlaps: a number in [0, 1] for each variable that several tasks share. It compares the masks
-        that each task alone would choose, with as many ones as the mask: intersection over union,
-        as the mean over pairs of tasks. Empty unless tasks have separate scores.
+      overlaps: a number in [0, 1] for each variable that several tasks share: the intersection over
+        union of the masks that two tasks alone would choose, with as many ones as the mask, as the
+        mean over all pairs of tasks. Empty unless tasks have separate scores.
     """
 
     is_finite: tf.Tensor

@@ -22,7 +22,7 @@ class Cubic:
     Attributes:
       end_step: the global step of the last cut, above `begin_step`; leave steps after it for the
         network to recover.
-      begin_step: the global step of the first cut, which cuts nothing yet.
+      begin_step: the global step at which the share of cut weights begins to rise from 0.
       every_steps: the steps from one cut to the next; the network recovers during them.
     """
 
@@ -89,5 +89,6 @@ class OneShot:
         Returns:
           A float64 scalar, 0 or 1.
         """
-        # Not only at the step: a process that shares its global step with others may miss it.
+        # Also after the step: a process that shares its global step with others may miss the
+        # number.
         return tf.cast(step >= self.step, tf.float64)

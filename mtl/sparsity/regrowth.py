@@ -24,7 +24,7 @@ class Regrowth:
     """Cuts the smallest weights of a layer from time to time, and lets as many others grow from 0.
 
     `by = "gradient"` grows the weights with the largest gradients: U. Evci et al., "Rigging the
-    Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134 (RigL). It needs
+    Lottery: Making All Tickets Winners", 2020, arXiv:1911.11134 (RigL). RigL needs
     `Pruning.gradient = "dense"`. `by = "random"` grows random weights: D. Mocanu et al., "Scalable
     Training of Artificial Neural Networks with Adaptive Sparse Connectivity inspired by Network
     Science", 2018, arXiv:1707.04780 (SET). At step t a layer swaps
@@ -49,7 +49,7 @@ class Regrowth:
         return is_regular & (step > 0) & (step < self.until_step)
 
     def swap(self, mask: tf.Tensor, seen: criteria.Seen, step: tf.Tensor) -> tf.Tensor:
-        """Return a mask with as many ones as `mask`, some of them at other weights.
+        """Return a mask with as many ones as `mask`, which moves some of the ones to other weights.
 
         Args:
           mask: zeros and ones, in the shape of the weights.

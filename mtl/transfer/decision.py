@@ -45,8 +45,8 @@ class Decision:
         """Return the decision about the variable of this name.
 
         Raises:
-          UserError: its shape differs from the saved one, or `rename` leads to a variable that the
-            source lacks.
+          UserError: its shape differs from the saved shape, or `rename` leads to a variable that
+            the source lacks.
         """
         entry = functools.partial(plan.Entry, name=name, shape=self.shapes[name])
         reason = self._reason_to_skip(name)
@@ -118,8 +118,8 @@ class Decision:
             checks.fail(f"variable {name!r}", rule, our_keys or their_keys, fix)
         if our_keys is None or their_keys is None or not shape:
             return None
-        # Equal shapes are not enough: a table may have more rows for keys and fewer for unknown
-        # ones.
+        # Equal shapes are not enough: a table may have more rows for keys, and fewer rows for
+        # unknown keys.
         if shape == old_shape and list(self.shapes[our_keys]) == list(
             self.source.shapes[their_keys]
         ):

@@ -42,7 +42,7 @@ class Entry:
     Attributes:
       name: its name in this run.
       shape: its shape in this run.
-      outcome: one of `OUTCOMES`; a "renamed" variable starts from one of another name.
+      outcome: one of `OUTCOMES`; a "renamed" variable starts from a saved variable of another name.
       why: the reason in words.
       source: the name of the saved variable, or None.
       rows: the origins of its rows; None if all rows keep their places.
@@ -68,7 +68,7 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All variables of a run, in order, and the origins of their values."""
+    """The origins of the values of all variables of a run, in order."""
 
     entries: Sequence[Entry]
     source: source_lib.Source

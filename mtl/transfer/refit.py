@@ -287,7 +287,8 @@ class NearestMean(_Computed):
     Attributes:
       task: a `MultiClass` head with the `Linear` classifier.
       source: a checkpoint or a model_dir.
-      distance: "cosine", or "euclidean" for `-|h - m_c|^2 / 2`; the paper reports the better one.
+      distance: "cosine", or "euclidean" for `-|h - m_c|^2 / 2`; the paper reports the better
+        distance.
     """
 
     distance: Annotated[str, checks.OneOf(["cosine", "euclidean"])] = "cosine"

@@ -86,7 +86,7 @@ def open_source(where: str, location: str) -> Source:
       location: the path.
 
     Raises:
-      UserError: there is none; the message names similar files.
+      UserError: there is no checkpoint; the message names similar files.
     """
     storage.require_plain(where, location)
     saved_model = _saved_model(location)

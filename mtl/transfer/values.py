@@ -1,11 +1,11 @@
-"""Replaces initial values by saved ones.
+"""Replaces initial values of variables by saved values.
 
 values.write_rows(plan, "mean", model_dir)               # once a run, by one process
 values.initialize_variables(plan, model_dir)              # before the session initialises variables
 
-The initialiser of a variable becomes a read of the checkpoint. So it takes no time when a run
-continues from its own checkpoint, and a second worker never sees a variable without its value. If
-rows have moved, or averages are not up to date, the new value is written to
+The initialiser of a variable becomes a read of the checkpoint. So a warm start takes no time when a
+run continues from its own checkpoint, and a second worker never sees a variable without its value.
+If rows have moved, or averages are not up to date, the new value is written to
 `<model_dir>/warm_start/`, and read from there. The chief writes it in a graph for one device,
 because distribution strategies do not give access to initial values.
 """
@@ -68,7 +68,8 @@ def _move_rows(
 
 def initialize_variables(transfer_plan: plan.Plan, model_dir: str) -> None:
     """Start the warmed variables of the plan from the source, or from the written rows."""
-    variables = collections.defaultdict(list)  # Also copies on replicas, and shards.
+    # {name: variables}: a name can have copies on replicas, and shards.
+    variables = collections.defaultdict(list)
     for variable in tf1.global_variables():
         variables[patterns.variable_name(variable)].append(variable)
     for entry in transfer_plan.warmed():

@@ -27,7 +27,7 @@ from mtl.variables import row_names as row_names_lib
 
 _log = logging.getLogger(__name__)
 
-# The scopes of learned variables; the state of the balancing belongs to one run.
+# The scopes of learned variables; other variables, such as the state of balancing, start anew.
 SCOPES = ("^features/", "^network/", "^head/")
 _FILE = "warm_start.txt"
 
@@ -43,10 +43,10 @@ def forget_warm_start(model_dir: str) -> None:
 class WarmStart:
     """Chooses the variables that start from saved values, and finds the values.
 
-    It acts on the first start of a run; a continued run reads its own checkpoint. Variables that
-    the source lacks, such as a new head, start as without a warm start. `global_step` starts at 0.
-    `<model_dir>/warm_start.txt` lists the outcome for each variable, and the reason;
-    `python -m launch.warm_start` prints this list before a run.
+    A warm start acts on the first start of a run; a continued run reads its own checkpoint.
+    Variables that the source lacks, such as a new head, start as without a warm start.
+    `global_step` starts at 0. `<model_dir>/warm_start.txt` lists the outcome for each variable, and
+    the reason; `python -m launch.warm_start` prints this list before a run.
 
     Rows are matched by name: rows of an embedding by token, columns of a last layer by class. Runs
     of this library save the names; set `row_names` for other sources.
@@ -55,7 +55,7 @@ class WarmStart:
       source: a model_dir, whose latest checkpoint counts ("<model_dir>/best" is one too), a
         checkpoint such as "runs/a/model.ckpt-500", or an exported SavedModel.
       include: patterns (see `mtl.variables.patterns`) of warm-started variables, by their names in
-        this run. Each must match a variable that the source holds.
+        this run. Each pattern must match a variable that the source holds.
       exclude: patterns of included variables that are left out.
       rename: {pattern: replacement}, as in `re.sub`: turns the name of a variable in this run into
         its name in the source, such as {"^network/trunk/": "network/body/"}. The first matching
@@ -63,8 +63,9 @@ class WarmStart:
       row_names: {pattern of variables of this run: the names of the rows in the source}, a list or
         a file with one name a line.
       new_rows: the initial values of rows that the source lacks: "own", as without a warm start;
-        "mean" of the old rows; "unknown", the mean of the old rows for unknown values, if there are
-        any; or "zeros". New rows of optimizer state always start as without a warm start.
+        "mean" of the old rows; "unknown", the mean of the old rows for unknown values, if the
+        source has such rows; or "zeros". New rows of optimizer state always start as without a warm
+        start.
       slots: True also takes the optimizer's state.
       statistics: True takes the columns' statistics (vocabularies and moments) from the source,
         instead of fitting them to this run's training split. Needs a model_dir.

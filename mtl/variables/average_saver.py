@@ -1,4 +1,4 @@
-"""The saver that restores averages in place of the variables that have one.
+"""The saver that restores the moving averages of weights in place of the weights.
 
 tf1.train.Scaffold(saver=average_saver.Saver())
 """
@@ -10,9 +10,9 @@ from mtl.variables import averaging, patterns
 
 
 class Saver(tf.compat.v1.train.Saver):
-    """Restores averages instead of the variables that have one, and zeros instead of cut weights.
+    """Restores averages instead of weights if they exist, and zeros instead of cut weights.
 
-    It saves like any saver, and is built for all variables of the graph.
+    This saver saves like any saver, and covers all variables of the graph.
     """
 
     def __init__(self):

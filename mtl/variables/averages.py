@@ -78,7 +78,9 @@ class Averaging(tf.compat.v1.train.Optimizer):
         old = grad + tf.cast(missed_decay, grad.dtype) * (tf.gather(average, indices) - grad)
         weights = tf.gather(handle, indices)
         new = weights + tf.cast(self._decay, grad.dtype) * (old - weights)
-        with tf.control_dependencies([new]):  # Otherwise it could be written before it is read.
+        with tf.control_dependencies(
+            [new]
+        ):  # Otherwise rows could be written before they are read.
             now = tf.fill(tf.shape(indices), self._total_log + self._log)
         return tf.group(
             average.scatter_update(tf.IndexedSlices(new, indices)),

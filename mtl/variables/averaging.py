@@ -3,7 +3,7 @@
 update.Update.average = @averaging.ExponentialAverage()
 averaging.ExponentialAverage.decay = 0.999
 
-Training continues from the weights themselves. A checkpoint holds both, `<variable>` and
+Training continues from the weights themselves. A checkpoint holds `<variable>` and
 `<variable>/average`. An exported model holds only the averages, under the names of the variables.
 
 A step costs the rows of the batch, not the table. The average of a row is brought up to date when
@@ -36,8 +36,8 @@ _OF_NORMALISATIONS = r"/moving_(mean|variance)$"
 class ExponentialAverage:
     """`a <- d a + (1 - d) w` after every step, with `d = min(decay, (1 + t) / (10 + t))`.
 
-    B. Polyak, A. Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992. Unlike
-    there, the last steps count most. The ramp over the global step t comes from
+    B. Polyak, A. Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992. Unlike in
+    that paper, the last steps count most. The ramp over the global step t comes from
     `tf.train.ExponentialMovingAverage`. After the first step `a` is w. The averages of batch norms
     are averaged too, because they must fit the averaged weights. If a step does not look up a row
     of a table, the row's unchanged weights count for it. Variables that are frozen for good have no
@@ -71,7 +71,8 @@ class ExponentialAverage:
         pairs = list(zip(before, variables, strict=True))
         tables = {patterns.shard_name(v) for g, v in pairs if isinstance(g, tf.IndexedSlices)}
         _require_not_behind(tables)
-        # An optimizer needs a gradient for each variable; the value of a dense one is not read.
+        # An optimizer needs a gradient for each variable; it does not read the value of a dense
+        # gradient.
         pairs += [(tf.zeros([]), v) for v in statistics]
         # Averages start with the first step; if it is skipped, from the initial weights.
         condition = True if moves is True else moves | (step < 1)

@@ -37,8 +37,9 @@ class Freezing:
     and no optimizer state, balancing and clipping do not see it, and weight decay and penalties
     skip it. A variable that is frozen up to a step has its optimizer state from the start. Before
     that step weight and state do not change: the optimizer's op is in a branch that is not taken,
-    and its gradient counts as zero for the norm and for clipping. But the gradient is computed, and
-    balancing sees it. Train a long stage as a separate run, which is cheaper.
+    and its gradient counts as zero for the norm and for clipping. But the step still computes the
+    gradient of the variable, and balancing uses it. Train a long stage as a separate run, which is
+    cheaper.
 
     Attributes:
       frozen: patterns (see `mtl.variables.patterns`) of variables that never train.
@@ -46,9 +47,9 @@ class Freezing:
         match, the last step counts.
       entries: {pattern: a part of `mtl.variables.masks`} that chooses the entries of a variable
         that train; the first matching pattern counts. The other entries stay exactly the same under
-        any optimizer with state or decay. Their gradient counts as zero for the norm, clipping and
-        the optimizer state. A step costs two passes over the variable, also over all rows of a
-        looked-up table.
+        any optimizer with state or decay. The gradient of these other entries counts as zero for
+        the norm, clipping and the optimizer state. A step costs two passes over the variable, also
+        over all rows of a looked-up table.
       batch_norm: how a batch norm with frozen averages works in training. "inference" normalises by
         the averages, which stay. "adapt" normalises by the batch and updates the averages, as
         published code often does although it calls its network frozen.
@@ -287,7 +288,7 @@ class _Scope:
 
 _NEVER = float("inf")
 _IS_HELD = ambient.Ambient("held", default=False)
-# The results of the first replica, for the other ones: {graph: (frozen sizes, part names)}.
+# The results of the first replica, for other replicas: {graph: (frozen sizes, part names)}.
 _CREATED: weakref.WeakKeyDictionary[tf.Graph, tuple[dict[str, int], set[str]]] = (
     weakref.WeakKeyDictionary()
 )

@@ -25,7 +25,7 @@ class Nonzero:
     """Trains all entries except those that are exactly 0: a pruned network stays as sparse."""
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Return a bool mask of the weights, in a shape that broadcasts to theirs."""
+        """Return a bool mask, in a shape that broadcasts to the shape of the weights."""
         del name
         return tf.not_equal(weights, 0)
 
@@ -43,7 +43,7 @@ class Rows:
     axis: int = 0
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Return a bool mask of the weights, in a shape that broadcasts to theirs.
+        """Return a bool mask, in a shape that broadcasts to the shape of the weights.
 
         Raises:
           UserError: the variable lacks the axis or a row.
@@ -87,7 +87,7 @@ class FromFile:
         return array != 0
 
     def __call__(self, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """Return a bool mask of the weights, in a shape that broadcasts to theirs.
+        """Return a bool mask, in a shape that broadcasts to the shape of the weights.
 
         Raises:
           UserError: the shapes do not fit.

@@ -2,7 +2,8 @@
 
 pruned.kept_entries(variable)        # zeros and ones that broadcast to it; None without a mask
 
-`mtl.sparsity` cuts weights. Code that changes gradients, and layers that look up rows, ask here.
+`mtl.sparsity` cuts weights. Code that changes gradients, and layers that look up rows, get the
+masks here.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def find_weights(name: str) -> str:
 
 
 def is_state(name: str) -> bool:
-    """Return True if a variable is the mask or the saliency of another one."""
+    """Return True if a variable is the mask or the saliency of another variable."""
     return name.rpartition("/")[2] in (_MASK, _SALIENCY)
 
 

@@ -46,8 +46,8 @@ def read_names(names: types.RowNames) -> list[str]:
 def split_lines(data: bytes) -> list[bytes]:
     r"""Return the lines of a file of names, as TensorFlow's lookup tables read them.
 
-    They end at \n, with or without a \r before it. `str.splitlines` also cuts at U+2028, \v and
-    many more: it would cut a name, and shift all names behind it by one.
+    Lines end at \n, with or without a \r before it. `str.splitlines` also cuts at U+2028, \v and
+    many more: it would cut a name in two, and shift all later names by one.
     """
     lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
     return lines if lines[-1] else lines[:-1]
@@ -56,7 +56,7 @@ def split_lines(data: bytes) -> list[bytes]:
 def join(
     named: Mapping[str, types.RowNames], more: Mapping[str, types.RowNames]
 ) -> dict[str, types.RowNames]:
-    """Return {scope: names} of both; if both name a table by a set, the sets are joined."""
+    """Join two maps {scope: names}; if they name a table by sets, the sets are joined."""
     names_by_scope = dict(named)
     for scope, new_names in more.items():
         old_names = names_by_scope.get(scope, new_names)
@@ -102,7 +102,9 @@ def load(directory: str) -> dict[str, types.RowNames]:
         names_by_scope = {
             scope: _find_names(directory, **entry) for scope, entry in entries.items()
         }
-    except TypeError as error:  # An old file has no checksum, so damage shows only here.
+    except (
+        TypeError
+    ) as error:  # An old file has no checksum, so its damage may show only in this error.
         raise checksums.describe_damage(path, "it holds no names", _FIX) from error
     return {scope: names for scope, names in names_by_scope.items() if names}
 

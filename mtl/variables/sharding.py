@@ -53,7 +53,7 @@ def create_table(
 ) -> tf.Variable:
     """Create a table of the open scope.
 
-    It holds float32, unless `store_tables` sets another type.
+    The table holds float32, unless `store_tables` sets another type.
 
     Args:
       name: the name.

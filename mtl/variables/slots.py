@@ -1,4 +1,4 @@
-"""Variables that training keeps beside another one: its optimizer state and its average.
+"""Variables that belong to another variable: its optimizer state and its average.
 
 slots.list_slots(variable)               # variables named "<variable>/<slot>"
 slots.find_first_value(slot)             # 0.1 of an accumulator of Adagrad

@@ -4,11 +4,12 @@ with stacks.stack_tasks(when=True): ...           # a network and heads may buil
 stacks.create(["head/a", "head/b"], "logits/bias", [2, 1], axis=0, initializer=zeros)
 stacks.list_members(variable)                    # {"head/a/logits/bias": [1], "head/b/...": [1]}
 
-A thousand tasks have thousands of small variables. Each of them has some forty ops that initialise,
-save, restore and update it. A stack has these ops once. In the graph it has the name of its first
-member, and a checkpoint holds all members (`compat.stack_saver`). So checkpoints are the same, and
-a graph with stacks can continue from one without. Code that chooses variables by name sees only the
-first member: `MultiTaskModel.stacks_tasks` therefore allows stacks only without such code.
+A thousand tasks have thousands of small variables. Each variable has some forty ops that
+initialise, save, restore and update it. A stack has these ops once for all tasks. In the graph it
+has the name of its first member, and a checkpoint holds all members (`compat.stack_saver`). So
+stacks do not change checkpoints, and a graph with stacks can continue the run of a graph without
+stacks. Code that chooses variables by name sees only the first member:
+`MultiTaskModel.stacks_tasks` therefore allows stacks only without such code.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def add_saver() -> tf.compat.v1.train.Saver | None:
 
 
 def draw_seeds(count: int) -> list[Seed]:
-    """Draw the seeds that `count` random ops, created one by one, would have."""
+    """Draw the seeds of `count` random ops, as if these ops were created one by one."""
     with tf.init_scope():  # Enter the graph that initialises variables.
         return [tf1.get_seed(None) for _ in range(count)]
 

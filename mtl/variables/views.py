@@ -1,4 +1,4 @@
-"""Views change the values that a network reads from its variables, in one fixed order.
+"""Views change the values that a network reads from its variables, in a fixed order.
 
 with views.enter(views.Stage.PRUNED, mask):      # `mask` is a custom getter of `get_variable`
     towers = network(inputs)                     # all variables that it reads are masked
@@ -90,7 +90,7 @@ def _create_variable(name: str, **settings: Any) -> Any:
 def _read_views(getter: Callable[..., Any], name: str, **settings: Any) -> Any:
     for _, view in sorted(_VIEWS.get(), key=lambda pair: pair[0]):
         getter = functools.partial(view, getter)
-    # Each `enter` wraps the getter in this function once more, but one call applies all views.
+    # Each context wraps the getter in this function once more, but one call applies all views.
     with _VIEWS.set(()):
         return getter(name, **settings)
 

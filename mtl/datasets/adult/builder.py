@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 class Adult(tfds.core.GeneratorBasedBuilder):
-    """One example per person; "?" is an unknown category, and income is ">50K" or "<=50K".
+    """One example for each person; "?" is an unknown category, and income is ">50K" or "<=50K".
 
     The official test file ends each income with a dot, which is dropped here.
     """
@@ -75,7 +75,8 @@ class Adult(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, path: str) -> Iterator[tuple[int, dict[str, Any]]]:
         with files.open_binary(path) as lines:
-            # The official test file starts with a remark after "|"; both end in a blank line.
+            # The official test file starts with a remark after "|"; the two files end in a blank
+            # line.
             texts = (line.decode() for line in lines if line.strip() and not line.startswith(b"|"))
             for key, row in enumerate(csv.reader(texts, skipinitialspace=True)):
                 example = dict(zip(COLUMNS, row, strict=True))

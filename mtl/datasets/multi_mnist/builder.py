@@ -26,9 +26,9 @@ class MultiMnist(tfds.core.GeneratorBasedBuilder):
     the picture is scaled to 28 x 28 by averaging areas. S. Sabour, N. Frosst, G. Hinton, "Dynamic
     Routing Between Capsules", 2017, arXiv:1710.09829, shift digits at random; O. Sener, V. Koltun,
     "Multi-Task Learning as Multi-Objective Optimization", 2018, arXiv:1810.04650, use two corners
-    and two tasks. Each digit is the left one of four images, with partners drawn from its
-    split by a fixed seed: no digit is in both splits. The splits come from MNIST; with only
-    one of its two parts, the last fifth of it is for testing.
+    and two tasks. Each digit is on the left in four images, with partners that a fixed seed draws
+    from its split: no digit is in both splits. The splits come from MNIST; if there is only one of
+    its two parts, the last fifth of this part is for testing.
     """
 
     VERSION = tfds.core.Version("1.0.0")

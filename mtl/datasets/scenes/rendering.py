@@ -11,7 +11,7 @@ import numpy as np
 
 KINDS = ("sky", "floor", "wall", "sphere", "box")
 SKY, FLOOR, WALL, SPHERE, BOX = range(5)
-# Depths beyond this one are missing, as for a sensor.
+# Larger depths are missing, as for a sensor.
 FAR = 10.0
 _FOCAL = 0.8  # In widths of the image: the angle of view is 64 degrees.
 _AMBIENT = 0.35
@@ -19,7 +19,7 @@ _NOISE = 0.02
 
 
 class Hits(NamedTuple):
-    """The points at which the rays of all pixels meet a surface, and the normals there.
+    """The points at which the rays of all pixels meet a surface, and the normals of the surface.
 
     The distance is infinite for a ray that meets no surface. Rays are 1 deep, so a distance in
     lengths of the ray is the depth.

@@ -1,4 +1,4 @@
-r"""Cleans texts before they are cut into words: each character by itself, from tables.
+r"""Cleans texts before they are cut into words, by tables of characters.
 
 tables = characters.read_tables(lowercase=True)
 characters.clean("Émile\u200b", lowercase=True)               # "emile"

@@ -3,7 +3,7 @@
 ids = greedy.cut_words(words, table, greedy.Pieces(size=8000, longest=12, unknown=8000))
 
 One loop over lengths finds the longest piece that begins at each character. Another loop then
-follows the pieces of each word. Both handle all words at once.
+follows the pieces of each word. Both loops handle all words of a batch at once.
 """
 
 from __future__ import annotations

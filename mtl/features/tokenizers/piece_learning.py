@@ -4,9 +4,9 @@ gathered = piece_learning.Pieces(source="title", read=read, size=8000, min_count
 gathered.update(features)                                # for each batch
 gathered.save(directory, "text_title")                   # {"file": ..., "size": 800, "longest": 9}
 
-The accumulator counts words as the graph will cut them. The library breaks ties by the order of
-the single characters, which comes from a hash map with a random seed. We pass the characters in a
-fixed order, so equal counts give equal pieces.
+The accumulator counts words as the graph will cut them. The library breaks ties by the order of the
+single characters, which comes from a hash map with a random seed. We pass the characters in a fixed
+order, so equal counts give equal pieces.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class OfWords(types.Tokenizer):
     def row_names(self, name: str, fitted: types.Statistics) -> types.RowNames:
         """Return the tokens."""
         if self.vocabulary is not None:
-            self._read_vocabulary()  # Check it here, where an error can name the setting.
+            self._read_vocabulary()  # Check the file here, where an error can name the setting.
         return types.RowNames(names=self._find_entries(name, fitted), axis=0, and_unknown=True)
 
     def _find_entries(self, name: str, fitted: types.Statistics) -> str:

@@ -1,6 +1,6 @@
 """The keys of growing tables: chooses the keys that get or lose a row after a step.
 
-moved = growth.grow_tables(columns, features, moved)     # after the op that moves the weights
+moved = growth.grow_tables(columns, features, moved)     # after the weights' update
 
 A step looks up the keys that have rows. After it has moved the weights, other keys of its batch may
 get a row. Every replica sees the keys of all replicas in ascending order: the table does not depend
@@ -67,12 +67,12 @@ def join_keys(parts: Iterable[Mapping[str, tf.Tensor]]) -> dict[str, tf.Tensor]:
 def grow_tables(
     columns: Sequence[types.Column], features: types.Tensors, update: tf.Operation
 ) -> tf.Operation:
-    """Return an op that moves the weights and then gives rows to keys of the batch.
+    """Return an op that updates the weights and then gives rows to keys of the batch.
 
     Args:
       columns: the columns of the model.
       features: {field: [B, ...]} of this replica, before the batch is cut into slices.
-      update: the op that moves the weights.
+      update: the op that updates the weights.
     """
     tables = list_growing_tables(columns)
     if not tables:
@@ -147,7 +147,8 @@ class _Table:
 
     def grow(self, keys: tf.Tensor, moved: tf.Operation) -> tf.Operation:
         """Return an op that runs `moved` and then changes which keys have rows."""
-        # After the update nothing looks keys up any more, and "norm" compares the new weights.
+        # After the update of the weights, the step looks up no more keys, and "norm" compares the
+        # new weights.
         with tf.control_dependencies([moved]):
             return self._change_after(_count_keys(self.part.create_keys(), keys), moved)
 

@@ -24,7 +24,8 @@ from mtl.step import outlets
 from mtl.variables import freezing
 from mtl.variables import row_names as row_names_lib
 
-# Buckets of gaps, by powers of two: the last one holds all gaps from 2^63 - 1 on.
+# The number of buckets of gaps. Their boundaries are powers of two; the last bucket holds all gaps
+# from 2^63 - 1 on.
 _GAPS = 64
 
 

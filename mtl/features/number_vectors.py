@@ -78,9 +78,9 @@ class PiecewiseLinear(_Vectors):
     the paper, the first bin has no lower end, and the last bin no upper end: numbers outside of the
     boundaries give values below 0 and above 1, without a bound.
 
-    [B] -> [B, D] and [B, n] -> [B, n D]. Fitted boundaries differ between elements. An element with
-    fewer bins than another of its field gets zeros behind them. An element that never varies gets
-    only zeros.
+    [B] -> [B, D] and [B, n] -> [B, n D]. Fitted boundaries differ between elements. If an element
+    has fewer bins than other elements of its field, zeros follow its bins. An element that never
+    varies gets only zeros.
 
     A value that is not finite counts as missing: the fit ignores it, and the middle of the bins
     replaces it, which is about the median of the training split.

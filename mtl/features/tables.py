@@ -58,7 +58,7 @@ class Ids(column.Lookup, column.PerField):
         return self.table or output
 
     def _open_scope(self, output: str) -> contextlib.AbstractContextManager[Any]:
-        # The first column of a shared table creates it.
+        # The first column that uses a shared table creates the table.
         reuse = tf.compat.v1.AUTO_REUSE if self.table else None
         return tf.compat.v1.variable_scope(self._name(output), reuse=reuse)
 

@@ -1,4 +1,4 @@
-"""Vectors of words from a file, as the first values of a table.
+"""Vectors of words from a file, as the initial values of a table.
 
 features.Categorical.word_vectors = "glove.6B.50d.txt"
 features.Categorical.dimension = 50

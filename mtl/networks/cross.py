@@ -1,4 +1,4 @@
-"""Cross layers: products of the inputs with linear maps of them; each layer adds a degree.
+"""Cross layers: products of the inputs and linear maps, one degree more in each layer.
 
 networks.SharedBottom.trunk = @networks.Parallel()
 networks.Parallel.trunks = [@networks.Cross(), @deep/networks.MLP()]     # DCN-v2

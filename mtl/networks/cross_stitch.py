@@ -138,7 +138,7 @@ class Sluice(types.Network):
     def _mix_stages(self, outputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """Mix the stages of each task, L of [B, T, H] -> [B, T, H]; starts with the last stage."""
         count, last = outputs[-1].shape[1], len(outputs) - 1
-        # [T, L]: a 1 for the last stage of each task.
+        # [T, L]: 1 for the last stage, 0 for all other stages.
         start = np.eye(len(outputs))[[last] * count]
         weights = _get_weights("mixture", start, outputs[-1].dtype)
         return tf.einsum("tl,lbth->bth", weights, tf.stack(outputs))

@@ -31,10 +31,12 @@ class HoME(types.Network):
     input is the mixture of their group. The gate of a task weighs the experts of the task, of its
     group, and the shared experts.
 
-    Three settings keep experts alive. You can switch each off to see its effect:
+    Three settings keep experts alive; each can be turned off:
 
-    - Expert norm. An expert is `swish(batch_norm(f(x)))`; if off, `relu(f(x))`, whose units die.
-    - Feature gates. Expert e sees `x * 2 sigmoid(x A[e] B[e])`, of low rank; if off, x.
+    - Expert norm. An expert is `swish(batch_norm(f(x)))`. Without the norm it is `relu(f(x))`, and
+      units of it can become 0 for all rows.
+    - Feature gates. Expert e gets `x * 2 sigmoid(x A[e] B[e])`, where A[e] B[e] has a low rank.
+      Without the gates it gets x.
     - Self gates. The experts of the owner are added to its mixture once more, weighed by another
       softmax (by a sigmoid if there is one expert).
 

@@ -30,7 +30,8 @@ class MTAN(types.Network):
 
     In stages of convolutions, f and the shared layers have 3x3 kernels, W1 and W2 have 1x1 kernels,
     and p and c are pooled between stages. The paper has two to three shared layers in a stage.
-    Global average pooling follows the last stage. After it, inputs that are not images are joined.
+    Global average pooling follows the last stage. Inputs that are not images are joined with the
+    pooled output.
 
     With a decoder, stages with the same filters enlarge the output to the size of the image, and
     each task gets a map. The decoder enlarges p and c between stages. The shared layers of the

@@ -33,7 +33,7 @@ class STAR:
 
     A step computes each layer once for each domain in the batch, then picks the result of each
     row's domain: n domains cost n times the products of an MLP. The gradient of the domains'
-    weights is sparse, so a lazy optimizer does not move the weights of absent domains.
+    weights is sparse, so a lazy optimizer does not change the weights of absent domains.
 
     Attributes:
       domain: the one-hot column [B, N] of domains, an Identity or a Categorical with

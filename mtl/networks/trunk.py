@@ -26,8 +26,8 @@ class Trunk(Protocol):
 def separate_tasks(when: bool) -> contextlib.AbstractContextManager[bool]:
     """Return a context in which each task's parts are built separately, not as one product.
 
-    If variables of tasks were stacked, each would have a gradient of zeros, not None, from the
-    losses of other tasks. A surgery would then treat it as a shared variable.
+    If variables of tasks were stacked, the loss of one task would give the variables of other tasks
+    a gradient of zeros instead of None. A surgery would then treat it as a shared variable.
     """
     return _ARE_SEPARATE.set(when)
 

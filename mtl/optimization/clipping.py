@@ -30,9 +30,10 @@ class GlobalNorm:
     `g <- g * min(1, max_norm / |g|)`, |g| the Euclidean norm over all variables.
 
     R. Pascanu, T. Mikolov, Y. Bengio, "On the difficulty of training recurrent neural networks",
-    2013, arXiv:1211.5063. `tf.clip_by_global_norm` differs in three ways. Here, a row that was
-    looked up several times counts once, with its sum. An infinite `max_norm` clips nothing. A norm
-    that is not finite scales nothing, so one bad variable does not turn all the others NaN.
+    2013, arXiv:1211.5063. This class differs from `tf.clip_by_global_norm` in three ways. A row
+    that was looked up several times counts once, with the sum of its gradients. An infinite
+    `max_norm` clips nothing. A norm that is not finite scales nothing, so one bad variable does not
+    turn all the others NaN.
 
     Attributes:
       max_norm: the largest norm, above 0; infinity clips nothing. Before you choose it, look at the

@@ -142,7 +142,7 @@ def apply_optimizer(
       when: a bool scalar of the graph, False to change nothing; Python's True needs no branch.
 
     Raises:
-      UserError: the optimizer cannot move a table of 16 bits.
+      UserError: the optimizer cannot update a table whose dtype has 16 bits.
     """
     tf_optimizer = optimizer(rate)
     if freezing.holds_some():

@@ -36,7 +36,7 @@ class Update(types.Update):
       transforms: change the gradient after the clipping, such as @transforms.Centralization().
       regularization: L1 and L2 by pattern; by default only the graph's REGULARIZATION_LOSSES.
       schedule: a factor of all learning rates over the steps, such as @schedules.Cosine() with the
-        value 1. You can keep it when you choose an optimizer with another rate. None for no factor.
+        value 1. It stays valid if you choose an optimizer with another rate. None for no factor.
       rates: {pattern: factor of the learning rate, above 0, or a schedule of it}. The factors of
         all patterns that match a variable are multiplied. A pretrained trunk with small factors,
         and heads with larger factors, have the discriminative rates of J. Howard and S. Ruder,

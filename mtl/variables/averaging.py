@@ -38,10 +38,11 @@ class ExponentialAverage:
 
     B. Polyak, A. Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992. Unlike in
     that paper, the last steps count most. The ramp over the global step t comes from
-    `tf.train.ExponentialMovingAverage`. After the first step `a` is w. The averages of batch norms
-    are averaged too, because they must fit the averaged weights. If a step does not look up a row
-    of a table, the row's unchanged weights count for it. Variables that are frozen for good have no
-    average; the average of a variable that is frozen up to a step stays the same until then.
+    `tf.train.ExponentialMovingAverage`. At the first step, `a` becomes w. The averages of batch
+    norms are averaged too, because they must fit the averaged weights. If a step does not look up a
+    row of a table, the row's unchanged weights count for it. Variables that are frozen for good
+    have no average; the average of a variable that is frozen up to a step stays the same until
+    then.
 
     Attributes:
       decay: in [0, 1); the average covers about the last `1 / (1 - decay)` steps.

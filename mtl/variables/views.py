@@ -64,7 +64,7 @@ def read_as(variable: tf.Variable, name: str, **settings: Any) -> Any:
     """Return the views of a variable that was created outside of the open scope.
 
     Args:
-      variable: for example a weight of Keras.
+      variable: a variable that exists already, such as a weight of a Keras layer.
       name: the name of the variable for views.
       **settings: settings of `get_variable`, which views may read.
     """

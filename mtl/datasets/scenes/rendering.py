@@ -21,8 +21,8 @@ _NOISE = 0.02
 class Hits(NamedTuple):
     """The points at which the rays of all pixels meet a surface, and the normals of the surface.
 
-    The distance is infinite for a ray that meets no surface. Rays are 1 deep, so a distance in
-    lengths of the ray is the depth.
+    The distance is infinite for a ray that meets no surface. Distances are in lengths of the ray.
+    The depth of every ray is 1, so the distance is the depth.
     """
 
     distances: np.ndarray
@@ -122,7 +122,7 @@ def _draw_surfaces(
 
 
 def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
-    """Meet the plane of points p with `normal p = offset`, from the side that the normal faces."""
+    """Return where rays meet the front of a plane, the points p with `normal p = offset`."""
     along = rays @ normal
     with np.errstate(divide="ignore"):
         distances = np.where(along < 0, offset / along, np.inf)
@@ -130,7 +130,7 @@ def meet_plane(rays: np.ndarray, normal: np.ndarray, offset: float) -> Hits:
 
 
 def meet_sphere(rays: np.ndarray, centre: np.ndarray, radius: float) -> Hits:
-    """Meet a sphere, from outside.
+    """Return where rays first meet a sphere that does not hold the camera.
 
     Args:
       rays: [H, W, 3], from the camera at the origin.
@@ -146,7 +146,7 @@ def meet_sphere(rays: np.ndarray, centre: np.ndarray, radius: float) -> Hits:
 
 
 def meet_box(rays: np.ndarray, centre: np.ndarray, sides: np.ndarray, turn: np.ndarray) -> Hits:
-    """Meet a box of half `sides`, turned by [3, 3], from outside.
+    """Return where rays first meet a box that does not hold the camera.
 
     A ray is inside the box while it is between the planes of all three pairs.
 

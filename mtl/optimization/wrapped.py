@@ -71,8 +71,8 @@ class Masked(Wrapped):
         before = tf.identity(var.read_value())
         mask = self._masks[name](before, patterns.variable_name(var))
         with tf.control_dependencies([before]):
-            moved = move()
-        with tf.control_dependencies([moved]):
+            update = move()
+        with tf.control_dependencies([update]):
             return var.assign(tf.where(mask, var.read_value(), before), read_value=False)
 
 

@@ -300,12 +300,12 @@ def _set_to_zero(
     """
     mask_pairs = []
     for mask, variable in pairs:
-        beside = [
-            other
-            for other in slots.list_slots(variable)
-            if other.shape == variable.shape and not pruned.is_state(patterns.variable_name(other))
+        masked_slots = [
+            slot
+            for slot in slots.list_slots(variable)
+            if slot.shape == variable.shape and not pruned.is_state(patterns.variable_name(slot))
         ]
-        mask_pairs += [(mask, other) for other in (variable, *beside)]
+        mask_pairs += [(mask, target) for target in (variable, *masked_slots)]
     with tf.control_dependencies([moved]):
         return reduced.apply_reduced(resets.Reset(), mask_pairs, is_due) if mask_pairs else moved
 

@@ -263,5 +263,5 @@ def _are_finite(scores: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _find_overlap(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    both, either = first * second, tf.maximum(first, second)
-    return tf.math.divide_no_nan(tf.reduce_sum(both), tf.reduce_sum(either))
+    intersection, union = first * second, tf.maximum(first, second)
+    return tf.math.divide_no_nan(tf.reduce_sum(intersection), tf.reduce_sum(union))

@@ -359,7 +359,7 @@ class _Tau(_Computed):
         # Classes without a row in the split have no recall.
         has_rows = total > 0
         rule = "hold a row with a label"
-        checks.require(has_rows.any(), f"split {self.split!r}", rule, "none")
+        checks.require(bool(has_rows.any()), f"split {self.split!r}", rule, "none")
         accuracies = (hits[:, has_rows] / total[has_rows]).mean(axis=1)
         best = int(np.argmax(accuracies))
         accuracies_by_tau = ", ".join(

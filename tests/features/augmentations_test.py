@@ -125,7 +125,7 @@ def test_draws_just_below_one_stay_inside():
             PIXELS[..., :1],
             "ColorJitter.saturation must be 0 unless images have three channels, got 0.1",
         ),
-        (augmentations.ColorJitter(hue=0.1), PIXELS[..., :2], "ColorJitter.hue must stay 0"),
+        (augmentations.ColorJitter(hue=0.1), PIXELS[..., :2], "ColorJitter.hue must be 0"),
     ],
 )
 def test_images_that_a_part_does_not_suit_are_refused(part, pixels, message):

@@ -70,8 +70,8 @@ def test_variables_and_gradients_are_those_of_the_table():
             {"dimension": 16},
             r"table 'items' must have the same Hashed.dimension in all columns, got '8 and 16'",
         ),
-        ({"num_buckets": 9}, r"one Hashed.num_buckets, got '50 and 9'"),
-        ({"trainable": False}, r"one Hashed.trainable, got 'True and False'"),
+        ({"num_buckets": 9}, r"the same Hashed.num_buckets in all columns, got '50 and 9'"),
+        ({"trainable": False}, r"the same Hashed.trainable in all columns, got 'True and False'"),
     ],
 )
 def test_a_table_has_one_width(others, says):

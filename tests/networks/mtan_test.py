@@ -213,7 +213,7 @@ def test_gradients_through_what_is_shared_are_all_there_are(network, inputs, sha
         (lambda: networks.MTAN(layers=4), "MTAN.layers must be a list of sizes"),
         (lambda: networks.MTAN(filters=[0]), "MTAN.filters must be above 0"),
         (lambda: networks.MTAN(filters=[4], pool=0), "MTAN.pool must be at least 1"),
-        (lambda: networks.MTAN(layers=[4], decoder=True), "MTAN.decoder must be False where"),
+        (lambda: networks.MTAN(layers=[4], decoder=True), "MTAN.decoder must be False for dense"),
         (lambda: Built(networks.MTAN(filters=[4], decoder=True), IMAGES), "must all be images"),
         (lambda: networks.MTAN(layers=[4], activation="rleu"), "Did you mean 'relu'?"),
         (lambda: networks.MTAN(layers=[4], tower=networks.MLP), "MTAN.tower must be a part"),

@@ -216,7 +216,7 @@ def test_dimensions_follow_the_frequency_of_blocks(fit, temperature):
 def test_a_vocabulary_that_its_last_block_lies_behind_is_refused(fit):
     embedding = embeddings.MixedDimensions(ends=[2])
     column = features.Categorical(names=["x"], embedding=embedding, min_count=1)
-    with pytest.raises(checks.UserError, match=r"have more than 2 categories, because its last block"):
+    with pytest.raises(checks.UserError, match="have more than 2 categories, because"):
         fit([column], {"x": np.array(["a", "b"], object)})
 
 
